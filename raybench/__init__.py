@@ -1,0 +1,21 @@
+"""raybench finds the training configuration that reaches your accuracy soonest, and proves it.
+
+Importing it is fast and imports neither Ray nor a framework.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raybench.core.errors import UserError as UserError
+
+if TYPE_CHECKING:
+    from raybench.results.load import StudyResults
+
+__all__ = ["UserError", "load"]
+
+
+def load(folder: str | Path) -> "StudyResults":
+    """Read a results folder as DataFrames (`trials`, `curves`); see `raybench.results.load`."""
+    from raybench.results.load import load as read  # pandas is only imported when needed
+
+    return read(folder)

@@ -1,0 +1,78 @@
+"""What a backend offers to the shared run loop: the protocol both frameworks implement."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One optimizer step of one worker: which samples, at which learning rate."""
+
+    indices: NDArray[np.int64]
+    """(passes, samples): positions in the training split; a row is one forward and backward."""
+    weights: NDArray[np.float32]
+    """(passes, samples): weight of a sample's loss. 1 / samples of all workers together, so
+    that the workers' gradients *sum* to the global batch's; 0 for padding."""
+    learning_rate: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Sums over one worker's samples."""
+
+    loss: float
+    correct: float
+    samples: int
+
+
+class World(Protocol):
+    """The workers of a group, seen from one of them."""
+
+    rank: int
+    num_workers: int
+    device: str
+    """Name of this worker's device, for the records."""
+
+    def gather(self, values: list[float]) -> list[list[float]]:
+        """Return every rank's values (float64), in rank order; a barrier for all ranks."""
+        ...
+
+
+class Trainer(Protocol):
+    """One model in training on one worker; made by a backend's `build_trainer`."""
+
+    num_parameters: int
+
+    def warm_up(self, step: Step) -> None:
+        """Run training and evaluation code on throw-away data, then restore every state."""
+        ...
+
+    def train(self, steps: list[Step]) -> float:
+        """Take optimizer steps; return this worker's weighted loss, summed over steps.
+
+        Ends with the device synchronised.
+        """
+        ...
+
+    def evaluate(self, part: str, rows: slice) -> Totals:
+        """Loss and correct answers on rows of the `validation` or `test` split."""
+        ...
+
+    def input_seconds(self) -> float:
+        """Seconds that training has waited for data so far."""
+        ...
+
+    def save(self) -> bytes:
+        """Return the weights in the framework's own format."""
+        ...
+
+    def load(self, weights: bytes) -> None:
+        """Take weights that `save` returned."""
+        ...
+
+    def close(self) -> None:
+        """Release memory; the trainer is not used afterwards."""
+        ...

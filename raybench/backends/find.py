@@ -1,0 +1,54 @@
+"""From a framework's name to its backend; the framework is imported here, at the last moment."""
+
+import importlib
+from typing import Protocol
+
+from raybench.backends.base import Trainer, World
+from raybench.core.errors import UserError
+from raybench.core.spec import RunSpec
+from raybench.data.dataset import Dataset
+from raybench.workloads.base import Workload
+
+MODULES = {
+    "torch": "raybench.backends.torch.loop",
+    "tensorflow": "raybench.backends.tensorflow.loop",
+}
+
+
+class BuildTrainer(Protocol):
+    """Signature of a backend's Trainer class."""
+
+    def __call__(
+        self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World
+    ) -> Trainer:
+        """Build model, optimizer and device copies of the data."""
+        ...
+
+
+class Join(Protocol):
+    """Signature of a backend's `join`."""
+
+    def __call__(self, *, rank: int, num_workers: int, device: str, num_threads: int) -> World:
+        """Return this process's World, with thread pools of `num_threads`."""
+        ...
+
+
+class Backend(Protocol):
+    """What a backend's loop module holds."""
+
+    Trainer: BuildTrainer
+    join: Join
+
+
+def find_backend(framework: str) -> Backend:
+    """Import a backend; a framework that is not installed raises UserError."""
+    try:
+        module: object = importlib.import_module(MODULES[framework])
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("raybench"):
+            raise
+        raise UserError(
+            f"framework {framework}: the package '{error.name}' is not installed; "
+            f"run: pip install 'raybench[{framework}]'."
+        ) from None
+    return module  # type: ignore[return-value]

@@ -1,0 +1,154 @@
+"""One run on one worker: order, schedule, evaluations, ledger and stop rule, for any backend."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from raybench.backends.base import Step, Trainer, World
+from raybench.core.clock import Ledger, merge_ranks
+from raybench.core.record import Evaluation
+from raybench.core.schedule import Schedule, build_schedule
+from raybench.core.spec import RunSpec
+from raybench.core.stopping import StopRule, is_finite
+from raybench.data.dataset import Dataset
+from raybench.data.order import epoch_order, shard, worker_share
+
+
+def run(
+    spec: RunSpec, dataset: Dataset, trainer: Trainer, world: World, ledger: Ledger
+) -> Iterator[Evaluation]:
+    """Train, and yield at every evaluation; the last one carries `stop` or `failure`.
+
+    Every rank runs this in step: what is yielded, and therefore every decision on it, is
+    computed from numbers that all ranks share. The caller ends a run early by closing the
+    generator on all ranks after the same evaluation.
+    """
+    steps = training_steps(spec, dataset, world)
+    rule = StopRule(spec.objective)
+    cadence = spec.eval_every_samples or dataset.num_train_samples
+    samples_total = math.ceil(spec.epochs * dataset.num_train_samples)
+    _wait_for_all(world)
+    ledger.enter("compile")
+    trainer.warm_up(warm_up_step(spec, dataset, world))
+    _wait_for_all(world)
+    samples, index, train_seconds = 0, 0, 0.0
+    while True:
+        goal = min((samples // cadence + 1) * cadence, samples_total)
+        ledger.enter("train")
+        chunk, seen = take_until(steps, goal - samples)
+        loss = trainer.train(chunk)
+        _wait_for_all(world)
+        ledger.enter("eval")
+        totals = trainer.evaluate("validation", _rows(len(dataset.validation), world))
+        samples += seen
+        sums = np.sum(world.gather([loss, totals.correct, float(totals.samples)]), axis=0)
+        ledger.enter("report")
+        snapshot = merge_ranks([_from_row(row) for row in world.gather(_row(ledger, trainer))])
+        train_loss, accuracy = float(sums[0]) / len(chunk), float(sums[1] / sums[2])
+        interval = snapshot["train"] - train_seconds
+        train_seconds = snapshot["train"]
+        stop = rule.update(
+            accuracy=accuracy, train_s=train_seconds, finished=samples >= samples_total
+        )
+        failure = None if is_finite(train_loss) else "nan"
+        yield Evaluation(
+            index=index,
+            epoch=samples / dataset.num_train_samples,
+            samples=samples,
+            train_s=train_seconds,
+            train_loss=train_loss,
+            accuracy=accuracy,
+            learning_rate=chunk[-1].learning_rate,
+            samples_per_s=seen / max(interval, 1e-9),
+            ledger=snapshot,
+            best_accuracy=rule.best_accuracy,
+            time_to_target_s=rule.time_to_target_s,
+            stop=stop,
+            failure=failure,
+        )
+        if stop or failure:
+            return
+        index += 1
+
+
+def evaluate_split(dataset: Dataset, trainer: Trainer, world: World, part: str) -> float:
+    """Accuracy on a whole split, sharded over the workers and reduced exactly."""
+    split = dataset.test if part == "test" else dataset.validation
+    totals = trainer.evaluate(part, _rows(len(split), world))
+    sums = np.sum(world.gather([totals.correct, float(totals.samples)]), axis=0)
+    return float(sums[0] / sums[1])
+
+
+def training_steps(spec: RunSpec, dataset: Dataset, world: World) -> Iterator[tuple[Step, int]]:
+    """Yield this worker's steps without end, each with the samples of all workers in it."""
+    schedule = build_schedule(spec, dataset.num_train_samples)
+    num_rows = len(dataset.train)
+    samples, epoch = 0, 0
+    while True:
+        order = epoch_order(dataset.num_train_samples, seed=spec.seed, epoch=epoch) % num_rows
+        for start in range(0, len(order), spec.global_batch_size):
+            batch = order[start : start + spec.global_batch_size]
+            yield make_step(spec, batch, world, schedule, samples), len(batch)
+            samples += len(batch)
+        epoch += 1
+
+
+def make_step(
+    spec: RunSpec, batch: np.ndarray, world: World, schedule: Schedule, samples: int
+) -> Step:
+    """Cut this worker's share of a global batch into passes of the per-worker batch size.
+
+    A share that does not fill its passes is padded with weight 0 (at most one sample a
+    pass), and an empty share becomes one sample of weight 0, so that every rank takes part
+    in every gradient exchange.
+    """
+    share = worker_share(batch, rank=world.rank, num_workers=world.num_workers)
+    passes = max(1, math.ceil(len(share) / spec.batch_size_per_worker))
+    width = max(1, math.ceil(len(share) / passes))
+    indices = np.zeros(passes * width, np.int64)
+    weights = np.zeros(passes * width, np.float32)
+    indices[: len(share)] = share
+    weights[: len(share)] = 1.0 / len(batch)
+    return Step(
+        indices=indices.reshape(passes, width),
+        weights=weights.reshape(passes, width),
+        learning_rate=schedule(float(samples)),
+    )
+
+
+def warm_up_step(spec: RunSpec, dataset: Dataset, world: World) -> Step:
+    """Return a full-size step over the first rows; warm-up uses its shape, not its data."""
+    batch = np.arange(min(spec.global_batch_size, dataset.num_train_samples)) % len(dataset.train)
+    return make_step(spec, batch, world, lambda _: 0.0, 0)
+
+
+def take_until(steps: Iterator[tuple[Step, int]], wanted: int) -> tuple[list[Step], int]:
+    """Take whole steps until at least `wanted` samples are in them."""
+    chunk: list[Step] = []
+    seen = 0
+    while seen < wanted:
+        step, size = next(steps)
+        chunk.append(step)
+        seen += size
+    return chunk, seen
+
+
+def _rows(num_samples: int, world: World) -> slice:
+    return shard(num_samples, rank=world.rank, num_workers=world.num_workers)
+
+
+def _wait_for_all(world: World) -> None:
+    world.gather([0.0])
+
+
+_NAMES = ("setup", "compile", "train", "eval", "checkpoint", "report", "input")
+
+
+def _row(ledger: Ledger, trainer: Trainer) -> list[float]:
+    snapshot = ledger.snapshot() | {"input": trainer.input_seconds()}
+    return [snapshot[name] for name in _NAMES]
+
+
+def _from_row(row: list[float]) -> dict[str, float]:
+    return dict(zip(_NAMES, row, strict=True))

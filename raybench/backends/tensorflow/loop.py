@@ -1,0 +1,240 @@
+"""The TensorFlow training loop: one traced function per run takes many steps in a call.
+
+`model.fit` fails for Keras 3 with two workers (keras#20585), and a call from Python per step
+is slower, so the loop over steps is inside `tf.function`, on arrays held in device memory.
+"""
+
+import itertools
+import time
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from raybench.backends.base import Step, Totals
+from raybench.backends.tensorflow.model import (
+    build_model,
+    load_weights,
+    loss_and_correct,
+    num_parameters,
+    prepare_inputs,
+    save_weights,
+)
+from raybench.backends.tensorflow.optim import build_optimizer
+from raybench.core.spec import RunSpec
+from raybench.data.dataset import Dataset, Split
+from raybench.workloads.base import Workload
+
+EVALUATION_BATCH = 1024
+"""Samples per forward pass of an evaluation."""
+WARM_UP_STEPS = 2
+"""The first traces, the second runs as all later ones do."""
+
+
+class World:
+    """This process's place among the workers, and the strategy that joins them."""
+
+    def __init__(
+        self, *, rank: int = 0, num_workers: int = 1, strategy: tf.distribute.Strategy | None = None
+    ) -> None:
+        self.rank, self.num_workers = rank, num_workers
+        self.strategy = strategy or tf.distribute.get_strategy()
+        gpus = tf.config.list_physical_devices("GPU")
+        details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+        self.device = str(details.get("device_name", "gpu")) if gpus else "cpu"
+
+    def gather(self, values: list[float]) -> list[list[float]]:
+        """Return every rank's values (float64), in rank order; a barrier for all ranks."""
+        if self.num_workers == 1:
+            return [values]
+        row = tf.constant([values], tf.float64)
+        return self.strategy.gather(row, axis=0).numpy().tolist()
+
+
+class Trainer:
+    """One Keras model in training on one worker."""
+
+    def __init__(self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World) -> None:
+        self._spec, self._workload, self._world = spec, workload, world
+        keras.mixed_precision.set_dtype_policy(
+            "float32" if spec.precision == "fp32" else "mixed_bfloat16"
+        )
+        with world.strategy.scope():
+            self._model = build_model(workload, spec.seed)
+            self.num_parameters = num_parameters(self._model)
+            # Dropout differs between ranks and between seeds, and repeats with both.
+            _seed_generators(self._model, spec.seed * 1_000_003 + world.rank)
+            self._optimizer = self._build_optimizer()
+            self._optimizer.build(self._model.trainable_variables)
+        self._parts = {
+            "train": _on_device(dataset.train),
+            "validation": _on_device(dataset.validation),
+            "test": _on_device(dataset.test),
+        }
+        # Sizes are left open, so that one trace serves every batch, the last partial one too.
+        inputs, labels = (_any_rows(tensor) for tensor in self._parts["train"])
+        steps = [tf.TensorSpec([None, None, None], kind) for kind in (tf.int64, tf.float32)]
+        rates = tf.TensorSpec([None], tf.float32)
+        self._train_steps = tf.function(self._take_steps, [inputs, labels, *steps, rates])
+        self._evaluate_batch = tf.function(self._evaluate_on, [inputs, labels])
+        self._input_s = 0.0
+
+    def warm_up(self, step: Step) -> None:
+        """Run training and evaluation code on noise, then restore every state."""
+        variables = self._model.variables + self._optimizer.variables
+        saved = [np.array(variable) for variable in variables]
+        num_rows = max(int(step.indices.max()) + 1, EVALUATION_BATCH)
+        real = self._parts
+        self._parts = {name: _noise_like(real[name], num_rows) for name in real}
+        for _ in range(WARM_UP_STEPS):
+            self.train([step])
+        self.evaluate("validation", slice(0, EVALUATION_BATCH))
+        self._parts = real
+        for variable, value in zip(variables, saved, strict=True):
+            variable.assign(value)
+        self._input_s = 0.0
+
+    def train(self, steps: list[Step]) -> float:
+        """Take optimizer steps; return this worker's weighted loss, summed over steps."""
+        total = 0.0
+        for _, group in itertools.groupby(steps, key=lambda step: step.indices.shape):
+            started = time.perf_counter()
+            chunk = list(group)
+            indices = tf.constant(np.stack([step.indices for step in chunk]))
+            weights = tf.constant(np.stack([step.weights for step in chunk]))
+            rates = tf.constant([step.learning_rate for step in chunk], tf.float32)
+            self._input_s += time.perf_counter() - started
+            inputs, labels = self._parts["train"]
+            total += float(self._train_steps(inputs, labels, indices, weights, rates))
+        return total  # float() waited for the device
+
+    def evaluate(self, part: str, rows: slice) -> Totals:
+        """Loss and correct answers on rows of the `validation` or `test` split."""
+        inputs, labels = (tensor[rows] for tensor in self._parts[part])
+        loss = correct = 0.0
+        for start in range(0, len(labels), EVALUATION_BATCH):
+            batch = slice(start, start + EVALUATION_BATCH)
+            batch_loss, batch_correct = self._evaluate_batch(inputs[batch], labels[batch])
+            loss += float(batch_loss)
+            correct += float(batch_correct)
+        return Totals(loss=loss, correct=correct, samples=len(labels))
+
+    def input_seconds(self) -> float:
+        """Seconds that training has waited for data so far."""
+        return self._input_s
+
+    def save(self) -> bytes:
+        """Return the weights as Keras's `.weights.h5` file."""
+        return save_weights(self._model)
+
+    def load(self, weights: bytes) -> None:
+        """Take weights that `save` returned."""
+        load_weights(self._model, weights)
+
+    def close(self) -> None:
+        """Release model, optimizer, traced functions and data."""
+        self._parts.clear()
+        del self._model, self._optimizer, self._train_steps, self._evaluate_batch
+        keras.backend.clear_session()
+
+    def _take_steps(
+        self, inputs: tf.Tensor, labels: tf.Tensor, indices: Any, weights: Any, rates: Any
+    ) -> tf.Tensor:
+        """Traced: indices and weights are (steps, passes, samples), rates is (steps,)."""
+        total = tf.zeros(())
+        for step in tf.range(tf.shape(rates)[0]):
+            loss = self._world.strategy.run(
+                self._take_step, args=(inputs, labels, indices[step], weights[step], rates[step])
+            )
+            total += self._world.strategy.experimental_local_results(loss)[0]
+        return total
+
+    def _take_step(
+        self, inputs: tf.Tensor, labels: tf.Tensor, indices: Any, weights: Any, rate: Any
+    ) -> tf.Tensor:
+        """Traced, in replica context: forward and backward per pass, then one update."""
+        self._optimizer.learning_rate.assign(rate)
+        variables = self._model.trainable_variables
+        loss, gradients = self._one_pass(inputs, labels, indices[0], weights[0])
+        if self._spec.accumulate > 1:
+            for index in tf.range(1, tf.shape(indices)[0]):
+                more, added = self._one_pass(inputs, labels, indices[index], weights[index])
+                loss += more
+                gradients = [old + new for old, new in zip(gradients, added, strict=True)]
+        # apply() sums the gradients over all workers first.
+        self._optimizer.apply(gradients, variables)
+        return loss
+
+    def _one_pass(
+        self, inputs: tf.Tensor, labels: tf.Tensor, rows: Any, weights: Any
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        batch = prepare_inputs(tf.gather(inputs, rows))
+        variables = self._model.trainable_variables
+        with tf.GradientTape() as tape:
+            outputs = self._model(batch, training=True)
+            losses, _ = loss_and_correct(self._workload, outputs, tf.gather(labels, rows))
+            loss = tf.reduce_sum(losses * weights)
+        gradients = tape.gradient(
+            loss, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        return loss, gradients
+
+    def _evaluate_on(self, inputs: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Traced: summed loss and number of correct answers of a batch."""
+        outputs = self._model(prepare_inputs(inputs), training=False)
+        losses, hits = loss_and_correct(self._workload, outputs, labels)
+        return (
+            tf.reduce_sum(tf.cast(losses, tf.float64)),
+            tf.reduce_sum(tf.cast(hits, tf.float64)),
+        )
+
+    def _build_optimizer(self) -> keras.optimizers.Optimizer:
+        spec = self._spec
+        return build_optimizer(
+            spec.optimizer,
+            learning_rate=spec.learning_rate,
+            weight_decay=spec.weight_decay,
+            momentum=spec.momentum,
+            beta1=spec.beta1,
+            beta2=spec.beta2,
+            epsilon=spec.epsilon,
+            trust_coefficient=spec.trust_coefficient,
+        )
+
+
+def _on_device(split: Split) -> tuple[tf.Tensor, tf.Tensor]:
+    return tf.constant(split.inputs), tf.constant(split.labels)
+
+
+def _any_rows(tensor: tf.Tensor) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+
+
+def _noise_like(part: tuple[tf.Tensor, tf.Tensor], num_rows: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Random inputs with the first labels: throw-away data of the same shape and type."""
+    inputs, labels = part[0][:num_rows], part[1][:num_rows]
+    if inputs.dtype == tf.uint8:
+        noise = tf.random.uniform(tf.shape(inputs), 0, 256, tf.int32)
+        return tf.cast(noise, tf.uint8), labels
+    return tf.random.normal(tf.shape(inputs), dtype=inputs.dtype), labels
+
+
+def _seed_generators(model: keras.Model, seed: int) -> None:
+    """Give every dropout layer its own stream, a function of `seed`."""
+    position = 0
+    for layer in model._flatten_layers():
+        generator = getattr(layer, "seed_generator", None)
+        if generator is not None:
+            state = np.array([seed % 2**32, position], dtype=np.uint32)
+            generator.state.assign(state)
+            position += 1
+
+
+def join(*, rank: int, num_workers: int, device: str, num_threads: int) -> World:
+    """Return this process's World; Ray Train has written TF_CONFIG already."""
+    del device  # TensorFlow sees only the worker's own devices
+    tf.config.threading.set_intra_op_parallelism_threads(num_threads)
+    tf.config.threading.set_inter_op_parallelism_threads(num_threads)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    return World(rank=rank, num_workers=num_workers, strategy=strategy)

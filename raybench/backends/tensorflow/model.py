@@ -1,0 +1,95 @@
+"""Models in Keras: built from a workload, fed, judged, saved. Mirrors torch/model.py."""
+
+import tempfile
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from raybench.workloads import layers as description
+from raybench.workloads.base import LayerWorkload, Workload
+from raybench.workloads.layers import Layer
+from raybench.workloads.weights import initial_weights, to_keras_layout
+
+
+def build_model(workload: Workload, seed: int) -> keras.Model:
+    """Return a new model; `seed` fixes its weights, and dropout from here on.
+
+    Takes images (N, H, W, C), see `prepare_inputs`. Variables live where the strategy in
+    scope puts them. A workload without `build_keras` is a UserError.
+    """
+    keras.utils.set_random_seed(seed)
+    if not isinstance(workload, LayerWorkload):
+        return workload.build_keras()
+    shape = workload.input_shape
+    modules = [_module(layer) for layer in workload.layers]
+    # The last layer makes the logits float32 under a bf16 policy too.
+    float32 = keras.layers.Activation("linear", dtype="float32")
+    model = keras.Sequential([keras.Input(shape), *modules, float32])
+    weights = initial_weights(workload.layers, shape, seed)
+    model.set_weights(to_keras_layout(workload.layers, shape, weights))
+    return model
+
+
+def num_parameters(model: keras.Model) -> int:
+    """Trainable weights and biases."""
+    return sum(variable.value.shape.num_elements() for variable in model.trainable_variables)
+
+
+def prepare_inputs(inputs: tf.Tensor) -> tf.Tensor:
+    """Scale uint8 to float32 in 0..1; images stay (N, H, W, C)."""
+    if inputs.dtype == tf.uint8:
+        return tf.cast(inputs, tf.float32) * (1 / 255)
+    return inputs
+
+
+def loss_and_correct(
+    workload: Workload, outputs: tf.Tensor, labels: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the loss of each sample (N,) and 1 or 0 for each answer (N,), both float32."""
+    if workload.keras_loss is not None:
+        loss = workload.keras_loss(outputs, labels)
+    else:
+        logits = tf.cast(outputs, tf.float32)
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    if workload.keras_correct is not None:
+        correct = workload.keras_correct(outputs, labels)
+    else:
+        correct = tf.argmax(outputs, axis=1, output_type=labels.dtype) == labels
+    return tf.cast(loss, tf.float32), tf.cast(correct, tf.float32)
+
+
+def save_weights(model: keras.Model) -> bytes:
+    """Return the weights as Keras's `.weights.h5` file."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.weights.h5"
+        model.save_weights(file)
+        return file.read_bytes()
+
+
+def load_weights(model: keras.Model, weights: bytes) -> None:
+    """Take weights that `save_weights` returned."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.weights.h5"
+        file.write_bytes(weights)
+        model.load_weights(file)
+
+
+def _module(layer: Layer) -> keras.layers.Layer:
+    match layer:
+        case description.Conv(filters, kernel, padding):
+            return keras.layers.Conv2D(filters, kernel, padding=padding)
+        case description.DepthwiseConv(multiplier, kernel, padding):
+            return keras.layers.DepthwiseConv2D(
+                kernel, depth_multiplier=multiplier, padding=padding
+            )
+        case description.MaxPool(size):
+            return keras.layers.MaxPooling2D(size)
+        case description.ReLU():
+            return keras.layers.ReLU()
+        case description.Flatten():
+            return keras.layers.Flatten()
+        case description.Dense(units):
+            return keras.layers.Dense(units)
+        case description.Dropout(rate):
+            return keras.layers.Dropout(rate)

@@ -1,0 +1,9 @@
+"""Optimizers for Keras, each with the update of its torch namesake."""
+
+from raybench.backends.tensorflow.optim.adam import Adam as Adam
+from raybench.backends.tensorflow.optim.build import OPTIMIZERS as OPTIMIZERS
+from raybench.backends.tensorflow.optim.build import build_optimizer as build_optimizer
+from raybench.backends.tensorflow.optim.lamb import Lamb as Lamb
+from raybench.backends.tensorflow.optim.lars import Lars as Lars
+from raybench.backends.tensorflow.optim.radam import RAdam as RAdam
+from raybench.backends.tensorflow.optim.sgd import Sgd as Sgd

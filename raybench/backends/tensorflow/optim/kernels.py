@@ -1,0 +1,97 @@
+"""TensorFlow's fused training operations behind two typed functions.
+
+`tf.raw_ops.ResourceApply*` update weight and state in one pass over memory; the keras.ops that
+Keras's own optimizers are made of take one pass each. Types without a usable kernel go the plain
+way: in bfloat16, beta2 = 0.999 rounds to 1 and the second moment would stay 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+FUSED_DTYPES = (tf.float32, tf.float64)
+
+
+def apply_momentum(
+    variable: tf.Variable,
+    gradient: tf.Tensor,
+    buffer: tf.Variable,
+    *,
+    learning_rate: tf.Tensor,
+    momentum: float,
+) -> None:
+    """b <- momentum b + g, then w <- w - lr b: the rate stays outside the buffer."""
+    if variable.dtype in FUSED_DTYPES:
+        tf.raw_ops.ResourceApplyMomentum(
+            var=variable.handle,
+            accum=buffer.handle,
+            lr=tf.cast(learning_rate, variable.dtype),
+            grad=gradient,
+            momentum=tf.cast(momentum, variable.dtype),
+        )
+        return
+    buffer.assign(momentum * buffer + gradient)
+    variable.assign_sub(tf.cast(learning_rate, variable.dtype) * buffer)
+
+
+def apply_adam(
+    variable: tf.Variable,
+    gradient: tf.Tensor,
+    exp_avg: tf.Variable,
+    exp_avg_sq: tf.Variable,
+    *,
+    step: tf.Tensor,
+    learning_rate: tf.Tensor,
+    beta1: float,
+    beta2: float,
+    epsilon: tf.Tensor | float,
+) -> None:
+    """w <- w - lr m_hat / (sqrt(v_hat) + epsilon), moments updated in the same pass.
+
+    `step` and `learning_rate` in float64: in float32, 1 - 0.999 alone is off by 1e-5.
+    """
+    dtype = variable.dtype
+    fused = dtype in FUSED_DTYPES
+    if fused:
+        # The kernel holds the betas in `dtype`, so the corrections must be those of the rounded
+        # betas; else v_hat has the same 1e-5 in it.
+        beta1, beta2 = (float(np.asarray(b, dtype.as_numpy_dtype)) for b in (beta1, beta2))
+    correction1, correction2 = bias_corrections(step, beta1=beta1, beta2=beta2)
+    step_size = tf.cast(learning_rate * tf.sqrt(correction2) / correction1, dtype)
+    scaled_epsilon = tf.cast(epsilon * tf.sqrt(correction2), dtype)
+    if fused:
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=exp_avg.handle,
+            v=exp_avg_sq.handle,
+            # Powers of 0 switch off the kernel's own corrections, which it computes in `dtype`.
+            beta1_power=tf.zeros((), dtype),
+            beta2_power=tf.zeros((), dtype),
+            lr=step_size,
+            beta1=tf.cast(beta1, dtype),
+            beta2=tf.cast(beta2, dtype),
+            epsilon=scaled_epsilon,
+            grad=gradient,
+        )
+        return
+    update_moments(gradient, exp_avg, exp_avg_sq, beta1=beta1, beta2=beta2)
+    variable.assign_sub(step_size * exp_avg / (tf.sqrt(exp_avg_sq) + scaled_epsilon))
+
+
+def update_moments(
+    gradient: tf.Tensor,
+    exp_avg: tf.Variable,
+    exp_avg_sq: tf.Variable,
+    *,
+    beta1: float,
+    beta2: float,
+) -> None:
+    """m <- m + (1 - beta1)(g - m), v <- v + (1 - beta2)(g^2 - v)."""
+    exp_avg.assign_add((1 - beta1) * (gradient - exp_avg))
+    exp_avg_sq.assign_add((1 - beta2) * (tf.square(gradient) - exp_avg_sq))
+
+
+def bias_corrections(step: tf.Tensor, *, beta1: float, beta2: float) -> tuple[tf.Tensor, tf.Tensor]:
+    """1 - beta1^t and 1 - beta2^t, in the type of `step`."""
+    return tuple(1 - tf.pow(tf.constant(beta, step.dtype), step) for beta in (beta1, beta2))

@@ -1,0 +1,1 @@
+"""The PyTorch backend: the only place that imports torch."""

@@ -1,0 +1,104 @@
+"""Models in torch: built from a workload, fed, judged, saved. Mirrors tensorflow/model.py."""
+
+import io
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from raybench.workloads import layers as description
+from raybench.workloads.base import LayerWorkload, Workload
+from raybench.workloads.layers import Layer, Shape, output_shapes
+from raybench.workloads.weights import initial_weights
+
+
+def build_model(workload: Workload, seed: int) -> nn.Module:
+    """Return a new model on the CPU; `seed` fixes its weights, and dropout from here on.
+
+    Takes images (N, C, H, W), see `prepare_inputs`. A workload without `build_torch` is a
+    UserError.
+    """
+    torch.manual_seed(seed)
+    if not isinstance(workload, LayerWorkload):
+        return workload.build_torch()
+    befores = [workload.input_shape, *output_shapes(workload.layers, workload.input_shape)]
+    modules = [
+        _module(layer, before) for layer, before in zip(workload.layers, befores, strict=False)
+    ]
+    model = nn.Sequential(*modules, Float32())
+    weights = initial_weights(workload.layers, workload.input_shape, seed)
+    with torch.no_grad():
+        for parameter, weight in zip(model.parameters(), weights, strict=True):
+            parameter.copy_(torch.from_numpy(weight))
+    return model
+
+
+class Float32(nn.Module):
+    """Ends a model, so that its logits are float32 in bf16 too; free when they are already."""
+
+    def forward(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Return `outputs` as float32."""
+        return outputs.float()
+
+
+def num_parameters(model: nn.Module) -> int:
+    """Trainable weights and biases."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def prepare_inputs(inputs: torch.Tensor) -> torch.Tensor:
+    """Scale uint8 to float32 in 0..1 and turn images (N, H, W, C) into (N, C, H, W).
+
+    A view of the axes, not a copy: with several channels the result is in torch's channels
+    last format, which its convolutions take as it is.
+    """
+    if inputs.dtype == torch.uint8:
+        inputs = inputs.float().mul_(1 / 255)
+    return inputs.permute(0, 3, 1, 2) if inputs.ndim == 4 else inputs
+
+
+def loss_and_correct(
+    workload: Workload, outputs: torch.Tensor, labels: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the loss of each sample (N,) and 1 or 0 for each answer (N,), both float32."""
+    if workload.torch_loss is not None:
+        loss = workload.torch_loss(outputs, labels)
+    else:
+        loss = functional.cross_entropy(outputs.float(), labels, reduction="none")
+    if workload.torch_correct is not None:
+        correct = workload.torch_correct(outputs, labels)
+    else:
+        correct = outputs.argmax(dim=1) == labels
+    return loss.float(), correct.float()
+
+
+def save_weights(model: nn.Module) -> bytes:
+    """Return the state dict as `torch.save` writes it."""
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    return buffer.getvalue()
+
+
+def load_weights(model: nn.Module, weights: bytes) -> None:
+    """Take weights that `save_weights` returned, onto the model's device."""
+    model.load_state_dict(torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True))
+
+
+def _module(layer: Layer, before: Shape) -> nn.Module:
+    channels = before[-1]
+    match layer:
+        case description.Conv(filters, kernel, padding):
+            return nn.Conv2d(channels, filters, kernel, padding=padding)
+        case description.DepthwiseConv(multiplier, kernel, padding):
+            filters = channels * multiplier
+            return nn.Conv2d(channels, filters, kernel, padding=padding, groups=channels)
+        case description.MaxPool(size):
+            return nn.MaxPool2d(size)
+        case description.ReLU():
+            return nn.ReLU()
+        case description.Flatten():
+            return nn.Flatten()
+        case description.Dense(units):
+            return nn.Linear(before[0], units)
+        case description.Dropout(rate):
+            return nn.Dropout(rate)

@@ -1,0 +1,7 @@
+"""Optimizers for torch: ours where no library gives them right, torch's where it does."""
+
+from raybench.backends.torch.optim.build import OPTIMIZERS as OPTIMIZERS
+from raybench.backends.torch.optim.build import build_optimizer as build_optimizer
+from raybench.backends.torch.optim.lamb import Lamb as Lamb
+from raybench.backends.torch.optim.lars import Lars as Lars
+from raybench.backends.torch.optim.radam import RAdam as RAdam

@@ -1,0 +1,173 @@
+"""LAMB for torch: Adam's direction, scaled layer by layer to the size of the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from raybench.backends.torch.optim.kernels import Bucket, Path, buckets, fused_adamw
+
+
+class Lamb(torch.optim.Optimizer):
+    """Layer-wise adaptive moments (You et al. 2019, arXiv:1904.00962, Algorithm 2).
+
+        m <- beta1 m + (1 - beta1) g            m_hat = m / (1 - beta1^t)
+        v <- beta2 v + (1 - beta2) g^2          v_hat = v / (1 - beta2^t)
+        u = m_hat / (sqrt(v_hat) + epsilon) + wd w
+        w <- w - lr (|w| / |u|) u
+
+    phi is the identity: norms are not clamped. The ratio is 1 where |w| or |u| is 0. Biases and
+    norm parameters (ndim <= 1) take plain Adam steps without weight decay while `exclude_1d`
+    holds; adapted, a bias that starts at 0 would hardly ever leave it.
+
+    t counts the steps of the parameter group. `path` forces one of the paths of kernels.py; None
+    picks the fastest for each tensor.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        *,
+        learning_rate: float,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-6,
+        weight_decay: float = 0.0,
+        exclude_1d: bool = True,
+        path: Path | None = None,
+    ) -> None:
+        defaults = {
+            "lr": learning_rate,
+            "beta1": beta1,
+            "beta2": beta2,
+            "epsilon": epsilon,
+            "weight_decay": weight_decay,
+            "exclude_1d": exclude_1d,
+            "path": path,
+            "step": 0,
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update every parameter that has a gradient; `p.grad` is left as it is."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            group["step"] += 1
+            for bucket in buckets(self, group, ("exp_avg", "exp_avg_sq"), cuda_path="foreach"):
+                _UPDATES[bucket.path](
+                    bucket,
+                    step=group["step"],
+                    lr=group["lr"],
+                    beta1=group["beta1"],
+                    beta2=group["beta2"],
+                    epsilon=group["epsilon"],
+                    weight_decay=0.0 if bucket.excluded else group["weight_decay"],
+                )
+        return loss
+
+
+def _update_fused(
+    bucket: Bucket,
+    *,
+    step: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    weight_decay: float,
+) -> None:
+    def adam(params: list[Tensor], grads: list[Tensor], *states: list[Tensor], lr: float) -> None:
+        fused_adamw(
+            params, grads, *states, step=step, lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon
+        )
+
+    if bucket.excluded:
+        adam(bucket.params, bucket.grads, *bucket.states, lr=lr)
+        return
+    # One scratch for all tensors, so that it stays in cache. The kernel subtracts Adam's direction
+    # from it, at rate 1: started at -wd w, it ends as -u.
+    scratch = bucket.params[0].new_empty(max(param.numel() for param in bucket.params))
+    for param, grad, exp_avg, exp_avg_sq in zip(
+        bucket.params, bucket.grads, *bucket.states, strict=True
+    ):
+        minus_u = scratch.as_strided(param.shape, param.stride())
+        torch.mul(param, -weight_decay, out=minus_u)
+        adam([minus_u], [grad], [exp_avg], [exp_avg_sq], lr=1.0)
+        weight_norm = torch.linalg.vector_norm(param).item()
+        update_norm = torch.linalg.vector_norm(minus_u).item()
+        ratio = weight_norm / update_norm if weight_norm * update_norm else 1.0
+        param.add_(minus_u, alpha=lr * ratio)
+
+
+def _update_foreach(
+    bucket: Bucket,
+    *,
+    step: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    weight_decay: float,
+) -> None:
+    params, grads, (exp_avgs, exp_avg_sqs) = bucket.params, bucket.grads, bucket.states
+    torch._foreach_lerp_(exp_avgs, grads, 1 - beta1)
+    torch._foreach_mul_(exp_avg_sqs, beta2)
+    torch._foreach_addcmul_(exp_avg_sqs, grads, grads, 1 - beta2)
+    denominators = torch._foreach_sqrt(exp_avg_sqs)
+    torch._foreach_div_(denominators, math.sqrt(1 - beta2**step))
+    torch._foreach_add_(denominators, epsilon)
+    updates = torch._foreach_div(exp_avgs, denominators)
+    torch._foreach_div_(updates, 1 - beta1**step)
+    if bucket.excluded:
+        torch._foreach_add_(params, updates, alpha=-lr)
+        return
+    torch._foreach_add_(updates, params, alpha=weight_decay)
+    ratios = _trust_ratio(
+        torch.stack(torch._foreach_norm(params)), torch.stack(torch._foreach_norm(updates))
+    )
+    torch._foreach_addcmul_(params, updates, ratios.unbind(), -lr)
+
+
+def _update_plain(
+    bucket: Bucket,
+    *,
+    step: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    weight_decay: float,
+) -> None:
+    for param, grad, exp_avg, exp_avg_sq in zip(
+        bucket.params, bucket.grads, *bucket.states, strict=True
+    ):
+        exp_avg.lerp_(grad, 1 - beta1)
+        exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        denominator = exp_avg_sq.sqrt().div_(math.sqrt(1 - beta2**step)).add_(epsilon)
+        update = (exp_avg / denominator).div_(1 - beta1**step)
+        if not bucket.excluded:
+            update.add_(param, alpha=weight_decay)
+            update.mul_(
+                _trust_ratio(torch.linalg.vector_norm(param), torch.linalg.vector_norm(update))
+            )
+        param.sub_(update, alpha=lr)
+
+
+def _trust_ratio(weight_norm: Tensor, update_norm: Tensor) -> Tensor:
+    ratio = weight_norm / update_norm
+    return torch.where((weight_norm > 0) & (update_norm > 0), ratio, 1.0)
+
+
+_UPDATES: dict[Path, Callable[..., None]] = {
+    "fused": _update_fused,
+    "foreach": _update_foreach,
+    "plain": _update_plain,
+}

@@ -1,0 +1,60 @@
+"""What all commands share: arguments, exit codes, and `raybench COMMAND`."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from raybench.core.errors import UserError
+
+COMMANDS = {
+    "tune": "search for the configuration that reaches the target soonest",
+    "train": "train one run spec",
+    "report": "rebuild the tables of a results folder",
+}
+DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+
+def add_common(parser: argparse.ArgumentParser, *, out: str) -> None:
+    """Add the arguments that every running command takes."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help="change any key, the value is YAML; repeatable",
+    )
+    parser.add_argument("--out", type=Path, default=None, help=f"results folder (default {out})")
+    parser.add_argument("--address", help="Ray cluster to use, e.g. auto; else one is started")
+    parser.add_argument("--seed", type=int, help="seed of the search or the training")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, start nothing")
+
+
+def run_command(command: Callable[[], int]) -> int:
+    """Run a command; the user's mistakes become one sentence and exit code 2."""
+    try:
+        return command()
+    except UserError as error:
+        print(f"raybench: {error}", file=sys.stderr)
+        return WRONG_INPUT
+    except KeyboardInterrupt:
+        print("raybench: interrupted.", file=sys.stderr)
+        return INTERRUPTED
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `raybench COMMAND ...`, the same as `python -m raybench.COMMAND ...`."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    width = max(map(len, COMMANDS))
+    overview = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
+    if not given or given[0] in ("-h", "--help"):
+        print(f"usage: raybench COMMAND [--help]\n\n{overview}")
+        return DONE
+    if given[0] not in COMMANDS:
+        print(f"raybench: unknown command '{given[0]}'; there are:\n{overview}", file=sys.stderr)
+        return WRONG_INPUT
+    module = importlib.import_module(f"raybench.{given[0]}")
+    code: int = module.main(given[1:])
+    return code

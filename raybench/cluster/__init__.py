@@ -1,0 +1,1 @@
+"""Worker groups on Ray: the only importer of ray and ray.train."""

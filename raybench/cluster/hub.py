@@ -1,0 +1,151 @@
+"""The owner of all worker groups: one Ray actor that admits trials and relays commands.
+
+Owner side: `acquire`, `command`, `release`. Worker side: `exchange`, one call that hands in
+the last reply and waits for the next command, so a command costs one round trip.
+"""
+
+import asyncio
+import time
+from typing import Any
+
+from raybench.cluster.admission import Admission, Grant, Shape
+from raybench.cluster.group import Group
+from raybench.cluster.messages import Close, Command, Lent, Reply, RunFailed, Start
+
+
+class Hub:
+    """Wrapped by `ray.remote` in `session.start_hub`; all methods run in one event loop."""
+
+    def __init__(self, admission: Admission, options: dict[str, Any]) -> None:
+        self._admission = admission
+        self._options = options
+        self._groups: dict[int, Group] = {}
+        self._granted: dict[str, asyncio.Future[Grant]] = {}
+        self._group_of: dict[str, int] = {}
+        self._concurrent: dict[str, int] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def attach(self, handle: Any) -> None:
+        """Take this actor's own handle, which the workers need."""
+        self._options = self._options | {"hub": handle}
+
+    async def acquire(self, trial: str, shape: Shape) -> Lent:
+        """Wait for workers of `shape` and return them; RunFailed if they do not start."""
+        self._granted[trial] = asyncio.get_running_loop().create_future()
+        self._admission.submit(trial, shape)
+        self._admit()
+        try:
+            grant = await self._granted[trial]
+        finally:
+            self._granted.pop(trial, None)
+        started = time.perf_counter()
+        for number in grant.evict:
+            await self._close(number)
+        if grant.is_new:
+            group = Group(grant.group, shape, self._options)
+            self._groups[grant.group] = group
+            try:
+                await group.start()
+            except RunFailed:
+                await self._drop(trial, grant.group)
+                raise
+        self._group_of[trial] = grant.group
+        self._mark_concurrent()
+        group = self._groups[grant.group]
+        return Lent(
+            group=grant.group,
+            start_s=time.perf_counter() - started if grant.is_new else 0.0,
+            hosts=group.hosts(),
+            devices=group.devices(),
+        )
+
+    async def command(self, trial: str, command: Command, timeout_s: float) -> list[Reply]:
+        """Give every worker of the trial's group a command; return their replies by rank.
+
+        Raises RunFailed when a worker raised, died or did not answer within `timeout_s`; the
+        group is then replaced.
+        """
+        number = self._group_of.get(trial)
+        if number is None:
+            raise RunFailed("error", "the run was stopped")
+        group = self._groups[number]
+        try:
+            if isinstance(command, Start):
+                cores = group.choose_cores(self._taken_cores(group))
+                per_rank = [Start(spec=command.spec, cores=own) for own in cores]
+                return await group.ask(list(per_rank), timeout_s)
+            return await group.ask([command] * group.shape.num_workers, timeout_s)
+        except RunFailed:
+            await self._drop(trial, number)
+            raise
+
+    async def release(self, trial: str, *, keep: bool = True) -> int:
+        """Give the trial's workers back; return the most others that ran beside it.
+
+        With `keep` False the group is closed (isolation by process). Releasing a trial that
+        waits or holds nothing is fine.
+        """
+        self._admission.cancel(trial)
+        waiting = self._granted.pop(trial, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_exception(RunFailed("error", "the run was stopped"))
+        concurrent = self._concurrent.pop(trial, 0)
+        number = self._group_of.pop(trial, None)
+        if number is not None:
+            group = self._groups[number]
+            if keep and await group.settle():
+                self._admission.release(trial)
+                group.cores = []
+            else:
+                await self._close(number)
+                self._admission.remove(number)
+        self._admit()
+        return concurrent
+
+    async def exchange(self, number: int, rank: int, reply: Reply) -> Command:
+        """Worker side: hand in a reply, wait for the next command."""
+        group = self._groups.get(number)
+        return Close() if group is None else await group.exchange(rank, reply)
+
+    async def shutdown(self) -> None:
+        """Refuse what waits and close every group."""
+        for trial in list(self._granted):
+            await self.release(trial)
+        await asyncio.gather(*(self._close(number) for number in list(self._groups)))
+
+    def groups(self) -> dict[int, dict[str, Any]]:
+        """Return what is alive: shape, trial and process ids per group."""
+        trials = {number: trial for trial, number in self._group_of.items()}
+        return {
+            number: {"shape": group.shape, "trial": trials.get(number), "pids": group.pids()}
+            for number, group in self._groups.items()
+        }
+
+    def _admit(self) -> None:
+        for grant in self._admission.admit():
+            future = self._granted[grant.trial]
+            if not future.done():
+                future.set_result(grant)
+
+    def _mark_concurrent(self) -> None:
+        others = len(self._group_of) - 1
+        for trial in self._group_of:
+            self._concurrent[trial] = max(others, self._concurrent.get(trial, 0))
+
+    def _taken_cores(self, group: Group) -> set[tuple[str, int]]:
+        return {
+            core for other in self._groups.values() if other is not group for core in other.cores
+        }
+
+    async def _drop(self, trial: str, number: int) -> None:
+        """Forget a broken group; the trial's place is given to the next one."""
+        self._group_of.pop(trial, None)
+        await self._close(number, force=True)
+        self._admission.remove(number)
+        self._admit()
+
+    async def _close(self, number: int, *, force: bool = False) -> None:
+        group = self._groups.get(number)
+        if group is not None:
+            await group.close(force=force)
+            self._groups.pop(number, None)

@@ -1,0 +1,122 @@
+"""One run in a group lent by the hub, seen by the process that asked for it."""
+
+import math
+import time
+from typing import Any
+
+import ray
+
+from raybench.cluster.admission import Shape
+from raybench.cluster.messages import (
+    Advance,
+    Command,
+    Finish,
+    Finished,
+    Lent,
+    Progress,
+    Reply,
+    RunFailed,
+    Start,
+)
+from raybench.core.clock import merge_ranks
+from raybench.core.record import Evaluation
+from raybench.core.spec import RunSpec
+
+SLICE_TIMEOUT_S = 600.0
+"""A worker that has not reached its next evaluation by then is taken for hung."""
+
+
+class Lease:
+    """Asks for workers on creation; drives one run on them, evaluation by evaluation.
+
+    `close` must be called at the end, whatever happened. Raises RunFailed where the run
+    cannot go on; what it has measured until then stays readable.
+    """
+
+    def __init__(self, hub: Any, trial: str, spec: RunSpec, *, keep: bool = True) -> None:
+        self._hub, self._trial, self._spec, self._keep = hub, trial, spec, keep
+        self._asked = time.perf_counter()
+        self._granted: float | None = None
+        self._lent: Lent | None = None
+        self._worker_ledger: dict[str, float] = {}
+        self.num_parameters: int | None = None
+        self.chance = 0.0
+        """Accuracy of guessing; known after the first evaluation."""
+        self.concurrent = 0
+
+    def acquire(self) -> None:
+        """Wait for the workers."""
+        self._lent = _get(self._hub.acquire.remote(self._trial, shape_of(self._spec)))
+        self._granted = time.perf_counter()
+
+    def start(self) -> Evaluation:
+        """Build the run and train to its first evaluation."""
+        return self._progress(Start(spec=self._spec.document()))
+
+    def advance(self) -> Evaluation:
+        """Train to the next evaluation."""
+        return self._progress(Advance())
+
+    def finish(self, *, save: bool = False, test: bool = False) -> Finished:
+        """End the run; return the weights and the test accuracy if asked for."""
+        replies = self._command(Finish(save=save, test=test))
+        finished = [reply for reply in replies if isinstance(reply, Finished)]
+        self._worker_ledger = merge_ranks([reply.ledger for reply in finished])
+        return finished[0]
+
+    def close(self) -> None:
+        """Give the workers back."""
+        self.concurrent = _get(self._hub.release.remote(self._trial, keep=self._keep))
+
+    @property
+    def hosts(self) -> list[str]:
+        """Host of every rank; empty before workers were given."""
+        return self._lent.hosts if self._lent else []
+
+    @property
+    def devices(self) -> list[str]:
+        """Device of every rank; empty before workers were given."""
+        return self._lent.devices if self._lent else []
+
+    def ledger(self) -> tuple[dict[str, float], float]:
+        """Return seconds by phase, and the wall seconds since workers were asked for.
+
+        What the owner has waited beyond the workers' own account is travel of commands and
+        results, and belongs to `report`.
+        """
+        now = time.perf_counter()
+        granted = self._granted or now
+        start = self._lent.start_s if self._lent else 0.0
+        phases = {"queue": granted - self._asked - start, "start": start} | self._worker_ledger
+        if self._worker_ledger:
+            known = sum(s for name, s in self._worker_ledger.items() if name != "input")
+            phases["report"] += max(0.0, now - granted - known)
+        return phases, now - self._asked
+
+    def _progress(self, command: Command) -> Evaluation:
+        replies = self._command(command)
+        first = replies[0]
+        assert isinstance(first, Progress)
+        self.num_parameters = first.num_parameters
+        self.chance = 1.0 / first.num_classes
+        self._worker_ledger = dict(first.evaluation.ledger)
+        return first.evaluation
+
+    def _command(self, command: Command) -> list[Reply]:
+        timeout = max(SLICE_TIMEOUT_S, 3 * math.ceil(self._spec.objective.max_train_seconds))
+        return _get(self._hub.command.remote(self._trial, command, timeout))
+
+
+def shape_of(spec: RunSpec) -> Shape:
+    """Return the worker group a run needs."""
+    return Shape(spec.framework, spec.num_workers, spec.cpus_per_worker, spec.gpus_per_worker)
+
+
+def _get(reference: Any) -> Any:
+    """Wait for a hub call; its RunFailed comes out as itself, not wrapped by Ray."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, RunFailed):
+            raise error.cause from None
+        raise

@@ -1,0 +1,103 @@
+"""What owner and workers say to each other."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from raybench.core.record import Evaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Owner to workers: build this run and train to its first evaluation."""
+
+    spec: dict[str, Any]
+    cores: tuple[int, ...] = ()
+    """CPU cores to pin this worker to; empty leaves it free."""
+
+
+@dataclass(frozen=True)
+class Advance:
+    """Owner to workers: train to the next evaluation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish:
+    """Owner to workers: end the run, release its memory."""
+
+    save: bool = False
+    """Return the weights (from rank 0)."""
+    test: bool = False
+    """Measure accuracy on the test split first."""
+
+
+@dataclass(frozen=True)
+class Close:
+    """Owner to workers: leave the train function."""
+
+
+Command = Start | Advance | Finish | Close
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """Worker to owner, once: where it runs."""
+
+    host: str
+    node: str
+    pid: int
+    device: str
+    cores: tuple[int, ...]
+    """CPU cores it may use."""
+    actor: Any = None
+    """Handle of the worker's actor, to end it when it hangs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Worker to owner: an evaluation was reached."""
+
+    evaluation: Evaluation
+    num_parameters: int
+    num_classes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """Worker to owner: the run has ended and its memory is released."""
+
+    ledger: dict[str, float]
+    weights: bytes | None = None
+    test_accuracy: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crashed:
+    """Worker to owner: an exception ended the run on this worker."""
+
+    failure: str
+    """`oom` or `error`."""
+    message: str
+    """One line: the exception's type and text."""
+    traceback: str
+
+
+Reply = Ready | Progress | Finished | Crashed
+
+
+class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)
+    """A run ended without a result; the owner's side of `Crashed`, lost and hung workers."""
+
+    def __init__(self, failure: str, message: str, traceback: str = "") -> None:
+        super().__init__(failure, message, traceback)
+        self.failure, self.message, self.traceback = failure, message, traceback
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lent:
+    """Hub to client: a group was given."""
+
+    group: int
+    start_s: float
+    """Seconds its start took; 0 when it was warm."""
+    hosts: list[str] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)

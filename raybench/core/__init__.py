@@ -1,0 +1,1 @@
+"""Run specs, records, clock, schedules and score: no Ray, no framework."""

@@ -1,0 +1,71 @@
+"""The clock and the ledger: where the seconds of a run went."""
+
+import time
+from collections.abc import Callable, Mapping
+
+OWNER_PHASES = ("queue", "start")
+WORKER_PHASES = ("setup", "compile", "train", "eval", "checkpoint", "report")
+PHASES = OWNER_PHASES + WORKER_PHASES
+"""Every second of a run belongs to exactly one of these; `input` is a part of `train`.
+
+| phase | seconds spent |
+|---|---|
+| queue | from asking for workers until a worker group is given |
+| start | starting that group; 0 when it was warm |
+| setup | data, model, optimizer |
+| compile | first step, tracing and warm-up on throw-away data |
+| train | training: the objective's clock (`input` is waiting for data in it) |
+| eval | validation |
+| checkpoint | saving weights |
+| report | sending results, waiting for the next command, travel between owner and workers |
+"""
+
+
+class Ledger:
+    """Adds wall time to phases; every moment between start and now is in exactly one.
+
+    Kept by each worker with `time.perf_counter`. The device must be synchronised before
+    `enter`, so that queued work is charged to the phase that queued it.
+    """
+
+    def __init__(self, phase: str, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._seconds = dict.fromkeys(WORKER_PHASES, 0.0)
+        self._input = 0.0
+        self._phase = phase
+        self._since = clock()
+
+    def enter(self, phase: str) -> None:
+        """End the present phase and begin another."""
+        if phase not in self._seconds:
+            raise KeyError(phase)
+        now = self._clock()
+        self._seconds[self._phase] += now - self._since
+        self._phase, self._since = phase, now
+
+    def add_input(self, seconds: float) -> None:
+        """Count seconds of the train phase as waiting for data."""
+        self._input += seconds
+
+    @property
+    def phase(self) -> str:
+        """The present phase."""
+        return self._phase
+
+    def seconds(self, phase: str) -> float:
+        """Seconds in `phase` so far, the running one included."""
+        running = self._clock() - self._since if phase == self._phase else 0.0
+        return self._seconds[phase] + running
+
+    def snapshot(self) -> dict[str, float]:
+        """Seconds so far of every worker phase, and of `input`."""
+        return {name: self.seconds(name) for name in WORKER_PHASES} | {"input": self._input}
+
+
+def merge_ranks(snapshots: list[Mapping[str, float]]) -> dict[str, float]:
+    """Maximum over ranks, phase by phase.
+
+    Ranks wait for one another at every phase edge, so the maxima still sum to the run's
+    wall time (tested within 1 %).
+    """
+    return {name: max(snapshot[name] for snapshot in snapshots) for name in snapshots[0]}

@@ -1,0 +1,8 @@
+"""The one error class that means: the user can fix this."""
+
+
+class UserError(ValueError):
+    """The user's input is wrong; the message is one sentence that says what to do.
+
+    Commands print it without a traceback and exit with code 2.
+    """

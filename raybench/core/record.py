@@ -1,0 +1,93 @@
+"""Records of a study: one line per evaluation, one per finished run."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Phase = Literal["search", "confirm", "reference"]
+State = Literal["complete", "stopped", "failed"]
+Failure = Literal["oom", "nan", "timeout", "error", "worker_lost"]
+StopReason = Literal[
+    "target", "max_train_seconds", "epochs", "scheduler", "time_budget", "interrupted"
+]
+CURVE_KEYS = (
+    "index",
+    "epoch",
+    "samples",
+    "train_s",
+    "train_loss",
+    "accuracy",
+    "learning_rate",
+    "samples_per_s",
+)
+"""What an `eval` line holds of an Evaluation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One point of a learning curve, reduced over all workers."""
+
+    index: int
+    """0, 1, 2, ... within the run."""
+    epoch: float
+    """Epochs trained so far."""
+    samples: int
+    """Training samples seen so far by all workers together."""
+    train_s: float
+    """Seconds on the training clock so far, max over ranks."""
+    train_loss: float
+    """Mean training loss since the last evaluation."""
+    accuracy: float
+    """Accuracy on the full validation set."""
+    learning_rate: float
+    """Rate really used in the last step."""
+    samples_per_s: float
+    """Training samples per train second since the last evaluation."""
+    ledger: dict[str, float] = field(default_factory=dict)
+    """Seconds of every worker phase so far, max over ranks."""
+    best_accuracy: float | None = None
+    """Best accuracy of the run so far."""
+    time_to_target_s: float | None = None
+    """Train seconds to the target; None while it is not reached (and held)."""
+    stop: str | None = None
+    """Why the run ends here; None if it goes on."""
+    failure: str | None = None
+    """`nan` if the loss or the weights are not finite."""
+
+    def line(self, trial: str) -> dict[str, Any]:
+        """Return the record line of this evaluation."""
+        content = asdict(self)
+        return {"kind": "eval", "trial": trial} | {key: content[key] for key in CURVE_KEYS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """What is kept of one finished run; the columns of `trials.csv` come from here."""
+
+    trial: str
+    phase: Phase
+    state: State
+    failure: Failure | None
+    message: str | None
+    """The cause of a failure, one line."""
+    stop: str | None
+    spec: dict[str, Any]
+    num_parameters: int | None
+    time_to_target_s: float | None
+    best_accuracy: float | None
+    test_accuracy: float | None
+    score: float
+    samples: int
+    ledger: dict[str, float]
+    """Seconds of every phase (`queue`, `start`, `setup`, ...) and of `input`."""
+    wall_s: float
+    """Seconds from asking for workers until the result was known, on the owner's clock."""
+    concurrent: int
+    """The most other runs that trained at the same time at any moment of this one."""
+    hosts: list[str]
+    devices: list[str]
+    finished: str
+    """UTC, ISO 8601."""
+
+    def line(self) -> dict[str, Any]:
+        """Return the record line of this run."""
+        return {"kind": "run", **asdict(self)}

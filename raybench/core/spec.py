@@ -1,0 +1,132 @@
+"""The run spec: everything that determines one training."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from raybench.core.documents import Document
+
+FRAMEWORKS = ("torch", "tensorflow")
+OPTIMIZERS = ("adam", "radam", "lars", "lamb", "sgd")
+
+PositiveInt = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _refuse_ratio(kind: str) -> str:
+    if kind == "accuracy_per_second":
+        raise ValueError(
+            "accuracy divided by seconds is refused, because 40 % in 10 s would beat 93 % in "
+            "200 s; use time_to_accuracy with a target, or accuracy_at_budget"
+        )
+    if kind not in ("time_to_accuracy", "accuracy_at_budget"):
+        raise ValueError("must be time_to_accuracy or accuracy_at_budget")
+    return kind
+
+
+class DatasetSpec(Document):
+    """Which data, and how much of it."""
+
+    name: Literal["digits", "mnist", "synthetic", "workload"] = "digits"
+    """`digits` needs no download; `workload` asks the workload's own `load_dataset`."""
+    image_size: PositiveInt | None = None
+    """Height and width in pixels the images are scaled to; none keeps their own size."""
+    repeat: PositiveInt = 1
+    """How often the training split stands in one epoch (study 5 used 1, 4 and 8)."""
+    limit: PositiveInt | None = None
+    """Number of training samples kept, before `repeat`; none keeps all."""
+    validation_size: PositiveInt | None = None
+    """Number of samples held out for validation; none takes the dataset's own share."""
+    split_seed: Seed = 0
+    """Seed of the validation split: the same for every run of a study."""
+    shape: list[PositiveInt] = [28, 28, 1]
+    """Height, width, channels of `synthetic` images; other datasets bring their own."""
+    num_classes: PositiveInt = 10
+    """Number of classes of `synthetic` labels."""
+    num_samples: PositiveInt = 4096
+    """Number of `synthetic` training samples; validation and test get a quarter each."""
+
+
+class Objective(Document):
+    """What a run is judged by, and when it may end."""
+
+    kind: Annotated[str, AfterValidator(_refuse_ratio)] = "time_to_accuracy"
+    """`time_to_accuracy` (train seconds to the target) or `accuracy_at_budget`."""
+    target: Fraction | None = None
+    """Validation accuracy to reach, as a fraction: 0.98, not 98."""
+    hold: PositiveInt = 1
+    """Evaluations in a row at or above the target; the time of the first one counts."""
+    max_train_seconds: PositiveFloat = 60.0
+    """Seconds on the training clock after which a run ends (at the next evaluation)."""
+
+    @model_validator(mode="after")
+    def _target_given(self) -> "Objective":
+        if self.kind == "time_to_accuracy" and self.target is None:
+            raise ValueError("time_to_accuracy needs a target, for example target: 0.95")
+        return self
+
+
+class RunSpec(Document):
+    """Everything that determines one training. Frozen; unknown keys are refused."""
+
+    workload: str = "mnist_small"
+    """A shipped name, or `module:Class` of your own."""
+    dataset: DatasetSpec = DatasetSpec(image_size=28)
+    """Which data, and how much of it."""
+    objective: Objective = Objective(target=0.95)
+    """What the run is judged by, and when it may end."""
+    framework: Literal["torch", "tensorflow"] = "torch"
+    """Which backend trains."""
+    num_workers: PositiveInt = 1
+    """Number of data-parallel workers (processes)."""
+    cpus_per_worker: PositiveInt = 1
+    """CPU cores of one worker; its thread pools are sized to them."""
+    gpus_per_worker: Annotated[int, Field(ge=0, le=1)] = 0
+    """GPUs of one worker: 0 or 1 (data parallelism is one worker a GPU)."""
+    batch_size_per_worker: PositiveInt = 64
+    """Samples one worker sees in one forward and backward pass."""
+    accumulate: PositiveInt = 1
+    """Forward and backward passes between two optimizer steps."""
+    optimizer: Literal["adam", "radam", "lars", "lamb", "sgd"] = "adam"
+    """The optimizer; the same update in both frameworks."""
+    learning_rate: PositiveFloat = 1e-3
+    """Base learning rate, before `learning_rate_scaling` and `schedule`."""
+    learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none"
+    """Multiplies the rate by `num_workers` (linear) or its square root."""
+    schedule: Literal["constant", "cosine", "ramp_decay"] = "constant"
+    """Shape of the rate over the training samples; `ramp_decay` is that of study 2."""
+    warmup_epochs: NonNegativeFloat = 0.0
+    """Epochs of linear warm-up, from the unscaled rate (from 0 where nothing is scaled)."""
+    epochs: PositiveFloat = 100.0
+    """Epochs after which a run ends; also the horizon of the cosine."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Weight decay; biases and norm parameters are left out."""
+    momentum: Decay = 0.9
+    """Momentum of sgd and lars."""
+    beta1: Decay = 0.9
+    """Decay of the first moment (adam, radam, lamb)."""
+    beta2: Decay = 0.999
+    """Decay of the second moment (adam, radam, lamb)."""
+    epsilon: PositiveFloat | None = None
+    """Added to denominators; none is the optimizer's own (1e-8; lamb 1e-6)."""
+    trust_coefficient: PositiveFloat = 0.001
+    """The trust coefficient of lars."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Arithmetic of forward and backward; weights stay fp32."""
+    eval_every_samples: PositiveInt | None = None
+    """Training samples between two evaluations; none is one epoch."""
+    seed: Seed = 0
+    """Seed of initial weights, dropout and sample order."""
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per optimizer step: per worker x workers x accumulate."""
+        return self.batch_size_per_worker * self.num_workers * self.accumulate
+
+    def document(self) -> dict[str, Any]:
+        """Return the spec as plain data for YAML or JSON, every key included."""
+        return self.model_dump(mode="json")

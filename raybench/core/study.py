@@ -1,0 +1,103 @@
+"""The study file: what a search trains, judges, searches and keeps fixed."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from raybench.core.documents import Document, apply_settings, read_mapping, validate
+from raybench.core.errors import UserError
+from raybench.core.space import Space, parse_space
+from raybench.core.spec import DatasetSpec, Objective, PositiveFloat, PositiveInt, RunSpec, Seed
+
+
+class SearchSpec(Document):
+    """How long and in what way to search."""
+
+    trials: PositiveInt = 24
+    """Number of trials that are proposed."""
+    seed: Seed = 0
+    """Seed of the sampler, and of every trial's training."""
+    time_budget_s: PositiveFloat | None = None
+    """Seconds after which no trial starts and running ones stop at their next evaluation."""
+    concurrency: PositiveInt | None = None
+    """Trials at the same time; none is as many as the cluster has room for."""
+    sampler: Literal["tpe", "random"] = "tpe"
+    """How configurations are proposed."""
+    early_stopping: bool = True
+    """Stop trials that are far behind others at equal training seconds."""
+
+
+class ConfirmSpec(Document):
+    """How winners are confirmed."""
+
+    top: Annotated[int, Field(ge=0)] = 3
+    """Number of best configurations trained again; 0 leaves the result unconfirmed."""
+    repeats: PositiveInt = 3
+    """Trainings of each, with new seeds."""
+
+
+class StudySpec(Document):
+    """The content of a search-space file, validated."""
+
+    workload: str = "mnist_small"
+    """A shipped name, or `module:Class` of your own."""
+    dataset: DatasetSpec = DatasetSpec(image_size=28)
+    """Which data, and how much of it."""
+    objective: Objective
+    """What trials are judged by."""
+    search: SearchSpec = SearchSpec()
+    """How long and in what way to search."""
+    confirm: ConfirmSpec = ConfirmSpec()
+    """How winners are confirmed."""
+    space: dict[str, Any]
+    """Run-spec keys and their lists, ranges or cases."""
+    fixed: dict[str, Any] = {}
+    """Run-spec keys with one value for all trials."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the study as plain data for YAML, every key included."""
+        return self.model_dump(mode="json")
+
+    def run_spec(self, values: dict[str, Any], *, seed: int | None = None) -> RunSpec:
+        """Return the run spec of one configuration: `values` of the space, and what is fixed."""
+        content = dict(self.fixed) | values
+        content |= {
+            "workload": self.workload,
+            "dataset": self.dataset.model_dump(),
+            "objective": self.objective.model_dump(),
+            "seed": self.search.seed if seed is None else seed,
+        }
+        return validate(RunSpec, content, "configuration")
+
+
+def load_study(path: Path, settings: list[str]) -> tuple[StudySpec, Space]:
+    """Read and validate a search-space file with `--set` applied; every mistake is a UserError."""
+    return build_study(apply_settings_to_study(read_mapping(path), settings), str(path))
+
+
+def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]:
+    """Validate a study's content, its space and its fixed keys."""
+    study = validate(StudySpec, content, source)
+    if not study.space:
+        raise UserError(f"{source}: 'space': is empty; name at least one key to search.")
+    for key in study.fixed:
+        if key in ("workload", "dataset", "objective"):
+            raise UserError(f"{source}: 'fixed.{key}': stands at the top level, not under fixed.")
+    validate(RunSpec, study.fixed, f"{source}: fixed")
+    return study, parse_space(study.space, study.fixed, source)
+
+
+def apply_settings_to_study(content: dict[str, Any], settings: list[str]) -> dict[str, Any]:
+    """Apply `--set`: top-level study keys as they are, run-spec keys by fixing them.
+
+    `--set optimizer=lamb` takes `optimizer` out of the space and fixes it.
+    """
+    for setting in settings:
+        key = setting.partition("=")[0].strip()
+        is_run_key = key in RunSpec.model_fields and key not in StudySpec.model_fields
+        content = apply_settings(content, [f"fixed.{setting.strip()}" if is_run_key else setting])
+        if is_run_key:
+            space = content.get("space", {})
+            content["space"] = {name: item for name, item in space.items() if name != key}
+    return content

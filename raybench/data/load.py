@@ -1,0 +1,48 @@
+"""From a `DatasetSpec` to arrays."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import lru_cache
+
+from raybench.core.errors import UserError
+from raybench.core.spec import DatasetSpec
+from raybench.data.dataset import Dataset
+from raybench.data.digits import load_digits
+from raybench.data.mnist import load_mnist
+from raybench.data.synthetic import load_synthetic
+
+LOADERS: dict[str, Callable[[DatasetSpec], Dataset]] = {
+    "digits": load_digits,
+    "mnist": load_mnist,
+    "synthetic": load_synthetic,
+}
+
+
+def load_dataset(spec: DatasetSpec) -> Dataset:
+    """Load, scale and split the dataset; a second call with an equal spec costs nothing.
+
+    The arrays are shared between callers: do not write to them. Name `workload` is not for
+    here, see `raybench.workloads.find.load_workload_dataset`. Missing or damaged files, and
+    sizes that the dataset cannot give, are UserErrors.
+    """
+    # A spec holds a list, so it cannot be hashed: its JSON is the key.
+    return _load(spec.model_dump_json())
+
+
+@lru_cache(maxsize=4)
+def _load(spec_json: str) -> Dataset:
+    spec = DatasetSpec.model_validate_json(spec_json)
+    return limit_and_repeat(LOADERS[spec.name](spec), spec)
+
+
+def limit_and_repeat(dataset: Dataset, spec: DatasetSpec) -> Dataset:
+    """Keep the first `spec.limit` training samples, `spec.repeat` times an epoch."""
+    train = dataset.train
+    if spec.limit is not None:
+        if spec.limit > len(train):
+            raise UserError(
+                f"dataset.limit {spec.limit} is more than the {len(train)} training samples of "
+                f"{dataset.name}; choose a smaller one, or leave it out to use all."
+            )
+        train = train.take(slice(spec.limit))
+    return dataclasses.replace(dataset, train=train, repeat=spec.repeat)

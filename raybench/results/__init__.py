@@ -1,0 +1,1 @@
+"""Results folders: writing, loading, tables and plots. No Ray, no framework."""

@@ -1,0 +1,49 @@
+"""What must be known to read a result later: versions, machine, command."""
+
+import os
+import platform
+import shlex
+import sys
+from importlib import metadata
+from typing import Any
+
+PACKAGES = ("raybench", "ray", "torch", "tensorflow", "keras", "optuna", "pandas", "numpy")
+
+
+def versions() -> dict[str, str]:
+    """Return the installed versions of everything that shapes a result."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Return this host's name, processor and number of cores."""
+    return {
+        "host": platform.node(),
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+    }
+
+
+def command() -> str:
+    """Return the command line as it was given."""
+    module = getattr(sys.modules["__main__"], "__spec__", None)
+    program = f"python -m {module.name}" if module else sys.argv[0]
+    return shlex.join([*program.split(), *sys.argv[1:]])
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:  # noqa: PTH123 (one line of a large file)
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass  # not Linux: the platform module knows less, but something
+    return platform.processor() or platform.machine()

@@ -1,0 +1,77 @@
+"""Prints a study's verdict and tables."""
+
+from rich.console import Console
+
+from raybench.results.load import StudyResults
+from raybench.results.tables import (
+    best_per_framework,
+    failures,
+    ledger_totals,
+    to_rich,
+    top,
+)
+from raybench.results.verdict import Verdict, confirmed, judge
+
+
+def show(console: Console, results: StudyResults) -> None:
+    """Print tables first and the verdict last, where the eye ends."""
+    trials = results.trials
+    if trials.empty:
+        console.print("no run has finished.", highlight=False)
+        return
+    broken = failures(trials)
+    if len(broken):
+        console.print(to_rich(broken, "Failed runs"), "")
+    console.print(to_rich(top(trials), "Best ten of the search"), "")
+    console.print(to_rich(best_per_framework(trials), "Best of each framework"), "")
+    console.print(to_rich(ledger_totals(trials), "Where the seconds went (all runs)"), "")
+    table = confirmed(results)
+    if len(table):
+        shown = table.drop(columns=["num_workers"]).rename(columns=_CONFIRMED_TITLES)
+        console.print(to_rich(shown, "Confirmed with new seeds, one run at a time"), "")
+    for line in verdict_lines(results, judge(results)):
+        console.print(line, highlight=False, soft_wrap=True)
+    console.print(f"results: {results.folder}", highlight=False, soft_wrap=True)
+
+
+_CONFIRMED_TITLES = {
+    "median_s": "median s",
+    "low_s": "fastest s",
+    "high_s": "slowest s",
+    "worker_seconds": "worker s",
+    "search_s": "in search s",
+    "test_accuracy": "test accuracy",
+}
+
+
+def verdict_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
+    """Return the outcome in one or two sentences."""
+    if verdict is None:
+        best = results.trials["best_accuracy"].astype(float).max()
+        reached = "nothing was measured" if best != best else f"the best was {100 * best:.1f} %"
+        return [f"No run reached the target of {_target(results)}: {reached}."]
+    by_trial = results.trials.set_index("trial")
+    lines = []
+    for what, trial in (("Fastest", verdict.fastest), ("Cheapest", verdict.cheapest)):
+        seconds, proof = _seconds(results, verdict, trial)
+        workers = int(by_trial.loc[trial, "num_workers"])
+        lines.append(
+            f"{what}: {by_trial.loc[trial, 'config']} (trial {trial}) reaches "
+            f"{_target(results)} after {seconds:.2f} s, {workers * seconds:.2f} worker-seconds; "
+            f"{proof}."
+        )
+    if len(verdict.ties) > 1:
+        lines.append(f"Not told apart from the fastest: trials {', '.join(verdict.ties[1:])}.")
+    return lines
+
+
+def _seconds(results: StudyResults, verdict: Verdict, trial: str) -> tuple[float, str]:
+    if not verdict.is_confirmed:
+        found = results.trials.set_index("trial").loc[trial, "time_to_target_s"]
+        return float(found), "unconfirmed: one search trial"
+    row = confirmed(results).set_index("trial").loc[trial]
+    return float(row["median_s"]), f"confirmed by {row['hits']} of {row['runs']} new seeds"
+
+
+def _target(results: StudyResults) -> str:
+    return "no target" if results.target is None else f"{100 * results.target:g} %"

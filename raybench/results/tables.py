@@ -1,0 +1,92 @@
+"""The tables printed at the end of a study, each a DataFrame of its own."""
+
+import pandas as pd
+from rich.table import Table
+
+from raybench.core.clock import PHASES
+
+SECONDS = "{:.2f}"
+FORMATS = {
+    "best accuracy": "{:.1%}",
+    "samples/s": "{:,.0f}",
+    "learning rate": "{:.3g}",
+    "share": "{:.0%}",
+    "hit rate": "{}",
+}
+
+
+def ranked(trials: pd.DataFrame, *, phase: str = "search") -> pd.DataFrame:
+    """Return the runs of a phase that did not fail, best score first."""
+    chosen = trials[(trials["phase"] == phase) & (trials["state"] != "failed")]
+    return chosen.sort_values("score", kind="stable")
+
+
+def top(trials: pd.DataFrame, *, number: int = 10) -> pd.DataFrame:
+    """Return the best runs of the search, in the words of the printed table."""
+    return _readable(ranked(trials).head(number))
+
+
+def best_per_framework(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the best run of each framework."""
+    return _readable(ranked(trials).groupby("framework", sort=False).head(1))
+
+
+def ledger_totals(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return where the seconds of all runs went: phase, seconds, share of the sum of walls."""
+    seconds = {phase: float(trials[f"{phase}_s"].sum()) for phase in PHASES}
+    wall = float(trials["wall_s"].sum())
+    rows = [
+        {"phase": phase, "seconds": value, "share": value / wall if wall else 0.0}
+        for phase, value in seconds.items()
+    ]
+    total = sum(seconds.values())
+    rows.append({"phase": "sum", "seconds": total, "share": total / wall if wall else 0.0})
+    return pd.DataFrame(rows)
+
+
+def failures(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the failed runs by cause, with one message of each."""
+    failed = trials[trials["state"] == "failed"]
+    rows = [
+        {"failure": cause, "runs": len(group), "for example": group["message"].iloc[0]}
+        for cause, group in failed.groupby("failure")
+    ]
+    return pd.DataFrame(rows, columns=["failure", "runs", "for example"])
+
+
+def to_rich(frame: pd.DataFrame, title: str) -> Table:
+    """Render a DataFrame for the terminal; numbers right, missing values as a dash."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for name in frame.columns:
+        is_text = not pd.api.types.is_numeric_dtype(frame[name])
+        table.add_column(str(name), justify="left" if is_text else "right")
+    for row in frame.itertuples(index=False):
+        table.add_row(*(_cell(str(n), v) for n, v in zip(frame.columns, row, strict=True)))
+    return table
+
+
+def _readable(runs: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "trial": runs["trial"],
+            "framework": runs["framework"],
+            "workers": runs["num_workers"],
+            "batch per worker": runs["batch_size_per_worker"],
+            "global batch": runs["global_batch_size"],
+            "optimizer": runs["optimizer"],
+            "learning rate": runs["learning_rate"],
+            "target after s": runs["time_to_target_s"],
+            "worker s": runs["num_workers"] * runs["time_to_target_s"],
+            "best accuracy": runs["best_accuracy"],
+            "samples/s": runs["samples_per_s"],
+            "end to end s": runs["wall_s"],
+        }
+    ).reset_index(drop=True)
+
+
+def _cell(name: str, value: object) -> str:
+    if value is None or (isinstance(value, float) and pd.isna(value)):
+        return "-"
+    if name in FORMATS:
+        return FORMATS[name].format(value)
+    return SECONDS.format(value) if isinstance(value, float) else str(value)

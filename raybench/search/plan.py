@@ -1,0 +1,71 @@
+"""What a search would do, printed by `--dry-run`; nothing starts."""
+
+import os
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from raybench.core.space import Case, Cases, Choices, Dimension, Powers, Simple, Space
+from raybench.core.study import StudySpec
+from raybench.data.dataset import Dataset
+from raybench.search.check import searched, shapes
+
+GROUP_START_S = 15.0
+"""Seconds to start one worker group, measured: torch 9-13, TensorFlow 17-30 on two cores."""
+
+
+def print_plan(
+    console: Console, study: StudySpec, space: Space, dataset: Dataset, folder: Path
+) -> None:
+    """Print space, data, admission and an upper bound of the time."""
+    table = Table(title="Search space", title_justify="left", box=None, pad_edge=False)
+    table.add_column("key")
+    table.add_column("values")
+    for key, dimension in space.items():
+        for line in _describe(dimension):
+            table.add_row(key, line)
+    for key, value in study.fixed.items():
+        table.add_row(key, f"{value} (fixed)")
+    console.print(table, "")
+    groups = shapes(study, space)
+    widest = max(shape.cpus for shape in groups)
+    cores = os.cpu_count() or 1
+    objective = study.objective
+    runs = study.search.trials
+    confirming = study.confirm.top * study.confirm.repeats
+    bound = (
+        runs * objective.max_train_seconds * widest / cores
+        + confirming * objective.max_train_seconds
+        + len(groups) * GROUP_START_S
+    )
+    for line in (
+        f"workload {study.workload}, dataset {dataset.name}: {dataset.num_train_samples:,} "
+        f"training, {len(dataset.validation):,} validation, {len(dataset.test):,} test samples",
+        f"frameworks {', '.join(map(str, searched(study, space, 'framework')))}; "
+        f"{len(groups)} kinds of worker group, the widest takes {widest} CPUs "
+        f"and {max(shape.gpus for shape in groups)} GPUs",
+        f"{runs} trials of at most {objective.max_train_seconds:g} s training, then "
+        f"{confirming} confirming runs",
+        f"at most about {bound / 60:.0f} min on this machine's {cores} cores, evaluation apart; "
+        "runs that reach the target or fall behind end sooner",
+        f"results: {folder}",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _describe(dimension: Dimension) -> list[str]:
+    if isinstance(dimension, Cases):
+        return [_describe_case(case) for case in dimension.cases]
+    return [_describe_simple(dimension)]
+
+
+def _describe_case(case: Case) -> str:
+    return f"{_describe_simple(case.dimension)} where {case.label()}"
+
+
+def _describe_simple(dimension: Simple) -> str:
+    if isinstance(dimension, Choices | Powers):
+        values = dimension.values() if isinstance(dimension, Powers) else dimension.values
+        return ", ".join(map(str, values))
+    return f"{dimension.low:g} to {dimension.high:g}" + (", log scale" if dimension.log else "")

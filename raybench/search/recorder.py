@@ -1,0 +1,80 @@
+"""Writes a search's records: Tune tells it of every evaluation and of every trial's end."""
+
+from typing import Any
+
+import ray
+from ray.tune import Callback
+from ray.tune.experiment import Trial
+
+from raybench.core.outcome import run_record
+from raybench.core.record import Evaluation
+from raybench.core.spec import Objective
+from raybench.results.store import Store
+from raybench.search.control import Control
+from raybench.search.screen import Screen
+
+
+class Recorder(Callback):  # type: ignore[misc, unused-ignore]
+    """Runs in the driver, which alone writes the results folder."""
+
+    def __init__(
+        self, store: Store, objective: Objective, hub: Any, control: Control, screen: Screen
+    ) -> None:
+        self._store, self._objective, self._hub = store, objective, hub
+        self._control, self._screen = control, screen
+        self._last: dict[str, dict[str, Any]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Give Tune nothing to pickle: its saved state is not used, the records are."""
+        return {}
+
+    def on_trial_start(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        """Show the trial."""
+        self._screen.started(trial.config["trial"], trial.config["spec"])
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Write the evaluation."""
+        name = trial.config["trial"]
+        # A failure's result has no evaluation: what was known before it stays.
+        self._last[name] = self._last.get(name, {}) | result
+        if "evaluation" in result:
+            evaluation = Evaluation(**result["evaluation"])
+            self._store.append(evaluation.line(name))
+            self._screen.evaluated(name, evaluation)
+
+    def on_trial_complete(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        """Write the run's record, and give its workers back if Tune stopped it."""
+        name = trial.config["trial"]
+        result = self._last.pop(name, {})
+        if not (result.get("stop") or result.get("failure")):
+            # Stopped from outside: its group still waits for the next command.
+            result["concurrent"] = ray.get(self._hub.release.remote(name))
+        self._write(name, trial.config["spec"], result)
+
+    def on_trial_error(
+        self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
+    ) -> None:
+        """Write the record of a trial whose Tune actor was lost."""
+        name = trial.config["trial"]
+        ray.get(self._hub.release.remote(name))
+        result = self._last.pop(name, {}) | {
+            "failure": "worker_lost",
+            "message": "the trial's own process was lost",
+        }
+        self._write(name, trial.config["spec"], result)
+
+    def _write(self, name: str, spec: dict[str, Any], result: dict[str, Any]) -> None:
+        record = run_record(name, spec, result, self._objective, self._outer_stop())
+        self._store.append(record.line())
+        self._screen.finished(record)
+
+    def _outer_stop(self) -> str:
+        if self._control.interrupted:
+            return "interrupted"
+        return "time_budget" if self._control.time_is_up else "scheduler"

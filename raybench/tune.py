@@ -1,0 +1,193 @@
+"""`python -m raybench.tune`: search a space for the configuration that gets there soonest."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from raybench import cli
+from raybench.core.space import Space, possible_values
+from raybench.core.study import StudySpec, load_study
+from raybench.results.export import export
+from raybench.results.load import StudyResults, load
+from raybench.results.provenance import command, machine, versions
+from raybench.results.show import show
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
+from raybench.results.tables import ranked
+
+DEFAULT_SPACE = "digits"
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command's arguments."""
+    result = argparse.ArgumentParser(prog="raybench tune", description=__doc__)
+    result.add_argument(
+        "space",
+        nargs="?",
+        default=DEFAULT_SPACE,
+        metavar="SPACE.yaml",
+        help="search space: a file, or a shipped name (default: digits)",
+    )
+    cli.add_common(result, out="results/<name of the space>")
+    result.add_argument("--trials", type=int, help="number of trials")
+    result.add_argument("--time-budget", type=float, metavar="SECONDS", help="end the search then")
+    result.add_argument("--workers", metavar="1,2,4", help="worker counts to search")
+    result.add_argument("--gpus-per-worker", type=int, metavar="N", help="0 or 1")
+    result.add_argument("--target", type=float, help="validation accuracy to reach, as 0.95")
+    result.add_argument("--workload", help="a shipped name or module:Class")
+    result.add_argument("--concurrency", type=int, help="trials at the same time")
+    result.add_argument(
+        "--isolation",
+        choices=("none", "process"),
+        default="none",
+        help="process: new worker processes for every trial (slower; for code that leaks)",
+    )
+    result.add_argument("--fresh", action="store_true", help="do not continue: start beside it")
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    options = parser().parse_args(arguments)
+    return cli.run_command(lambda: tune(options))
+
+
+def tune(options: argparse.Namespace) -> int:
+    """Search, confirm, write the results, print them."""
+    study, space, name = read_study(options)
+    from raybench.search.check import check_task, searched
+    from raybench.search.study_folder import choose_folder
+
+    frameworks = [str(value) for value in searched(study, space, "framework")]
+    first = {key: possible_values(dimension)[0] for key, dimension in space.items()}
+    dataset = check_task(study.run_spec(first), frameworks)
+    # The handle itself: what Ray prints to sys.stdout is sent elsewhere meanwhile.
+    console = Console(file=sys.stdout)
+    folder = choose_folder(options.out or Path("results") / name, study, fresh=options.fresh)
+    if options.dry_run:
+        from raybench.search.plan import print_plan
+
+        print_plan(console, study, space, dataset, folder)
+        return cli.DONE
+    store = Store(folder)
+    interrupted = _run(options, study, space, store, console)
+    results = load(folder)
+    export(results, store)
+    store.close()
+    show(console, results)
+    if interrupted:
+        console.print("interrupted: the same command continues.", highlight=False)
+        return cli.INTERRUPTED
+    return cli.DONE if len(ranked(results.trials)) else cli.FAILED
+
+
+def read_study(options: argparse.Namespace) -> tuple[StudySpec, Space, str]:
+    """Return the validated study of the command line, its space, and its name."""
+    from raybench.search.study_folder import shipped_space
+
+    path = shipped_space(options.space) or Path(options.space)
+    flags: dict[str, Any] = {
+        "search.trials": options.trials,
+        "search.time_budget_s": options.time_budget,
+        "search.concurrency": options.concurrency,
+        "search.seed": options.seed,
+        "objective.target": options.target,
+        "gpus_per_worker": options.gpus_per_worker,
+        "workload": options.workload,
+    }
+    settings = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    if options.workers is not None:
+        settings.append(f"space.num_workers=[{options.workers}]")
+    study, space = load_study(path, [*settings, *options.settings])
+    return study, space, path.stem
+
+
+def _run(
+    options: argparse.Namespace,
+    study: StudySpec,
+    space: Space,
+    store: Store,
+    console: Console,
+) -> bool:
+    """Run what is left of the study; return whether it was interrupted."""
+    from raybench.cluster.session import Session
+    from raybench.search.check import check_room, default_concurrency
+    from raybench.search.confirm import confirm
+    from raybench.search.control import Control
+    from raybench.search.run import prepare_environment, search
+    from raybench.search.screen import Screen
+    from raybench.search.searcher import StudySearcher
+
+    prepare_environment()
+    control = Control(study.search.time_budget_s)
+    with Session(address=options.address) as session:
+        check_room(study, space, session.capacity)
+        concurrency = study.search.concurrency or default_concurrency(
+            study, space, session.capacity
+        )
+        _write_study(store, study, session.capacity.nodes, concurrency)
+        searcher = StudySearcher(study, space, store.folder, control)
+        num_done = searcher.num_finished
+        if num_done:
+            console.print(f"continuing {store.folder}: {num_done} trials are done")
+        control.listen()
+        with Screen(console, num_trials=study.search.trials, num_done=num_done) as screen:
+            search(
+                study,
+                searcher,
+                session=session,
+                store=store,
+                control=control,
+                screen=screen,
+                keep_groups=options.isolation == "none",
+                concurrency=concurrency,
+            )
+            candidates, already = _to_confirm(load(store.folder), study)
+            if candidates and not control.over:
+                screen.begin("confirm", len(candidates) * study.confirm.repeats - len(already))
+                confirm(
+                    candidates,
+                    repeats=study.confirm.repeats,
+                    already=already,
+                    session=session,
+                    store=store,
+                    control=control,
+                    screen=screen,
+                )
+    return control.interrupted
+
+
+def _to_confirm(
+    results: StudyResults, study: StudySpec
+) -> tuple[dict[str, dict[str, Any]], set[str]]:
+    """Return the best trials' specs by name, and the confirming runs that are done."""
+    runs = ranked(results.trials)
+    runs = runs[runs["time_to_target_s"].notna()].head(study.confirm.top)
+    done = results.trials[
+        (results.trials["phase"] == "confirm") & (results.trials["stop"] != "interrupted")
+    ]
+    return {name: results.specs[name] for name in runs["trial"]}, set(done["trial"])
+
+
+def _write_study(
+    store: Store, study: StudySpec, nodes: tuple[tuple[int, int], ...], concurrency: int
+) -> None:
+    if (store.folder / STUDY_FILE).is_file() and (store.folder / RECORDS_FILE).stat().st_size:
+        return  # written by the session that began the study
+    content = {
+        "study": study.document(),
+        "target_set_by": "the user",
+        "command": command(),
+        "versions": versions(),
+        "machine": machine(),
+        "cluster": {"nodes": [{"cpus": cpus, "gpus": gpus} for cpus, gpus in nodes]},
+        "concurrency": concurrency,
+    }
+    store.write_yaml(STUDY_FILE, content)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

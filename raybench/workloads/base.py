@@ -1,0 +1,80 @@
+"""The one class a user writes to train something of their own."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from raybench.core.errors import UserError
+from raybench.core.spec import DatasetSpec
+from raybench.data.dataset import Dataset
+from raybench.workloads.layers import Layer
+
+if TYPE_CHECKING:
+    import keras
+    import torch
+
+Hook = Callable[[Any, Any], Any]
+"""(outputs, labels) -> one number per sample, as a tensor of the framework."""
+
+
+class Workload:
+    """What is trained. Subclass it, set the three attributes, write one build method or both.
+
+    `--workload my_module:MyWorkload` then trains it; nothing else is needed from raybench.
+
+    | | torch | Keras |
+    |---|---|---|
+    | images arrive as | (N, C, H, W) float32 | (N, H, W, C) float32 |
+    | pixels | uint8 data is scaled to 0..1 | the same |
+    | the model returns | logits (N, num_classes) | the same |
+
+    The model is built anew for every run, after the framework was seeded; it returns logits,
+    not probabilities. Leave devices, parallelism and precision to raybench. Batch
+    normalisation works on each worker's own samples.
+    """
+
+    name: str
+    """Short, for tables."""
+    input_shape: tuple[int, ...]
+    """Of one sample: (H, W, C) of an image, in both frameworks; (features,) of a vector."""
+    num_classes: int
+
+    torch_loss: Hook | None = None
+    """Method (outputs, labels) -> loss of each sample (N,); none is cross entropy."""
+    torch_correct: Hook | None = None
+    """Method (outputs, labels) -> 1 or 0 for each sample (N,); none compares the largest logit."""
+    keras_loss: Hook | None = None
+    """As `torch_loss`."""
+    keras_correct: Hook | None = None
+    """As `torch_correct`."""
+
+    def build_torch(self) -> "torch.nn.Module":
+        """Return a new model; needed to run with framework torch."""
+        raise missing_method(self, "build_torch", "framework torch")
+
+    def build_keras(self) -> "keras.Model":
+        """Return a new model; needed to run with framework tensorflow."""
+        raise missing_method(self, "build_keras", "framework tensorflow")
+
+    def load_dataset(self, spec: DatasetSpec) -> Dataset:
+        """Return the data; needed for dataset name `workload`.
+
+        Split it by `spec.split_seed` alone, so that all runs of a study and all their workers
+        have the same splits. `spec.limit` and `spec.repeat` are applied to what is returned.
+        """
+        del spec
+        raise missing_method(self, "load_dataset", "dataset 'workload'")
+
+
+class LayerWorkload(Workload):
+    """A workload given by its layers: both frameworks build it, with equal initial weights.
+
+    Its build methods are not asked.
+    """
+
+    layers: tuple[Layer, ...]
+    """In order; the last is `Dense(num_classes)`."""
+
+
+def missing_method(workload: Workload, method: str, use: str) -> UserError:
+    """Return the error that says which method `use` needs."""
+    return UserError(f"Workload {workload.name} has no {method}, so it cannot run with {use}.")

@@ -1,0 +1,282 @@
+"""The two frameworks agree: parameter counts, logits, losses, saved weights."""
+
+import importlib
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from raybench.core.errors import UserError
+from raybench.workloads.base import Workload
+from raybench.workloads.find import find_workload
+
+MODULES = {
+    "torch": "raybench.backends.torch.model",
+    "tensorflow": "raybench.backends.tensorflow.model",
+}
+SHIPPED = {
+    "mnist_small": ("mnist_small", (28, 28, 1), 402_442),
+    "mnist_large": ("mnist_large", (28, 28, 1), 2_636_554),
+    "mnist_large_dense": ("mnist_large_dense", (28, 28, 1), 4_104_202),
+    "cnn7 32px": ("cnn7", (32, 32, 3), 124_490),
+    "cnn7 128px": ("cnn7", (128, 128, 3), 173_642),
+    "deep_mlp": ("deep_mlp", (28, 28, 1), 75_850),
+}
+
+
+def backend(framework: str) -> ModuleType:
+    module = MODULES[framework]
+    importlib.import_module(module.rpartition(".")[0])  # sets what Keras reads at import
+    pytest.importorskip(framework)
+    return importlib.import_module(module)
+
+
+@pytest.fixture(params=MODULES)
+def framework(request) -> str:
+    backend(request.param)
+    return request.param
+
+
+@pytest.fixture(params=SHIPPED)
+def shipped(request) -> tuple[Workload, int]:
+    name, input_shape, expected = SHIPPED[request.param]
+    return find_workload(name, input_shape, 10), expected
+
+
+def to_framework(array: np.ndarray, framework: str):
+    if framework == "torch":
+        import torch
+
+        return torch.from_numpy(array)
+    import tensorflow as tf
+
+    return tf.constant(array)
+
+
+def to_numpy(tensor) -> np.ndarray:
+    return tensor.detach().numpy() if hasattr(tensor, "detach") else np.asarray(tensor)
+
+
+def samples(workload: Workload, num_samples: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(5)
+    inputs = rng.integers(0, 256, (num_samples, *workload.input_shape), dtype=np.uint8)
+    return inputs, rng.integers(0, workload.num_classes, num_samples)
+
+
+def logits(framework: str, model, inputs: np.ndarray) -> np.ndarray:
+    prepared = backend(framework).prepare_inputs(to_framework(inputs, framework))
+    if framework == "torch":
+        return to_numpy(model.eval()(prepared))
+    return to_numpy(model(prepared, training=False))
+
+
+def test_num_parameters_of_the_built_model(framework, shipped):
+    workload, expected = shipped
+    module = backend(framework)
+    assert module.num_parameters(module.build_model(workload, 0)) == expected
+
+
+def test_cnn7_at_its_own_size(framework):
+    module = backend(framework)
+    assert module.num_parameters(module.build_model(find_workload("cnn7"), 0)) == 910_922
+
+
+def test_equal_weights_give_equal_logits(shipped):
+    workload, _ = shipped
+    inputs, _ = samples(workload)
+    results = [
+        logits(framework, backend(framework).build_model(workload, seed=7), inputs)
+        for framework in MODULES
+    ]
+    assert results[0].shape == (8, 10)
+    assert np.abs(results[0]).max() > 1e-3
+    np.testing.assert_allclose(results[0], results[1], rtol=0, atol=1e-5)
+
+
+def test_the_seed_fixes_the_weights(framework):
+    workload = find_workload("deep_mlp")
+    inputs, _ = samples(workload)
+    module = backend(framework)
+    first, again, other = (
+        logits(framework, module.build_model(workload, seed), inputs) for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+def test_dropout_acts_in_training_alone_and_follows_the_seed(framework):
+    workload = find_workload("cnn7", (32, 32, 3))
+    module = backend(framework)
+    prepared = module.prepare_inputs(to_framework(samples(workload)[0], framework))
+
+    def in_training(seed: int) -> np.ndarray:
+        model = module.build_model(workload, seed)
+        if framework == "torch":
+            return to_numpy(model.train()(prepared))
+        return to_numpy(model(prepared, training=True))
+
+    np.testing.assert_array_equal(in_training(1), in_training(1))
+    model = module.build_model(workload, 1)
+    assert (in_training(1) != logits(framework, model, samples(workload)[0])).any()
+
+
+def torch_losses(workload: Workload, inputs: np.ndarray, labels: np.ndarray) -> list[float]:
+    """Losses of ten SGD steps; dropout is off, because its masks differ by framework."""
+    import torch
+
+    module = backend("torch")
+    model = module.build_model(workload, seed=3).eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for _ in range(10):
+        outputs = model(module.prepare_inputs(torch.from_numpy(inputs)))
+        loss = module.loss_and_correct(workload, outputs, torch.from_numpy(labels))[0].mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def keras_losses(workload: Workload, inputs: np.ndarray, labels: np.ndarray) -> list[float]:
+    import tensorflow as tf
+
+    module = backend("tensorflow")
+    model = module.build_model(workload, seed=3)
+    variables = [variable.value for variable in model.trainable_variables]
+    losses = []
+    for _ in range(10):
+        with tf.GradientTape() as tape:
+            outputs = model(module.prepare_inputs(tf.constant(inputs)), training=False)
+            loss = tf.reduce_mean(
+                module.loss_and_correct(workload, outputs, tf.constant(labels))[0]
+            )
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(0.05 * gradient)
+        losses.append(float(loss))
+    return losses
+
+
+def test_ten_sgd_steps_give_equal_losses(shipped):
+    workload, _ = shipped
+    for framework in MODULES:
+        backend(framework)
+    inputs, labels = samples(workload, 16)
+    in_torch = torch_losses(workload, inputs, labels)
+    assert in_torch[-1] < in_torch[0]
+    # Float32 rounding, ten steps long; the losses start at 2.3.
+    np.testing.assert_allclose(in_torch, keras_losses(workload, inputs, labels), rtol=0, atol=1e-5)
+
+
+def test_inputs_are_scaled_and_turned(framework):
+    images = np.arange(2 * 2 * 3 * 3, dtype=np.uint8).reshape(2, 2, 3, 3)
+    prepared = to_numpy(backend(framework).prepare_inputs(to_framework(images, framework)))
+    assert prepared.dtype == np.float32
+    expected = images.transpose(0, 3, 1, 2) if framework == "torch" else images
+    np.testing.assert_allclose(prepared, expected / 255, rtol=1e-6)
+
+
+def test_float_inputs_are_used_as_they_are(framework):
+    vectors = np.array([[-1.0, 300.0]], np.float32)
+    prepared = to_numpy(backend(framework).prepare_inputs(to_framework(vectors, framework)))
+    np.testing.assert_array_equal(prepared, vectors)
+
+
+def test_loss_and_correct_are_per_sample(framework):
+    outputs = np.array([[2.0, 0.0], [0.0, 0.0], [0.0, 1.0]], np.float32)
+    loss, correct = backend(framework).loss_and_correct(
+        find_workload("mnist_small"),
+        to_framework(outputs, framework),
+        to_framework(np.array([0, 1, 0]), framework),
+    )
+    expected = [np.log1p(np.exp(-2.0)), np.log(2.0), np.log1p(np.exp(1.0))]
+    np.testing.assert_allclose(to_numpy(loss), expected, rtol=1e-6)
+    np.testing.assert_array_equal(to_numpy(correct), np.array([1, 0, 0], np.float32))
+
+
+def test_saved_weights_come_back(framework, shipped):
+    workload, _ = shipped
+    module = backend(framework)
+    model, other = (module.build_model(workload, seed) for seed in (1, 2))
+    inputs, _ = samples(workload)
+    assert (logits(framework, model, inputs) != logits(framework, other, inputs)).any()
+    module.load_weights(other, module.save_weights(model))
+    np.testing.assert_array_equal(
+        logits(framework, model, inputs), logits(framework, other, inputs)
+    )
+
+
+def test_logits_are_float32_in_bf16_torch():
+    module = backend("torch")
+    import torch
+
+    workload = find_workload("mnist_small")
+    prepared = module.prepare_inputs(torch.from_numpy(samples(workload)[0]))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert module.build_model(workload, 0)(prepared).dtype == torch.float32
+
+
+def test_logits_are_float32_in_bf16_keras():
+    module = backend("tensorflow")
+    import keras
+
+    workload = find_workload("mnist_small")
+    prepared = module.prepare_inputs(to_framework(samples(workload)[0], "tensorflow"))
+    keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = module.build_model(workload, 0)
+        assert model(prepared).dtype == "float32"
+        assert model.layers[0].compute_dtype == "bfloat16"
+        assert model.trainable_variables[0].dtype == "float32"
+    finally:
+        keras.mixed_precision.set_dtype_policy("float32")
+
+
+class Own(Workload):
+    """A user's workload with both builders and every hook."""
+
+    name = "own"
+    input_shape = (4,)
+    num_classes = 3
+
+    def build_torch(self):
+        import torch
+
+        return torch.nn.Linear(4, 3)
+
+    def build_keras(self):
+        import keras
+
+        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+
+    def torch_loss(self, outputs, labels):
+        return outputs[:, 0] * 0 + 5
+
+    def torch_correct(self, outputs, labels):
+        return labels == 1
+
+    keras_loss = torch_loss
+    keras_correct = torch_correct
+
+
+def test_a_users_own_model_and_hooks(framework):
+    module = backend(framework)
+    first, again, other = (module.build_model(Own(), seed) for seed in (1, 1, 2))
+    assert module.num_parameters(first) == 15
+    inputs = np.ones((2, 4), np.float32)
+    assert (logits(framework, first, inputs) == logits(framework, again, inputs)).all()
+    assert (logits(framework, first, inputs) != logits(framework, other, inputs)).any()
+    outputs = to_framework(logits(framework, first, inputs), framework)
+    loss, correct = module.loss_and_correct(
+        Own(), outputs, to_framework(np.array([0, 1]), framework)
+    )
+    np.testing.assert_array_equal(to_numpy(loss), [5, 5])
+    np.testing.assert_array_equal(to_numpy(correct), np.array([0, 1], np.float32))
+
+
+def test_a_workload_without_the_builder_is_refused(framework):
+    class Empty(Workload):
+        name, input_shape, num_classes = "empty", (4,), 3
+
+    with pytest.raises(UserError, match=f"empty has no build_.* with framework {framework}"):
+        backend(framework).build_model(Empty(), 0)

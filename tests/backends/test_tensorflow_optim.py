@@ -1,0 +1,258 @@
+"""Keras optimizers against the papers: eagerly, in tf.function, and on several workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from optim_reference import (
+    NAMES,
+    TOLERANCE,
+    Reference,
+    gradients,
+    initial_weights,
+    rates,
+)
+
+import raybench.backends.tensorflow  # noqa: F401  sets what must be set before tensorflow
+
+tf = pytest.importorskip("tensorflow")
+keras = pytest.importorskip("keras")
+
+from raybench.backends.tensorflow.optim import build_optimizer, kernels  # noqa: E402
+
+
+def variables():
+    return [keras.Variable(w) for w in initial_weights()]
+
+
+def build(name, weights, **settings):
+    optimizer = build_optimizer(name, learning_rate=1e-2, **settings)
+    optimizer.build(weights)
+    return optimizer
+
+
+def run(apply, optimizer, name, *, first=0, last=40):
+    for i, (grads, rate) in enumerate(zip(gradients(), rates(name), strict=True)):
+        if first <= i < last:
+            optimizer.learning_rate.assign(rate)
+            apply([tf.constant(g) for g in grads])
+
+
+def assert_follows(weights, reference, name, **tolerance):
+    for grads, rate in zip(gradients(), rates(name), strict=True):
+        expected = reference.step(grads, rate)
+    for w, e in zip(weights, expected, strict=True):
+        np.testing.assert_allclose(w.numpy(), e, **(tolerance or TOLERANCE))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.05])
+@pytest.mark.parametrize("name", NAMES)
+def test_follows_the_paper(name, weight_decay, fused, monkeypatch):
+    if not fused:
+        monkeypatch.setattr(kernels, "FUSED_DTYPES", ())
+    weights = variables()
+    optimizer = build(name, weights, weight_decay=weight_decay)
+    run(tf.function(optimizer.apply), optimizer, name)
+    assert_follows(weights, Reference(name, initial_weights(), weight_decay=weight_decay), name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_settings_reach_the_update(name):
+    settings = {"momentum": 0.5, "beta1": 0.8, "beta2": 0.95, "trust_coefficient": 0.02}
+    weights = variables()
+    optimizer = build(name, weights, weight_decay=0.05, **settings)
+    run(tf.function(optimizer.apply), optimizer, name)
+    reference = Reference(name, initial_weights(), weight_decay=0.05, **settings)
+    assert_follows(weights, reference, name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_biases_can_be_included(name):
+    weights = variables()
+    optimizer = build(name, weights, weight_decay=0.05)
+    optimizer.exclude_1d = False
+    run(tf.function(optimizer.apply), optimizer, name)
+    reference = Reference(name, initial_weights(), weight_decay=0.05, exclude_1d=False)
+    assert_follows(weights, reference, name)
+
+
+@pytest.mark.parametrize("name", ["lars", "sgd"])
+def test_without_momentum(name):
+    weights = variables()
+    optimizer = build(name, weights, weight_decay=0.05, momentum=0.0)
+    run(tf.function(optimizer.apply), optimizer, name)
+    reference = Reference(name, initial_weights(), weight_decay=0.05, momentum=0.0)
+    assert_follows(weights, reference, name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bias_moves(name):
+    """Ratio and decay on a bias that starts at 0 hold it there (keras.optimizers.Lamb does)."""
+    kernel = keras.Variable(np.ones((3, 2), "float32"))
+    bias = keras.Variable(np.zeros(2, "float32"))
+    optimizer = build_optimizer(name, learning_rate=1e-3, weight_decay=0.01)
+    optimizer.build([kernel, bias])
+    apply = tf.function(optimizer.apply)
+    for _ in range(100):
+        apply([tf.ones((3, 2)), tf.ones(2)])
+    # 100 unit steps of 1e-3; momentum adds up to nearly tenfold, RAdam warms up by itself.
+    expected = {"adam": -0.1, "radam": -0.01873, "lars": -0.91, "lamb": -0.1, "sgd": -0.91}[name]
+    np.testing.assert_allclose(bias.numpy(), expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_bias_correction_is_exact(fused, monkeypatch):
+    """Adam's first step is the sign; in float32, 1 - 0.999 would make it 6e-6 too long."""
+    if not fused:
+        monkeypatch.setattr(kernels, "FUSED_DTYPES", ())
+    weight = keras.Variable(np.zeros(3, "float32"))
+    optimizer = build("adam", [weight])
+    optimizer.learning_rate.assign(1.0)
+    optimizer.apply([tf.constant([1.0, -2.0, 3.0])])
+    np.testing.assert_allclose(weight.numpy(), [-1.0, 1.0, -1.0], rtol=3e-7)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_zero_gradients_leave_the_weights(name):
+    weights = variables()
+    apply = tf.function(build(name, weights).apply)
+    for _ in range(7):
+        apply([tf.zeros_like(w) for w in initial_weights()])
+    for w, initial in zip(weights, initial_weights(), strict=True):
+        np.testing.assert_array_equal(w.numpy(), initial)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_variables_without_gradient_are_skipped(name):
+    weights = variables()
+    optimizer = build(name, weights, weight_decay=0.05)
+    grads = [tf.ones_like(w) if i == 1 else None for i, w in enumerate(initial_weights())]
+    with pytest.warns(UserWarning, match="Gradients do not exist"):
+        optimizer.apply(grads)
+    for i, (w, initial) in enumerate(zip(weights, initial_weights(), strict=True)):
+        assert np.array_equal(w.numpy(), initial) == (i != 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sparse_gradients(name):
+    """An embedding's gradient comes as tf.IndexedSlices."""
+    dense, sparse = (keras.Variable(np.ones((4, 3), "float32")) for _ in range(2))
+    rows = tf.IndexedSlices(tf.ones((2, 3)), tf.constant([0, 2]), tf.constant([4, 3]))
+    for variable, gradient in ((dense, tf.convert_to_tensor(rows)), (sparse, rows)):
+        build(name, [variable], weight_decay=0.05).apply([gradient])
+    np.testing.assert_array_equal(dense.numpy(), sparse.numpy())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_config_rebuilds_the_optimizer(name):
+    settings = {"momentum": 0.5, "beta1": 0.8, "beta2": 0.95, "trust_coefficient": 0.02}
+    original = build_optimizer(name, learning_rate=1e-2, weight_decay=0.05, **settings)
+    original.exclude_1d = False
+    config = json.loads(json.dumps(keras.optimizers.serialize(original)))
+    copy = keras.optimizers.deserialize(config)
+    assert type(copy) is type(original)
+    assert copy.get_config() == original.get_config()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_saved_state_continues_the_run(name):
+    whole, half = variables(), variables()
+    optimizer = build(name, whole, weight_decay=0.05)
+    run(optimizer.apply, optimizer, name, last=20)
+    first, second = (build(name, half, weight_decay=0.05) for _ in range(2))
+    run(first.apply, first, name, last=13)
+    state: dict[str, np.ndarray] = {}
+    first.save_own_variables(state)
+    second.load_own_variables(state)
+    run(second.apply, second, name, first=13, last=20)
+    for w, v in zip(whole, half, strict=True):
+        np.testing.assert_array_equal(w.numpy(), v.numpy())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bfloat16_stays_near(name):
+    weights = [keras.Variable(w, dtype="bfloat16") for w in initial_weights()]
+    optimizer = build(name, weights, weight_decay=0.05)
+    run(tf.function(optimizer.apply), optimizer, name)
+    reference = Reference(name, initial_weights(), weight_decay=0.05)
+    for grads, rate in zip(gradients(), rates(name), strict=True):
+        expected = reference.step(grads, rate)
+    for w, e in zip(weights, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(w.numpy(), np.float32), e, rtol=0.1, atol=0.1)
+
+
+def test_unknown_name():
+    with pytest.raises(ValueError, match="unknown optimizer 'adamx'; choose one of adam, radam"):
+        build_optimizer("adamx", learning_rate=0.1)
+
+
+WORKER = """
+import sys
+import raybench.backends.tensorflow
+import numpy as np, tensorflow as tf, keras
+from optim_reference import NAMES, gradients, initial_weights, rates
+from raybench.backends.tensorflow.optim import build_optimizer
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+num_workers = strategy.num_replicas_in_sync
+assert num_workers == 2
+results = {}
+for name in NAMES:
+    with strategy.scope():
+        weights = [keras.Variable(w) for w in initial_weights()]
+        optimizer = build_optimizer(name, learning_rate=0.1, weight_decay=0.05)
+        optimizer.build(weights)
+
+    @tf.function
+    def step(grads):
+        # Unequal shares that sum to the gradient: Keras's apply adds them up.
+        def replica_step():
+            rank = tf.distribute.get_replica_context().replica_id_in_sync_group
+            share = tf.where(rank == 0, 0.25, 0.75)
+            optimizer.apply([share * g for g in grads], weights)
+        strategy.run(replica_step)
+
+    for grads, rate in zip(gradients(), rates(name)):
+        optimizer.learning_rate.assign(rate)
+        step([tf.constant(g) for g in grads])
+    results.update({f"{name}{i}": w.numpy() for i, w in enumerate(weights)})
+np.savez(sys.argv[1], **results)
+"""
+
+
+@pytest.mark.slow
+def test_two_workers_in_tf_function(tmp_path):
+    """MultiWorkerMirroredStrategy, two processes: both end where the paper does."""
+    with socket.socket() as a, socket.socket() as b:
+        for s in (a, b):
+            s.bind(("127.0.0.1", 0))
+        addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in (a, b)]
+    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
+    processes = []
+    for rank in range(2):
+        cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
+        env = os.environ | {"TF_CONFIG": json.dumps(cluster), "PYTHONPATH": path}
+        env["CUDA_VISIBLE_DEVICES"] = ""
+        command = [sys.executable, "-c", WORKER, str(tmp_path / f"{rank}.npz")]
+        processes.append(
+            subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        )
+    for process in processes:
+        output, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, output.decode()[-3000:]
+    for rank in range(2):
+        weights = np.load(tmp_path / f"{rank}.npz")
+        for name in NAMES:
+            reference = Reference(name, initial_weights(), weight_decay=0.05)
+            for grads, rate in zip(gradients(), rates(name), strict=True):
+                expected = reference.step(grads, rate)
+            for i, e in enumerate(expected):
+                np.testing.assert_allclose(weights[f"{name}{i}"], e, **TOLERANCE)

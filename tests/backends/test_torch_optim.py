@@ -1,0 +1,306 @@
+"""Torch optimizers: every path against the papers, and the defects that other libraries have."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from optim_reference import (
+    NAMES,
+    TOLERANCE,
+    Reference,
+    gradients,
+    initial_weights,
+    rates,
+)
+
+torch = pytest.importorskip("torch")
+
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
+from raybench.backends.torch.optim import Lamb, Lars, RAdam, build_optimizer, kernels  # noqa: E402
+
+PATHS = {
+    "adam": [None],
+    "radam": ["fused", "plain", None],
+    "lars": ["fused", "foreach", "plain", None],
+    "lamb": ["fused", "foreach", "plain", None],
+    "sgd": [None],
+}
+NAMES_AND_PATHS = [(name, path) for name in NAMES for path in PATHS[name]]
+WITH_PATHS = [(name, path) for name, path in NAMES_AND_PATHS if path]
+
+
+def parameters(dtype=torch.float32):
+    return [torch.nn.Parameter(torch.tensor(w).to(dtype)) for w in initial_weights()]
+
+
+def build(name, params, *, path=None, **settings):
+    named = [(str(i), p) for i, p in enumerate(params)]
+    settings.setdefault("learning_rate", 1e-2)
+    optimizer = build_optimizer(name, named, **settings)
+    if path:
+        force(optimizer, path=path)
+    return optimizer
+
+
+def force(optimizer, **options):
+    for group in optimizer.param_groups:
+        group.update(options)
+
+
+def run(optimizer, params, name, *, first=0, last=40, scale=1.0):
+    for i, (grads, rate) in enumerate(zip(gradients(scale), rates(name), strict=True)):
+        if first <= i < last:
+            force(optimizer, lr=rate)
+            for p, grad in zip(params, grads, strict=True):
+                p.grad = torch.tensor(grad).to(p.dtype)
+            optimizer.step()
+
+
+def assert_follows(params, reference, name, **tolerance):
+    for grads, rate in zip(gradients(), rates(name), strict=True):
+        expected = reference.step(grads, rate)
+    for p, e in zip(params, expected, strict=True):
+        np.testing.assert_allclose(p.detach().double().numpy(), e, **(tolerance or TOLERANCE))
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.05])
+@pytest.mark.parametrize(("name", "path"), NAMES_AND_PATHS)
+def test_follows_the_paper(name, path, weight_decay):
+    params = parameters()
+    run(build(name, params, path=path, weight_decay=weight_decay), params, name)
+    assert_follows(params, Reference(name, initial_weights(), weight_decay=weight_decay), name)
+
+
+@pytest.mark.parametrize(("name", "path"), WITH_PATHS)
+def test_settings_reach_the_update(name, path):
+    settings = {"momentum": 0.5, "beta1": 0.8, "beta2": 0.95, "trust_coefficient": 0.02}
+    params = parameters()
+    run(build(name, params, path=path, weight_decay=0.05, **settings), params, name)
+    reference = Reference(name, initial_weights(), weight_decay=0.05, **settings)
+    assert_follows(params, reference, name)
+
+
+@pytest.mark.parametrize(("name", "path"), WITH_PATHS)
+def test_biases_can_be_included(name, path):
+    params = parameters()
+    optimizer = build(name, params, path=path, weight_decay=0.05)
+    force(optimizer, exclude_1d=False)
+    run(optimizer, params, name)
+    reference = Reference(name, initial_weights(), weight_decay=0.05, exclude_1d=False)
+    assert_follows(params, reference, name)
+
+
+@pytest.mark.parametrize("path", PATHS["lars"])
+def test_lars_without_momentum(path):
+    params = parameters()
+    run(build("lars", params, path=path, weight_decay=0.05, momentum=0.0), params, "lars")
+    reference = Reference("lars", initial_weights(), weight_decay=0.05, momentum=0.0)
+    assert_follows(params, reference, "lars")
+
+
+def test_radam_is_torch_radam():
+    ours, theirs = parameters(), parameters()
+    run(build("radam", ours), ours, "radam")
+    run(torch.optim.RAdam(theirs, decoupled_weight_decay=True), theirs, "radam")
+    for p, q in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(p.detach(), q.detach(), **TOLERANCE)
+
+
+@pytest.mark.parametrize(("name", "path"), NAMES_AND_PATHS)
+def test_gradients_are_left_alone(name, path):
+    params = parameters()
+    optimizer = build(name, params, path=path, weight_decay=0.05)
+    for _, grads in zip(range(7), gradients(), strict=False):
+        for p, grad in zip(params, grads, strict=True):
+            p.grad = torch.tensor(grad)
+        optimizer.step()
+        assert all(torch.equal(p.grad, torch.tensor(g)) for p, g in zip(params, grads, strict=True))
+
+
+@pytest.mark.parametrize(("name", "path"), NAMES_AND_PATHS)
+def test_a_bias_moves(name, path):
+    """Ratio and decay on a bias that starts at 0 hold it there (timm, Keras: 0.0011 of 0.1)."""
+    model = torch.nn.Linear(3, 2)
+    torch.nn.init.zeros_(model.bias)
+    optimizer = build_optimizer(name, model, learning_rate=1e-3, weight_decay=0.01)
+    if path:
+        force(optimizer, path=path)
+    for _ in range(100):
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+    # 100 unit steps of 1e-3; momentum adds up to nearly tenfold, RAdam warms up by itself.
+    expected = {"adam": -0.1, "radam": -0.01873, "lars": -0.91, "lamb": -0.1, "sgd": -0.91}[name]
+    np.testing.assert_allclose(model.bias.detach(), expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("name", "path"), NAMES_AND_PATHS)
+def test_zero_gradients_leave_the_weights(name, path):
+    params = parameters()
+    optimizer = build(name, params, path=path)
+    for _ in range(7):
+        for p in params:
+            p.grad = torch.zeros_like(p)
+        optimizer.step()
+    for p, w in zip(params, initial_weights(), strict=True):
+        np.testing.assert_array_equal(p.detach(), w)
+
+
+@pytest.mark.parametrize(("name", "path"), NAMES_AND_PATHS)
+def test_parameters_without_gradient_are_skipped(name, path):
+    params = parameters()
+    optimizer = build(name, params, path=path, weight_decay=0.05)
+    optimizer.step()
+    params[1].grad = torch.ones_like(params[1])
+    optimizer.step()
+    assert list(optimizer.state) == [params[1]]
+    for i, (p, w) in enumerate(zip(params, initial_weights(), strict=True)):
+        assert np.array_equal(p.detach(), w) == (i != 1)
+
+
+@pytest.mark.parametrize(("name", "path"), NAMES_AND_PATHS)
+def test_state_dict_continues_the_run(name, path, tmp_path):
+    whole, half = parameters(), parameters()
+    run(build(name, whole, path=path, weight_decay=0.05), whole, name)
+    first = build(name, half, path=path, weight_decay=0.05)
+    run(first, half, name, last=13)
+    torch.save(first.state_dict(), tmp_path / "optimizer.pt")
+    second = build(name, half)
+    second_state = torch.load(tmp_path / "optimizer.pt", weights_only=True)
+    if len(second_state["param_groups"]) != len(second.param_groups):
+        second = build(name, half, weight_decay=0.05)
+    second.load_state_dict(second_state)
+    run(second, half, name, first=13)
+    assert all(torch.equal(p, q) for p, q in zip(whole, half, strict=True))
+
+
+@pytest.mark.parametrize("cls", [Lars, Lamb, RAdam])
+def test_groups_keep_their_own_settings(cls):
+    name = cls.__name__.lower()
+    params, single = parameters(), parameters()
+    groups = [{"params": params[:2], "weight_decay": 0.05}, {"params": params[2:]}]
+    run(cls(groups, learning_rate=0.1), params, name)
+    run(cls(single, learning_rate=0.1, weight_decay=0.05), single, name)
+    for i, (p, q) in enumerate(zip(params, single, strict=True)):
+        assert torch.equal(p, q) == (i != 2)  # the one matrix without decay; 1-d has none anyway
+
+
+@pytest.mark.parametrize("name", ["radam", "lars", "lamb"])
+def test_two_optimizers_do_not_share_a_step_counter(name):
+    params, others = parameters(), parameters()
+    run(build(name, others), others, name)
+    run(build(name, params), params, name)
+    assert all(torch.equal(p, q) for p, q in zip(params, others, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("missing", ["_fused_adamw_", "_fused_sgd_"])
+def test_works_without_the_private_kernels(name, missing, monkeypatch):
+    monkeypatch.delattr(torch, missing)
+    kernels.fused_kernels_work.cache_clear()
+    try:
+        params = parameters()
+        optimizer = build(name, params, weight_decay=0.05)
+        run(optimizer, params, name)
+        assert not optimizer.defaults.get("fused")
+    finally:
+        kernels.fused_kernels_work.cache_clear()
+    assert_follows(params, Reference(name, initial_weights(), weight_decay=0.05), name)
+
+
+def test_a_changed_kernel_is_not_used(monkeypatch):
+    kernels.fused_kernels_work.cache_clear()
+    assert kernels.fused_kernels_work("cpu")
+    monkeypatch.setattr(torch, "_fused_sgd_", lambda *args, **kwargs: None)
+    kernels.fused_kernels_work.cache_clear()
+    try:
+        assert not kernels.fused_kernels_work("cpu")
+    finally:
+        kernels.fused_kernels_work.cache_clear()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_float64_is_exact(name):
+    params = parameters(torch.float64)
+    run(build(name, params, weight_decay=0.05), params, name)
+    reference = Reference(name, initial_weights(), weight_decay=0.05)
+    assert_follows(params, reference, name, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bfloat16_stays_near(name):
+    params = parameters(torch.bfloat16)
+    run(build(name, params, weight_decay=0.05), params, name)
+    reference = Reference(name, initial_weights(), weight_decay=0.05)
+    assert_follows(params, reference, name, rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "path"),
+    [(torch.float32, "fused"), (torch.float64, "plain"), (torch.bfloat16, "plain")],
+)
+def test_path_by_type(dtype, path):
+    params = parameters(dtype)
+    optimizer = build("lamb", params)
+    for p in params:
+        p.grad = torch.ones_like(p)
+    group = optimizer.param_groups[0]
+    found = kernels.buckets(optimizer, group, ("exp_avg", "exp_avg_sq"), cuda_path="foreach")
+    assert {bucket.path for bucket in found} == {path}
+
+
+@pytest.mark.parametrize("name", ["radam", "lars", "lamb"])
+def test_layouts_may_differ(name):
+    """The fused kernels pair memory, not indices: a transposed gradient must not reach them."""
+    params, plain = parameters(), parameters()
+    params[1].data = params[1].data.contiguous(memory_format=torch.channels_last)
+    optimizer, other = build(name, params), build(name, plain)
+    for grads in gradients():
+        for p, q, grad in zip(params, plain, grads, strict=True):
+            p.grad, q.grad = torch.tensor(grad), torch.tensor(grad)
+        params[0].grad = torch.tensor(grads[0].T.copy()).T
+        params[1].grad = params[1].grad.contiguous(memory_format=torch.channels_last)
+        optimizer.step()
+        other.step()
+    for p, q in zip(params, plain, strict=True):
+        np.testing.assert_allclose(p.detach(), q.detach(), **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [("lars", None), ("lars", "plain"), ("lamb", None), ("lamb", "plain"), ("radam", None)],
+)
+def test_cuda_steps_never_wait_for_the_device(name, path, monkeypatch):
+    """Fake tensors need no GPU; reading one's value on the host, which is a sync, raises."""
+    monkeypatch.setattr(kernels, "fused_kernels_work", lambda device_type: device_type == "cuda")
+    chosen = set()
+
+    def recording(*args, **kwargs):
+        found = kernels.buckets(*args, **kwargs)
+        chosen.update(bucket.path for bucket in found)
+        return found
+
+    monkeypatch.setattr(f"raybench.backends.torch.optim.{name}.buckets", recording)
+    with FakeTensorMode():
+        params = [
+            torch.nn.Parameter(torch.empty(w.shape, device="cuda")) for w in initial_weights()
+        ]
+        optimizer = build(name, params, path=path, weight_decay=0.05)
+        for _ in range(7):
+            for p in params:
+                p.grad = torch.ones_like(p)
+            optimizer.step()
+    assert chosen == {path or {"radam": "fused"}.get(name, "foreach")}
+
+
+def test_frozen_parameters_are_left_out():
+    model = torch.nn.Linear(3, 2)
+    model.weight.requires_grad_(False)
+    optimizer = build_optimizer("lamb", model, learning_rate=0.1)
+    assert [p for group in optimizer.param_groups for p in group["params"]] == [model.bias]
+
+
+def test_unknown_name():
+    with pytest.raises(ValueError, match="unknown optimizer 'adamx'; choose one of adam, radam"):
+        build_optimizer("adamx", torch.nn.Linear(1, 1), learning_rate=0.1)

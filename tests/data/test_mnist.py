@@ -1,0 +1,202 @@
+import gzip
+import hashlib
+import os
+import struct
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raybench.core.errors import UserError
+from raybench.core.spec import DatasetSpec
+from raybench.data import mnist
+from raybench.data.mnist import IDX_FILES, load_mnist
+
+SPEC = DatasetSpec(name="mnist", validation_size=10)
+SIZES = (40, 15)  # of the small stand-ins for training and test files
+HAS_MNIST = "RAYBENCH_DATA" in os.environ
+
+
+def _pairs() -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    return [
+        (rng.integers(0, 256, (n, 28, 28), dtype=np.uint8), rng.integers(0, 10, n, dtype=np.uint8))
+        for n in SIZES
+    ]
+
+
+def _idx(array: np.ndarray) -> bytes:
+    header = struct.pack(f">4B{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+    return header + array.tobytes()
+
+
+def _write_idx(folder: Path, *, compressed: bool) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for names, arrays in zip(IDX_FILES, _pairs(), strict=True):
+        for name, array in zip(names, arrays, strict=True):
+            if compressed:
+                (folder / f"{name}.gz").write_bytes(gzip.compress(_idx(array)))
+            else:
+                (folder / name).write_bytes(_idx(array))
+
+
+def _write_npz(folder: Path) -> None:
+    (x_train, y_train), (x_test, y_test) = _pairs()
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / "mnist.npz", x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYBENCH_DATA", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAYBENCH_DATA", raising=False)
+    monkeypatch.setattr(mnist.pooch, "os_cache", lambda _: tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize("place", [".", "mnist"])
+@pytest.mark.parametrize("form", ["idx", "idx.gz", "npz"])
+def test_all_forms_and_places_give_the_same(folder, place, form):
+    if form == "npz":
+        _write_npz(folder / place)
+    else:
+        _write_idx(folder / place, compressed=form == "idx.gz")
+    dataset = load_mnist(SPEC)
+    assert [len(s) for s in (dataset.train, dataset.validation, dataset.test)] == [30, 10, 15]
+    assert dataset.input_shape == (28, 28, 1)
+    assert dataset.test.inputs.flags.writeable
+    images, labels = _pairs()[1]
+    np.testing.assert_array_equal(dataset.test.inputs[..., 0], images)
+    np.testing.assert_array_equal(dataset.test.labels, labels)
+
+
+def test_image_size(folder):
+    _write_npz(folder)
+    dataset = load_mnist(SPEC.model_copy(update={"image_size": 16}))
+    assert dataset.input_shape == (16, 16, 1)
+    assert dataset.test.inputs.shape == (15, 16, 16, 1)
+
+
+def test_an_empty_folder_is_refused(folder):
+    with pytest.raises(UserError, match=r"RAYBENCH_DATA=.* holds no MNIST: put mnist.npz"):
+        load_mnist(SPEC)
+
+
+def test_an_incomplete_folder_is_refused(folder):
+    _write_idx(folder, compressed=True)
+    (folder / "t10k-labels-idx1-ubyte.gz").unlink()
+    with pytest.raises(UserError, match="t10k-labels-idx1-ubyte"):
+        load_mnist(SPEC)
+
+
+def _cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize(
+    "damage", [_cut, lambda content: content + b"x", lambda _: b"", str.encode]
+)
+def test_a_damaged_idx_file_is_named(folder, compressed, damage):
+    _write_idx(folder, compressed=compressed)
+    file = folder / ("train-images-idx3-ubyte" + (".gz" if compressed else ""))
+    content = b"<html>not found</html>" if damage is str.encode else damage(file.read_bytes())
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=r"train-images-idx3-ubyte.*copy it again"):
+        load_mnist(SPEC)
+
+
+def test_a_zipped_file_cut_inside_is_named(folder):
+    _write_idx(folder, compressed=True)
+    file = folder / "t10k-images-idx3-ubyte.gz"
+    file.write_bytes(gzip.compress(_idx(_pairs()[1][0])[:-5]))
+    with pytest.raises(UserError, match=r"t10k-images-idx3-ubyte\.gz is damaged"):
+        load_mnist(SPEC)
+
+
+def test_labels_that_do_not_match_the_images_are_refused(folder):
+    _write_idx(folder, compressed=False)
+    (folder / "train-labels-idx1-ubyte").write_bytes(_idx(np.zeros(39, np.uint8)))
+    with pytest.raises(UserError, match=r"40 images, but .* 39 labels"):
+        load_mnist(SPEC)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a zip file", None])
+def test_a_damaged_npz_is_named(folder, content):
+    _write_npz(folder)
+    file = folder / "mnist.npz"
+    file.write_bytes(_cut(file.read_bytes()) if content is None else content)
+    with pytest.raises(UserError, match=r"is not a whole mnist\.npz"):
+        load_mnist(SPEC)
+
+
+def test_an_npz_of_something_else_is_named(folder):
+    np.savez(folder / "mnist.npz", images=np.zeros(3))
+    with pytest.raises(UserError, match=r"is not a whole mnist\.npz"):
+        load_mnist(SPEC)
+
+
+def test_the_cache_folder_is_read(cache):
+    _write_idx(cache / "mnist", compressed=True)
+    assert len(load_mnist(SPEC).test) == 15
+
+
+def test_without_network_the_message_says_what_to_provide(cache, monkeypatch):
+    monkeypatch.setattr(mnist, "URL", "http://127.0.0.1:9/mnist.npz")
+    with pytest.raises(
+        UserError, match=r"could not be downloaded .* set RAYBENCH_DATA to a folder"
+    ):
+        load_mnist(SPEC)
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """Serve a small mnist.npz over HTTP in place of the real address."""
+    _write_npz(tmp_path / "served")
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+    handler = partial(Quiet, directory=str(tmp_path / "served"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        thread = threading.Thread(target=http.serve_forever)
+        thread.start()
+        monkeypatch.setattr(mnist, "URL", f"http://127.0.0.1:{http.server_port}/mnist.npz")
+        yield tmp_path / "served" / "mnist.npz"
+        http.shutdown()
+        thread.join()
+
+
+def test_a_download_lands_in_the_cache(cache, server, monkeypatch):
+    monkeypatch.setattr(mnist, "SHA256", hashlib.sha256(server.read_bytes()).hexdigest())
+    assert len(load_mnist(SPEC).test) == 15
+    server.unlink()
+    assert len(load_mnist(SPEC).test) == 15
+
+
+def test_a_download_with_another_checksum_is_refused(cache, server):
+    with pytest.raises(UserError, match="could not be downloaded"):
+        load_mnist(SPEC)
+    assert not (cache / "mnist.npz").exists()
+
+
+@pytest.mark.skipif(not HAS_MNIST, reason="set RAYBENCH_DATA to a folder with MNIST")
+def test_the_real_mnist():
+    dataset = load_mnist(DatasetSpec(name="mnist"))
+    sizes = [len(split) for split in (dataset.train, dataset.validation, dataset.test)]
+    assert sizes == [55_000, 5_000, 10_000]
+    counts = sum(np.bincount(split.labels) for split in (dataset.train, dataset.validation))
+    # The class counts of the 60,000, and the first answers of the official test set.
+    assert counts.tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert dataset.test.labels[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
+    pixels = np.concatenate([dataset.train.inputs, dataset.validation.inputs]) / 255
+    assert pixels.mean() == pytest.approx(0.1307, abs=5e-5)

@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+
+from raybench.core.errors import UserError
+from raybench.workloads.layers import (
+    Conv,
+    Dense,
+    DepthwiseConv,
+    Dropout,
+    Flatten,
+    MaxPool,
+    ReLU,
+    num_parameters,
+    output_shapes,
+    parameter_shapes,
+)
+from raybench.workloads.weights import initial_weights, to_keras_layout, to_torch_layout
+
+EVERY_LAYER = (
+    Conv(4, kernel=5, padding="valid"),
+    ReLU(),
+    MaxPool(),
+    DepthwiseConv(multiplier=2),
+    Flatten(),
+    Dropout(0.5),
+    Dense(6),
+    ReLU(),
+    Dense(3),
+)
+SHAPE = (13, 11, 2)
+
+
+def test_shapes():
+    shapes = output_shapes(EVERY_LAYER, SHAPE)
+    assert shapes == [
+        *((9, 7, 4), (9, 7, 4), (4, 3, 4), (4, 3, 8)),
+        *((96,), (96,), (6,), (6,), (3,)),
+    ]
+    parameters = [(4, 2, 5, 5), (4,), (8, 1, 3, 3), (8,), (6, 96), (6,), (3, 6), (3,)]
+    assert parameter_shapes(EVERY_LAYER, SHAPE) == parameters
+    assert num_parameters(EVERY_LAYER, SHAPE) == 204 + 80 + 582 + 21
+
+
+def test_initial_weights_are_torchs_default_distribution():
+    layers = (Conv(64, kernel=3), Flatten(), Dense(50))
+    weights = initial_weights(layers, (4, 4, 5), seed=0)
+    assert [w.shape for w in weights] == parameter_shapes(layers, (4, 4, 5))
+    assert all(w.dtype == np.float32 for w in weights)
+    for weight, fan_in in zip(weights, (45, 45, 1024, 1024), strict=True):
+        bound = fan_in**-0.5
+        assert 0.9 * bound < np.abs(weight).max() <= bound
+    # Uniform, so the deviation is the bound over the square root of 3.
+    assert weights[2].std() == pytest.approx(1024**-0.5 / 3**0.5, rel=0.01)
+
+
+def test_initial_weights_are_a_function_of_the_seed():
+    first, again, other = (initial_weights(EVERY_LAYER, SHAPE, seed) for seed in (1, 1, 2))
+    assert all((a == b).all() for a, b in zip(first, again, strict=True))
+    assert all((a != b).any() for a, b in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("layers", "shape"),
+    [(EVERY_LAYER, SHAPE), ((Dense(4), ReLU(), Dense(2)), (7,)), ((Flatten(), Dense(4)), (7,))],
+)
+def test_layouts_undo_each_other(layers, shape):
+    weights = initial_weights(layers, shape, seed=0)
+    there = to_keras_layout(layers, shape, weights)
+    back = to_torch_layout(layers, shape, there)
+    for before, after in zip(weights, back, strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+@pytest.mark.parametrize(
+    ("layers", "shape", "message"),
+    [
+        ((MaxPool(), MaxPool()), (2, 2, 1), r"\(2, 2, 1\) are too small.*layer 2 .*image_size"),
+        ((Conv(3, padding="valid"),), (2, 8, 1), "too small"),
+        ((Conv(3), Dense(2)), (4, 4, 1), r"layer 2 .* needs a vector.*Flatten\(\)"),
+        ((Flatten(), MaxPool()), (4, 4, 1), r"layer 2 .* needs an image"),
+    ],
+)
+def test_layers_that_do_not_fit_are_refused(layers, shape, message):
+    with pytest.raises(UserError, match=message):
+        output_shapes(layers, shape)
