@@ -4,14 +4,14 @@ Importing it is fast and imports neither Ray nor a framework.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raybench.core.errors import UserError as UserError
 
 if TYPE_CHECKING:
     from raybench.results.load import StudyResults
 
-__all__ = ["UserError", "load"]
+__all__ = ["UserError", "load", "load_model"]
 
 
 def load(folder: str | Path) -> "StudyResults":
@@ -19,3 +19,11 @@ def load(folder: str | Path) -> "StudyResults":
     from raybench.results.load import load as read  # pandas is only imported when needed
 
     return read(folder)
+
+
+def load_model(folder: str | Path) -> Any:
+    """Load the model that `raybench train` saved: an `nn.Module` or a `keras.Model`."""
+    from raybench.backends.saved import load_model as read
+
+    results = load(folder)
+    return read(Path(folder), next(iter(results.specs.values())))

@@ -27,6 +27,7 @@ def add_common(parser: argparse.ArgumentParser, *, out: str) -> None:
         help="change any key, the value is YAML; repeatable",
     )
     parser.add_argument("--out", type=Path, default=None, help=f"results folder (default {out})")
+    parser.add_argument("--workload", help="what to train: a shipped name, or module:Class")
     parser.add_argument("--address", help="Ray cluster to use, e.g. auto; else one is started")
     parser.add_argument("--seed", type=int, help="seed of the search or the training")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, start nothing")

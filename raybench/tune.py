@@ -37,7 +37,6 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--workers", metavar="1,2,4", help="worker counts to search")
     result.add_argument("--gpus-per-worker", type=int, metavar="N", help="0 or 1")
     result.add_argument("--target", type=float, help="validation accuracy to reach, as 0.95")
-    result.add_argument("--workload", help="a shipped name or module:Class")
     result.add_argument("--concurrency", type=int, help="trials at the same time")
     result.add_argument(
         "--isolation",
@@ -147,7 +146,7 @@ def _run(
             )
             candidates, already = _to_confirm(load(store.folder), study)
             if candidates and not control.over:
-                screen.begin("confirm", len(candidates) * study.confirm.repeats - len(already))
+                screen.begin("confirm", len(candidates) * study.confirm.repeats)
                 confirm(
                     candidates,
                     repeats=study.confirm.repeats,
@@ -163,13 +162,21 @@ def _run(
 def _to_confirm(
     results: StudyResults, study: StudySpec
 ) -> tuple[dict[str, dict[str, Any]], set[str]]:
-    """Return the best trials' specs by name, and the confirming runs that are done."""
+    """Return the specs of the trials to confirm by name, and the confirming runs that are done.
+
+    To the fastest few comes the one with the least worker-seconds, or "cheapest" would only
+    be asked of the fast.
+    """
     runs = ranked(results.trials)
-    runs = runs[runs["time_to_target_s"].notna()].head(study.confirm.top)
+    runs = runs[runs["time_to_target_s"].notna()]
+    cost = (runs["num_workers"] * runs["time_to_target_s"]).sort_values(kind="stable")
+    chosen = [*runs["trial"].head(study.confirm.top)]
+    if chosen:
+        chosen += [str(runs.loc[index, "trial"]) for index in cost.index[:1]]
     done = results.trials[
         (results.trials["phase"] == "confirm") & (results.trials["stop"] != "interrupted")
     ]
-    return {name: results.specs[name] for name in runs["trial"]}, set(done["trial"])
+    return {name: results.specs[name] for name in chosen}, set(done["trial"])
 
 
 def _write_study(

@@ -1,7 +1,7 @@
 """From a framework's name to its backend; the framework is imported here, at the last moment."""
 
 import importlib
-from typing import Protocol
+from typing import Any, Protocol
 
 from raybench.backends.base import Trainer, World
 from raybench.core.errors import UserError
@@ -9,10 +9,7 @@ from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset
 from raybench.workloads.base import Workload
 
-MODULES = {
-    "torch": "raybench.backends.torch.loop",
-    "tensorflow": "raybench.backends.tensorflow.loop",
-}
+PACKAGES = {"torch": "raybench.backends.torch", "tensorflow": "raybench.backends.tensorflow"}
 
 
 class BuildTrainer(Protocol):
@@ -41,9 +38,19 @@ class Backend(Protocol):
 
 
 def find_backend(framework: str) -> Backend:
-    """Import a backend; a framework that is not installed raises UserError."""
+    """Import a backend's loop; a framework that is not installed raises UserError."""
+    module: Any = _import(framework, "loop")
+    return module  # type: ignore[no-any-return]
+
+
+def find_model_module(framework: str) -> Any:
+    """Import a backend's functions on models; UserError as `find_backend`."""
+    return _import(framework, "model")
+
+
+def _import(framework: str, name: str) -> Any:
     try:
-        module: object = importlib.import_module(MODULES[framework])
+        return importlib.import_module(f"{PACKAGES[framework]}.{name}")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("raybench"):
             raise
@@ -51,4 +58,3 @@ def find_backend(framework: str) -> Backend:
             f"framework {framework}: the package '{error.name}' is not installed; "
             f"run: pip install 'raybench[{framework}]'."
         ) from None
-    return module  # type: ignore[return-value]

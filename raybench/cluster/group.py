@@ -134,8 +134,9 @@ class Group:
 
     async def _wait(self, timeout_s: float, problem: str) -> list[Reply]:
         ended = asyncio.ensure_future(self._ended.wait())
+        watched: set[asyncio.Future[Any]] = {self._answered, ended}
         done, _ = await asyncio.wait(
-            {self._answered, ended}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            watched, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
         )
         ended.cancel()
         if self._answered in done:

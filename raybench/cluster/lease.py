@@ -1,6 +1,5 @@
 """One run in a group lent by the hub, seen by the process that asked for it."""
 
-import math
 import time
 from typing import Any
 
@@ -23,7 +22,8 @@ from raybench.core.record import Evaluation
 from raybench.core.spec import RunSpec
 
 SLICE_TIMEOUT_S = 600.0
-"""A worker that has not reached its next evaluation by then is taken for hung."""
+"""A worker that has not reached its next evaluation by then (or within three times the
+objective's `max_train_seconds`, if that is longer) is taken for hung."""
 
 
 class Lease:
@@ -33,8 +33,18 @@ class Lease:
     cannot go on; what it has measured until then stays readable.
     """
 
-    def __init__(self, hub: Any, trial: str, spec: RunSpec, *, keep: bool = True) -> None:
+    def __init__(
+        self,
+        hub: Any,
+        trial: str,
+        spec: RunSpec,
+        *,
+        keep: bool = True,
+        slice_timeout_s: float | None = None,
+    ) -> None:
         self._hub, self._trial, self._spec, self._keep = hub, trial, spec, keep
+        limit = 3 * spec.objective.max_train_seconds
+        self._timeout_s = slice_timeout_s or max(SLICE_TIMEOUT_S, limit)
         self._asked = time.perf_counter()
         self._granted: float | None = None
         self._lent: Lent | None = None
@@ -46,7 +56,11 @@ class Lease:
 
     def acquire(self) -> None:
         """Wait for the workers."""
-        self._lent = _get(self._hub.acquire.remote(self._trial, shape_of(self._spec)))
+        self.take(self._hub.acquire.remote(self._trial, self.shape))
+
+    def take(self, reference: Any) -> None:
+        """Wait for workers that were asked for by `hub.acquire.remote`."""
+        self._lent = _get(reference)
         self._granted = time.perf_counter()
 
     def start(self) -> Evaluation:
@@ -67,6 +81,11 @@ class Lease:
     def close(self) -> None:
         """Give the workers back."""
         self.concurrent = _get(self._hub.release.remote(self._trial, keep=self._keep))
+
+    @property
+    def shape(self) -> Shape:
+        """The worker group the run needs."""
+        return shape_of(self._spec)
 
     @property
     def hosts(self) -> list[str]:
@@ -93,6 +112,18 @@ class Lease:
             phases["report"] += max(0.0, now - granted - known)
         return phases, now - self._asked
 
+    def account(self) -> dict[str, Any]:
+        """Return what the run's record holds of its workers and its time."""
+        ledger, wall = self.ledger()
+        return {
+            "ledger": ledger,
+            "wall_s": wall,
+            "num_parameters": self.num_parameters,
+            "concurrent": self.concurrent,
+            "hosts": self.hosts,
+            "devices": self.devices,
+        }
+
     def _progress(self, command: Command) -> Evaluation:
         replies = self._command(command)
         first = replies[0]
@@ -103,8 +134,7 @@ class Lease:
         return first.evaluation
 
     def _command(self, command: Command) -> list[Reply]:
-        timeout = max(SLICE_TIMEOUT_S, 3 * math.ceil(self._spec.objective.max_train_seconds))
-        return _get(self._hub.command.remote(self._trial, command, timeout))
+        return _get(self._hub.command.remote(self._trial, command, self._timeout_s))
 
 
 def shape_of(spec: RunSpec) -> Shape:

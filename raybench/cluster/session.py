@@ -13,7 +13,9 @@ import ray
 
 from raybench.cluster.admission import Admission, Shape
 from raybench.cluster.hub import Hub
+from raybench.cluster.lease import shape_of
 from raybench.core.errors import UserError
+from raybench.core.spec import RunSpec
 
 WORKER_MEMORY_BYTES = 1.2e9
 """Resident memory of an idle worker, measured: torch 0.7 GB, TensorFlow 0.8 GB, and data."""
@@ -62,6 +64,10 @@ class Capacity:
                 f"cluster has room for {sum(per_node)} ({self.cpus} CPUs, {self.gpus} GPUs); "
                 "ask for fewer workers or connect a larger cluster with --address."
             )
+
+    def refuse_infeasible_spec(self, spec: RunSpec) -> None:
+        """Raise UserError for a run that the whole empty cluster cannot hold."""
+        self.refuse_infeasible(shape_of(spec))
 
 
 class Session:

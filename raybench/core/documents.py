@@ -105,7 +105,7 @@ def _kind(content: object) -> str:
 
 def apply_settings(content: dict[str, Any], settings: list[str]) -> dict[str, Any]:
     """Return `content` with every `--set key.sub=value` applied (values are YAML)."""
-    result = _copy(content)
+    result: dict[str, Any] = _copy(content)
     for setting in settings:
         key, separator, text = setting.partition("=")
         if not separator or not key.strip():

@@ -20,7 +20,7 @@ def scaled_rate(spec: RunSpec) -> float:
     (arXiv 1404.5997), usual for Adam-like optimizers.
     """
     factors = {"none": 1.0, "linear": float(spec.num_workers), "sqrt": spec.num_workers**0.5}
-    return spec.learning_rate * factors[spec.learning_rate_scaling]
+    return float(spec.learning_rate * factors[spec.learning_rate_scaling])
 
 
 def warmup_start(spec: RunSpec) -> float:

@@ -43,6 +43,7 @@ TRIAL_COLUMNS = (
 )
 """Columns of `trials` that scripts may rely on; more may follow behind them."""
 EXTRA_COLUMNS = ("score", "samples", "stop", "message", "test_accuracy", "concurrent", "config")
+FLOAT_COLUMNS = ("time_to_target_s", "best_accuracy", "test_accuracy", "samples_per_s", "score")
 CURVE_COLUMNS = ("trial", *(key for key in CURVE_KEYS if key != "index"))
 """Columns of `curves` that scripts may rely on."""
 
@@ -90,12 +91,16 @@ def load(folder: str | Path) -> StudyResults:
     return StudyResults(
         folder=folder,
         study=read_mapping(folder / STUDY_FILE),
-        trials=pd.DataFrame(
-            [_trial_row(run) for run in runs.values()], columns=[*TRIAL_COLUMNS, *EXTRA_COLUMNS]
-        ),
+        trials=_trial_table([_trial_row(run) for run in runs.values()]),
         curves=pd.DataFrame(points, columns=list(CURVE_COLUMNS)),
         specs={name: run["spec"] for name, run in runs.items()},
     )
+
+
+def _trial_table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    table = pd.DataFrame(rows, columns=[*TRIAL_COLUMNS, *EXTRA_COLUMNS])
+    # A column whose values are all missing has no type of its own.
+    return table.astype(dict.fromkeys(FLOAT_COLUMNS, float))
 
 
 def _trial_row(run: dict[str, Any]) -> dict[str, Any]:

@@ -47,16 +47,19 @@ _CONFIRMED_TITLES = {
 def verdict_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
     """Return the outcome in one or two sentences."""
     if verdict is None:
-        best = results.trials["best_accuracy"].astype(float).max()
+        best = results.trials["best_accuracy"].max()
         reached = "nothing was measured" if best != best else f"the best was {100 * best:.1f} %"
         return [f"No run reached the target of {_target(results)}: {reached}."]
-    by_trial = results.trials.set_index("trial")
+    by_trial = results.trials.set_index("trial").to_dict("index")
     lines = []
-    for what, trial in (("Fastest", verdict.fastest), ("Cheapest", verdict.cheapest)):
+    winners = [("Fastest", verdict.fastest), ("Cheapest", verdict.cheapest)]
+    if verdict.fastest == verdict.cheapest:
+        winners = [("Fastest and cheapest", verdict.fastest)]
+    for what, trial in winners:
         seconds, proof = _seconds(results, verdict, trial)
-        workers = int(by_trial.loc[trial, "num_workers"])
+        workers = int(by_trial[trial]["num_workers"])
         lines.append(
-            f"{what}: {by_trial.loc[trial, 'config']} (trial {trial}) reaches "
+            f"{what}: {by_trial[trial]['config']} (trial {trial}) reaches "
             f"{_target(results)} after {seconds:.2f} s, {workers * seconds:.2f} worker-seconds; "
             f"{proof}."
         )
@@ -67,9 +70,9 @@ def verdict_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
 
 def _seconds(results: StudyResults, verdict: Verdict, trial: str) -> tuple[float, str]:
     if not verdict.is_confirmed:
-        found = results.trials.set_index("trial").loc[trial, "time_to_target_s"]
+        found = results.trials.set_index("trial").to_dict("index")[trial]["time_to_target_s"]
         return float(found), "unconfirmed: one search trial"
-    row = confirmed(results).set_index("trial").loc[trial]
+    row = confirmed(results).set_index("trial").to_dict("index")[trial]
     return float(row["median_s"]), f"confirmed by {row['hits']} of {row['runs']} new seeds"
 
 

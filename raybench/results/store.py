@@ -32,6 +32,10 @@ class Store:
         self._records.write(json.dumps(_plain(line)) + "\n")
         self._records.flush()
 
+    def clear(self) -> None:
+        """Forget all records, to write the folder anew."""
+        self._records.truncate(0)
+
     def write_yaml(self, name: str, content: dict[str, Any], *, comment: str = "") -> None:
         """Write a YAML file, whole or not at all; `comment` lines stand above it."""
         head = "".join(f"# {line}\n" for line in comment.splitlines())

@@ -35,10 +35,10 @@ def confirmed(results: StudyResults) -> pd.DataFrame:
     """
     trials = results.trials
     runs = trials[trials["phase"] == "confirm"].copy()
-    runs["source"] = runs["trial"].str.partition("-")[0]
+    runs["source"] = [name.partition("-")[0] for name in runs["trial"]]
     rows = []
     for source, group in runs.groupby("source", sort=False):
-        times = group["time_to_target_s"].astype(float).fillna(float("inf"))
+        times = group["time_to_target_s"].fillna(float("inf"))
         origin = trials[trials["trial"] == source].iloc[0]
         rows.append(
             {
@@ -52,7 +52,7 @@ def confirmed(results: StudyResults) -> pd.DataFrame:
                 "high_s": float(times.max()),
                 "worker_seconds": float(times.median()) * int(origin["num_workers"]),
                 "search_s": origin["time_to_target_s"],
-                "test_accuracy": group["test_accuracy"].astype(float).mean(),
+                "test_accuracy": group["test_accuracy"].mean(),
             }
         )
     columns = ["trial", "config", "num_workers", "runs", "hits", "median_s", "low_s", "high_s"]
@@ -75,7 +75,7 @@ def judge(results: StudyResults) -> Verdict | None:
     runs = runs[runs["time_to_target_s"].notna()]
     if runs.empty:
         return None
-    cost = (runs["num_workers"] * runs["time_to_target_s"].astype(float)).sort_values(kind="stable")
+    cost = (runs["num_workers"] * runs["time_to_target_s"]).sort_values(kind="stable")
     best = str(runs.iloc[0]["trial"])
     return Verdict(best, str(runs.loc[cost.index[0], "trial"]), False, (best,))
 

@@ -70,11 +70,8 @@ class Recorder(Callback):  # type: ignore[misc, unused-ignore]
         self._write(name, trial.config["spec"], result)
 
     def _write(self, name: str, spec: dict[str, Any], result: dict[str, Any]) -> None:
-        record = run_record(name, spec, result, self._objective, self._outer_stop())
+        record = run_record(
+            name, spec, result, self._objective, self._control.reason() or "scheduler"
+        )
         self._store.append(record.line())
         self._screen.finished(record)
-
-    def _outer_stop(self) -> str:
-        if self._control.interrupted:
-            return "interrupted"
-        return "time_budget" if self._control.time_is_up else "scheduler"

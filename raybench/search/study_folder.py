@@ -9,8 +9,13 @@ from raybench.core.errors import UserError
 from raybench.core.study import StudySpec
 from raybench.results.store import STUDY_FILE
 
-MAY_CHANGE = ("search.trials", "search.time_budget_s", "search.concurrency")
-MAY_CHANGE += ("confirm.top", "confirm.repeats")
+MAY_CHANGE = (
+    "search.trials",
+    "search.time_budget_s",
+    "search.concurrency",
+    "confirm.top",
+    "confirm.repeats",
+)
 """Keys that change how long a study goes on, not what it measures."""
 
 

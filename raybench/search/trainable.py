@@ -51,7 +51,7 @@ class TrialRun(tune.Trainable):  # type: ignore[misc, unused-ignore]
             with contextlib.suppress(RunFailed):
                 self._lease.finish()
             self._lease.close()
-            result |= self._account(self._lease)
+            result |= self._lease.account()
         return result
 
     def _result(self, lease: Lease, evaluation: Evaluation) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class TrialRun(tune.Trainable):  # type: ignore[misc, unused-ignore]
             best_accuracy=None if evaluation.failure else evaluation.best_accuracy,
             chance=lease.chance,
         )
-        return self._account(lease) | {
+        return lease.account() | {
             "evaluation": asdict(evaluation),
             "train_s": evaluation.train_s,
             "accuracy": evaluation.accuracy,
@@ -74,21 +74,10 @@ class TrialRun(tune.Trainable):  # type: ignore[misc, unused-ignore]
 
     def _failure(self, lease: Lease, error: RunFailed) -> dict[str, Any]:
         lease.close()
-        return self._account(lease) | {
+        return lease.account() | {
             "stop": None,
             "failure": error.failure,
             "message": error.message,
             "traceback": error.traceback,
             tune.result.DONE: True,
-        }
-
-    def _account(self, lease: Lease) -> dict[str, Any]:
-        ledger, wall = lease.ledger()
-        return {
-            "ledger": ledger,
-            "wall_s": wall,
-            "num_parameters": lease.num_parameters,
-            "concurrent": lease.concurrent,
-            "hosts": lease.hosts,
-            "devices": lease.devices,
         }

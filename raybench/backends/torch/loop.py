@@ -56,6 +56,9 @@ class Trainer:
         self._spec, self._workload, self._world = spec, workload, world
         self._device = world.torch_device
         self._model: nn.Module = build_model(workload, spec.seed).to(self._device)
+        if dataset.input_shape[-1] > 1:
+            # Images of several channels arrive in this order (prepare_inputs).
+            self._model = self._model.to(memory_format=torch.channels_last)
         self.num_parameters = num_parameters(self._model)
         # Dropout differs between ranks and between seeds, and repeats with both.
         torch.manual_seed(spec.seed * 1_000_003 + world.rank)
@@ -102,7 +105,7 @@ class Trainer:
                     losses, _ = loss_and_correct(self._workload, outputs, labels)
                     loss = (losses * weight).sum()
                     # DDP averages over workers; the weights are made for a sum.
-                    (loss * self._world.num_workers).backward()
+                    torch.autograd.backward(loss * self._world.num_workers)
                 total += loss.detach()
             self._optimizer.step()
         return float(total)  # synchronises the device

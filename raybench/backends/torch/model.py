@@ -54,7 +54,14 @@ def prepare_inputs(inputs: torch.Tensor) -> torch.Tensor:
     """
     if inputs.dtype == torch.uint8:
         inputs = inputs.float().mul_(1 / 255)
-    return inputs.permute(0, 3, 1, 2) if inputs.ndim == 4 else inputs
+    if inputs.ndim != 4:
+        return inputs
+    count, height, width, channels = inputs.shape
+    # Of one channel both orders are the same; a view by shape keeps torch from calling it
+    # channels last, which its convolutions would then carry on.
+    if channels == 1:
+        return inputs.reshape(count, 1, height, width)
+    return inputs.permute(0, 3, 1, 2)
 
 
 def loss_and_correct(

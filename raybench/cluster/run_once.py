@@ -1,0 +1,66 @@
+"""One run from asking for workers to its record, without a search around it."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from raybench.cluster.lease import Lease
+from raybench.cluster.messages import RunFailed
+from raybench.core.outcome import run_record
+from raybench.core.record import Evaluation, Phase, RunRecord
+from raybench.core.score import search_score
+from raybench.core.spec import RunSpec
+
+
+def run_once(
+    hub: Any,
+    spec: RunSpec,
+    name: str,
+    phase: Phase,
+    *,
+    on_evaluation: Callable[[str, Evaluation], None],
+    outer_stop: Callable[[], str | None],
+    save: bool = False,
+) -> tuple[RunRecord, bytes | None]:
+    """Train `spec`, measure the test split, and return the record and the saved weights.
+
+    `outer_stop` is asked after every evaluation and ends the run by returning a reason. A
+    failed run is a record too; weights are None unless `save` and the run ended well.
+    """
+    lease = Lease(hub, name, spec)
+    result: dict[str, Any] = {}
+    weights: bytes | None = None
+    reason: str | None = None
+    try:
+        lease.acquire()
+        evaluation = lease.start()
+        while True:
+            on_evaluation(name, evaluation)
+            result |= {
+                "evaluation": asdict(evaluation),
+                "stop": evaluation.stop,
+                "failure": evaluation.failure,
+                "message": "the training loss is not finite" if evaluation.failure else None,
+                "score": search_score(
+                    spec.objective,
+                    time_to_target_s=evaluation.time_to_target_s,
+                    best_accuracy=None if evaluation.failure else evaluation.best_accuracy,
+                    chance=lease.chance,
+                ),
+            }
+            reason = outer_stop()
+            if evaluation.stop or evaluation.failure or reason:
+                break
+            evaluation = lease.advance()
+        if not evaluation.failure:
+            finished = lease.finish(test=True, save=save)
+            result["test_accuracy"], weights = finished.test_accuracy, finished.weights
+    except RunFailed as error:
+        result |= {"failure": error.failure, "message": error.message}
+    result |= lease.account()
+    lease.close()
+    result["concurrent"] = lease.concurrent
+    record = run_record(
+        name, spec.document(), result, spec.objective, reason or "interrupted", phase=phase
+    )
+    return record, weights

@@ -1,0 +1,41 @@
+"""`python -m raybench.report DIR`: rebuild the tables of a results folder and print them."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from raybench import cli
+from raybench.results.export import export
+from raybench.results.load import load
+from raybench.results.show import show
+from raybench.results.store import Store
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command's arguments."""
+    result = argparse.ArgumentParser(prog="raybench report", description=__doc__)
+    result.add_argument("folder", type=Path, metavar="DIR", help="a results folder")
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    options = parser().parse_args(arguments)
+    return cli.run_command(lambda: report(options.folder))
+
+
+def report(folder: Path) -> int:
+    """Write the derived files anew from the records, and print the tables."""
+    results = load(folder)
+    store = Store(folder)
+    export(results, store)
+    store.close()
+    show(Console(file=sys.stdout), results)
+    return cli.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""What the figures share: colours, markers, axes, labels that do not overlap."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from raybench.results.load import StudyResults
+
+# Okabe and Ito's colours: told apart by colour-blind readers.
+FRAMEWORK_COLOURS = {"torch": "#D55E00", "tensorflow": "#0072B2"}
+PHASE_COLOURS = {
+    "queue": "#DDDDDD",
+    "start": "#999999",
+    "setup": "#56B4E9",
+    "compile": "#0072B2",
+    "train": "#E69F00",
+    "eval": "#009E73",
+    "checkpoint": "#CC79A7",
+    "report": "#000000",
+}
+WORKER_MARKERS = {1: "o", 2: "s", 4: "^", 8: "D", 16: "P", 32: "X"}
+ACCURACY_TICKS = (0, 30, 50, 70, 80, 90, 95, 98, 99, 99.5, 99.8, 99.9, 100)
+QUIET, INK = "#C4C4C4", "#333333"
+NOTHING = "no run has finished"
+
+
+def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
+    """Return a figure of one axes, in inches at 100 dpi; pyplot never hears of it."""
+    figure = Figure(figsize=(width, height), dpi=100, layout="constrained")
+    axes = figure.subplots()
+    dress(axes)
+    return figure, axes
+
+
+def dress(axes: Axes) -> None:
+    """Take away the frame, add a quiet grid."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#EEEEEE", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def say(figure: Figure, axes: Axes, text: str) -> Figure:
+    """Write `text` where the data would be, and return the figure."""
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=INK)
+    return figure
+
+
+def colour_of(framework: str) -> str:
+    """Return the framework's colour."""
+    return FRAMEWORK_COLOURS.get(framework, "#009E73")
+
+
+def marker_of(num_workers: int) -> str:
+    """Return the marker of a worker count."""
+    return WORKER_MARKERS.get(int(num_workers), "h")
+
+
+def accuracy_axis(axes: Axes, results: StudyResults, *, is_labelled: bool = True) -> None:
+    """Scale y by the error (log), so that 98 % and 99 % are told apart; draw the target."""
+    floor = 0.001  # an error of 0 has a place too
+    axes.set_yscale(
+        "function",
+        functions=(
+            lambda y: -np.log10(np.maximum(1 + floor - y / 100, floor)),
+            lambda z: 100 * (1 + floor - 10.0**-z),
+        ),
+    )
+    found = [*results.curves["accuracy"].dropna(), *([results.target] if results.target else [])]
+    top = max(found, default=0.9)
+    axes.set_ylim(0, 100 * min(1, 1 - 0.6 * (1 - top)))
+    axes.set_yticks([y for y in ACCURACY_TICKS if y <= axes.get_ylim()[1]])
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    if results.target is not None:
+        target = 100 * results.target
+        axes.axhline(target, color=INK, linewidth=1, linestyle=(0, (4, 3)), gid="target")
+        if is_labelled:
+            hold = results.study["study"]["objective"].get("hold", 1)
+            held = f"\n{hold} in a row" if hold > 1 else ""
+            axes.annotate(
+                f"target\n{target:g} %{held}",
+                (1.01, target),
+                xycoords=axes.get_yaxis_transform(),
+                va="center",
+                fontsize=9,
+                color=INK,
+                annotation_clip=False,
+            )
+
+
+def point(axes: Axes, row: pd.Series, x: float, y: float, *, is_filled: bool) -> None:
+    """Draw one configuration: filled where it is confirmed, hollow where it ran once."""
+    colour = colour_of(row["framework"])
+    axes.plot(
+        x,
+        y,
+        marker=marker_of(row["num_workers"]),
+        markersize=8 if is_filled else 6.5,
+        markerfacecolor=colour if is_filled else "white",
+        markeredgecolor="white" if is_filled else colour,
+        markeredgewidth=1 if is_filled else 1.6,
+        linestyle="none",
+        zorder=4 if is_filled else 3,
+        gid=str(row["trial"]),
+    )
+
+
+def point_legend(
+    figure: Figure,
+    rows: pd.DataFrame,
+    *,
+    kinds: Sequence[tuple[str, bool]],
+    more: Sequence[Artist] = (),
+) -> None:
+    """Explain colours, markers and fillings; `kinds` are (words, is_filled)."""
+    handles: list[Artist] = [
+        Patch(color=colour_of(name), label=name) for name in sorted(set(rows["framework"]))
+    ]
+    for count in sorted(set(rows["num_workers"])):
+        label = plural(count, "worker")
+        handles.append(
+            Line2D([], [], marker=marker_of(count), linestyle="none", color=INK, label=label)
+        )
+    for words, is_filled in kinds:
+        face = INK if is_filled else "white"
+        handles.append(
+            Line2D([], [], marker="o", linestyle="none", color=INK, mfc=face, label=words)
+        )
+    handles += [Line2D([], [], color=INK, linewidth=1.4, label="Pareto front"), *more]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8.5)
+
+
+def plain_ticks(axes: Axes, which: str) -> None:
+    """Label a log axis 1, 2, 5, 10 instead of powers of ten."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def plural(number: int, noun: str) -> str:
+    """Return `1 run`, `2 runs`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,166 @@
+"""Figures of a study, each a function from its results to a matplotlib Figure."""
+
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from raybench.core.clock import PHASES
+from raybench.results import plot_parts as parts
+from raybench.results.load import StudyResults
+from raybench.results.pareto_plot import pareto_figure as pareto_figure
+from raybench.results.tables import ranked
+from raybench.results.verdict import confirmed
+
+LINE_STYLES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+
+
+def curves_figure(results: StudyResults, *, number: int = 3) -> Figure:
+    """Accuracy against seconds of training: every search run, the best `number` highlighted.
+
+    The best are the confirmed configurations, then the search's by score. A marker stands
+    where the run reached the target, or at its best accuracy if it did not.
+    """
+    runs = results.trials[results.trials["phase"] == "search"].set_index("trial")
+    figure, axes = parts.new_figure(7.6, 4.6)
+    axes.set(xlabel="seconds of training", ylabel="validation accuracy [%]")
+    if runs.empty:
+        return parts.say(figure, axes, parts.NOTHING)
+    parts.accuracy_axis(axes, results)
+    best = leaders(results, number=number)
+    for trial in runs.index.difference(best):
+        curve = _curve(results, trial)
+        dot = "." if len(curve) == 1 else None
+        axes.plot(*_xy(curve), color=parts.QUIET, linewidth=1, marker=dot, gid=trial)
+    keys = []
+    for rank, trial in enumerate(best):
+        run: Any = runs.loc[trial]
+        curve = _curve(results, trial)
+        colour, style = parts.colour_of(run["framework"]), LINE_STYLES[rank % len(LINE_STYLES)]
+        axes.plot(*_xy(curve), color=colour, linewidth=2, linestyle=style, zorder=3, gid=trial)
+        if len(curve):
+            _mark(axes, curve, run, colour)
+        words = f"{_name(results, trial)}\n{', '.join(_seconds(results, trial))}"
+        marker = parts.marker_of(run["num_workers"])
+        keys.append(
+            Line2D([], [], color=colour, linestyle=style, lw=2, marker=marker, mec="w", label=words)
+        )
+    axes.set_xlim(left=0)
+    # The lower right is empty in a figure of learning curves.
+    axes.legend(handles=keys, loc="lower right", frameon=False, fontsize=9, handlelength=4)
+    others = len(runs) - len(best)
+    named = parts.plural(len(best), "configuration")
+    axes.set_title(f"best {named}; {parts.plural(others, 'other search run')} in grey")
+    return figure
+
+
+def repeats_figure(results: StudyResults, *, number: int = 3) -> Figure:
+    """Curves of the best `number` configurations: the search run and its confirm runs."""
+    best = leaders(results, number=number)
+    width = 3.0 * max(len(best), 1.6)
+    figure = Figure(figsize=(width, 3.8), dpi=100, layout="constrained")
+    panels = figure.subplots(1, max(len(best), 1), sharey=True, sharex=True, squeeze=False)[0]
+    if not best:
+        return parts.say(figure, panels[0], parts.NOTHING)
+    runs = results.trials.set_index("trial")
+    sources = results.trials["trial"].str.partition("-")[0]
+    for axes, trial in zip(panels, best, strict=True):
+        parts.dress(axes)
+        parts.accuracy_axis(axes, results, is_labelled=axes is panels[-1])
+        for name in results.trials["trial"][sources == trial]:
+            curve = _curve(results, name)
+            run: Any = runs.loc[name]
+            is_search = run["phase"] == "search"
+            colour = parts.INK if is_search else parts.colour_of(run["framework"])
+            style = "--" if is_search else "-"
+            axes.plot(*_xy(curve), color=colour, linestyle=style, linewidth=1.2, gid=name)
+            if len(curve):
+                _mark(axes, curve, run, colour)
+        words = "\n".join([_name(results, trial), *_seconds(results, trial)])
+        axes.set_title(words, fontsize=9)
+        axes.set_xlabel("seconds of training")
+    panels[0].set_ylabel("validation accuracy [%]")
+    panels[0].set_xlim(left=0)
+    kinds = [Line2D([], [], color=parts.INK, linestyle="--", label="search (one run)")]
+    if len(confirmed(results)):
+        colour = parts.colour_of(str(runs.loc[best[-1], "framework"]))
+        kinds.append(Line2D([], [], color=colour, label="confirm runs (new seeds)"))
+    panels[-1].legend(handles=kinds, loc="lower right", frameon=False, fontsize=8.5)
+    return figure
+
+
+def ledger_figure(results: StudyResults) -> Figure:
+    """Where the seconds went: the ledger summed over the runs of each phase and framework."""
+    groups = list(results.trials.groupby(["phase", "framework"], sort=False))
+    figure, axes = parts.new_figure(7.6, 1.6 + 0.5 * max(len(groups), 1))
+    axes.set_xlabel("seconds summed over runs (runs side by side count each)")
+    if not groups:
+        return parts.say(figure, axes, parts.NOTHING)
+    names = [
+        f"{phase}, {framework}\n{parts.plural(len(runs), 'run')}"
+        for (phase, framework), runs in groups
+    ]
+    left = np.zeros(len(groups))
+    for phase in PHASES:
+        seconds = np.array([float(runs[f"{phase}_s"].sum()) for _, runs in groups])
+        label = f"{phase} {seconds.sum():.1f} s"
+        axes.barh(names, seconds, left=left, color=parts.PHASE_COLOURS[phase], label=label)
+        left += seconds
+    for row, (_, runs) in enumerate(groups):
+        share = float(runs["train_s"].sum()) / left[row] if left[row] else 0.0
+        axes.text(left[row], row, f" {left[row]:.0f} s, {share:.0%} train", va="center", fontsize=9)
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.set_xlim(0, 1.25 * left.max() or 1.0)
+    figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize=9)
+    return figure
+
+
+def leaders(results: StudyResults, *, number: int) -> list[str]:
+    """Return the best trials: the confirmed by their median, then the search's by score."""
+    order = [*confirmed(results)["trial"], *ranked(results.trials)["trial"]]
+    return list(dict.fromkeys(order))[:number]
+
+
+def _curve(results: StudyResults, trial: str) -> pd.DataFrame:
+    return results.curves[results.curves["trial"] == trial]
+
+
+def _xy(curve: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    return curve["train_s"], 100 * curve["accuracy"]
+
+
+def _name(results: StudyResults, trial: str) -> str:
+    run = results.trials.set_index("trial").loc[trial]
+    return f"{trial}  {run['config']}"
+
+
+def _seconds(results: StudyResults, trial: str) -> list[str]:
+    """Say when the target was reached, and what that rests on."""
+    run = results.trials.set_index("trial").loc[trial]
+    if pd.notna(run["time_to_target_s"]):
+        found = f"{run['time_to_target_s']:.2f} s"
+    elif pd.notna(run["best_accuracy"]):
+        found = f"best {run['best_accuracy']:.1%}"
+    else:
+        found = "nothing evaluated"
+    proof = confirmed(results).set_index("trial")
+    if trial not in proof.index:
+        return [f"search {found} (one run)"]
+    row = proof.loc[trial]
+    median = f"{row['median_s']:.2f} s" if np.isfinite(row["median_s"]) else "missed"
+    return [f"search {found}", f"confirmed {median} (median of {row['runs']})"]
+
+
+def _mark(axes: Axes, curve: pd.DataFrame, run: Any, colour: str) -> None:
+    """Put the marker on a curve: at the target, else at the best accuracy."""
+    if pd.notna(run["time_to_target_s"]):
+        at = curve[curve["train_s"] >= float(run["time_to_target_s"]) - 1e-9].iloc[0]
+    else:
+        at = curve.sort_values("accuracy", kind="stable").iloc[-1]
+    x, y = float(at["train_s"]), 100 * float(at["accuracy"])
+    marker = parts.marker_of(run["num_workers"])
+    axes.plot(x, y, marker=marker, markersize=8, color=colour, markeredgecolor="white", zorder=5)

@@ -1,0 +1,111 @@
+import time
+
+import pytest
+
+from raybench.core.clock import OWNER_PHASES, PHASES, WORKER_PHASES, Ledger, merge_ranks
+
+
+class FakeClock:
+    """A clock that stands still until it is told to move."""
+
+    def __init__(self, now=1000.0):
+        self.now = now
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+def test_phases_are_those_of_the_contract_in_order():
+    assert (
+        *("queue", "start", "setup", "compile", "train", "eval", "checkpoint", "report"),
+    ) == PHASES
+    assert OWNER_PHASES + WORKER_PHASES == PHASES
+    assert "input" not in PHASES, "input is a part of train; it would be counted twice"
+
+
+def test_every_second_is_in_exactly_one_phase(clock):
+    ledger = Ledger("setup", clock=clock)
+    walk = [("compile", 2.0), ("train", 4.0), ("eval", 8.0), ("train", 16.0), ("report", 32.0)]
+    clock.now += 1.0
+    for phase, seconds in walk:
+        ledger.enter(phase)
+        clock.now += seconds
+    snapshot = ledger.snapshot()
+    assert snapshot == {
+        "setup": 1.0,
+        "compile": 2.0,
+        "train": 20.0,
+        "eval": 8.0,
+        "checkpoint": 0.0,
+        "report": 32.0,
+        "input": 0.0,
+    }
+    assert sum(snapshot[name] for name in WORKER_PHASES) == clock.now - 1000.0
+
+
+def test_the_running_phase_is_counted_without_being_ended(clock):
+    ledger = Ledger("setup", clock=clock)
+    clock.now += 0.5
+    assert ledger.seconds("setup") == 0.5
+    clock.now += 0.25
+    assert ledger.seconds("setup") == 0.75
+    assert ledger.seconds("train") == 0.0
+    assert ledger.phase == "setup"
+
+
+def test_entering_the_present_phase_again_loses_nothing(clock):
+    ledger = Ledger("train", clock=clock)
+    clock.now += 1.0
+    ledger.enter("train")
+    clock.now += 2.0
+    assert ledger.seconds("train") == 3.0
+
+
+def test_input_is_inside_train(clock):
+    ledger = Ledger("train", clock=clock)
+    clock.now += 4.0
+    ledger.add_input(1.0)
+    ledger.add_input(0.5)
+    assert ledger.snapshot()["input"] == 1.5
+    assert ledger.snapshot()["train"] == 4.0
+
+
+@pytest.mark.parametrize("phase", ["queue", "start", "input", "training", ""])
+def test_only_worker_phases_can_be_entered(clock, phase):
+    ledger = Ledger("setup", clock=clock)
+    clock.now += 1.0
+    with pytest.raises(KeyError, match=f"^'{phase}'$"):
+        ledger.enter(phase)
+    assert ledger.phase == "setup"
+    assert ledger.seconds("setup") == 1.0
+
+
+def test_the_real_clock_sees_sleep_which_processor_time_does_not():
+    ledger = Ledger("setup")
+    time.sleep(0.05)
+    ledger.enter("train")
+    assert 0.05 <= ledger.seconds("setup") < 5.0
+
+
+def test_merge_takes_the_slowest_rank_phase_by_phase():
+    first = {"train": 2.0, "eval": 0.5, "input": 0.1}
+    second = {"train": 1.5, "eval": 0.75, "input": 0.3}
+    assert merge_ranks([first, second]) == {"train": 2.0, "eval": 0.75, "input": 0.3}
+    assert merge_ranks([first]) == first
+
+
+def test_ranks_that_wait_for_each_other_sum_to_the_wall_time_after_the_merge():
+    clocks = [FakeClock(0.0), FakeClock(500.0)]
+    ledgers = [Ledger("setup", clock=clock) for clock in clocks]
+    # Rank 1 is slower, and rank 0 waits for it inside the phase, at a barrier.
+    for phase, seconds in (("train", 1.0), ("eval", 3.0), ("train", 0.5), ("report", 7.0)):
+        for ledger, clock in zip(ledgers, clocks, strict=True):
+            clock.now += seconds
+            ledger.enter(phase)
+    merged = merge_ranks([ledger.snapshot() for ledger in ledgers])
+    assert sum(merged[name] for name in WORKER_PHASES) == 11.5

@@ -1,0 +1,202 @@
+"""Imports go down only; frameworks and Ray are imported where they live, nowhere else."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "raybench"
+LAYERS = ("core", "data", "workloads", "backends", "cluster", "search", "commands")
+HOMES = {  # a library: the folders below which it may be imported
+    "torch": ("backends.torch",),
+    "torchvision": ("backends.torch",),
+    "tensorflow": ("backends.tensorflow",),
+    "keras": ("backends.tensorflow",),
+    "ray": ("cluster", "search"),
+    "ray.tune": ("search",),
+    "ray.train": ("cluster",),
+    "optuna": ("search",),
+}
+FRAMEWORKS = ("raybench.backends.torch", "raybench.backends.tensorflow")
+
+
+def imports(code, module, *, is_package=False):
+    """Return (line, imported name) of all imports, also inside functions.
+
+    `from a import b` is `a.b`. What stands under `if TYPE_CHECKING` is left out.
+    """
+    found = []
+
+    def visit(node):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            for child in node.orelse:
+                visit(child)
+            return
+        if isinstance(node, ast.Import):
+            found.extend((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = module.split(".") if is_package else module.split(".")[:-1]
+            parts = parts[: len(parts) - node.level + 1] if node.level else []
+            base = ".".join([*parts, *([node.module] if node.module else [])])
+            found.extend((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+        elif (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func).endswith(("import_module", "__import__"))
+            and node.args
+            and isinstance(node.args[0], ast.Constant)
+        ):
+            found.append((node.lineno, node.args[0].value))
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(code))
+    return found
+
+
+def is_below(name, folder):
+    return name == folder or name.startswith(f"{folder}.")
+
+
+def part_of(module, commands):
+    """Return the layer of a raybench module; the package itself imports nothing but core."""
+    names = module.split(".")
+    if len(names) == 1 or names[1] in ("UserError", "load", "load_model"):
+        return "core"
+    if names[1] in commands:
+        return "commands"
+    if names[1] not in (*LAYERS, "results"):
+        raise AssertionError(f"{module}: is of no layer; name it in LAYERS")
+    return names[1]
+
+
+def violations(code, module, *, commands=("cli", "tune"), is_package=False):
+    """Return what a module imports and must not, in words."""
+    problems = []
+    importer = "commands" if module == "raybench" else part_of(module, commands)
+    for line, name in imports(code, module, is_package=is_package):
+        where = f"{module}:{line} imports {name}"
+        homes = [home for library, home in HOMES.items() if is_below(name, library)]
+        if any(not any(is_below(module, f"raybench.{h}") for h in home) for home in homes):
+            problems.append(where)
+        if not is_below(name, "raybench"):
+            continue
+        for framework in FRAMEWORKS:
+            if is_below(name, framework) and not is_below(module, framework):
+                problems.append(f"{where}: a framework's backend, found by name only")
+        imported = part_of(name, commands)
+        if importer == "results":
+            allowed = imported in ("core", "results")
+        elif imported == "results":
+            allowed = importer in ("search", "commands")
+        else:
+            allowed = LAYERS.index(imported) <= LAYERS.index(importer)
+        if not allowed:
+            problems.append(f"{where}: {importer} must not import {imported}")
+    return problems
+
+
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [
+        ("raybench.core.spec", "import torch"),
+        ("raybench.core.spec", "from raybench.data.dataset import Dataset"),
+        ("raybench.core.spec", "from ..data import load"),
+        ("raybench.data.load", "def f():\n    from raybench.workloads import base"),
+        ("raybench.workloads.base", "from torch import nn"),
+        ("raybench.workloads.find", "import raybench.backends.find"),
+        ("raybench.backends.run", "import torch.nn"),
+        ("raybench.backends.run", "from raybench.backends.torch.loop import Trainer"),
+        ("raybench.backends.torch.loop", "import keras"),
+        ("raybench.backends.torch.loop", "from raybench.backends.tensorflow import model"),
+        ("raybench.backends.tensorflow.loop", "import importlib\nimportlib.import_module('torch')"),
+        ("raybench.backends.torch.loop", "import ray"),
+        ("raybench.cluster.hub", "from ray import tune"),
+        ("raybench.cluster.hub", "from ray.tune import Callback"),
+        ("raybench.cluster.hub", "import optuna"),
+        ("raybench.cluster.hub", "from raybench.results import load"),
+        ("raybench.cluster.hub", "from raybench import search"),
+        ("raybench.search.run", "import ray.train"),
+        ("raybench.search.run", "from raybench import cli"),
+        ("raybench.results.load", "from raybench.search.run import search"),
+        ("raybench.results.load", "import ray"),
+        ("raybench.results.load", "from raybench.data import load"),
+        ("raybench.tune", "import ray"),
+        ("raybench.cli", "if True:\n    import optuna"),
+        ("raybench", "import torch"),
+    ],
+)
+def test_the_checker_sees_a_violation(module, code):
+    assert len(violations(code, module)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [
+        ("raybench.workloads.base", "if TYPE_CHECKING:\n    import torch\n    import keras"),
+        ("raybench.workloads.base", "if typing.TYPE_CHECKING:\n    import torch"),
+        ("raybench.backends.torch.loop", "import torch.distributed\nfrom .model import build"),
+        ("raybench.backends.tensorflow.loop", "import keras, tensorflow as tf"),
+        ("raybench.cluster.launch", "import ray, ray.train.torch"),
+        ("raybench.search.run", "from ray import tune\nfrom raybench.results import store"),
+        ("raybench.search.study_folder", "import raybench\nfrom raybench import UserError"),
+        ("raybench.results.load", "import pandas\nfrom raybench.core import clock"),
+        ("raybench.tune", "from raybench import cli\nfrom raybench.search import run"),
+        ("raybench", "from raybench.results.load import load\nimport torchx, rayon"),
+    ],
+)
+def test_the_checker_lets_good_imports_pass(module, code):
+    assert violations(code, module) == []
+
+
+def test_the_checker_knows_every_part_of_the_package():
+    with pytest.raises(AssertionError, match="is of no layer"):
+        violations("import raybench.plotting.lines", "raybench.tune")
+
+
+def test_the_package_keeps_its_layers():
+    files = sorted(PACKAGE.rglob("*.py"))
+    assert len(files) > 50, "the package was not found"
+    commands = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    problems = []
+    for file in files:
+        names = file.relative_to(ROOT).with_suffix("").parts
+        is_package = names[-1] == "__init__"
+        module = ".".join(names[:-1] if is_package else names)
+        problems += violations(file.read_text(), module, commands=commands, is_package=is_package)
+    assert problems == []
+
+
+def in_new_process(code):
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    return result.stdout.strip()
+
+
+@pytest.mark.parametrize("module", ["raybench", "raybench.cli"])
+def test_importing_raybench_needs_no_heavy_library(module):
+    heavy = ["torch", "tensorflow", "keras", "ray", "optuna", "pandas", "matplotlib", "sklearn"]
+    code = f"import sys, {module}; print([n for n in {heavy} if n in sys.modules])"
+    assert in_new_process(code) == "[]"
+
+
+def test_importing_raybench_is_fast():
+    code = "import time; t = time.perf_counter(); import raybench; print(time.perf_counter() - t)"
+    assert min(float(in_new_process(code)) for _ in range(3)) < 0.3
+
+
+def test_the_public_names_exist():
+    import raybench
+
+    assert "load" in raybench.__all__
+    assert "UserError" in raybench.__all__
+    assert [name for name in raybench.__all__ if not hasattr(raybench, name)] == []

@@ -1,0 +1,101 @@
+import json
+from dataclasses import fields
+
+import pytest
+
+from raybench.core.clock import PHASES
+from raybench.core.outcome import run_record
+from raybench.core.record import CURVE_KEYS, Evaluation, RunRecord
+from raybench.core.score import worst_score
+from raybench.core.spec import Objective, RunSpec
+
+OBJECTIVE = Objective(target=0.9, max_train_seconds=10.0)
+
+
+def evaluation(**changes):
+    return Evaluation(
+        **{
+            "index": 3,
+            "epoch": 1.5,
+            "samples": 1500,
+            "train_s": 2.5,
+            "train_loss": 0.25,
+            "accuracy": 0.875,
+            "learning_rate": 1e-3,
+            "samples_per_s": 600.0,
+            "ledger": {"train": 2.5},
+            "best_accuracy": 0.9,
+            "time_to_target_s": 2.0,
+            "stop": "target",
+        }
+        | changes
+    )
+
+
+def record(result, **changes):
+    return run_record("0007", RunSpec().document(), result, OBJECTIVE, "scheduler", **changes)
+
+
+def known(**changes):
+    last = {"samples": 1500, "time_to_target_s": 2.0, "best_accuracy": 0.95}
+    return {"evaluation": last, "stop": "target", "score": 0.7} | changes
+
+
+def test_a_line_of_an_evaluation_holds_the_curve_and_nothing_else():
+    line = evaluation().line("0007")
+    assert set(line) == {"kind", "trial", *CURVE_KEYS}
+    assert (line["kind"], line["trial"], line["accuracy"]) == ("eval", "0007", 0.875)
+    assert json.loads(json.dumps(line)) == line
+
+
+def test_a_line_of_a_run_is_plain_data_with_every_field():
+    line = record(known(ledger={"train": 2.5, "report": 0.5})).line()
+    assert set(line) == {"kind", *(field.name for field in fields(RunRecord))}
+    assert line["kind"] == "run"
+    assert json.loads(json.dumps(line)) == line
+    assert line["spec"]["optimizer"] == "adam"
+
+
+def test_an_unknown_phase_of_the_ledger_is_zero():
+    ledger = record(known(ledger={"train": 2.5})).ledger
+    assert set(ledger) == {*PHASES, "input"}
+    assert ledger["train"] == 2.5
+    assert sum(ledger.values()) == 2.5
+
+
+@pytest.mark.parametrize(
+    ("result", "state", "stop"),
+    [
+        (known(), "complete", "target"),
+        (known(stop="max_train_seconds"), "complete", "max_train_seconds"),
+        (known(stop=None), "stopped", "scheduler"),
+        ({}, "stopped", "scheduler"),
+        (known(failure="oom"), "failed", None),
+        (known(failure="nan", stop="epochs"), "failed", None),
+    ],
+)
+def test_states(result, state, stop):
+    found = record(result)
+    assert (found.state, found.stop) == (state, stop)
+
+
+@pytest.mark.parametrize("failure", ["oom", "nan", "timeout", "error", "worker_lost"])
+def test_a_failure_scores_worst_and_has_reached_nothing(failure):
+    found = record(known(failure=failure, message="why"))
+    assert found.score == worst_score(OBJECTIVE)
+    assert found.time_to_target_s is None
+    assert (found.failure, found.message) == (failure, "why")
+    assert found.samples == 1500, "what was measured before the failure stays"
+    assert found.best_accuracy == 0.95
+
+
+def test_a_run_of_which_nothing_is_known_is_a_whole_record():
+    found = record({})
+    assert found.score == worst_score(OBJECTIVE)
+    assert (found.samples, found.wall_s, found.best_accuracy) == (0, 0.0, None)
+    assert json.loads(json.dumps(found.line())) == found.line()
+
+
+def test_the_phase_of_the_study_is_kept():
+    assert record(known()).phase == "search"
+    assert record(known(), phase="confirm").phase == "confirm"

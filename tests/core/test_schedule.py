@@ -1,0 +1,131 @@
+import itertools
+import math
+
+import pytest
+
+from raybench.core.schedule import build_schedule, scaled_rate, warmup_start
+from raybench.core.spec import RunSpec
+
+EPOCH = 1000  # samples
+STUDY_2 = {  # learning rate of epoch 0, 1, 2, ... (studies.md section 3)
+    1: [1.0e-5, 1.8e-5, 2.6e-5, 3.4e-5, 4.2e-5, 5.0e-5, 4.2e-5, 3.56e-5, 3.048e-5, 2.6384e-5],
+    4: [1.0e-5, 4.8e-5, 8.6e-5, 1.24e-4, 1.62e-4, 2.0e-4, 1.62e-4, 1.316e-4, 1.0728e-4, 8.7824e-5],
+}
+
+
+def schedule(samples_per_epoch=EPOCH, **changes):
+    changes = {"batch_size_per_worker": 10, "learning_rate": 0.1} | changes
+    return build_schedule(RunSpec(**changes), samples_per_epoch)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "workers", "rate"),
+    [("none", 4, 0.1), ("linear", 4, 0.4), ("sqrt", 4, 0.2), ("linear", 1, 0.1), ("sqrt", 9, 0.3)],
+)
+def test_constant_is_the_scaled_rate_at_all_times(scaling, workers, rate):
+    rates = schedule(learning_rate_scaling=scaling, num_workers=workers)
+    for samples in (0, 1, EPOCH, 1e9):
+        assert rates(samples) == pytest.approx(rate, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "workers", "start", "peak"),
+    [
+        ("none", 4, 0.0, 0.1),
+        ("linear", 4, 0.1, 0.4),
+        ("sqrt", 4, 0.1, 0.2),
+        ("linear", 1, 0.0, 0.1),
+    ],
+)
+def test_warmup_goes_from_the_unscaled_rate_to_the_peak(scaling, workers, start, peak):
+    changes = {"learning_rate_scaling": scaling, "num_workers": workers, "warmup_epochs": 2.0}
+    rates = schedule(**changes)
+    step = 10 * workers
+    spec = RunSpec(learning_rate=0.1, **changes)
+    assert scaled_rate(spec) == pytest.approx(peak)
+    assert warmup_start(spec) == pytest.approx(start)
+    # The first step has the rate of its own end, so it is never 0.
+    assert rates(0) == pytest.approx(start + (peak - start) * step / (2 * EPOCH))
+    assert rates(EPOCH - step) == pytest.approx((start + peak) / 2)
+    assert rates(2 * EPOCH - step) == pytest.approx(peak)
+    assert rates(2 * EPOCH) == pytest.approx(peak)
+
+
+def test_warmup_is_linear_and_never_above_the_peak():
+    rates = schedule(warmup_epochs=1.0)
+    values = [rates(samples) for samples in range(0, EPOCH, 10)]
+    increments = [after - before for before, after in itertools.pairwise(values)]
+    assert increments == pytest.approx([0.1 * 10 / EPOCH] * len(increments))
+    uneven = schedule(warmup_epochs=1.0, batch_size_per_worker=300)
+    assert max(uneven(samples) for samples in range(0, EPOCH, 300)) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("warmup_epochs", [0.0, 1.0])
+def test_cosine_ends_at_zero_at_the_horizon_in_samples(warmup_epochs):
+    rates = schedule(schedule="cosine", epochs=5.0, warmup_epochs=warmup_epochs)
+    begin, end = warmup_epochs * EPOCH, 5 * EPOCH
+    assert rates(begin) == pytest.approx(0.1)
+    assert rates((begin + end) / 2) == pytest.approx(0.05)
+    assert rates(begin + (end - begin) / 4) == pytest.approx(0.05 * (1 + math.sqrt(0.5)))
+    assert rates(end) == pytest.approx(0.0, abs=1e-12)
+    assert rates(end + 12345) == pytest.approx(0.0, abs=1e-12), "it must not rise again"
+
+
+def test_the_cosine_falls_all_the_way():
+    rates = schedule(schedule="cosine", epochs=3.0)
+    values = [rates(samples) for samples in range(0, 3 * EPOCH + 1, 100)]
+    assert all(before > after for before, after in itertools.pairwise(values))
+
+
+def test_a_warmup_longer_than_the_run_is_no_division_by_zero():
+    rates = schedule(schedule="cosine", epochs=1.0, warmup_epochs=1.0)
+    assert rates(EPOCH) >= 0.0
+    assert rates(EPOCH / 2) == pytest.approx(0.1 * 0.51)
+
+
+@pytest.mark.parametrize("workers", STUDY_2)
+def test_ramp_decay_is_the_table_of_study_2(workers):
+    rates = schedule(
+        schedule="ramp_decay",
+        learning_rate=5e-5,
+        learning_rate_scaling="linear",
+        num_workers=workers,
+    )
+    for epoch, rate in enumerate(STUDY_2[workers]):
+        assert rates(epoch * EPOCH) == pytest.approx(rate, rel=1e-9)
+        assert rates(epoch * EPOCH + EPOCH - 1) == pytest.approx(rate, rel=1e-9), "whole epochs"
+
+
+@pytest.mark.parametrize("samples_per_epoch", [1257, 55_000, 18_610, 7])
+def test_epochs_of_the_ramp_begin_exactly_where_the_samples_say(samples_per_epoch):
+    rates = schedule(samples_per_epoch, schedule="ramp_decay", learning_rate=5e-5)
+    for epoch, rate in enumerate(STUDY_2[1]):
+        assert rates(epoch * samples_per_epoch) == pytest.approx(rate, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["constant", "cosine", "ramp_decay"])
+def test_a_schedule_depends_on_samples_alone(kind):
+    changes = {"schedule": kind, "warmup_epochs": 1.0, "epochs": 8.0}
+    one, other = schedule(**changes), schedule(**changes)
+    points = [samples * 37.0 for samples in range(200)]
+    forward = [one(point) for point in points]
+    backward = [other(point) for point in reversed(points)]
+    assert forward == list(reversed(backward)), "the order of the calls must not matter"
+
+
+@pytest.mark.parametrize("kind", ["constant", "cosine", "ramp_decay"])
+def test_the_same_epochs_give_the_same_rates_whatever_the_workers(kind):
+    # Strong scaling: without a scaling rule the workers must not move the schedule.
+    one = schedule(schedule=kind, batch_size_per_worker=40, warmup_epochs=1.0)
+    four = schedule(schedule=kind, num_workers=4, warmup_epochs=1.0)
+    for samples in range(0, 3 * EPOCH, 40):
+        assert one(samples) == four(samples)
+
+
+@pytest.mark.parametrize("kind", ["constant", "cosine", "ramp_decay"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_rates_are_positive_numbers_all_through_the_run(kind, workers):
+    rates = schedule(schedule=kind, num_workers=workers, epochs=12.0, warmup_epochs=0.5)
+    for samples in range(0, 12 * EPOCH, 10 * workers):
+        assert isinstance(rates(samples), float)
+        assert 0.0 < rates(samples) < 1.0

@@ -1,0 +1,14 @@
+"""A user's workload that does not work."""
+
+from raybench.workloads.base import Workload
+
+
+class Broken(Workload):
+    """Its model cannot be built."""
+
+    name = "broken"
+    input_shape = (28, 28, 1)
+    num_classes = 10
+
+    def build_torch(self) -> None:  # type: ignore[override]
+        raise RuntimeError("this model cannot be built")

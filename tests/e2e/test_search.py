@@ -1,0 +1,152 @@
+"""A real search with both frameworks, 1 and 2 workers; its folder is checked column by column."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import raybench
+from raybench.core.clock import PHASES
+from raybench.core.documents import read_mapping, validate
+from raybench.core.spec import RunSpec
+from raybench.results.load import CURVE_COLUMNS, TRIAL_COLUMNS
+from raybench.results.store import read_records
+
+from .commands import raybench as run
+
+pytestmark = pytest.mark.ray
+SPACE = Path(__file__).with_name("small.yaml")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("torch")
+    pytest.importorskip("tensorflow")
+    work = tmp_path_factory.mktemp("search")
+    printed = run("tune", SPACE, cwd=work)
+    assert "Fastest: " in printed
+    assert "confirmed by 2 of 2 new seeds" in printed
+    assert "Ray" not in printed  # none of Ray's chatter
+    return work / "results" / "small"
+
+
+@pytest.fixture(scope="module")
+def trials(folder: Path) -> pd.DataFrame:
+    return raybench.load(folder).trials
+
+
+def test_files(folder: Path) -> None:
+    names = {path.name for path in folder.iterdir()}
+    assert {"study.yaml", "records.jsonl", "optuna.log", "trials.csv", "curves.csv"} <= names
+    assert {"best.yaml", "cheapest.yaml"} <= names
+
+
+def test_study_yaml(folder: Path) -> None:
+    study = read_mapping(folder / "study.yaml")
+    assert study["study"]["objective"]["target"] == 0.9
+    assert study["target_set_by"] == "the user"
+    assert {"python", "ray", "torch", "tensorflow", "optuna"} <= set(study["versions"])
+    assert study["machine"]["cores"] >= 1
+    assert study["command"].startswith("python -m raybench.tune")
+
+
+def test_every_combination_was_tried(trials: pd.DataFrame) -> None:
+    search = trials[trials["phase"] == "search"]
+    combinations = set(zip(search["framework"], search["num_workers"], strict=True))
+    assert combinations == {(f, n) for f in ("torch", "tensorflow") for n in (1, 2)}
+    assert list(trials["phase"]).count("confirm") == 2
+    assert set(search["state"]) == {"complete"}
+
+
+def test_csv_has_the_columns_and_values_of_the_frame(folder: Path, trials: pd.DataFrame) -> None:
+    table = pd.read_csv(folder / "trials.csv", dtype={"trial": str})
+    assert tuple(table.columns[: len(TRIAL_COLUMNS)]) == TRIAL_COLUMNS
+    assert list(table["trial"]) == list(trials["trial"])
+    np.testing.assert_allclose(table["train_s"], trials["train_s"])
+    curves = pd.read_csv(folder / "curves.csv", dtype={"trial": str})
+    assert tuple(curves.columns) == CURVE_COLUMNS
+
+
+def test_identities_between_columns(trials: pd.DataFrame) -> None:
+    for row in trials.to_dict("records"):
+        assert row["num_parameters"] == 402_442
+        assert row["global_batch_size"] == row["batch_size_per_worker"] * row["num_workers"]
+        assert row["worker_seconds"] == pytest.approx(row["train_s"] * row["num_workers"])
+        assert 0 <= row["input_s"] <= row["train_s"]
+        assert 0 < row["time_to_target_s"] <= row["train_s"]
+        assert row["best_accuracy"] >= 0.9
+        assert row["samples_per_s"] > 0
+
+
+def test_ledger_sums_to_the_wall_time(trials: pd.DataFrame) -> None:
+    for row in trials.to_dict("records"):
+        total = sum(row[f"{phase}_s"] for phase in PHASES)
+        assert total == pytest.approx(row["wall_s"], rel=0.01), row["trial"]
+        # What is not measured by a worker itself is small: little hides in `report`.
+        assert row["report_s"] < 0.1 * row["wall_s"] + 0.5, row["trial"]
+
+
+def test_curves_belong_to_the_trials(folder: Path, trials: pd.DataFrame) -> None:
+    curves = raybench.load(folder).curves
+    for row in trials.to_dict("records"):
+        curve = curves[curves["trial"] == row["trial"]]
+        assert curve["train_s"].is_monotonic_increasing
+        assert curve["samples"].iloc[0] == 1257
+        assert curve["train_s"].iloc[-1] == pytest.approx(row["train_s"], rel=0.02)
+        assert curve["accuracy"].max() == pytest.approx(row["best_accuracy"])
+        hit = curve[curve["accuracy"] >= 0.9].iloc[0]
+        assert hit["train_s"] == pytest.approx(row["time_to_target_s"])
+        assert curve["learning_rate"].iloc[-1] == pytest.approx(3e-3)
+
+
+def test_records_hold_the_whole_spec(folder: Path) -> None:
+    runs = [line for line in read_records(folder) if line["kind"] == "run"]
+    assert len(runs) == 6
+    for line in runs:
+        validate(RunSpec, line["spec"], "record")
+    assert {line["spec"]["seed"] for line in runs} == {0, 1000, 1001}
+
+
+def test_same_command_continues_and_finds_nothing_to_do(folder: Path) -> None:
+    before = (folder / "records.jsonl").read_bytes()
+    printed = run("tune", SPACE, cwd=folder.parents[1])
+    assert "4 trials are done" in printed
+    assert (folder / "records.jsonl").read_bytes() == before
+
+
+def test_report_prints_the_same_verdict(folder: Path) -> None:
+    (folder / "trials.csv").unlink()
+    printed = run("report", folder, cwd=folder)
+    assert "confirmed by 2 of 2 new seeds" in printed
+    assert (folder / "trials.csv").is_file()
+
+
+def test_best_yaml_runs_again_and_its_model_loads(folder: Path) -> None:
+    work = folder.parents[1]
+    printed = run("train", folder / "best.yaml", cwd=work)
+    assert "target 90 % after" in printed
+    saved = work / "results" / "train-best"
+    trial = raybench.load(saved).trials.iloc[0]
+    assert trial["time_to_target_s"] > 0
+    assert accuracy_of_saved(saved) == pytest.approx(trial["test_accuracy"], abs=1e-9)
+
+
+def accuracy_of_saved(folder: Path) -> float:
+    """Accuracy of a saved model on the test split, computed from the model alone."""
+    results = raybench.load(folder)
+    spec = validate(RunSpec, next(iter(results.specs.values())), "saved")
+    from raybench.data.load import load_dataset
+
+    test = load_dataset(spec.dataset).test
+    model = raybench.load_model(folder)
+    inputs = test.inputs.astype(np.float32) / 255
+    if spec.framework == "torch":
+        import torch
+
+        model.eval()
+        with torch.no_grad():
+            logits = model(torch.from_numpy(inputs).permute(0, 3, 1, 2)).numpy()
+    else:
+        logits = np.asarray(model(inputs, training=False))
+    return float((logits.argmax(axis=1) == test.labels).mean())

@@ -1,0 +1,87 @@
+import pandas as pd
+import pytest
+from test_load import CURVE_COLUMNS, TRIAL_COLUMNS, curve, results_folder, run_line
+
+from raybench.core.documents import read_mapping, validate
+from raybench.core.spec import RunSpec
+from raybench.results.export import export
+from raybench.results.store import Store
+
+WIDE = {"num_workers": 4, "optimizer": "lamb", "learning_rate": 1e-4, "framework": "tensorflow"}
+NARROW = {"num_workers": 1, "optimizer": "lars", "learning_rate": 2.5}
+
+
+def confirming(trial, time, **spec):
+    return [
+        run_line(f"{trial}-confirm{n}", time, phase="confirm", seed=1000 + n, **spec)
+        for n in range(3)
+    ]
+
+
+@pytest.fixture
+def exported(tmp_path):
+    lines = [
+        *curve("0000", [0.5, 0.9]),
+        run_line("0000", 3.0, **WIDE),
+        *curve("0001", [0.9]),
+        run_line("0001", 6.0, **NARROW),
+        *confirming("0000", 3.0, **WIDE),
+        *confirming("0001", 6.0, **NARROW),
+    ]
+    return write(tmp_path, lines)
+
+
+def write(folder, lines):
+    results = results_folder(folder, lines)
+    store = Store(folder)
+    export(results, store)
+    store.close()
+    return results
+
+
+@pytest.mark.parametrize(
+    ("name", "trial", "what"),
+    [("best.yaml", "0000", "fastest"), ("cheapest.yaml", "0001", "cheap")],
+)
+def test_winners_are_run_specs_that_train_takes_as_they_are(exported, name, trial, what):
+    path = exported.folder / name
+    spec = validate(RunSpec, read_mapping(path), str(path))
+    assert spec.document() == exported.specs[trial]
+    comment = [line for line in path.read_text().splitlines() if line.startswith("#")]
+    assert comment[0].startswith(f"# {what}")
+    assert any("reached by 3 of 3" in line for line in comment)
+    assert comment[-1] == "# run it again: python -m raybench.train THIS_FILE"
+
+
+def test_tables_for_spreadsheets_read_back(exported):
+    trials = pd.read_csv(exported.folder / "trials.csv", dtype={"trial": str})
+    assert list(trials.columns)[: len(TRIAL_COLUMNS)] == TRIAL_COLUMNS
+    assert list(trials["trial"]) == list(exported.trials["trial"])
+    assert list(trials["learning_rate"]) == list(exported.trials["learning_rate"])
+    curves = pd.read_csv(exported.folder / "curves.csv", dtype={"trial": str})
+    assert list(curves.columns) == CURVE_COLUMNS
+    assert list(curves["accuracy"]) == [0.5, 0.9, 0.9]
+
+
+def test_an_unconfirmed_winner_says_so(tmp_path):
+    write(tmp_path, [run_line("0000", 3.0)])
+    text = (tmp_path / "best.yaml").read_text()
+    assert "# unconfirmed: target after 3.000 s in one search trial" in text
+    assert "confirmed: target after" not in text.replace("unconfirmed", "")
+
+
+@pytest.mark.parametrize("lines", [[], [run_line("0000")], [run_line("0000", failure="oom")]])
+def test_without_a_winner_there_are_tables_only(tmp_path, lines):
+    write(tmp_path, lines)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"trials.csv", "curves.csv"} <= names
+    assert not {"best.yaml", "cheapest.yaml"} & names
+    assert len(pd.read_csv(tmp_path / "trials.csv")) == len(lines)
+
+
+def test_exporting_twice_changes_nothing(exported):
+    before = {path.name: path.read_bytes() for path in exported.folder.iterdir()}
+    store = Store(exported.folder)
+    export(exported, store)
+    store.close()
+    assert {path.name: path.read_bytes() for path in exported.folder.iterdir()} == before

@@ -1,0 +1,118 @@
+import pytest
+
+from raybench.core.documents import to_yaml
+from raybench.core.errors import UserError
+from raybench.core.study import build_study
+from raybench.results.store import STUDY_FILE
+from raybench.search.study_folder import choose_folder, shipped_space
+
+
+def study(**changes):
+    content = {
+        "objective": {"target": 0.9},
+        "space": {"optimizer": ["adam", "lamb"], "learning_rate": {"low": 1e-5, "high": 0.1}},
+    }
+    return build_study(content | changes, "s.yaml")[0]
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A folder that holds the study."""
+    folder = tmp_path / "results"
+    folder.mkdir()
+    (folder / STUDY_FILE).write_text(to_yaml({"study": study().document(), "command": "x"}))
+    return folder
+
+
+def test_a_new_folder_is_taken_and_not_made(tmp_path):
+    folder = tmp_path / "new" / "deeper"
+    assert choose_folder(folder, study(), fresh=False) == folder
+    assert not folder.exists()
+
+
+def test_the_same_study_goes_on(begun):
+    assert choose_folder(begun, study(), fresh=False) == begun
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"search": {"trials": 100}},
+        {"search": {"time_budget_s": 60.0, "concurrency": 2}},
+        {"confirm": {"top": 0, "repeats": 9}},
+    ],
+)
+def test_a_longer_search_goes_on_too(begun, changes):
+    assert choose_folder(begun, study(**changes), fresh=False) == begun
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"objective": {"target": 0.8}}, "objective.target was 0.9, is 0.8"),
+        ({"objective": {"target": 0.9, "hold": 2}}, "objective.hold was 1, is 2"),
+        ({"search": {"seed": 3}}, "search.seed was 0, is 3"),
+        ({"search": {"sampler": "random"}}, "search.sampler was tpe, is random"),
+        ({"workload": "cnn7"}, "workload was mnist_small, is cnn7"),
+        ({"dataset": {"limit": 10}}, "dataset.limit was None, is 10"),
+        ({"fixed": {"epochs": 3.0}}, "fixed.epochs was None, is 3.0"),
+        (
+            {"space": {"optimizer": ["adam", "lars"]}},
+            "space.optimizer was ['adam', 'lamb'], is ['adam', 'lars']",
+        ),
+        ({"space": {"optimizer": ["adam", "lamb"]}}, "space.learning_rate was {"),
+        ({"space": {"optimizer": ["lamb", "adam"]}}, "space.optimizer was"),
+    ],
+)
+def test_another_study_is_refused_with_the_difference(begun, changes, difference):
+    with pytest.raises(UserError, match="--fresh") as refusal:
+        choose_folder(begun, study(**changes), fresh=False)
+    assert difference in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_fresh_starts_beside_it(begun):
+    second = begun.with_name("results-2")
+    assert choose_folder(begun, study(workload="cnn7"), fresh=True) == second
+    second.mkdir()
+    assert choose_folder(begun, study(), fresh=True) == begun.with_name("results-3")
+    assert choose_folder(begun.with_name("free"), study(), fresh=True) == begun.with_name("free")
+
+
+@pytest.mark.xfail(strict=True, raises=ValueError, reason="Path('.').with_name raises ValueError")
+def test_fresh_in_the_present_folder(begun, monkeypatch):
+    monkeypatch.chdir(begun)
+    from pathlib import Path
+
+    try:
+        assert choose_folder(Path(), study(), fresh=True) != Path()
+    except UserError:
+        pass  # saying so would do as well
+
+
+def test_a_file_in_the_way_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is a file; name a folder"):
+        choose_folder(tmp_path / "file", study(), fresh=False)
+
+
+@pytest.mark.xfail(strict=True, raises=OSError, reason="Path.is_file raises ENAMETOOLONG")
+def test_a_name_that_is_too_long_is_refused(tmp_path):
+    with pytest.raises(UserError, match="--out"):
+        choose_folder(tmp_path / ("x" * 300), study(), fresh=False)
+
+
+def test_a_damaged_study_file_is_refused(begun):
+    (begun / STUDY_FILE).write_text("study: [1\n")
+    with pytest.raises(UserError, match=r"study\.yaml, line \d+: not valid YAML"):
+        choose_folder(begun, study(), fresh=False)
+
+
+@pytest.mark.parametrize("name", ["digits", "mnist"])
+def test_shipped_spaces_are_found_by_name(name):
+    assert shipped_space(name).name == f"{name}.yaml"
+
+
+@pytest.mark.parametrize("name", ["nowhere", "digits.yaml", "", "."])
+def test_other_names_are_no_shipped_space(name):
+    assert shipped_space(name) is None

@@ -1,0 +1,167 @@
+import math
+
+import pytest
+from test_load import results_folder, run_line
+
+from raybench.results.show import verdict_lines
+from raybench.results.verdict import confirmed, judge, spec_comment
+
+
+def again(trial, times, **spec):
+    """A trial of the search and its confirming runs; None misses the target."""
+    runs = [run_line(trial, 3.0, **spec)]
+    for repeat, time in enumerate(times):
+        runs.append(
+            run_line(
+                f"{trial}-confirm{repeat}",
+                time,
+                phase="confirm",
+                seed=1000 + repeat,
+                test_accuracy=0.9 + 0.01 * repeat,
+                stop=None if time else "max_train_seconds",
+                **spec,
+            )
+        )
+    return runs
+
+
+def judged(folder, *groups):
+    results = results_folder(folder, [line for group in groups for line in group])
+    return results, judge(results)
+
+
+def test_a_confirmed_row_is_the_median_of_its_runs(tmp_path):
+    results, _ = judged(tmp_path, again("0002", [9.0, 4.0, 5.0], num_workers=2))
+    row = confirmed(results).iloc[0].to_dict()
+    assert (row["trial"], row["runs"], row["hits"]) == ("0002", 3, 3)
+    assert (row["median_s"], row["low_s"], row["high_s"]) == (5.0, 4.0, 9.0)
+    assert row["worker_seconds"] == 10.0
+    assert row["search_s"] == 3.0, "what the search saw stands beside it"
+    assert row["test_accuracy"] == pytest.approx(0.91)
+
+
+@pytest.mark.parametrize(
+    ("times", "median", "hits"),
+    [
+        ([4.0, None, 6.0], 6.0, 2),
+        ([4.0, None, None], math.inf, 1),
+        ([None, None, None], math.inf, 0),
+        ([4.0, None], math.inf, 1),
+        ([2.0, 4.0], 3.0, 2),
+        ([7.0], 7.0, 1),
+    ],
+)
+def test_a_miss_counts_as_infinite(tmp_path, times, median, hits):
+    results, _ = judged(tmp_path, again("0000", times))
+    row = confirmed(results).iloc[0]
+    assert (row["median_s"], row["hits"], row["runs"]) == (median, hits, len(times))
+
+
+def test_a_confirming_run_that_failed_is_a_miss(tmp_path):
+    lines = [*again("0000", [4.0, 4.0]), run_line("0000-confirm2", phase="confirm", failure="nan")]
+    results, _ = judged(tmp_path, lines)
+    row = confirmed(results).iloc[0]
+    assert (row["hits"], row["runs"], row["high_s"]) == (2, 3, math.inf)
+
+
+@pytest.mark.xfail(strict=True, reason="stopped confirming runs count as misses")
+@pytest.mark.parametrize("stop", ["interrupted", "time_budget"])
+def test_a_confirming_run_that_was_not_given_its_time_is_no_miss(tmp_path, stop):
+    cut = run_line("0000-confirm1", phase="confirm", outer_stop=stop, train_s=0.5)
+    results, verdict = judged(tmp_path, again("0000", [4.0]), [cut])
+    row = confirmed(results).iloc[0]
+    assert (row["runs"], row["median_s"]) == (1, 4.0)
+    assert verdict.is_confirmed
+
+
+def test_lucky_search_times_do_not_win(tmp_path):
+    lucky = again("0000", [8.0, 9.0, 10.0])
+    lucky[0] = run_line("0000", 0.5)
+    results, verdict = judged(tmp_path, lucky, again("0001", [4.0, 4.0, 4.0]))
+    assert verdict.fastest == "0001"
+    assert verdict.is_confirmed
+    assert list(confirmed(results)["trial"]) == ["0001", "0000"]
+
+
+def test_fastest_and_cheapest_differ_where_workers_cost_more_than_they_gain(tmp_path):
+    wide = again("0000", [3.0, 3.0, 3.0], num_workers=4)
+    narrow = again("0001", [6.0, 6.0, 6.0], num_workers=1)
+    results, verdict = judged(tmp_path, wide, narrow)
+    assert (verdict.fastest, verdict.cheapest) == ("0000", "0001")
+    assert verdict.ties == ("0000",)
+    fastest, cheapest = verdict_lines(results, verdict)
+    assert "after 3.00 s, 12.00 worker-seconds; confirmed by 3 of 3 new seeds" in fastest
+    assert "after 6.00 s, 6.00 worker-seconds; confirmed by 3 of 3 new seeds" in cheapest
+
+
+def test_equal_costs_go_to_fewer_workers(tmp_path):
+    wide = again("0000", [3.0, 3.0, 3.0], num_workers=2)
+    narrow = again("0001", [6.0, 6.0, 6.0], num_workers=1)
+    assert judged(tmp_path, wide, narrow)[1].cheapest == "0001"
+
+
+@pytest.mark.parametrize(
+    ("times", "is_tie"),
+    [
+        ([4.19, 4.19, 4.19], True),  # within 5 % of the median of 4.0
+        ([4.2, 4.2, 4.2], True),
+        ([4.3, 4.3, 4.3], False),
+        ([4.05, 6.0, 7.0], True),  # its interval overlaps 3.9 .. 4.1
+        ([4.11, 6.0, 7.0], False),
+        ([3.0, 5.0, 9.0], True),
+    ],
+)
+def test_the_tie_set(tmp_path, times, is_tie):
+    results, verdict = judged(tmp_path, again("0000", [3.9, 4.0, 4.1]), again("0001", times))
+    assert verdict.fastest == "0000"
+    assert verdict.ties == (("0000", "0001") if is_tie else ("0000",))
+    told = any("Not told apart" in line for line in verdict_lines(results, verdict))
+    assert told == is_tie
+
+
+def test_a_configuration_that_mostly_missed_ties_with_nobody(tmp_path):
+    _, verdict = judged(tmp_path, again("0000", [4.0] * 3), again("0001", [3.0, None, None]))
+    assert verdict.ties == ("0000",)
+
+
+def test_without_confirming_runs_the_search_is_believed_and_it_says_so(tmp_path):
+    lines = [
+        run_line("0000", 5.0),
+        run_line("0001", 4.0, num_workers=2),
+        run_line("0002", 1.0, failure="nan"),
+        run_line("0003"),
+    ]
+    results, verdict = judged(tmp_path, lines)
+    assert (verdict.fastest, verdict.cheapest) == ("0001", "0000")
+    assert not verdict.is_confirmed
+    assert verdict.ties == ("0001",)
+    assert all("unconfirmed" in line for line in verdict_lines(results, verdict))
+    assert confirmed(results).empty
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        [run_line("0000")],
+        [run_line("0000"), run_line("0001", best_accuracy=0.89)],
+        [run_line("0000", failure="oom"), run_line("0001", failure="error")],
+    ],
+)
+def test_nobody_reached_the_target(tmp_path, lines):
+    assert judged(tmp_path, lines)[1] is None
+
+
+@pytest.mark.xfail(strict=True, reason="judge falls back to search trials that were refuted")
+def test_a_refuted_configuration_is_not_named_best(tmp_path):
+    _, verdict = judged(tmp_path, again("0000", [None, None, None]), [run_line("0001", 5.0)])
+    assert verdict is None or verdict.fastest != "0000"
+
+
+def test_the_comment_tells_the_figures_and_the_command(tmp_path):
+    results, verdict = judged(tmp_path / "digits", again("0000", [4.0, 5.0, None]))
+    text = spec_comment(results, "0000", verdict, "fastest")
+    assert text.startswith("fastest of digits: trial 0000, torch 1x64 adam 0.001")
+    assert "confirmed: target after 5.000 s (median of 3 new seeds, 4.000 to inf)" in text
+    assert "reached by 2 of 3" in text
+    assert "python -m raybench.train" in text
