@@ -5,6 +5,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from raybench.core.errors import UserError
 
@@ -14,6 +15,15 @@ COMMANDS = {
     "report": "rebuild the tables of a results folder",
 }
 DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one sentence, like all of the user's mistakes."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where help is; exit 2."""
+        print(f"raybench: {message}; see {self.prog} --help.", file=sys.stderr)
+        sys.exit(WRONG_INPUT)
 
 
 def add_common(parser: argparse.ArgumentParser, *, out: str) -> None:

@@ -16,7 +16,7 @@ from raybench.results.store import Store
 
 def parser() -> argparse.ArgumentParser:
     """Return the command's arguments."""
-    result = argparse.ArgumentParser(prog="raybench report", description=__doc__)
+    result = cli.Parser(prog="raybench report", description=__doc__)
     result.add_argument("folder", type=Path, metavar="DIR", help="a results folder")
     return result
 

@@ -25,7 +25,7 @@ TRIAL = "0000"
 
 def parser() -> argparse.ArgumentParser:
     """Return the command's arguments."""
-    result = argparse.ArgumentParser(prog="raybench train", description=__doc__)
+    result = cli.Parser(prog="raybench train", description=__doc__)
     result.add_argument(
         "spec", nargs="?", type=Path, metavar="SPEC.yaml", help="run spec; none: the defaults"
     )
@@ -67,23 +67,18 @@ def train(options: argparse.Namespace) -> int:
 
 def read_spec(options: argparse.Namespace) -> RunSpec:
     """Return the run spec of the command line."""
-    content: dict[str, Any] = read_mapping(options.spec) if options.spec else {}
+    defaults = RunSpec().document()
+    content: dict[str, Any] = (
+        read_mapping(options.spec)
+        if options.spec
+        else {key: defaults[key] for key in ("dataset", "objective")}
+    )
     settings = list(options.settings)
     for key, value in (("workload", options.workload), ("seed", options.seed)):
         if value is not None:
             settings.insert(0, f"{key}={value}")
     source = str(options.spec) if options.spec else "run spec"
-    return validate(RunSpec, _with_defaults(apply_settings(content, settings)), source)
-
-
-def _with_defaults(content: dict[str, Any]) -> dict[str, Any]:
-    """Fill what a partly given `objective` or `dataset` leaves out from the default spec."""
-    base = RunSpec().document()
-    for key in ("objective", "dataset"):
-        given = content.get(key)
-        if isinstance(given, dict) and not set(given) >= {"target", "kind"}:
-            content = content | {key: base[key] | given}
-    return content
+    return validate(RunSpec, apply_settings(content, settings), source)
 
 
 def _run(options: argparse.Namespace, spec: RunSpec, store: Store, console: Console) -> RunRecord:
@@ -91,10 +86,10 @@ def _run(options: argparse.Namespace, spec: RunSpec, store: Store, console: Cons
     from raybench.cluster.session import Session
     from raybench.cluster.signals import Interrupt
 
-    store.clear()
     interrupt = Interrupt()
     with Session(address=options.address) as session:
         session.capacity.refuse_infeasible_spec(spec)
+        store.clear()
         store.write_yaml(
             STUDY_FILE,
             {
@@ -158,6 +153,8 @@ def _print_outcome(console: Console, record: RunRecord, folder: Path) -> None:
 
 
 def _is_own(folder: Path) -> bool:
+    if not (folder / STUDY_FILE).is_file():
+        return not (folder / RECORDS_FILE).stat().st_size
     return bool(read_mapping(folder / STUDY_FILE).get("study", {}).get("run"))
 
 

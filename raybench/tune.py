@@ -23,7 +23,7 @@ DEFAULT_SPACE = "digits"
 
 def parser() -> argparse.ArgumentParser:
     """Return the command's arguments."""
-    result = argparse.ArgumentParser(prog="raybench tune", description=__doc__)
+    result = cli.Parser(prog="raybench tune", description=__doc__)
     result.add_argument(
         "space",
         nargs="?",
@@ -168,13 +168,14 @@ def _to_confirm(
     be asked of the fast.
     """
     runs = ranked(results.trials)
-    runs = runs[runs["time_to_target_s"].notna()]
+    is_timed = study.objective.kind == "time_to_accuracy"
+    runs = runs[runs["time_to_target_s"].notna() & is_timed]
     cost = (runs["num_workers"] * runs["time_to_target_s"]).sort_values(kind="stable")
     chosen = [*runs["trial"].head(study.confirm.top)]
     if chosen:
         chosen += [str(runs.loc[index, "trial"]) for index in cost.index[:1]]
     done = results.trials[
-        (results.trials["phase"] == "confirm") & (results.trials["stop"] != "interrupted")
+        (results.trials["phase"] == "confirm") & (results.trials["state"] != "stopped")
     ]
     return {name: results.specs[name] for name in chosen}, set(done["trial"])
 

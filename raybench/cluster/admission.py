@@ -122,6 +122,11 @@ class Admission:
             if not idle:
                 return None
             evict.append(idle.pop(0))
+        # Oldest first may have named groups whose end frees nothing that was missing.
+        for number in list(evict):
+            others = [other for other in evict if other != number]
+            if self._has_room(shape, evicted=others):
+                evict = others
         for number in evict:
             del self.groups[number]
         number = self._next_group

@@ -26,11 +26,27 @@ class _Loader(yaml.SafeLoader):
     """SafeLoader that reads `1e-4` as a number (YAML 1.2), where PyYAML reads a string."""
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)$"),
-    list("-+0123456789."),
-)
+def _mapping_without_duplicates(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise yaml.MarkedYAMLError(
+                problem=f"the key '{key}' stands there twice", problem_mark=node.start_mark
+            )
+    return loader.construct_mapping(node, deep=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    """SafeDumper that quotes text which `_Loader` would read as a number."""
+
+
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)$"),
+        list("-+0123456789."),
+    )
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping_without_duplicates)
 
 
 def parse_yaml(text: str, source: str) -> Any:
@@ -40,8 +56,9 @@ def parse_yaml(text: str, source: str) -> Any:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         raise UserError(f"{source}, line {line}: not valid YAML ({error.problem}).") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{source}: not valid YAML ({error}).") from None
+    except (yaml.YAMLError, ValueError) as error:
+        # ValueError: PyYAML's own, for a date such as 2020-13-45.
+        raise UserError(f"{source}: not valid YAML ({' '.join(str(error).split())}).") from None
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -59,7 +76,9 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 def to_yaml(content: dict[str, Any]) -> str:
     """Render a mapping as YAML in the order given."""
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None)
+    return yaml.dump(
+        content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None
+    )
 
 
 def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:

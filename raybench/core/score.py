@@ -45,7 +45,7 @@ def search_score(
     assert objective.target is not None
     ceiling = math.log(objective.max_train_seconds)
     if time_to_target_s is not None and time_to_target_s <= objective.max_train_seconds:
-        return math.log(max(time_to_target_s, MIN_SECONDS))
+        return min(math.log(max(time_to_target_s, MIN_SECONDS)), ceiling)
     if best_accuracy is None:
         return ceiling + MISS_WEIGHT
     missing = (objective.target - best_accuracy) / max(objective.target - chance, 1e-9)

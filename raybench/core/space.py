@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from raybench.core.documents import validate
 from raybench.core.errors import UserError
@@ -90,7 +90,7 @@ def parse_space(raw: dict[str, Any], fixed: dict[str, Any], source: str) -> Spac
             raise UserError(f"{where}: cannot be searched; allowed are {', '.join(allowed)}.")
         if key in fixed:
             raise UserError(f"{where}: also stands under 'fixed'; keep one of the two.")
-        space[key] = _parse_dimension(content, where)
+        space[key] = _parse_dimension(content, key, where)
         _check_values(key, space[key], where)
         _check_conditions(space[key], space, fixed, where)
     return space
@@ -117,32 +117,32 @@ def num_configurations(space: Space) -> int | None:
     return math.prod(sizes)
 
 
-def _parse_dimension(content: Any, where: str) -> Dimension:
+def _parse_dimension(content: Any, key: str, where: str) -> Dimension:
     if (
         isinstance(content, list)
         and content
         and all(isinstance(item, dict) and "when" in item for item in content)
     ):
-        return Cases(tuple(_parse_case(item, where) for item in content))
-    return _parse_simple(content, where)
+        return Cases(tuple(_parse_case(item, key, where) for item in content))
+    return _parse_simple(content, key, where)
 
 
-def _parse_case(item: dict[str, Any], where: str) -> Case:
+def _parse_case(item: dict[str, Any], key: str, where: str) -> Case:
     when = item["when"]
     if not isinstance(when, dict) or not when:
         raise UserError(f"{where}: 'when' must name a key and its values, as optimizer: [adam].")
     rest = {key: value for key, value in item.items() if key != "when"}
-    simple = _parse_simple(rest.get("values") if set(rest) == {"values"} else rest, where)
+    simple = _parse_simple(rest.get("values") if set(rest) == {"values"} else rest, key, where)
     conditions = tuple(
-        (key, tuple(allowed) if isinstance(allowed, list) else (allowed,))
-        for key, allowed in when.items()
+        (other, tuple(allowed) if isinstance(allowed, list) else (allowed,))
+        for other, allowed in when.items()
     )
     return Case(conditions, simple)
 
 
-def _parse_simple(content: Any, where: str) -> Simple:
+def _parse_simple(content: Any, key: str, where: str) -> Simple:
     if isinstance(content, dict):
-        return _parse_range(content, where)
+        return _parse_range(content, key, where)
     values = content if isinstance(content, list) else [content]
     if not values:
         raise UserError(f"{where}: the list is empty; name at least one value.")
@@ -151,13 +151,14 @@ def _parse_simple(content: Any, where: str) -> Simple:
     return Choices(tuple(values))
 
 
-def _parse_range(content: dict[str, Any], where: str) -> Range | Powers:
+def _parse_range(content: dict[str, Any], key: str, where: str) -> Range | Powers:
     unknown = set(content) - {"low", "high", "log", "log2"}
     if unknown or not {"low", "high"} <= set(content):
         raise UserError(f"{where}: a range is written {{low: 1, high: 8}}, with log or log2: true.")
     low, high = content["low"], content["high"]
     for bound in (low, high):
-        if isinstance(bound, bool) or not isinstance(bound, int | float):
+        is_number = isinstance(bound, int | float) and not isinstance(bound, bool)
+        if not is_number or not math.isfinite(bound):
             raise UserError(f"{where}: low and high must be numbers (found {bound!r}).")
     if not low < high:
         raise UserError(f"{where}: the range is empty, low {low} is not below high {high}.")
@@ -166,13 +167,27 @@ def _parse_range(content: dict[str, Any], where: str) -> Range | Powers:
         raise UserError(f"{where}: log and log2 are true or false.")
     if (log or log2) and low <= 0:
         raise UserError(f"{where}: a logarithmic range needs low above 0 (found {low}).")
-    is_integer = isinstance(low, int) and isinstance(high, int)
+    is_integer = _is_integer_key(key)
+    if (is_integer or log2) and not (float(low).is_integer() and float(high).is_integer()):
+        raise UserError(f"{where}: low and high must be whole numbers (found {low} and {high}).")
     if not log2:
         return Range(low, high, log, is_integer)
     powers = Powers(int(low), int(high))
-    if not is_integer or not powers.values():
+    if not powers.values():
         raise UserError(f"{where}: no power of two lies between {low} and {high}.")
     return powers
+
+
+def _is_integer_key(key: str) -> bool:
+    """Whether the run spec takes whole numbers for `key`: its type decides, not the bounds."""
+    annotation = RunSpec.model_fields[key].annotation
+    return annotation is int or int in _members(annotation)
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """Return the types in an annotation such as `Annotated[int, ...] | None`."""
+    inner = get_args(annotation)
+    return tuple(part for item in inner for part in (item, *_members(item)))
 
 
 def _check_values(key: str, dimension: Dimension, where: str) -> None:
@@ -192,7 +207,7 @@ def _check_conditions(
         earlier = space.get(key)
         if earlier is dimension or (earlier is None and key not in fixed):
             raise UserError(f"{where}: depends on '{key}', which must stand above it in the space.")
-        if isinstance(earlier, Range):
+        if _has_range(earlier):
             raise UserError(f"{where}: depends on '{key}', which is a range and not a list.")
         known[key] = [fixed[key]] if earlier is None else possible_values(earlier)
     for case in dimension.cases:
@@ -206,6 +221,12 @@ def _check_conditions(
             shown = ", ".join(f"{key}: {value}" for key, value in values.items())
             number = "no case" if not holding else f"{len(holding)} cases"
             raise UserError(f"{where}: {number} for {shown}; give it exactly one.")
+
+
+def _has_range(dimension: Dimension | None) -> bool:
+    if isinstance(dimension, Cases):
+        return any(isinstance(case.dimension, Range) for case in dimension.cases)
+    return isinstance(dimension, Range)
 
 
 def _combinations(known: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:

@@ -122,6 +122,12 @@ class RunSpec(Document):
     seed: Seed = 0
     """Seed of initial weights, dropout and sample order."""
 
+    @model_validator(mode="after")
+    def _one_warm_up(self) -> "RunSpec":
+        if self.schedule == "ramp_decay" and self.warmup_epochs:
+            raise ValueError("schedule ramp_decay has a ramp of its own; set warmup_epochs: 0")
+        return self
+
     @property
     def global_batch_size(self) -> int:
         """Samples per optimizer step: per worker x workers x accumulate."""

@@ -84,6 +84,8 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
     for key in study.fixed:
         if key in ("workload", "dataset", "objective"):
             raise UserError(f"{source}: 'fixed.{key}': stands at the top level, not under fixed.")
+        if key == "seed":
+            raise UserError(f"{source}: 'fixed.seed': is the search's seed; write search.seed.")
     validate(RunSpec, study.fixed, f"{source}: fixed")
     return study, parse_space(study.space, study.fixed, source)
 
@@ -91,13 +93,24 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
 def apply_settings_to_study(content: dict[str, Any], settings: list[str]) -> dict[str, Any]:
     """Apply `--set`: top-level study keys as they are, run-spec keys by fixing them.
 
-    `--set optimizer=lamb` takes `optimizer` out of the space and fixes it.
+    `--set optimizer=lamb` takes `optimizer` out of the space and fixes it;
+    `--set space.optimizer=[lamb, lars]` takes it out of what is fixed.
     """
     for setting in settings:
         key = setting.partition("=")[0].strip()
-        is_run_key = key in RunSpec.model_fields and key not in StudySpec.model_fields
-        content = apply_settings(content, [f"fixed.{setting.strip()}" if is_run_key else setting])
-        if is_run_key:
-            space = content.get("space", {})
-            content["space"] = {name: item for name, item in space.items() if name != key}
+        if key == "seed":
+            setting = f"search.{setting.strip()}"
+        elif key in RunSpec.model_fields and key not in StudySpec.model_fields:
+            content = _without(content, "space", key)
+            setting = f"fixed.{setting.strip()}"
+        elif key.startswith("space."):
+            content = _without(content, "fixed", key.removeprefix("space."))
+        content = apply_settings(content, [setting])
     return content
+
+
+def _without(content: dict[str, Any], part: str, key: str) -> dict[str, Any]:
+    entries = content.get(part)
+    if not isinstance(entries, dict):
+        return content
+    return content | {part: {name: item for name, item in entries.items() if name != key}}

@@ -78,16 +78,18 @@ def load(folder: str | Path) -> StudyResults:
     folder = Path(folder)
     runs: dict[str, dict[str, Any]] = {}
     curves: dict[str, list[dict[str, Any]]] = {}
+    pending: dict[str, list[dict[str, Any]]] = {}
     for record in read_records(folder):
         name = record["trial"]
         if record["kind"] == "run":
             runs.pop(name, None)  # the later record stands at its own place
             runs[name] = record
+            curves[name] = pending.pop(name, [])
         elif record["index"] == 0:
-            curves[name] = [record]
+            pending[name] = [record]
         else:
-            curves.setdefault(name, []).append(record)
-    points = [point for name in runs for point in curves.get(name, [])]
+            pending.setdefault(name, []).append(record)
+    points = [point for name in runs for point in curves[name]]
     return StudyResults(
         folder=folder,
         study=read_mapping(folder / STUDY_FILE),

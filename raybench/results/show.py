@@ -10,7 +10,7 @@ from raybench.results.tables import (
     to_rich,
     top,
 )
-from raybench.results.verdict import Verdict, confirmed, judge
+from raybench.results.verdict import TIME, Verdict, confirmed, judge
 
 
 def show(console: Console, results: StudyResults) -> None:
@@ -51,6 +51,13 @@ def verdict_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
         reached = "nothing was measured" if best != best else f"the best was {100 * best:.1f} %"
         return [f"No run reached the target of {_target(results)}: {reached}."]
     by_trial = results.trials.set_index("trial").to_dict("index")
+    if results.study["study"]["objective"]["kind"] != TIME:
+        row = by_trial[verdict.fastest]
+        return [
+            f"Most accurate: {row['config']} (trial {verdict.fastest}) with "
+            f"{100 * row['best_accuracy']:.1f} % within {row['train_s']:.2f} s of training; "
+            "unconfirmed: one search trial."
+        ]
     lines = []
     winners = [("Fastest", verdict.fastest), ("Cheapest", verdict.cheapest)]
     if verdict.fastest == verdict.cheapest:

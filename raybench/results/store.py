@@ -68,7 +68,7 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     path = folder / RECORDS_FILE
     if not path.is_file():
         raise UserError(f"{folder}: holds no {RECORDS_FILE}, so it is not a results folder.")
-    lines = path.read_text().split("\n")
+    lines = path.read_text(errors="replace").split("\n")
     records = []
     for number, line in enumerate(lines, start=1):
         if not line:
@@ -83,13 +83,21 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
 
 
 def _mend_last_line(path: Path) -> None:
-    """Cut a torn last line off, so that the next record starts on a line of its own."""
+    """Let the next record start on a line of its own: end a whole last line, cut a torn one."""
     if not path.is_file():
         return
     content = path.read_bytes()
-    if content and not content.endswith(b"\n"):
-        with path.open("r+b") as file:
-            file.truncate(content.rfind(b"\n") + 1)
+    if not content or content.endswith(b"\n"):
+        return
+    start = content.rfind(b"\n") + 1
+    with path.open("r+b") as file:
+        try:
+            json.loads(content[start:])
+        except ValueError:  # torn, in the middle of a character perhaps
+            file.truncate(start)
+        else:
+            file.seek(0, os.SEEK_END)
+            file.write(b"\n")
 
 
 def _plain(value: Any) -> Any:

@@ -8,6 +8,7 @@ import pandas as pd
 from raybench.results.load import StudyResults
 from raybench.results.tables import ranked
 
+TIME = "time_to_accuracy"
 TIE = 0.05
 """Configurations whose medians are this close are not told apart."""
 
@@ -34,7 +35,8 @@ def confirmed(results: StudyResults) -> pd.DataFrame:
     measured), test_accuracy.
     """
     trials = results.trials
-    runs = trials[trials["phase"] == "confirm"].copy()
+    # A run that was cut off says nothing: it had no chance to reach the target.
+    runs = trials[(trials["phase"] == "confirm") & (trials["state"] != "stopped")].copy()
     runs["source"] = [name.partition("-")[0] for name in runs["trial"]]
     rows = []
     for source, group in runs.groupby("source", sort=False):
@@ -61,9 +63,16 @@ def confirmed(results: StudyResults) -> pd.DataFrame:
 
 
 def judge(results: StudyResults) -> Verdict | None:
-    """Name the winners; None if no run reached the target."""
-    table = confirmed(results)
-    table = table[table["median_s"] < float("inf")]
+    """Name the winners; None if no run reached the target.
+
+    With objective accuracy_at_budget both are the most accurate run.
+    """
+    if results.target is None or results.study["study"]["objective"]["kind"] != TIME:
+        runs = ranked(results.trials)
+        best = None if runs.empty else str(runs.iloc[0]["trial"])
+        return None if best is None else Verdict(best, best, False, (best,))
+    everything = confirmed(results)
+    table = everything[everything["median_s"] < float("inf")]
     if len(table):
         fastest = table.iloc[0]
         near = (table["median_s"] <= fastest["median_s"] * (1 + TIE)) | (
@@ -72,7 +81,8 @@ def judge(results: StudyResults) -> Verdict | None:
         cheapest = table.sort_values(["worker_seconds", "num_workers"], kind="stable").iloc[0]
         return Verdict(fastest["trial"], cheapest["trial"], True, tuple(table["trial"][near]))
     runs = ranked(results.trials)
-    runs = runs[runs["time_to_target_s"].notna()]
+    # What was confirmed by now was refuted.
+    runs = runs[runs["time_to_target_s"].notna() & ~runs["trial"].isin(everything["trial"])]
     if runs.empty:
         return None
     cost = (runs["num_workers"] * runs["time_to_target_s"]).sort_values(kind="stable")
@@ -90,6 +100,11 @@ def spec_comment(results: StudyResults, trial: str, verdict: Verdict, what: str)
             f"confirmed: target after {found['median_s']:.3f} s (median of {found['runs']} new "
             f"seeds, {found['low_s']:.3f} to {found['high_s']:.3f}), reached by "
             f"{found['hits']} of {found['runs']}, test accuracy {found['test_accuracy']:.4f}"
+        )
+    elif row["time_to_target_s"] != row["time_to_target_s"]:
+        lines.append(
+            f"unconfirmed: accuracy {row['best_accuracy']:.4f} after {row['train_s']:.3f} s in "
+            "one search trial"
         )
     else:
         lines.append(

@@ -5,6 +5,7 @@ truncated accuracy. Here a stopped trial is PRUNED with its score so far, a run 
 or into NaN is told with the worst score, and the journal file is the truth on resume.
 """
 
+import itertools
 import warnings
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,8 @@ class StudySearcher(Searcher):
 
     def _draw(self) -> tuple[optuna.Trial, dict[str, Any]]:
         """Ask until the configuration is new; TPE repeats itself in discrete spaces."""
-        tried = [_key(trial.params) for trial in real_trials(self.optuna_study)]
+        earlier = real_trials(self.optuna_study)
+        tried = {_key(trial.params) for trial in earlier}
         for attempt in range(REDRAWS):
             trial = self.optuna_study.ask()
             values = propose(trial, self._space, self._spec.fixed)
@@ -106,7 +108,10 @@ class StudySearcher(Searcher):
                 break
             trial.set_user_attr(NOT_RUN, "duplicate")
             self.optuna_study.tell(trial, state=TrialState.FAIL)
-        trial.set_user_attr("trial", f"{len(tried):04d}")
+        # The lowest free name: a trial that was interrupted comes back under its own.
+        names = {earlier_trial.user_attrs.get("trial") for earlier_trial in earlier}
+        name = next(name for number in itertools.count() if (name := f"{number:04d}") not in names)
+        trial.set_user_attr("trial", name)
         return trial, values
 
 

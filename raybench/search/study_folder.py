@@ -1,5 +1,6 @@
 """A study's folder: where it lies, and whether an earlier session may be continued there."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ MAY_CHANGE = (
 
 def shipped_space(name: str) -> Path | None:
     """Return the path of a shipped search space, None if there is none of that name."""
+    if not re.fullmatch(r"[\w-]{1,60}", name):
+        return None
     package = Path(raybench.__file__).parent
     for folder in (package / "search_spaces", package.parent / "search_spaces"):
         if (folder / f"{name}.yaml").is_file():
@@ -33,7 +36,14 @@ def choose_folder(wanted: Path, study: StudySpec, *, fresh: bool) -> Path:
 
     An earlier study that differs raises UserError with the difference.
     """
+    try:
+        wanted.exists()
+    except OSError as error:
+        raise UserError(f"--out: is no usable folder ({error.strerror}).") from None
     if fresh:
+        wanted = wanted.resolve()
+        if not wanted.name:
+            raise UserError(f"--out {wanted}: has nothing beside it; name another folder.")
         number, folder = 2, wanted
         while folder.exists():
             folder = wanted.with_name(f"{wanted.name}-{number}")

@@ -42,7 +42,7 @@ def main() -> None:
     shards = [slice(0, middle), slice(middle, None)] if spec.num_workers == 2 else [slice(0, None)]
     totals = trainer.evaluate("validation", shards[rank])
     sums = np.sum(world.gather([loss, totals.loss, totals.correct, float(totals.samples)]), axis=0)
-    np.savez(out, sums=sums, steps=len(chunk), *weights_of(trainer, spec.framework))
+    np.savez(out, *weights_of(trainer, spec.framework), sums=sums, steps=len(chunk))
     world.gather([0.0])
 
 

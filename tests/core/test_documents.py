@@ -78,7 +78,6 @@ def test_a_syntax_error_names_file_and_line_in_one_line(text, line):
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="ValueError of PyYAML's constructors")
 @pytest.mark.parametrize("text", ["2020-13-45", "!!int few", "!!float few"])
 def test_values_that_yaml_itself_cannot_build_are_the_users_mistake(text):
     try:
@@ -88,7 +87,6 @@ def test_values_that_yaml_itself_cannot_build_are_the_users_mistake(text):
     pytest.fail("accepted")
 
 
-@pytest.mark.xfail(strict=True, reason="str(ReaderError) has two lines; one sentence is promised")
 def test_a_control_character_is_refused_in_one_line():
     with pytest.raises(UserError) as refusal:
         parse_yaml("a: \x07", "space.yaml")
@@ -107,7 +105,7 @@ def test_a_file_must_hold_keys(tmp_path, text, found):
 
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path):
-    with pytest.raises(UserError, match="nowhere.yaml: cannot be read .No such file"):
+    with pytest.raises(UserError, match=r"nowhere\.yaml: cannot be read .No such file"):
         read_mapping(tmp_path / "nowhere.yaml")
     with pytest.raises(UserError, match=r"cannot be read .Is a directory"):
         read_mapping(tmp_path)
@@ -143,7 +141,6 @@ def test_yaml_keeps_the_order_and_reads_back():
     assert list(parse_yaml(to_yaml(content), "text")) == ["b", "a", "c"]
 
 
-@pytest.mark.xfail(strict=True, reason="to_yaml does not know the loader's floats: no quotes")
 def test_text_that_looks_like_a_float_is_written_in_quotes():
     assert parse_yaml(to_yaml({"workload": "1e4"}), "text") == {"workload": "1e4"}
 

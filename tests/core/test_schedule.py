@@ -103,9 +103,18 @@ def test_epochs_of_the_ramp_begin_exactly_where_the_samples_say(samples_per_epoc
         assert rates(epoch * samples_per_epoch) == pytest.approx(rate, rel=1e-9)
 
 
+def warmup(kind: str) -> float:
+    return 0.0 if kind == "ramp_decay" else 1.0  # it has a ramp of its own
+
+
+def test_ramp_decay_refuses_a_second_warm_up():
+    with pytest.raises(ValueError, match="a ramp of its own; set warmup_epochs: 0"):
+        schedule(schedule="ramp_decay", warmup_epochs=1.0)
+
+
 @pytest.mark.parametrize("kind", ["constant", "cosine", "ramp_decay"])
 def test_a_schedule_depends_on_samples_alone(kind):
-    changes = {"schedule": kind, "warmup_epochs": 1.0, "epochs": 8.0}
+    changes = {"schedule": kind, "warmup_epochs": warmup(kind), "epochs": 8.0}
     one, other = schedule(**changes), schedule(**changes)
     points = [samples * 37.0 for samples in range(200)]
     forward = [one(point) for point in points]
@@ -116,8 +125,8 @@ def test_a_schedule_depends_on_samples_alone(kind):
 @pytest.mark.parametrize("kind", ["constant", "cosine", "ramp_decay"])
 def test_the_same_epochs_give_the_same_rates_whatever_the_workers(kind):
     # Strong scaling: without a scaling rule the workers must not move the schedule.
-    one = schedule(schedule=kind, batch_size_per_worker=40, warmup_epochs=1.0)
-    four = schedule(schedule=kind, num_workers=4, warmup_epochs=1.0)
+    one = schedule(schedule=kind, batch_size_per_worker=40, warmup_epochs=warmup(kind))
+    four = schedule(schedule=kind, num_workers=4, warmup_epochs=warmup(kind))
     for samples in range(0, 3 * EPOCH, 40):
         assert one(samples) == four(samples)
 
@@ -125,7 +134,7 @@ def test_the_same_epochs_give_the_same_rates_whatever_the_workers(kind):
 @pytest.mark.parametrize("kind", ["constant", "cosine", "ramp_decay"])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_rates_are_positive_numbers_all_through_the_run(kind, workers):
-    rates = schedule(schedule=kind, num_workers=workers, epochs=12.0, warmup_epochs=0.5)
+    rates = schedule(schedule=kind, num_workers=workers, epochs=12.0, warmup_epochs=warmup(kind))
     for samples in range(0, 12 * EPOCH, 10 * workers):
         assert isinstance(rates(samples), float)
         assert 0.0 < rates(samples) < 1.0

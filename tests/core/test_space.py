@@ -94,8 +94,8 @@ def test_number_of_configurations(space, number):
         ({"num_workers": [0, 1]}, "greater than 0"),
         ({"learning_rate": {"low": 0.1, "high": 0.1}}, "the range is empty"),
         ({"learning_rate": {"low": 0.2, "high": 0.1}}, "low 0.2 is not below high 0.1"),
-        ({"learning_rate": {"low": float("nan"), "high": 0.1}}, "the range is empty"),
-        ({"learning_rate": {"low": 0.1, "high": float("inf")}}, "finite"),
+        ({"learning_rate": {"low": float("nan"), "high": 0.1}}, "must be numbers"),
+        ({"learning_rate": {"low": 0.1, "high": float("inf")}}, "must be numbers"),
         ({"learning_rate": {"low": -0.1, "high": 0.1}}, "greater than 0"),
         ({"weight_decay": {"low": 0, "high": 0.1, "log": True}}, "low above 0"),
         ({"learning_rate": {"low": "a", "high": 0.1}}, "must be numbers .found 'a'"),
@@ -104,7 +104,7 @@ def test_number_of_configurations(space, number):
         ({"learning_rate": {"low": 0.1, "high": 0.2, "lgo": True}}, "a range is written"),
         ({"learning_rate": {"low": 0.1, "high": 0.2, "log": 1}}, "true or false"),
         ({"num_workers": {"low": 5, "high": 7, "log2": True}}, "no power of two"),
-        ({"num_workers": {"low": 1.0, "high": 8.0}}, "num_workers"),
+        ({"num_workers": {"low": 1.5, "high": 8.0}}, "must be whole numbers"),
         ({"seed": [0, 1]}, "cannot be searched; allowed are framework"),
         ({"workload": ["mnist_small"]}, "cannot be searched"),
         ({"dataset": [{}]}, "cannot be searched"),
@@ -159,19 +159,16 @@ def test_bad_cases_are_refused(space, message):
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.xfail(strict=True, reason="int(inf) in _parse_range: OverflowError, no UserError")
 def test_an_endless_range_of_powers_is_the_users_mistake():
     with pytest.raises(UserError, match="batch_size_per_worker"):
         parse({"batch_size_per_worker": {"low": 1, "high": float("inf"), "log2": True}})
 
 
-@pytest.mark.xfail(strict=True, reason="whole bounds make the range whole, whatever the key")
 @pytest.mark.parametrize(("key", "low", "high"), [("learning_rate", 1, 10), ("weight_decay", 0, 1)])
 def test_whole_bounds_of_a_real_number_do_not_make_it_whole(key, low, high):
     assert not parse({key: {"low": low, "high": high}}, {})[key].is_integer
 
 
-@pytest.mark.xfail(strict=True, reason="a range inside Cases is checked at its bounds only")
 def test_cases_cannot_depend_on_a_range_inside_cases():
     # At 3 workers no case of accumulate holds: `choose` raises StopIteration in the search.
     with pytest.raises(UserError, match="num_workers"):

@@ -136,7 +136,6 @@ def test_no_study_key_hides_a_run_key():
     assert set(StudySpec.model_fields) & set(RunSpec.model_fields) == common
 
 
-@pytest.mark.xfail(strict=True, reason="fixed.seed is accepted, then overwritten by search.seed")
 def test_a_fixed_seed_is_used_or_refused():
     try:
         study, _ = load_study(DIGITS, ["seed=5"])
@@ -145,7 +144,6 @@ def test_a_fixed_seed_is_used_or_refused():
     assert study.run_spec({"optimizer": "adam"}).seed == 5
 
 
-@pytest.mark.xfail(strict=True, raises=AttributeError, reason="space is not a mapping: crashes")
 @pytest.mark.parametrize("space", [None, ["torch"]])
 def test_set_on_a_broken_space_is_refused(space):
     with pytest.raises(UserError, match="'space'"):

@@ -43,6 +43,11 @@ def run(lease: Lease) -> dict[str, float]:
     return ledger | {"samples": evaluation.samples}
 
 
+def advance_for_ever(lease: Lease) -> None:
+    while True:
+        lease.advance()
+
+
 def test_ten_seconds_in_the_queue_do_not_count_as_training(session: Session) -> None:
     alone = run(Lease(session.hub, "alone", SPEC))
     holder = Lease(session.hub, "holder", SPEC.model_copy(update={"num_workers": 2}))
@@ -79,8 +84,7 @@ def test_a_killed_worker_ends_its_own_run_and_the_group_is_replaced(
     pids = next(g["pids"] for g in groups if g["trial"] == f"victim{num_workers}")
     os.kill(pids[-1], signal.SIGKILL)
     with pytest.raises(RunFailed) as caught:
-        while True:
-            lease.advance()
+        advance_for_ever(lease)
     assert caught.value.failure == "worker_lost"
     lease.close()
     after = run(Lease(session.hub, f"next{num_workers}", spec))

@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("tensorflow")
     work = tmp_path_factory.mktemp("search")
     printed = run("tune", SPACE, cwd=work)
-    assert "Fastest: " in printed
+    assert "Fastest" in printed
     assert "confirmed by 2 of 2 new seeds" in printed
     assert "Ray" not in printed  # none of Ray's chatter
     return work / "results" / "small"
@@ -55,7 +55,8 @@ def test_every_combination_was_tried(trials: pd.DataFrame) -> None:
     search = trials[trials["phase"] == "search"]
     combinations = set(zip(search["framework"], search["num_workers"], strict=True))
     assert combinations == {(f, n) for f in ("torch", "tensorflow") for n in (1, 2)}
-    assert list(trials["phase"]).count("confirm") == 2
+    # The fastest is confirmed twice, and the cheapest too where it is another one.
+    assert list(trials["phase"]).count("confirm") in (2, 4)
     assert set(search["state"]) == {"complete"}
 
 
@@ -102,7 +103,7 @@ def test_curves_belong_to_the_trials(folder: Path, trials: pd.DataFrame) -> None
 
 def test_records_hold_the_whole_spec(folder: Path) -> None:
     runs = [line for line in read_records(folder) if line["kind"] == "run"]
-    assert len(runs) == 6
+    assert len(runs) in (6, 8)
     for line in runs:
         validate(RunSpec, line["spec"], "record")
     assert {line["spec"]["seed"] for line in runs} == {0, 1000, 1001}

@@ -1,3 +1,6 @@
+import contextlib
+from pathlib import Path
+
 import pytest
 
 from raybench.core.documents import to_yaml
@@ -79,15 +82,10 @@ def test_fresh_starts_beside_it(begun):
     assert choose_folder(begun.with_name("free"), study(), fresh=True) == begun.with_name("free")
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="Path('.').with_name raises ValueError")
 def test_fresh_in_the_present_folder(begun, monkeypatch):
     monkeypatch.chdir(begun)
-    from pathlib import Path
-
-    try:
+    with contextlib.suppress(UserError):  # saying so would do as well
         assert choose_folder(Path(), study(), fresh=True) != Path()
-    except UserError:
-        pass  # saying so would do as well
 
 
 def test_a_file_in_the_way_is_refused(tmp_path):
@@ -96,7 +94,6 @@ def test_a_file_in_the_way_is_refused(tmp_path):
         choose_folder(tmp_path / "file", study(), fresh=False)
 
 
-@pytest.mark.xfail(strict=True, raises=OSError, reason="Path.is_file raises ENAMETOOLONG")
 def test_a_name_that_is_too_long_is_refused(tmp_path):
     with pytest.raises(UserError, match="--out"):
         choose_folder(tmp_path / ("x" * 300), study(), fresh=False)

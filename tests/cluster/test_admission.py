@@ -1,0 +1,247 @@
+import heapq
+import random
+
+import pytest
+
+from raybench.cluster.admission import Admission, Shape
+
+WIDTHS = (1, 2, 4, 8)
+FRAMEWORKS = ("torch", "tensorflow")
+
+
+def shape(num_workers, framework="torch", **resources):
+    return Shape(framework, num_workers, **resources)
+
+
+def run(admission, trial, given):
+    """Submit a trial that must be granted at once."""
+    admission.submit(trial, given)
+    (grant,) = admission.admit()
+    assert grant.trial == trial
+    return grant
+
+
+class Simulation:
+    """Trials of random shapes and durations on one cluster; checks itself after every event."""
+
+    def __init__(self, seed, *, gpus_per_worker):
+        draw = self.draw = random.Random(seed)
+        cpus = draw.choice([8, 9, 12, 16, 64])
+        self.admission = Admission(
+            cpus=cpus,
+            gpus=draw.choice([8, 11, 16]) if gpus_per_worker else 0,
+            max_workers=draw.choice([4, 8, 12, 10**9]),
+            idle_holds_cpus=draw.random() < 0.5,
+        )
+        self.gpus_per_worker = gpus_per_worker
+        self.order, self.events, self.cancelled, self.grants = [], [], [], []
+        self.running, self.alive = {}, {}
+
+    def run(self, num_trials):
+        for number in range(num_trials):
+            asked = self.draw.uniform(0, 200)
+            heapq.heappush(self.events, (asked, number, "submit"))
+            if self.draw.random() < 0.05:  # has no patience
+                heapq.heappush(self.events, (asked + 20, number, "cancel"))
+        while self.events:
+            now, number, what = heapq.heappop(self.events)
+            if what == "submit":
+                self.submit(number)
+            elif what == "cancel" and number in self.order:
+                self.admission.cancel(str(number))
+                self.order.remove(number)
+                self.cancelled.append(number)
+            elif what == "crash":
+                self.admission.remove(self.running[number].group)
+                del self.alive[self.running.pop(number).group]
+            elif what == "end":
+                assert self.admission.release(str(number)) == self.running.pop(number).group
+            for grant in self.admission.admit():
+                self.take(now, grant)
+            self.check()
+        return self
+
+    def submit(self, number):
+        given = Shape(
+            self.draw.choice(FRAMEWORKS), self.draw.choice(WIDTHS), 1, self.gpus_per_worker
+        )
+        self.admission.submit(str(number), given)
+        self.order.append(number)
+
+    def take(self, now, grant):
+        assert int(grant.trial) == self.order.pop(0), "first come, first served"
+        running = {one.group for one in self.running.values()}
+        for group in grant.evict:
+            assert group not in running, "a group at work was closed"
+            del self.alive[group]
+        assert grant.is_new == (grant.group not in self.alive)
+        if grant.is_new:
+            self.alive[grant.group] = grant.shape
+        assert self.alive[grant.group] == grant.shape
+        assert grant.group not in running, "two trials in one group"
+        self.running[int(grant.trial)] = grant
+        what = "crash" if self.draw.random() < 0.03 else "end"
+        heapq.heappush(self.events, (now + self.draw.expovariate(0.1), int(grant.trial), what))
+        self.grants.append(grant)
+
+    def check(self):
+        busy = [grant.shape for grant in self.running.values()]
+        assert set(self.admission.busy()) == {str(number) for number in self.running}
+        assert set(self.admission.groups) == set(self.alive)
+        assert sum(one.cpus for one in busy) <= self.admission.cpus
+        held = self.alive.values()
+        assert sum(one.gpus for one in held) <= self.admission.gpus, "idle groups hold GPUs"
+        if self.admission.idle_holds_cpus:
+            assert sum(one.cpus for one in held) <= self.admission.cpus
+        assert sum(one.num_workers for one in held) <= max(self.admission.max_workers, *WIDTHS)
+        if not busy:
+            assert not self.admission.waiting, "an empty cluster lets the head of the queue wait"
+
+
+@pytest.mark.parametrize("gpus_per_worker", [0, 1])
+@pytest.mark.parametrize("seed", range(20))
+def test_thousands_of_trials_never_overbook_and_all_finish(seed, gpus_per_worker):
+    simulation = Simulation(seed, gpus_per_worker=gpus_per_worker).run(250)
+    finished = [int(grant.trial) for grant in simulation.grants]
+    assert sorted(finished + simulation.cancelled) == list(range(250))
+    assert simulation.admission.busy() == simulation.admission.waiting == []
+
+
+def test_the_simulation_reuses_and_evicts():
+    runs = [Simulation(seed, gpus_per_worker=1).run(250) for seed in range(5)]
+    grants = [grant for simulation in runs for grant in simulation.grants]
+    assert sum(not grant.is_new for grant in grants) > 50
+    assert sum(bool(grant.evict) for grant in grants) > 100
+
+
+def test_a_wide_trial_is_never_overtaken():
+    admission = Admission(cpus=8)
+    run(admission, "a", shape(4))
+    admission.submit("wide", shape(8))
+    admission.submit("narrow", shape(1))
+    assert admission.admit() == [], "the narrow one has room, but is behind the wide one"
+    admission.release("a")
+    assert [grant.trial for grant in admission.admit()] == ["wide"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [shape(2, "tensorflow"), shape(1), shape(2, cpus_per_worker=2), shape(2, gpus_per_worker=1)],
+)
+def test_a_group_of_another_shape_is_not(other):
+    admission = Admission(cpus=8, gpus=8)
+    first = run(admission, "a", shape(2))
+    admission.release("a")
+    second = run(admission, "b", other)
+    assert second.is_new
+    assert second.group != first.group
+
+
+def test_the_group_used_last_is_reused_first():
+    admission = Admission(cpus=8)
+    run(admission, "a", shape(2))
+    last = run(admission, "b", shape(2))
+    admission.release("a")
+    admission.release("b")
+    assert run(admission, "c", shape(2)).group == last.group
+
+
+@pytest.mark.parametrize(
+    ("limits", "resources"),
+    [
+        ({"idle_holds_cpus": True, "cpus": 4}, {}),
+        ({"cpus": 64, "max_workers": 4}, {}),
+        ({"cpus": 64, "gpus": 4}, {"gpus_per_worker": 1}),
+    ],
+    ids=["idle_holds_cpus", "max_workers", "gpus"],
+)
+def test_the_least_recently_used_idle_group_closes(limits, resources):
+    admission = Admission(**limits)
+    old = run(admission, "old", shape(2, **resources))
+    new = run(admission, "new", shape(2, **resources))
+    admission.release("new")
+    admission.release("old")
+    grant = run(admission, "x", shape(1, "tensorflow", **resources))
+    assert grant.evict == (new.group,)
+    assert old.group in admission.groups
+
+
+def test_sleeping_groups_of_one_node_need_not_close():
+    admission = Admission(cpus=2, idle_holds_cpus=False)
+    run(admission, "a", shape(2))
+    admission.release("a")
+    assert run(admission, "b", shape(2, "tensorflow")).evict == ()
+    admission.submit("c", shape(2))
+    assert admission.admit() == [], "its group is idle, but the cores are taken"
+    admission.release("b")
+    (grant,) = admission.admit()
+    assert not grant.is_new
+
+
+def test_nothing_closes_for_a_trial_that_cannot_run_yet():
+    admission = Admission(cpus=4, idle_holds_cpus=True)
+    run(admission, "a", shape(2))
+    idle = run(admission, "b", shape(1))
+    admission.release("b")
+    admission.submit("wide", shape(4))
+    assert admission.admit() == []
+    assert idle.group in admission.groups
+
+
+def test_only_what_helps_is_closed():
+    admission = Admission(cpus=8, gpus=2)
+    plain = run(admission, "plain", shape(1))
+    gpu = run(admission, "gpu", shape(2, gpus_per_worker=1))
+    admission.release("plain")
+    admission.release("gpu")
+    grant = run(admission, "x", shape(2, "tensorflow", gpus_per_worker=1))
+    assert grant.evict == (gpu.group,)
+    assert plain.group in admission.groups
+
+
+def test_a_group_wider_than_max_workers_runs_alone():
+    admission = Admission(cpus=8, max_workers=2)
+    run(admission, "a", shape(1))
+    admission.submit("wide", shape(8))
+    assert admission.admit() == []
+    admission.release("a")
+    (grant,) = admission.admit()
+    assert len(grant.evict) == 1
+    assert list(admission.groups) == [grant.group]
+
+
+def test_a_cancelled_trial_leaves_the_queue_and_lets_others_through():
+    admission = Admission(cpus=2)
+    run(admission, "a", shape(1))
+    admission.submit("wide", shape(2))
+    admission.submit("next", shape(1))
+    admission.cancel("wide")
+    assert [grant.trial for grant in admission.admit()] == ["next"]
+    admission.cancel("a")
+    assert set(admission.busy()) == {"a", "next"}, "cancel is for waiting trials"
+
+
+def test_release_of_an_unknown_or_waiting_trial_is_nothing():
+    admission = Admission(cpus=1)
+    run(admission, "a", shape(1))
+    admission.submit("b", shape(1))
+    assert admission.release("nobody") is None
+    assert admission.release("b") is None
+    assert admission.busy() == ["a"]
+
+
+def test_a_crashed_group_gives_its_place_away_and_is_not_reused():
+    admission = Admission(cpus=1)
+    crashed = run(admission, "a", shape(1))
+    admission.remove(crashed.group)
+    assert run(admission, "b", shape(1)).group != crashed.group
+
+
+@pytest.mark.parametrize(
+    ("resources", "most"), [({}, 8), ({"cpus_per_worker": 2}, 4), ({"gpus_per_worker": 1}, 2)]
+)
+def test_what_can_never_fit_is_not_accepted(resources, most):
+    admission = Admission(cpus=8, gpus=2)
+    assert admission.fits(shape(most, **resources))
+    with pytest.raises(AssertionError, match="can never fit"):
+        admission.submit("a", shape(most + 1, **resources))

@@ -1,0 +1,18 @@
+import json
+from pathlib import Path
+
+from raybench.core.schema import study_schema
+from raybench.core.spec import RunSpec
+
+SPACES = Path(__file__).parents[2] / "search_spaces"
+
+
+def test_the_published_schema_is_the_present_one() -> None:
+    published = json.loads((SPACES / "schema.json").read_text())
+    assert published == study_schema(), "run: python -m raybench.core.schema"
+
+
+def test_every_searchable_key_is_described() -> None:
+    space = study_schema()["properties"]["space"]["properties"]
+    assert set(space) == set(RunSpec.model_fields) - {"workload", "dataset", "objective", "seed"}
+    assert all(entry["description"] for entry in space.values())

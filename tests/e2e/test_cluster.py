@@ -1,0 +1,118 @@
+"""The README's cluster commands, against a head started on this machine, with a token."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import raybench
+from tests.test_readme import CLUSTER_COMMANDS
+
+pytestmark = pytest.mark.ray
+ROOT = Path(__file__).parents[2]
+RAY = Path(sys.executable).with_name("ray")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, str]]]:
+    """A running head: its dashboard address, and the environment of its clients."""
+    pytest.importorskip("torch")
+    home = tmp_path_factory.mktemp("home")
+    # Ray's sockets need a short path.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_ADDRESS")}
+    environment |= {"HOME": str(home), "RAY_AUTH_MODE": "token"}
+    subprocess.run(
+        [RAY, "get-auth-token", "--generate"],
+        env=environment,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    port, dashboard = free_port(), free_port()
+    words = shlex.split(CLUSTER_COMMANDS[0])
+    assert words == ["ray", "start", "--head"]
+    process = subprocess.Popen(
+        [
+            RAY,
+            *words[1:],
+            "--block",
+            f"--port={port}",
+            f"--dashboard-port={dashboard}",
+            "--num-cpus=2",
+            "--node-ip-address=127.0.0.1",
+            "--include-dashboard=true",
+        ],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        _wait_for(f"http://127.0.0.1:{dashboard}/api/version", home)
+        yield f"http://127.0.0.1:{dashboard}", environment
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+def _wait_for(url: str, home: Path) -> None:
+    token = (home / ".ray" / "auth_token").read_text().strip()
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    deadline = time.monotonic() + 90
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=5) as reply:
+                json.load(reply)
+                return
+        except (urllib.error.URLError, OSError, ValueError):
+            assert time.monotonic() < deadline, "the head did not start"
+            time.sleep(0.5)
+
+
+def test_job_submit(head: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+    address, environment = head
+    line = CLUSTER_COMMANDS[1].replace("http://HEAD:8265", address)
+    line = line.replace("~/results/digits", str(tmp_path / "digits"))
+    line = line.replace("--workers 1,2,4,8", "--workers 1,2").replace("--gpus-per-worker 1", "")
+    # A short search: two trials of one framework.
+    line += " --trials 2 --set space.framework=[torch] --set confirm.top=0 --target 0.5"
+    words = shlex.split(line)
+    words[words.index("python")] = sys.executable
+    done = subprocess.run(
+        [RAY, *words[1:]], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"Job '.*' succeeded", done.stdout)
+    trials = raybench.load(tmp_path / "digits").trials
+    assert len(trials) == 2
+    assert set(trials["state"]) <= {"complete", "stopped"}
+
+
+def test_without_the_token_it_is_refused(head: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+    address, environment = head
+    stranger = environment | {"HOME": str(tmp_path)}
+    done = subprocess.run(
+        [RAY, "job", "list", "--address", address],
+        env=stranger,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode != 0

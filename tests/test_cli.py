@@ -1,0 +1,205 @@
+"""Wrong input on the command line: one sentence, exit code 2, before Ray starts."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raybench import cli, tune
+from raybench.core.errors import UserError
+
+GOOD = """\
+objective: {target: 0.9}
+space:
+  framework: [torch, tensorflow]
+  num_workers: [1, 2]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """Ray must not start, and nothing may be written beside the repository's files."""
+
+    def refuse(*arguments, **options):
+        raise AssertionError("Ray was about to start")
+
+    import ray
+
+    monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.chdir(tmp_path)
+
+
+def refusal(capsys, *arguments):
+    """Run tune; return the one line it must print."""
+    assert tune.main(list(map(str, arguments))) == cli.WRONG_INPUT == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    (line,) = captured.err.splitlines()
+    assert line.startswith("raybench: ")
+    assert line.endswith(".") or line.endswith("?")
+    return line
+
+
+def space_file(text=GOOD):
+    Path("space.yaml").write_text(text)
+    return "space.yaml"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD + "serach: {trials: 3}\n", "unknown key 'serach'; did you mean 'search'?"),
+        (GOOD + "search: {trails: 3}\n", "unknown key 'search.trails'; did you mean 'trials'?"),
+        (GOOD + "search: {trials: many}\n", "'search.trials'"),
+        (GOOD + "  learning_rate: {low: 0.1, high: 0.01}\n", "the range is empty"),
+        (GOOD + "  optimizer: []\n", "the list is empty"),
+        (GOOD + "  batch_size: [32]\n", "'space.batch_size': cannot be searched"),
+        (GOOD + "workload: minst_small\n", "did you mean 'mnist_small'?"),
+        (GOOD + "workload: nowhere_to_be:Found\n", "'nowhere_to_be' cannot be imported"),
+        (GOOD.replace("0.9", "1.5"), "'objective.target'"),
+        (GOOD.replace("0.9", "95"), "'objective.target'"),
+        (GOOD.replace("0.9", "0.05"), "not above chance"),
+        (GOOD.replace("torch,", "pytorch,"), "'framework'"),
+        (GOOD.replace("{target: 0.9}", "{kind: accuracy_per_second}"), "40 % in 10 s would beat"),
+        (GOOD.replace("[1, 2]", "[1, 2"), "line 5: not valid YAML"),
+        ("- a\n", "must hold 'key: value' lines, found a list"),
+        ("", "found nothing"),
+        (GOOD + "dataset: {name: digits, limit: 100000}\n", "dataset.limit 100000"),
+        (GOOD + "dataset: {name: digits, validation_size: 5000}\n", "validation_size 5000"),
+    ],
+)
+def test_a_mistake_in_the_file(capsys, text, message):
+    line = refusal(capsys, space_file(text))
+    assert message in line
+    assert "Traceback" not in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.yaml"], "nowhere.yaml: cannot be read (No such file or directory)"),
+        (["."], "cannot be read (Is a directory)"),
+        (["--set", "optimizer"], "write it as key=value"),
+        (["--set", "optimizer=adamw"], "'optimizer'"),
+        (["--set", "optmizer=adam"], "unknown key 'optmizer'"),
+        (["--set", "search.trials=[1"], "not valid YAML"),
+        (["--set", "search.trials.x=1"], "'trials' holds no keys of its own"),
+        (["--set", "space.framework=[torhc]"], "'framework'"),
+        (["--set", "objective.kind=accuracy_per_second"], "accuracy_at_budget"),
+        (["--set", "space.num_workers=[0]"], "'num_workers'"),
+        (["--target", "1.01"], "'objective.target'"),
+        (["--trials", "0"], "'search.trials'"),
+        (["--time-budget", "-5"], "'search.time_budget_s'"),
+        (["--seed", "-1"], "'search.seed'"),
+        (["--workers", "1,two"], "'num_workers'"),
+        (["--workers", ""], "the list is empty"),
+        (["--gpus-per-worker", "4"], "'gpus_per_worker'"),
+        (["--concurrency", "0"], "'search.concurrency'"),
+        (["--workload", "mnist_smal"], "did you mean 'mnist_small'?"),
+    ],
+)
+def test_a_mistake_on_the_command_line(capsys, arguments, message):
+    assert message in refusal(capsys, *arguments)
+
+
+def test_missing_data_say_what_to_provide(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYBENCH_DATA", str(tmp_path))
+    # A split of its own, because datasets that another test has loaded are kept.
+    changed = space_file(GOOD + "dataset: {name: mnist, split_seed: 987654}\n")
+    line = refusal(capsys, changed)
+    assert f"RAYBENCH_DATA={tmp_path} holds no MNIST" in line
+    assert "mnist.npz" in line
+
+
+def test_a_folder_that_cannot_be_written(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    for below in ("file/results", "file/a/b"):
+        line = refusal(capsys, space_file(), "--out", tmp_path / below)
+        assert "cannot be written" in line
+    assert "is a file" in refusal(capsys, space_file(), "--out", tmp_path / "file")
+
+
+def test_a_framework_that_is_not_installed(capsys, monkeypatch):
+    installed = importlib.util.find_spec
+
+    def without_tensorflow(name, *arguments):
+        return None if name == "tensorflow" else installed(name, *arguments)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without_tensorflow)
+    line = refusal(capsys, space_file())
+    assert "framework tensorflow is not installed; run: pip install 'raybench[tensorflow]'" in line
+
+
+def test_nothing_is_left_behind_by_wrong_input(capsys, tmp_path):
+    refusal(capsys, "--set", "optimizer=adamw")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [[], ["digits"], ["--target", "0.5", "--workers", "1,2,4"]])
+def test_a_dry_run_prints_the_plan_and_starts_nothing(capsys, tmp_path, arguments):
+    assert tune.main([*arguments, "--dry-run"]) == cli.DONE == 0
+    printed = capsys.readouterr().out
+    for word in ("learning_rate", "optimizer=lars", "24 trials", "9 confirming", "results/digits"):
+        assert word in printed
+    assert list(tmp_path.iterdir()) == [], "a dry run writes nothing"
+
+
+def test_the_overview_names_every_command(capsys):
+    for arguments in ([], ["--help"], ["-h"]):
+        assert cli.main(arguments) == 0
+        printed = capsys.readouterr().out
+        for command in ("tune", "train", "report"):
+            assert command in printed
+
+
+@pytest.mark.parametrize("command", ["tunes", "", "--tune", "cli"])
+def test_an_unknown_command(capsys, command):
+    assert cli.main([command]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"raybench: unknown command '{command}'")
+    assert "tune" in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize("command", sorted(cli.COMMANDS))
+def test_every_command_of_the_overview_exists(capsys, command):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        cli.main([command, "--help"])
+    assert f"usage: raybench {command}" in capsys.readouterr().out
+
+
+def test_the_overview_passes_arguments_on(capsys):
+    assert cli.main(["tune", "nowhere.yaml"]) == 2
+    assert "nowhere.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(UserError("is wrong."), 2), (KeyboardInterrupt(), 130)]
+)
+def test_exit_codes(capsys, error, code):
+    def fail():
+        raise error
+
+    assert cli.run_command(fail) == code
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert cli.run_command(lambda: 0) == 0
+
+
+def test_a_bug_of_ours_is_not_taken_for_the_users_mistake():
+    with pytest.raises(ZeroDivisionError, match="division"):
+        cli.run_command(lambda: 1 // 0)
+
+
+def test_the_module_is_a_command_too():
+    result = subprocess.run(
+        [sys.executable, "-m", "raybench.tune", "nowhere.yaml"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("raybench: nowhere.yaml: cannot be read")
+    assert len(result.stderr.splitlines()) == 1

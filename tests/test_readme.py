@@ -1,0 +1,93 @@
+"""Every command of the README is run: here without training, where a dry run is offered, and
+in tests/e2e for real (the search, best.yaml, the user's own model, the cluster job)."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
+COMMANDS = [
+    line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines() if line.strip()
+]
+PYTHON_COMMANDS = [line for line in COMMANDS if " -m raybench." in line and "ray job" not in line]
+MAKE_COMMANDS = [line for line in COMMANDS if line.startswith("make ")]
+CLUSTER_COMMANDS = [line for line in COMMANDS if line.startswith("ray ")]
+
+
+def block(kind: str, containing: str) -> str:
+    """The README's code block of a kind that contains some text."""
+    return next(text for k, text in BLOCKS if k == kind and containing in text)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder as a reader of the README has it: the default search was run, my_model exists."""
+    shutil.copytree(ROOT / "tests/fixtures/digits_study", tmp_path / "results/digits")
+    (tmp_path / "my_model.py").write_text(block("python", "class MyModel"))
+    return tmp_path
+
+
+def test_no_command_is_left_out() -> None:
+    assert sorted(COMMANDS) == sorted(PYTHON_COMMANDS + MAKE_COMMANDS + CLUSTER_COMMANDS)
+    assert [*MAKE_COMMANDS] == ["make tune", "make test"]
+
+
+@pytest.mark.parametrize("line", PYTHON_COMMANDS)
+def test_command(line: str, folder: Path) -> None:
+    words = shlex.split(line)
+    while "=" in words[0]:  # RAYBENCH_DATA=... before the command
+        words.pop(0)
+    assert words[0] == ".venv/bin/python"
+    if "mnist" in words:
+        pytest.skip("tests/data reads MNIST; a dry run would need the files here")
+    if "raybench.report" in words:
+        words = [word.replace("results/digits", str(folder / "results/digits")) for word in words]
+    elif "--dry-run" not in words:
+        words.append("--dry-run")
+    if "results/digits/best.yaml" in words:
+        subprocess.run(
+            [sys.executable, "-m", "raybench.report", "results/digits"], cwd=folder, check=True
+        )
+    done = subprocess.run(
+        [sys.executable, *words[1:]], cwd=folder, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("line", MAKE_COMMANDS)
+def test_make_target_exists(line: str) -> None:
+    done = subprocess.run(
+        [*shlex.split(line), "--dry-run"], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "-m raybench.tune" in done.stdout or "-m pytest" in done.stdout
+
+
+def test_python_example_reads_a_study(folder: Path) -> None:
+    code = block("python", "raybench.load(")
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_space_shown_is_the_default_one() -> None:
+    import yaml
+
+    shown = yaml.safe_load(block("yaml", "learning_rate"))
+    assert shown == yaml.safe_load((ROOT / "search_spaces/digits.yaml").read_text())
+
+
+def test_files_and_links_exist() -> None:
+    for target in re.findall(r"\]\((?!http)([^)]+)\)", README):
+        assert (ROOT / target).exists(), target
+    for name in re.findall(r"`((?:raybench|search_spaces|notebooks|tests)/[\w./]+)`", README):
+        assert (ROOT / name).exists(), name
