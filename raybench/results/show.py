@@ -1,5 +1,6 @@
 """Prints a study's verdict and tables."""
 
+import pandas as pd
 from rich.console import Console
 
 from raybench.results.load import StudyResults
@@ -7,6 +8,7 @@ from raybench.results.tables import (
     best_per_framework,
     failures,
     ledger_totals,
+    narrow,
     to_rich,
     top,
 )
@@ -22,26 +24,33 @@ def show(console: Console, results: StudyResults) -> None:
     broken = failures(trials)
     if len(broken):
         console.print(to_rich(broken, "Failed runs"), "")
-    console.print(to_rich(top(trials), "Best ten of the search"), "")
-    console.print(to_rich(best_per_framework(trials), "Best of each framework"), "")
+    best = narrow(top(trials), trials)
+    console.print(to_rich(best, "Best ten of the search, one run each"))
+    console.print("configuration: framework, workers x batch per worker, optimizer, rate\n")
+    each = narrow(best_per_framework(trials), trials)
+    console.print(to_rich(each, "Best of each framework, one run each"), "")
     console.print(to_rich(ledger_totals(trials), "Where the seconds went (all runs)"), "")
     table = confirmed(results)
     if len(table):
-        shown = table.drop(columns=["num_workers"]).rename(columns=_CONFIRMED_TITLES)
-        console.print(to_rich(shown, "Confirmed with new seeds, one run at a time"), "")
+        console.print(to_rich(_readable(table), "Confirmed: new seeds, one run at a time"), "")
     for line in verdict_lines(results, judge(results)):
         console.print(line, highlight=False, soft_wrap=True)
     console.print(f"results: {results.folder}", highlight=False, soft_wrap=True)
 
 
-_CONFIRMED_TITLES = {
-    "median_s": "median s",
-    "low_s": "fastest s",
-    "high_s": "slowest s",
-    "worker_seconds": "worker s",
-    "search_s": "in search s",
-    "test_accuracy": "test accuracy",
-}
+def _readable(table: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "trial": table["trial"],
+            "configuration": table["config"].str.replace("tensorflow", "tf"),
+            "reached": [f"{r.hits} of {r.runs}" for r in table.itertuples()],
+            "median s": table["median_s"],
+            "range s": [f"{r.low_s:.2f} - {r.high_s:.2f}" for r in table.itertuples()],
+            "worker s": table["worker_seconds"],
+            "in search s": table["search_s"],
+            "test accuracy": table["test_accuracy"],
+        }
+    )
 
 
 def verdict_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:

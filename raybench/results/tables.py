@@ -9,9 +9,10 @@ SECONDS = "{:.2f}"
 FORMATS = {
     "best accuracy": "{:.1%}",
     "samples/s": "{:,.0f}",
+    "samples /s": "{:,.0f}",
     "learning rate": "{:.3g}",
     "share": "{:.0%}",
-    "hit rate": "{}",
+    "test accuracy": "{:.1%}",
 }
 
 
@@ -54,12 +55,23 @@ def failures(trials: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["failure", "runs", "for example"])
 
 
+def narrow(frame: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of runs for 80 columns: one configuration column instead of five."""
+    label = trials.set_index("trial")["config"].str.replace("tensorflow", "tf")
+    kept = ("target after s", "worker s", "best accuracy", "samples /s", "end to end s")
+    frame = frame.rename(columns={"samples/s": "samples /s"})
+    head = pd.DataFrame({"trial": frame["trial"], "configuration": frame["trial"].map(label)})
+    return pd.concat([head, frame["global batch"], frame[list(kept)]], axis=1)
+
+
 def to_rich(frame: pd.DataFrame, title: str) -> Table:
     """Render a DataFrame for the terminal; numbers right, missing values as a dash."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table = Table(title=title, title_justify="left", title_style="bold", box=None)
+    table.padding, table.pad_edge = (0, 1, 0, 0), False
     for name in frame.columns:
         is_text = not pd.api.types.is_numeric_dtype(frame[name])
-        table.add_column(str(name), justify="left" if is_text else "right")
+        title_lines = "\n".join(str(name).rsplit(" ", 1))
+        table.add_column(title_lines, justify="left" if is_text else "right", no_wrap=is_text)
     for row in frame.itertuples(index=False):
         table.add_row(*(_cell(str(n), v) for n, v in zip(frame.columns, row, strict=True)))
     return table

@@ -51,7 +51,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         """Print a line above the screen."""
-        self._console.print(text, highlight=False, markup=False)
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, phase: str, num_runs: int) -> None:
         """Start counting another phase's runs."""

@@ -50,7 +50,7 @@ def weights_of(trainer: object, framework: str) -> list[np.ndarray]:
     model = trainer._model  # type: ignore[attr-defined]
     if framework == "torch":
         return [value.detach().numpy() for value in model.parameters()]
-    return [np.array(variable) for variable in model.trainable_variables]
+    return [variable.value.numpy() for variable in model.trainable_variables]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 from optim_reference import (
@@ -145,6 +147,32 @@ def test_zero_gradients_leave_the_weights(name, path):
         optimizer.step()
     for p, w in zip(params, initial_weights(), strict=True):
         np.testing.assert_array_equal(p.detach(), w)
+
+
+@pytest.mark.parametrize(("name", "path"), NAMES_AND_PATHS)
+def test_a_diverged_tensor_stays_alone(name, path):
+    params = parameters()
+    optimizer = build(name, params, path=path, weight_decay=0.05)
+    reference = Reference(name, initial_weights(), weight_decay=0.05)
+    for _, grads in zip(range(7), gradients(), strict=False):
+        expected = reference.step(grads, 1e-2)
+        for p, grad in zip(params, grads, strict=True):
+            p.grad = torch.tensor(grad)
+        params[0].grad[0, 0] = torch.nan
+        optimizer.step()
+    assert params[0].isnan().any()
+    for p, e in list(zip(params, expected, strict=True))[1:]:
+        np.testing.assert_allclose(p.detach(), e, **TOLERANCE)
+
+
+def test_copies_work_on():
+    params = parameters()
+    optimizer = build("lamb", params)
+    run(optimizer, params, "lamb", last=13)
+    copied_params, copied = copy.deepcopy((params, optimizer))
+    run(copied, copied_params, "lamb", first=13)
+    run(optimizer, params, "lamb", first=13)
+    assert all(torch.equal(p, q) for p, q in zip(params, copied_params, strict=True))
 
 
 @pytest.mark.parametrize(("name", "path"), NAMES_AND_PATHS)

@@ -83,7 +83,7 @@ class Trainer:
     def warm_up(self, step: Step) -> None:
         """Run training and evaluation code on noise, then restore every state."""
         variables = self._model.variables + self._optimizer.variables
-        saved = [np.array(variable) for variable in variables]
+        saved = [tf.convert_to_tensor(variable.value).numpy() for variable in variables]
         num_rows = max(int(step.indices.max()) + 1, EVALUATION_BATCH)
         real = self._parts
         self._parts = {name: _noise_like(real[name], num_rows) for name in real}

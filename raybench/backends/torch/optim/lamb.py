@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raybench.backends.torch.optim.kernels import Bucket, Path, buckets, fused_adamw
+from raybench.backends.torch.optim.kernels import Bucket, Path, buckets, dense_norm, fused_adamw
 
 
 class Lamb(torch.optim.Optimizer):
@@ -51,6 +52,11 @@ class Lamb(torch.optim.Optimizer):
             "step": 0,
         }
         super().__init__(params, defaults)
+        self._scratch = torch.empty(0)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._scratch = torch.empty(0)  # a copied or unpickled optimizer comes without it
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -62,20 +68,29 @@ class Lamb(torch.optim.Optimizer):
         for group in self.param_groups:
             group["step"] += 1
             for bucket in buckets(self, group, ("exp_avg", "exp_avg_sq"), cuda_path="foreach"):
-                _UPDATES[bucket.path](
-                    bucket,
-                    step=group["step"],
-                    lr=group["lr"],
-                    beta1=group["beta1"],
-                    beta2=group["beta2"],
-                    epsilon=group["epsilon"],
-                    weight_decay=0.0 if bucket.excluded else group["weight_decay"],
-                )
+                settings = {
+                    name: group[name] for name in ("step", "lr", "beta1", "beta2", "epsilon")
+                }
+                settings["weight_decay"] = 0.0 if bucket.excluded else group["weight_decay"]
+                if bucket.path == "fused":
+                    _update_fused(bucket, self._scratch_for(bucket), **settings)
+                elif bucket.path == "foreach":
+                    _update_foreach(bucket, **settings)
+                else:
+                    _update_plain(bucket, **settings)
         return loss
+
+    def _scratch_for(self, bucket: Bucket) -> Tensor:
+        """Memory for the largest tensor, kept: new pages at every step would cost a tenth of it."""
+        largest = max(param.numel() for param in bucket.params)
+        if self._scratch.numel() < largest and not bucket.excluded:
+            self._scratch = bucket.params[0].new_zeros(largest)
+        return self._scratch
 
 
 def _update_fused(
     bucket: Bucket,
+    scratch: Tensor,
     *,
     step: int,
     lr: float,
@@ -84,27 +99,25 @@ def _update_fused(
     epsilon: float,
     weight_decay: float,
 ) -> None:
-    def adam(params: list[Tensor], grads: list[Tensor], *states: list[Tensor], lr: float) -> None:
-        fused_adamw(
-            params, grads, *states, step=step, lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon
-        )
-
+    adamw = functools.partial(fused_adamw, step=step, beta1=beta1, beta2=beta2, epsilon=epsilon)
     if bucket.excluded:
-        adam(bucket.params, bucket.grads, *bucket.states, lr=lr)
+        adamw(bucket.params, bucket.grads, *bucket.states, lr=lr)
         return
-    # One scratch for all tensors, so that it stays in cache. The kernel subtracts Adam's direction
-    # from it, at rate 1: started at -wd w, it ends as -u.
-    scratch = bucket.params[0].new_empty(max(param.numel() for param in bucket.params))
     for param, grad, exp_avg, exp_avg_sq in zip(
         bucket.params, bucket.grads, *bucket.states, strict=True
     ):
-        minus_u = scratch.as_strided(param.shape, param.stride())
-        torch.mul(param, -weight_decay, out=minus_u)
-        adam([minus_u], [grad], [exp_avg], [exp_avg_sq], lr=1.0)
-        weight_norm = torch.linalg.vector_norm(param).item()
-        update_norm = torch.linalg.vector_norm(minus_u).item()
+        # AdamW's kernel at rate -1 and decay -1 is s <- 0 s + direction: one pass updates the
+        # moments and leaves the direction in the scratch, whatever was there. The scratch serves
+        # all tensors, so that it stays in cache.
+        update = scratch.as_strided(param.shape, param.stride())
+        adamw([update], [grad], [exp_avg], [exp_avg_sq], lr=-1.0, weight_decay=-1.0)
+        if weight_decay:
+            update.add_(param, alpha=weight_decay)
+        weight_norm, update_norm = dense_norm(param), dense_norm(update)
         ratio = weight_norm / update_norm if weight_norm * update_norm else 1.0
-        param.add_(minus_u, alpha=lr * ratio)
+        param.sub_(update, alpha=lr * ratio)
+        if not math.isfinite(update_norm):
+            scratch.zero_()  # 0 s would carry the nan into the next tensor
 
 
 def _update_foreach(
@@ -164,10 +177,3 @@ def _update_plain(
 def _trust_ratio(weight_norm: Tensor, update_norm: Tensor) -> Tensor:
     ratio = weight_norm / update_norm
     return torch.where((weight_norm > 0) & (update_norm > 0), ratio, 1.0)
-
-
-_UPDATES: dict[Path, Callable[..., None]] = {
-    "fused": _update_fused,
-    "foreach": _update_foreach,
-    "plain": _update_plain,
-}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raybench.backends.torch.optim.kernels import Bucket, Path, buckets, fused_sgd
+from raybench.backends.torch.optim.kernels import Bucket, Path, buckets, dense_norm, fused_sgd
 
 
 class Lars(torch.optim.Optimizer):
@@ -76,8 +76,8 @@ def _update_fused(
         fused_sgd(bucket.params, bucket.grads, buffers, lr=lr, momentum=momentum)
         return
     for param, grad, buffer in zip(bucket.params, bucket.grads, buffers, strict=True):
-        weight_norm = torch.linalg.vector_norm(param).item()
-        denominator = torch.linalg.vector_norm(grad).item() + weight_decay * weight_norm
+        weight_norm = dense_norm(param)
+        denominator = dense_norm(grad) + weight_decay * weight_norm
         ratio = trust_coefficient * weight_norm / denominator if weight_norm * denominator else 1.0
         # 1 - dampening is the one factor the kernel puts on gradient and weight decay alike;
         # without momentum it has no such factor, and the rate takes its place.

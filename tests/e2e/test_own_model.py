@@ -1,0 +1,44 @@
+"""The README's class of a user's own model, searched for real; and a refused request."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import raybench
+from tests.test_readme import block
+
+from .commands import ENVIRONMENT, command
+from .commands import raybench as run
+
+pytestmark = pytest.mark.ray
+
+
+def test_search_with_the_model_of_the_readme(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "my_model.py").write_text(block("python", "class MyModel"))
+    printed = run(
+        *("tune", "--workload", "my_model:MyModel", "--set", "space.framework=[torch]"),
+        *("--set", "num_workers=1", "--trials", "3", "--target", "0.5", "--set", "confirm.top=0"),
+        cwd=tmp_path,
+    )
+    assert "unconfirmed" in printed
+    trials = raybench.load(tmp_path / "results" / "digits").trials
+    assert len(trials) == 3
+    assert set(trials["num_parameters"]) == {784 * 128 + 128 + 128 * 10 + 10}
+    assert set(trials["workload"]) == {"my_model:MyModel"}
+
+
+def test_more_workers_than_the_machine_has(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command("tune", "--workers", "1,999"),
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("raybench: num_workers: 999 workers of 1 CPU each do not fit")
+    assert done.stderr.count("\n") == 1
