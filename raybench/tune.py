@@ -113,7 +113,7 @@ def _run(
 ) -> bool:
     """Run what is left of the study; return whether it was interrupted."""
     from raybench.cluster.session import Session
-    from raybench.search.check import check_room, default_concurrency
+    from raybench.search.check import check_room, default_concurrency, first_groups
     from raybench.search.confirm import confirm
     from raybench.search.control import Control
     from raybench.search.run import prepare_environment, search
@@ -127,6 +127,7 @@ def _run(
         concurrency = study.search.concurrency or default_concurrency(
             study, space, session.capacity
         )
+        session.hub.prepare.remote(first_groups(study, space, session.capacity))
         _write_study(store, study, session.capacity.nodes, concurrency)
         searcher = StudySearcher(study, space, store.folder, control)
         num_done = searcher.num_finished

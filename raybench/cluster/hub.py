@@ -5,11 +5,13 @@ the last reply and waits for the next command, so a command costs one round trip
 """
 
 import asyncio
+import contextlib
 import time
 from typing import Any
 
 from raybench.cluster.admission import Admission, Grant, Shape
 from raybench.cluster.group import Group
+from raybench.cluster.launch import trainer_class
 from raybench.cluster.messages import Close, Command, Lent, Reply, RunFailed, Start
 
 
@@ -28,6 +30,19 @@ class Hub:
     def attach(self, handle: Any) -> None:
         """Take this actor's own handle, which the workers need."""
         self._options = self._options | {"hub": handle}
+
+    async def prepare(self, shapes: list[Shape]) -> None:
+        """Import the trainers and start groups of `shapes` ahead of the trials that will ask."""
+        loop = asyncio.get_running_loop()
+        for framework in sorted({shape.framework for shape in shapes}):
+            await loop.run_in_executor(None, trainer_class, framework)
+        await asyncio.gather(*(self._warm(number, shape) for number, shape in enumerate(shapes)))
+
+    async def _warm(self, number: int, shape: Shape) -> None:
+        name = f"prepare-{number}"
+        with contextlib.suppress(RunFailed):  # the first trial that asks will learn why
+            await self.acquire(name, shape)
+        await self.release(name)
 
     async def acquire(self, trial: str, shape: Shape) -> Lent:
         """Wait for workers of `shape` and return them; RunFailed if they do not start."""

@@ -7,6 +7,9 @@ from raybench.cluster.worker import serve
 
 NOMINAL_CPU = 0.001
 """Reserved per worker where the hub itself shares out one node's cores."""
+UNUSED_CALLBACKS = ("DatasetsCallback", "PlacementGroupCleanerCallback")
+"""Ray Data shards (our data is in memory), and a watchdog over the controller's placement group
+(which ends with the hub, its owner's owner)."""
 
 
 def build_trainer(number: int, shape: Shape, options: dict[str, Any]) -> Any:
@@ -38,10 +41,29 @@ def build_trainer(number: int, shape: Shape, options: dict[str, Any]) -> Any:
             failure_config=ray.train.FailureConfig(max_failures=0),
         ),
     }
-    if shape.framework == "torch":
+    return lean(trainer_class(shape.framework)(serve, **arguments))
+
+
+def trainer_class(framework: str) -> Any:
+    """Import TorchTrainer or TensorflowTrainer; takes seconds the first time."""
+    if framework == "torch":
         from ray.train.torch import TorchTrainer
 
-        return TorchTrainer(serve, **arguments)
+        return TorchTrainer
     from ray.train.tensorflow import TensorflowTrainer
 
-    return TensorflowTrainer(serve, **arguments)
+    return TensorflowTrainer
+
+
+def lean(trainer: Any) -> Any:
+    """Leave out what Train starts and a worker group of ours does not use.
+
+    Each of these callbacks starts an actor, about two seconds of a core. A Ray that builds
+    its callbacks otherwise starts them as before.
+    """
+    create = getattr(trainer, "_create_default_callbacks", None)
+    if create is not None:
+        trainer._create_default_callbacks = lambda: [
+            callback for callback in create() if type(callback).__name__ not in UNUSED_CALLBACKS
+        ]
+    return trainer

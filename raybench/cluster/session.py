@@ -23,6 +23,12 @@ WORKER_ENVIRONMENT = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
     "RAY_TRAIN_V2_ENABLED": "1",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_TRAIN_ENABLE_STATE_ACTOR_RECONCILIATION": "0",
+    "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
+    "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TF_USE_LEGACY_KERAS": "0",
     "KERAS_BACKEND": "tensorflow",
@@ -76,6 +82,8 @@ class Session:
     def __init__(self, *, address: str | None = None, log_level: str = "ERROR") -> None:
         self.scratch = Path(tempfile.mkdtemp(prefix="raybench-"))
         self._started = False
+        address = address or os.environ.get("RAY_ADDRESS")
+        self._is_local = address is None
         _connect(address, log_level)
         self._started = True
         self.capacity = _capacity()
@@ -97,10 +105,12 @@ class Session:
         if not self._started:
             return
         self._started = False
-        try:
-            ray.get(self.hub.shutdown.remote(), timeout=60)
-        except (ray.exceptions.RayError, TimeoutError):
-            logging.getLogger(__name__).warning("the worker groups were ended with the session")
+        if not self._is_local:
+            # A Ray of our own ends with all its processes; elsewhere others may need the room.
+            try:
+                ray.get(self.hub.shutdown.remote(), timeout=60)
+            except (ray.exceptions.RayError, TimeoutError):
+                logging.getLogger(__name__).warning("worker groups were ended with the session")
         ray.shutdown()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
@@ -128,19 +138,19 @@ def start_hub(capacity: Capacity, *, scratch: str) -> Any:
 def _connect(address: str | None, log_level: str) -> None:
     # Ray's own processes read these too, so they are set before it starts.
     os.environ.update(WORKER_ENVIRONMENT)
-    inside_cluster = address or os.environ.get("RAY_ADDRESS")
     try:
         ray.init(
-            address=inside_cluster or "local",
-            include_dashboard=None if inside_cluster else False,
+            address=address or "local",
+            include_dashboard=None if address else False,
             log_to_driver=False,
             logging_level=log_level,
             configure_logging=True,
-            runtime_env={"env_vars": WORKER_ENVIRONMENT},
+            # A local Ray inherits this process's environment, and its prestarted workers serve.
+            runtime_env={"env_vars": WORKER_ENVIRONMENT} if address else None,
         )
     except ConnectionError as error:
         raise UserError(
-            f"--address {inside_cluster}: no Ray cluster answers there "
+            f"--address {address}: no Ray cluster answers there "
             f"({str(error).splitlines()[0]}); start one with: ray start --head."
         ) from None
 

@@ -57,6 +57,19 @@ def check_room(study: StudySpec, space: Space, capacity: Capacity) -> None:
         capacity.refuse_infeasible(shape)
 
 
+def first_groups(study: StudySpec, space: Space, capacity: Capacity) -> list[Shape]:
+    """Return groups worth starting while the search itself starts: the smallest of each
+    framework, as many as fit beside each other."""
+    chosen: list[Shape] = []
+    for shape in sorted(shapes(study, space), key=lambda shape: (shape.gpus, shape.cpus)):
+        cpus = sum(other.cpus for other in chosen) + shape.cpus
+        gpus = sum(other.gpus for other in chosen) + shape.gpus
+        is_new = shape.framework not in {other.framework for other in chosen}
+        if is_new and cpus <= capacity.cpus and gpus <= capacity.gpus:
+            chosen.append(shape)
+    return chosen
+
+
 def default_concurrency(study: StudySpec, space: Space, capacity: Capacity) -> int:
     """Return how many of the smallest trials the cluster holds at once."""
     smallest = min(shapes(study, space), key=lambda shape: (shape.gpus, shape.cpus))

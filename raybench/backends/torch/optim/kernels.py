@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -27,10 +27,10 @@ Path = Literal["fused", "foreach", "plain"]
 
 
 def fused_adamw(
-    params: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    exp_avgs: Sequence[Tensor],
-    exp_avg_sqs: Sequence[Tensor],
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
     *,
     step: int,
     lr: float,
@@ -42,10 +42,10 @@ def fused_adamw(
     """w <- (1 - lr wd) w - lr m_hat / (sqrt(v_hat) + epsilon), moments updated in the same pass."""
     step_tensor = torch.full((), float(step), device=params[0].device)
     torch._fused_adamw_(
-        list(params),
-        list(grads),
-        list(exp_avgs),
-        list(exp_avg_sqs),
+        params,
+        grads,
+        exp_avgs,
+        exp_avg_sqs,
         [],
         [step_tensor] * len(params),
         lr=lr,
@@ -59,9 +59,9 @@ def fused_adamw(
 
 
 def fused_sgd(
-    params: Sequence[Tensor],
-    grads: Sequence[Tensor],
-    buffers: Sequence[Tensor],
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor],
     *,
     lr: float,
     momentum: float,
@@ -74,9 +74,9 @@ def fused_sgd(
     it writes the scaled gradient back into `p.grad`.
     """
     torch._fused_sgd_(
-        list(params),
-        list(grads),
-        list(buffers) if momentum else [],
+        params,
+        grads,
+        buffers if momentum else [],
         weight_decay=weight_decay,
         momentum=momentum,
         lr=lr,
@@ -158,7 +158,7 @@ def buckets(
         if not state:
             for name in state_names:
                 state[name] = torch.zeros_like(param)
-        tensors = [param.grad, *(state[name] for name in state_names)]
+        tensors = [param.grad, *[state[name] for name in state_names]]
         path = group["path"] or _best_path(param, tensors, cuda_path)
         excluded = group["exclude_1d"] and param.ndim <= 1
         key = (param.device, param.dtype, path, excluded)
@@ -166,19 +166,22 @@ def buckets(
             found[key] = Bucket(path, excluded, states=tuple([] for _ in state_names))
         bucket = found[key]
         bucket.params.append(param)
-        bucket.grads.append(param.grad)
-        for tensor_list, name in zip(bucket.states, state_names, strict=True):
-            tensor_list.append(state[name])
+        for tensor_list, tensor in zip((bucket.grads, *bucket.states), tensors, strict=True):
+            tensor_list.append(tensor)
     return found.values()
 
 
 def _best_path(param: Tensor, tensors: list[Tensor], cuda_path: Path) -> Path:
     device_type = param.device.type
-    if any(t.dtype != torch.float32 for t in (param, *tensors)):
+    if param.dtype != torch.float32 or device_type not in ("cpu", "cuda"):
         return "plain"
+    strides = param.stride()
+    same_layout = True
+    for tensor in tensors:
+        if tensor.dtype != torch.float32:
+            return "plain"
+        same_layout = same_layout and tensor.stride() == strides
     if device_type == "cuda" and cuda_path == "foreach":
         return "foreach"
     # The fused kernels walk raw memory: a gradient in another layout would be paired wrongly.
-    same_layout = all(t.stride() == param.stride() for t in tensors)
-    supported = device_type in ("cpu", "cuda") and fused_kernels_work(device_type)
-    return "fused" if same_layout and supported else "plain"
+    return "fused" if same_layout and fused_kernels_work(device_type) else "plain"
