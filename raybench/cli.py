@@ -12,7 +12,7 @@ from raybench.core.errors import UserError
 COMMANDS = {
     "tune": "search for the configuration that reaches the target soonest",
     "train": "train one run spec",
-    "report": "rebuild the tables of a results folder",
+    "report": "rebuild tables and pictures of a results folder",
 }
 DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 

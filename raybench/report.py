@@ -1,4 +1,4 @@
-"""`python -m raybench.report DIR`: rebuild the tables of a results folder and print them."""
+"""`python -m raybench.report DIR`: rebuild tables and pictures of a results folder, print them."""
 
 import argparse
 import sys
@@ -10,6 +10,7 @@ from rich.console import Console
 from raybench import cli
 from raybench.results.export import export
 from raybench.results.load import load
+from raybench.results.plots import curves_figure, ledger_figure, pareto_figure
 from raybench.results.show import show
 from raybench.results.store import Store
 
@@ -28,10 +29,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def report(folder: Path) -> int:
-    """Write the derived files anew from the records, and print the tables."""
+    """Write the derived files anew from the records, draw, and print the tables."""
     results = load(folder)
     store = Store(folder)
     export(results, store)
+    for name, figure in (
+        ("curves", curves_figure(results)),
+        ("pareto", pareto_figure(results)),
+        ("ledger", ledger_figure(results)),
+    ):
+        figure.savefig(folder / f"{name}.png", dpi=100)
     store.close()
     show(Console(file=sys.stdout), results)
     return cli.DONE
