@@ -119,6 +119,7 @@ def _run(
     from raybench.search.run import prepare_environment, search
     from raybench.search.screen import Screen
     from raybench.search.searcher import StudySearcher
+    from raybench.search.sentinel import run_sentinel
 
     prepare_environment()
     control = Control(study.search.time_budget_s)
@@ -145,7 +146,9 @@ def _run(
                 keep_groups=options.isolation == "none",
                 concurrency=concurrency,
             )
-            candidates, already = _to_confirm(load(store.folder), study)
+            results = load(store.folder)
+            run_sentinel(results, session=session, store=store, control=control)
+            candidates, already = _to_confirm(results, study)
             if candidates and not control.over:
                 screen.begin("confirm", len(candidates) * study.confirm.repeats)
                 confirm(

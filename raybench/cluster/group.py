@@ -23,6 +23,7 @@ from raybench.cluster.messages import (
 START_TIMEOUT_S = 180.0
 SETTLE_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 20.0
+LIFE_SIGN_TIMEOUT_S = 5.0
 
 
 class Group:
@@ -140,10 +141,30 @@ class Group:
         )
         ended.cancel()
         if self._answered in done:
-            return self._answered.result()
+            try:
+                return self._answered.result()
+            except RunFailed as failure:
+                # In a collective the survivors of a lost worker raise errors of their own,
+                # and say so before Ray has noticed the loss.
+                if await asyncio.to_thread(self._has_lost_a_worker):
+                    raise RunFailed("worker_lost", "a worker process has died") from failure
+                raise
         if done:
             raise RunFailed("worker_lost", self._end_message)
         raise RunFailed("timeout", f"the workers {problem} within {timeout_s:.0f} s")
+
+    def _has_lost_a_worker(self) -> bool:
+        """Ask every worker's actor for a sign of life."""
+        if self.shape.num_workers == 1:
+            return False  # it has just answered
+        signs = [member.actor.__ray_ready__.remote() for member in self._members.values()]
+        try:
+            ray.get(signs, timeout=LIFE_SIGN_TIMEOUT_S)
+        except ray.exceptions.GetTimeoutError:
+            return False
+        except ray.exceptions.RayError:
+            return True
+        return False
 
     def _fit(self) -> None:
         message = "the worker group has ended"

@@ -76,7 +76,7 @@ def _diagonals(axes: Axes, points: pd.DataFrame, search: pd.DataFrame) -> None:
     """Draw the line of each worker count, and on the top axis its hit rate."""
     counts = sorted(set(search["num_workers"]))
     low, high = 0.6 * points["low_s"].min(), 1.6 * points["time_to_target_s"].max()
-    axes.set(ylim=(low, high), xlim=(low * counts[0] * 0.45, high * counts[-1] * 1.4))
+    axes.set(ylim=(low, high), xlim=(low * counts[0] * 0.16, high * counts[-1] * 1.4))
     for count in counts:
         axes.plot([count * low, count * high], [low, high], color="#DDDDDD", linewidth=1, zorder=0)
     parts.plain_ticks(axes, "x")

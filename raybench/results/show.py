@@ -9,6 +9,7 @@ from raybench.results.tables import (
     failures,
     ledger_totals,
     narrow,
+    slow_down,
     to_rich,
     top,
 )
@@ -33,6 +34,15 @@ def show(console: Console, results: StudyResults) -> None:
     table = confirmed(results)
     if len(table):
         console.print(to_rich(_readable(table), "Confirmed: new seeds, one run at a time"), "")
+    disturbed = slow_down(trials)
+    if disturbed is not None:
+        sentinel = trials.set_index("trial")["config"]["sentinel-alone"]
+        console.print(
+            f"Concurrent trials: {sentinel} took {100 * disturbed:.0f} % longer per sample beside "
+            "another trial than alone (one run each); confirmed times are of runs alone.\n",
+            highlight=False,
+            soft_wrap=True,
+        )
     for line in verdict_lines(results, judge(results)):
         console.print(line, highlight=False, soft_wrap=True)
     console.print(f"results: {results.folder}", highlight=False, soft_wrap=True)

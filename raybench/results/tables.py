@@ -45,6 +45,19 @@ def ledger_totals(trials: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def slow_down(trials: pd.DataFrame) -> float | None:
+    """Return how much slower the sentinel trained beside another trial, as a fraction.
+
+    None where it was not run (no two trials ran at the same time) or did not finish.
+    """
+    speeds = trials.set_index("trial")["samples_per_s"]
+    names = ("sentinel-alone", "sentinel-beside")
+    if not all(name in speeds and speeds[name] > 0 for name in names):
+        return None
+    alone, beside = (float(speeds[name]) for name in names)
+    return alone / beside - 1.0
+
+
 def failures(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the failed runs by cause, with one message of each."""
     failed = trials[trials["state"] == "failed"]

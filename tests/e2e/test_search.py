@@ -33,7 +33,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trials(folder: Path) -> pd.DataFrame:
-    return raybench.load(folder).trials
+    """All runs but the sentinel's, which have no target and no curve."""
+    everything = raybench.load(folder).trials
+    return everything[everything["phase"] != "reference"]
+
+
+def test_sentinel_runs_where_trials_ran_beside_each_other(
+    folder: Path, trials: pd.DataFrame
+) -> None:
+    everything = raybench.load(folder).trials
+    names = list(everything["trial"][everything["phase"] == "reference"])
+    ran_together = bool((trials["concurrent"] > 0).any())
+    assert names == (["sentinel-alone", "sentinel-beside"] if ran_together else [])
+    if ran_together:
+        beside = everything.set_index("trial").loc[names]
+        assert list(beside["concurrent"]) == [0, 1]
+        assert (beside["train_s"] > 0.9).all()
 
 
 def test_files(folder: Path) -> None:
@@ -62,6 +77,7 @@ def test_every_combination_was_tried(trials: pd.DataFrame) -> None:
 
 def test_csv_has_the_columns_and_values_of_the_frame(folder: Path, trials: pd.DataFrame) -> None:
     table = pd.read_csv(folder / "trials.csv", dtype={"trial": str})
+    table = table[table["phase"] != "reference"]
     assert tuple(table.columns[: len(TRIAL_COLUMNS)]) == TRIAL_COLUMNS
     assert list(table["trial"]) == list(trials["trial"])
     np.testing.assert_allclose(table["train_s"], trials["train_s"])
@@ -103,6 +119,7 @@ def test_curves_belong_to_the_trials(folder: Path, trials: pd.DataFrame) -> None
 
 def test_records_hold_the_whole_spec(folder: Path) -> None:
     runs = [line for line in read_records(folder) if line["kind"] == "run"]
+    runs = [line for line in runs if line["phase"] != "reference"]
     assert len(runs) in (6, 8)
     for line in runs:
         validate(RunSpec, line["spec"], "record")

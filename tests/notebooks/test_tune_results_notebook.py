@@ -97,7 +97,7 @@ def test_figures_and_tables_come_out(executed: NotebookNode) -> None:
 
 
 def test_verdict_names_the_confirmed_winner(executed: NotebookNode) -> None:
-    assert "Fastest: torch 2x64 adam 0.0109 (trial 0016)" in "".join(printed(executed))
+    assert "Fastest and cheapest: torch 2x64 adam 0.0109 (trial 0016)" in "".join(printed(executed))
 
 
 def test_committed_outputs_are_those_of_the_committed_cells(
