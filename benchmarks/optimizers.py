@@ -185,7 +185,7 @@ def verdicts(measurements: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for setting in measurements:
             if setting["family"] == family:
                 forms = {k: v for k, v in setting["variants"].items() if k.startswith(peer)}
-                fastest = min(forms, key=lambda name: forms[name]["ms"])
+                fastest = min(forms, key=lambda name: forms[name]["ratio"])
                 verdict = {key: setting[key] for key in ("family", "weight_decay", "threads")}
                 verdict |= {"peer": fastest, "ratio": forms[fastest]["ratio"], "bar": bar}
                 found.append(verdict | {"met": verdict["ratio"] >= bar})

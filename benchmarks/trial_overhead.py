@@ -1,15 +1,16 @@
 """Claim: a trial in a warm worker group costs milliseconds beside its training, not seconds.
 
-The same short configurations (`mnist_small` on digits, one epoch each), twice in one run and
-alternating group by group (ABAB): *stock*, a function trainable that calls `Trainer.fit()` for
-every trial, as Ray's documentation shows it, around raybench's own training loop; *raybench*,
-the warm groups of `python -m raybench.tune`. Overhead of a trial is its wall time from being
-asked for to its result, less training, evaluation and (TensorFlow) tracing, which both sides
-spend alike. Groups that raybench starts are charged once, in a line of their own.
+The same 12 short configurations (`mnist_small` on digits, one epoch each) on both sides, in one
+run, alternating by framework and workers (ABAB): *stock*, a function trainable that calls
+`Trainer.fit()` for every trial, as Ray's documentation shows it, around raybench's own training
+loop; *raybench*, the warm groups of `python -m raybench.tune`. Overhead of a trial is its wall
+time from being asked for to its result, less training, evaluation and tracing, which both sides
+spend alike. A Tuner's own start is spread over its trials; the groups that raybench starts are
+charged in a column of their own.
 
-    python benchmarks/trial_overhead.py [--trials 3] [--frameworks torch tensorflow]
+    python benchmarks/trial_overhead.py [--rounds 1] [--trials 3]
 
-About 15 minutes on two cores. Bars: torch at most 0.15 s, TensorFlow at most 0.3 s, at least
+About six minutes on two cores. Bars: torch at most 0.15 s, TensorFlow at most 0.3 s, at least
 30 times less than stock; exit 1 below them. Losses are printed like wins.
 """
 
@@ -83,40 +84,54 @@ def stock_worker(config: dict[str, Any]) -> None:
         ray.train.report({"accuracy": evaluation.accuracy, "ledger": evaluation.ledger})
 
 
-def stock(spec: RunSpec, name: str, folder: str) -> dict[str, float]:
-    """Run a trial as Ray documents it: a Tuner whose function builds a trainer and fits it."""
+def stock(specs: list[RunSpec], name: str, folder: str) -> dict[str, float]:
+    """Run trials one after another as Ray documents it: a Tuner whose function fits a trainer.
+
+    Returns means over the trials, the Tuner's own start spread over them.
+    """
     from ray import tune
     from ray.train import RunConfig, ScalingConfig
     from ray.tune.integration.ray_train import TuneReportCallback
 
     def trainable(config: dict[str, Any]) -> None:
-        if spec.framework == "torch":
+        if specs[0].framework == "torch":
             from ray.train.torch import TorchTrainer as Chosen
         else:
             from ray.train.tensorflow import TensorflowTrainer as Chosen
         Chosen(
             stock_worker,
             train_loop_config=config,
-            scaling_config=ScalingConfig(num_workers=spec.num_workers),
-            run_config=RunConfig(
-                name=f"{name}-train", storage_path=folder, callbacks=[TuneReportCallback()]
+            # Not a whole CPU each: idle groups of the other side hold a thousandth of one.
+            scaling_config=ScalingConfig(
+                num_workers=specs[0].num_workers, resources_per_worker={"CPU": 0.9}
             ),
+            run_config=RunConfig(storage_path=folder, callbacks=[TuneReportCallback()]),
         ).fit()
 
     began = time.perf_counter()
     results = tune.Tuner(
         tune.with_resources(trainable, {"CPU": 0.001}),
-        param_space={"spec": spec.document(), "search_path": str(Path.cwd())},
+        param_space={
+            "spec": tune.grid_search([spec.document() for spec in specs]),
+            "search_path": str(Path.cwd()),
+        },
+        tune_config=tune.TuneConfig(max_concurrent_trials=1),
         run_config=tune.RunConfig(name=name, storage_path=folder, verbose=0),
     ).fit()
     wall = time.perf_counter() - began
-    ledger = results[0].metrics["ledger"]
-    return {"wall": wall, "start": 0.0, "overhead": overhead(wall, ledger)}
+    ledgers = [result.metrics["ledger"] for result in results]
+    used = sum(ledger[phase] for ledger in ledgers for phase in ("train", "eval", "compile"))
+    return {
+        "wall": wall / len(specs),
+        "start": 0.0,
+        "overhead": (wall - used) / len(specs),
+    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trials", type=int, default=3, help="per framework, workers and side")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--trials", type=int, default=3, help="per round, framework and workers")
     parser.add_argument("--frameworks", nargs="+", default=["torch", "tensorflow"])
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2])
     options = parser.parse_args()
@@ -124,18 +139,16 @@ def main() -> int:
     measured: dict[tuple[str, str, int], list[dict[str, float]]] = {}
     with Session() as session:
         kinds = [(f, n) for f in options.frameworks for n in options.workers]
-        for number in range(options.trials):
+        for number in range(options.rounds):
             for framework, num_workers in kinds:
-                spec = spec_of(framework, num_workers, number)
+                specs = [spec_of(framework, num_workers, i) for i in range(options.trials)]
                 name = f"{framework}{num_workers}-{number}"
                 key = (framework, "stock", num_workers)
                 folder = str(session.scratch)
-                measured.setdefault(key, []).append(stock(spec, f"{name}-s", folder))
-                key = (framework, "raybench", num_workers)
-                runs = measured.setdefault(key, [])
-                for repeat in range(3):  # cheap: more of them for a steadier median
-                    runs.append(warm(session, spec, f"{name}-w{repeat}"))
-                print(name, measured[framework, "stock", num_workers][-1], runs[-1], flush=True)
+                measured.setdefault(key, []).append(stock(specs, f"{name}-s", folder))
+                runs = measured.setdefault((framework, "raybench", num_workers), [])
+                runs += [warm(session, spec, f"{name}-w{i}") for i, spec in enumerate(specs)]
+                print(name, measured[key][-1], runs[-1], flush=True)
     return report(measured)
 
 
