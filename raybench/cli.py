@@ -1,6 +1,7 @@
 """What all commands share: arguments, exit codes, and `raybench COMMAND`."""
 
 import argparse
+import errno
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ COMMANDS = {
     "train": "train one run spec",
     "report": "rebuild tables and pictures of a results folder",
 }
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -50,6 +52,15 @@ def run_command(command: Callable[[], int]) -> int:
     except UserError as error:
         print(f"raybench: {error}", file=sys.stderr)
         return WRONG_INPUT
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        print(
+            f"raybench: results cannot be written any more ({error.strerror}); make room and run "
+            "the same command again, what is recorded is kept.",
+            file=sys.stderr,
+        )
+        return FAILED
     except KeyboardInterrupt:
         print("raybench: interrupted.", file=sys.stderr)
         return INTERRUPTED

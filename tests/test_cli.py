@@ -203,3 +203,18 @@ def test_the_module_is_a_command_too():
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("raybench: nowhere.yaml: cannot be read")
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_full_disk_is_one_sentence_and_exit_1(tmp_path, capsys):
+    from raybench.results.store import Store
+
+    (tmp_path / "records.jsonl").symlink_to("/dev/full")
+
+    def command() -> int:
+        Store(tmp_path).append({"kind": "run"})
+        return 0
+
+    assert cli.run_command(command) == 1
+    message = capsys.readouterr().err
+    assert message.startswith("raybench: results cannot be written any more (No space left")
+    assert message.count("\n") == 1

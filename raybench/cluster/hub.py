@@ -25,7 +25,9 @@ class Hub:
         self._granted: dict[str, asyncio.Future[Grant]] = {}
         self._group_of: dict[str, int] = {}
         self._concurrent: dict[str, int] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._starting: set[str] = set()
+        self._abandoned: set[str] = set()
+        """Trials that were released while their group was still starting."""
 
     def attach(self, handle: Any) -> None:
         """Take this actor's own handle, which the workers need."""
@@ -54,25 +56,38 @@ class Hub:
         finally:
             self._granted.pop(trial, None)
         started = time.perf_counter()
-        for number in grant.evict:
-            await self._close(number)
-        if grant.is_new:
-            group = Group(grant.group, shape, self._options)
-            self._groups[grant.group] = group
-            try:
-                await group.start()
-            except RunFailed:
-                await self._drop(trial, grant.group)
-                raise
+        self._starting.add(trial)
+        try:
+            group = await self._open(trial, grant)
+        finally:
+            self._starting.discard(trial)
+        if trial in self._abandoned:
+            self._abandoned.discard(trial)
+            self._admission.release(trial)
+            self._admit()
+            raise RunFailed("error", "the run was stopped")
         self._group_of[trial] = grant.group
         self._mark_concurrent()
-        group = self._groups[grant.group]
         return Lent(
             group=grant.group,
             start_s=time.perf_counter() - started if grant.is_new else 0.0,
             hosts=group.hosts(),
             devices=group.devices(),
         )
+
+    async def _open(self, trial: str, grant: Grant) -> Group:
+        """Return the granted group, started if it is new."""
+        for number in grant.evict:
+            await self._close(number)
+        if grant.is_new:
+            group = Group(grant.group, grant.shape, self._options)
+            self._groups[grant.group] = group
+            try:
+                await group.start()
+            except RunFailed:
+                await self._drop(trial, grant.group)
+                raise
+        return self._groups[grant.group]
 
     async def command(self, trial: str, command: Command, timeout_s: float) -> list[Reply]:
         """Give every worker of the trial's group a command; return their replies by rank.
@@ -104,6 +119,8 @@ class Hub:
         waiting = self._granted.pop(trial, None)
         if waiting is not None and not waiting.done():
             waiting.set_exception(RunFailed("error", "the run was stopped"))
+        if trial in self._starting:
+            self._abandoned.add(trial)
         concurrent = self._concurrent.pop(trial, 0)
         number = self._group_of.pop(trial, None)
         if number is not None:
