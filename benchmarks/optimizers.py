@@ -8,8 +8,8 @@ costs the same within 3 %. Each at 1 and 2 threads, with and without weight deca
     pip install timm pytorch-optimizer
     python benchmarks/optimizers.py
 
-Takes about five minutes on 2 quiet cores. All variants of a family update their own copy of the same
-weights with the same gradients, in interleaved rounds (ABC, CBA, ...), one step each; gradients
+Takes about five minutes on 2 quiet cores. All variants of a family update their own copy of the
+same weights with the same gradients, in interleaved rounds (ABC, CBA, ...), one step each; gradients
 are written anew before every step, untimed. Each third of the rounds has newly allocated copies,
 since where a copy lies moves its time by some percent. Biases are kept from trust ratio and decay
 by parameter groups where the library can; timm's LAMB runs without its global clipping, which
