@@ -9,12 +9,13 @@ costs the same within 3 %. Each at 1 and 2 threads, with and without weight deca
     python benchmarks/optimizers.py
 
 Takes about five minutes on 2 quiet cores. All variants of a family update their own copy of the
-same weights with the same gradients, in interleaved rounds (ABC, CBA, ...), one step each; gradients
-are written anew before every step, untimed. Each third of the rounds has newly allocated copies,
-since where a copy lies moves its time by some percent. Biases are kept from trust ratio and decay
-by parameter groups where the library can; timm's LAMB runs without its global clipping, which
-ours does not have. Where a library has a loop and a foreach form, both run and the faster one is
-the peer. The ratio is the median over rounds of peer / ours in the same round.
+same weights with the same gradients, in interleaved rounds (ABC, CBA, ...), one step each;
+gradients are written anew before every step, untimed. Each third of the rounds has newly
+allocated copies, since where a copy lies moves its time by some percent. Biases are kept from
+trust ratio and decay by parameter groups where the library can; timm's LAMB runs without its
+global clipping, which ours does not have. Where a library has a loop and a foreach form, both run
+and the faster one is the peer. The ratio is the median over rounds of peer / ours in the same
+round.
 
 A setting is measured again while other processes take 5 % of a CPU or more; with 2 threads on 2
 cores a step then waits for them, the more often the more operations it is made of.
