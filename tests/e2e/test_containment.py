@@ -28,7 +28,9 @@ def test_search_survives_killed_workers_and_leaves_none_behind(tmp_path: Path) -
     log = tmp_path / "log"
     records = tmp_path / "results" / "small" / "records.jsonl"
     # A target nobody reaches: every trial trains its six seconds.
-    process = start("tune", SPACE, *QUICK, "--target", "1.0", cwd=tmp_path, log=log)
+    process = start(
+        "tune", SPACE, *QUICK, "--target", "1.0", "--trials", "2", cwd=tmp_path, log=log
+    )
     seen: set[int] = set()
     killed = None
     deadline = time.monotonic() + 200
