@@ -21,7 +21,15 @@ QUICK = ("--set", "confirm.top=0", "--set", "space.framework=[torch]")
 def workers_of(pid: int) -> list[psutil.Process]:
     """Ray Train workers below a process."""
     below = psutil.Process(pid).children(recursive=True)
-    return [p for p in below if "RayTrainWorker" in "".join(p.cmdline())]
+    return [p for p in below if is_alive(p.pid) and "RayTrainWorker" in "".join(p.cmdline())]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that ended and was not waited for yet does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_search_survives_killed_workers_and_leaves_none_behind(tmp_path: Path) -> None:
@@ -36,7 +44,10 @@ def test_search_survives_killed_workers_and_leaves_none_behind(tmp_path: Path) -
     deadline = time.monotonic() + 200
     while process.poll() is None:
         assert time.monotonic() < deadline, log.read_text()
-        workers = workers_of(process.pid)
+        try:
+            workers = workers_of(process.pid)
+        except psutil.Error:
+            continue  # one ended while it was looked at
         seen |= {worker.pid for worker in workers}
         is_training = records.is_file() and '"kind": "eval"' in records.read_text()
         if killed is None and workers and is_training:
@@ -51,7 +62,7 @@ def test_search_survives_killed_workers_and_leaves_none_behind(tmp_path: Path) -
     assert "worker_lost" in log.read_text()
     assert len(seen) > 1
     deadline = time.monotonic() + 20
-    while any(psutil.pid_exists(pid) for pid in seen):
+    while any(is_alive(pid) for pid in seen):
         assert time.monotonic() < deadline, "a worker outlived its search"
         time.sleep(0.2)
 

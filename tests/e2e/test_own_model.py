@@ -24,6 +24,7 @@ def test_search_with_the_model_of_the_readme(tmp_path: Path) -> None:
     )
     assert "unconfirmed" in printed
     trials = raybench.load(tmp_path / "results" / "digits").trials
+    trials = trials[trials["phase"] == "search"]
     assert len(trials) == 3
     assert set(trials["num_parameters"]) == {784 * 128 + 128 + 128 * 10 + 10}
     assert set(trials["workload"]) == {"my_model:MyModel"}
