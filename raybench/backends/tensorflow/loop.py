@@ -22,6 +22,7 @@ from raybench.backends.tensorflow.model import (
     save_weights,
 )
 from raybench.backends.tensorflow.optim import build_optimizer
+from raybench.backends.tensorflow.optim.apply import apply_gradients
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset, Split
 from raybench.workloads.base import Workload
@@ -162,8 +163,7 @@ class Trainer:
                 more, added = self._one_pass(inputs, labels, indices[index], weights[index])
                 loss += more
                 gradients = [old + new for old, new in zip(gradients, added, strict=True)]
-        # apply() sums the gradients over all workers first.
-        self._optimizer.apply(gradients, variables)
+        apply_gradients(self._optimizer, gradients, variables)
         return loss
 
     def _one_pass(
