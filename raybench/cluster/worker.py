@@ -40,11 +40,9 @@ def serve(config: dict[str, Any]) -> None:
 
     hub, group = config["hub"], config["group"]
     world = join_group(config["framework"], config["cpus_per_worker"], config["search_path"])
-    # What is imported by now stays: keeping it out of every later collection makes the one
-    # after each run take milliseconds.
-    gc.freeze()
     reply: Reply = _introduce(world)
     session: _Run | None = None
+    is_settled = False
     while True:
         command: Command = ray.get(hub.exchange.remote(group, world.rank, reply))
         if isinstance(command, Close):
@@ -54,6 +52,12 @@ def serve(config: dict[str, Any]) -> None:
                 session = _Run(command, config["framework"], world)
             assert session is not None
             reply = session.obey(command)
+            if isinstance(command, Finish) and not is_settled:
+                # What is imported by now stays. Kept out of every later collection, the one
+                # after each run takes milliseconds instead of a tenth of a second. Not before
+                # the first run: much of a framework is imported when it is first used.
+                gc.freeze()
+                is_settled = True
         except Exception as error:  # noqa: BLE001 (user code may raise anything; it is reported)
             reply = _report(error)
             session = None
