@@ -23,11 +23,17 @@ def raybench(*arguments: str | Path, cwd: Path, timeout: float = 280, **environm
     return done.stdout
 
 
-def start(*arguments: str | Path, cwd: Path, log: Path) -> "subprocess.Popen[bytes]":
+def start(
+    *arguments: str | Path, cwd: Path, log: Path, **environment: str
+) -> "subprocess.Popen[bytes]":
     """Start a command and leave it running; its output goes to `log`."""
     with log.open("w") as file:
         return subprocess.Popen(
-            command(*arguments), cwd=cwd, env=ENVIRONMENT, stdout=file, stderr=subprocess.STDOUT
+            command(*arguments),
+            cwd=cwd,
+            env=ENVIRONMENT | environment,
+            stdout=file,
+            stderr=subprocess.STDOUT,
         )
 
 

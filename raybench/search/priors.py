@@ -1,0 +1,85 @@
+"""Where to look first: each optimizer's usual rate, carried to the batch by its scaling rule."""
+
+import math
+from typing import Any
+
+from raybench.core.space import Cases, Choices, Powers, Range, Simple, Space, possible_values
+from raybench.core.spec import RunSpec
+
+BASE_BATCH = 64
+BASE_RATES = {"adam": 1e-3, "radam": 1e-3, "lamb": 3e-3, "sgd": 0.03, "lars": 0.5}
+"""Usual rates at a global batch of 64."""
+LINEAR = ("sgd", "lars")
+"""Optimizers whose rate grows with the batch (Goyal 2017, arXiv 1706.02677); that of the
+others grows with its square root (You 2020, arXiv 1904.00962)."""
+
+
+def usual_rate(optimizer: str, global_batch: int) -> float:
+    """Return the rate to try first."""
+    power = 1.0 if optimizer in LINEAR else 0.5
+    return float(BASE_RATES[optimizer] * (global_batch / BASE_BATCH) ** power)
+
+
+def priors(space: Space, fixed: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return configurations to try first: every optimizer at two batch sizes, small ones first.
+
+    Keys that say nothing of the rate are left out, for the sampler to choose. Without a
+    searched learning rate there is nothing to know beforehand.
+    """
+    if "learning_rate" not in space:
+        return []
+    found = []
+    for batch in _two_of(space, fixed, "batch_size_per_worker"):
+        for number, optimizer in enumerate(_values(space, fixed, "optimizer")):
+            workers = _values(space, fixed, "num_workers")
+            values: dict[str, Any] = {
+                "optimizer": optimizer,
+                "batch_size_per_worker": batch,
+                "num_workers": workers[number % len(workers)],
+            }
+            known = _defaults() | fixed | values
+            global_batch = batch * known["num_workers"] * known["accumulate"]
+            rate = usual_rate(optimizer, global_batch)
+            rate /= _own_scaling(known)
+            values["learning_rate"] = _nearest(_simple(space["learning_rate"], known), rate)
+            found.append({key: value for key, value in values.items() if key in space})
+    return found
+
+
+def _own_scaling(known: dict[str, Any]) -> float:
+    """Return what the run spec itself multiplies the rate by."""
+    powers = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
+    return float(known["num_workers"] ** powers[known["learning_rate_scaling"]])
+
+
+def _two_of(space: Space, fixed: dict[str, Any], key: str) -> list[int]:
+    """Return the values a third and two thirds into a dimension."""
+    values = _values(space, fixed, key)
+    if isinstance(space.get(key), Range):
+        low, high = values
+        ratio = high / low
+        return [round(low * ratio ** (1 / 3)), round(low * ratio ** (2 / 3))]
+    ordered = sorted(values)
+    return list(dict.fromkeys(ordered[round((len(ordered) - 1) * part)] for part in (1 / 3, 2 / 3)))
+
+
+def _values(space: Space, fixed: dict[str, Any], key: str) -> list[Any]:
+    if key in space:
+        return possible_values(space[key])
+    return [fixed.get(key, _defaults()[key])]
+
+
+def _defaults() -> dict[str, Any]:
+    return {name: field.default for name, field in RunSpec.model_fields.items()}
+
+
+def _simple(dimension: Any, known: dict[str, Any]) -> Simple:
+    return dimension.choose(known).dimension if isinstance(dimension, Cases) else dimension
+
+
+def _nearest(dimension: Simple, rate: float) -> float:
+    if isinstance(dimension, Range):
+        return min(max(rate, dimension.low), dimension.high)
+    assert isinstance(dimension, Choices | Powers)
+    options = dimension.values() if isinstance(dimension, Powers) else dimension.values
+    return min(options, key=lambda option: abs(math.log(option / rate)))

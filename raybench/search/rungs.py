@@ -1,0 +1,66 @@
+"""Which trials may go on: halving at rungs of seconds, and capping at the best time so far.
+
+Pure bookkeeping, without Ray: `scheduler.py` asks it for real trials, `benchmarks/` for replayed
+ones.
+"""
+
+import math
+
+import numpy as np
+
+
+class Rungs:
+    """Asynchronous successive halving, stopping type (Li et al. 2020, arXiv 1810.05934).
+
+    The fidelity is seconds of training: epochs of different configurations cost different
+    seconds. Rungs stand at `first_s` times powers of `factor`. A trial that comes to a rung
+    goes on if it is among the best 1 / `factor` of those that came there before it, itself
+    not counted; the first ones always do.
+    """
+
+    def __init__(self, *, first_s: float, last_s: float, factor: float = 4.0) -> None:
+        count = max(0, math.ceil(math.log(last_s / first_s, factor)))
+        self._seconds = [first_s * factor**number for number in range(count)]
+        self._accuracies: list[list[float]] = [[] for _ in self._seconds]
+        self._factor = factor
+        self._next: dict[str, int] = {}
+
+    def allows(self, trial: str, seconds: float, accuracy: float) -> bool:
+        """Take a trial's best accuracy by `seconds` of training; return whether it may go on.
+
+        Of several rungs passed since the last call, the highest counts.
+        """
+        passed = sum(rung <= seconds for rung in self._seconds)
+        if passed <= self._next.get(trial, 0):
+            return True
+        self._next[trial] = passed
+        earlier = self._accuracies[passed - 1]
+        is_good = not earlier or accuracy >= np.quantile(earlier, 1 - 1 / self._factor)
+        earlier.append(accuracy)
+        return bool(is_good)
+
+
+class Cap:
+    """Stops a trial that trains longer than `beta` times the best time to target so far.
+
+    Whatever it reaches later is no better: its score is censored, and no tool but Zeus
+    (arXiv 2208.06102, for batch sizes) saves that time. `beta` 1 is exact where times are;
+    above 1 it leaves room for noise.
+    """
+
+    def __init__(self, beta: float) -> None:
+        self._beta = beta
+        self._best_s = math.inf
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds of training after which a trial is stopped."""
+        return self._beta * self._best_s
+
+    def reached(self, seconds: float) -> None:
+        """Take a finished trial's time to the target."""
+        self._best_s = min(self._best_s, seconds)
+
+    def allows(self, seconds: float) -> bool:
+        """Whether a trial that has not reached the target after `seconds` may go on."""
+        return seconds < self.limit_s

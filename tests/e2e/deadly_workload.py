@@ -1,0 +1,83 @@
+"""A workload whose workers are killed, as by `kill -9`: once in each phase named in DEATHS.
+
+DEATHS is a comma-separated list of setup, train, eval; each death leaves a file in DEATHS_FOLDER,
+so that it happens in one process only.
+"""
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raybench.workloads.base import Workload
+
+if TYPE_CHECKING:
+    import keras
+    import torch
+
+WARM = 8
+"""Forward passes after which warm-up is over for sure."""
+
+
+def die_once(phase: str) -> None:
+    """Kill this process, unless another has died in `phase` before or none shall."""
+    if phase not in os.environ["DEATHS"].split(","):
+        return
+    try:
+        (Path(os.environ["DEATHS_FOLDER"]) / phase).touch(exist_ok=False)
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Deadly(Workload):
+    """One dense layer, in both frameworks."""
+
+    name = "deadly"
+    input_shape = (8, 8, 1)
+    num_classes = 10
+
+    def build_torch(self) -> "torch.nn.Module":
+        import torch
+
+        die_once("setup")
+
+        class Net(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.dense = torch.nn.Linear(64, 10)
+                self.calls = {"train": 0, "eval": 0}
+
+            def forward(self, images: torch.Tensor) -> torch.Tensor:
+                phase = "train" if self.training else "eval"
+                self.calls[phase] += 1
+                # The warm-up evaluates once.
+                if self.calls[phase] > {"train": WARM, "eval": 1}[phase]:
+                    die_once(phase)
+                return self.dense(images.flatten(1))
+
+        return Net()
+
+    def build_keras(self) -> "keras.Model":
+        import keras
+        import tensorflow as tf
+
+        die_once("setup")
+        calls = [0]
+
+        def count(number: tf.Tensor) -> tf.Tensor:
+            calls[0] += 1
+            if calls[0] > WARM:
+                die_once("train")
+            return number
+
+        class Counted(keras.layers.Layer):
+            def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
+                if not training:
+                    return images
+                zero = tf.py_function(count, [tf.zeros(())], tf.float32)
+                return images + tf.ensure_shape(zero, ())
+
+        inputs = keras.Input(self.input_shape)
+        flat = keras.layers.Flatten()(Counted()(inputs))
+        return keras.Model(inputs, keras.layers.Dense(self.num_classes)(flat))
