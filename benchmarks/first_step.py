@@ -2,7 +2,7 @@
 
 *Stock*: a script as Ray documents it (a Tuner whose function builds a TorchTrainer and fits
 it), until its worker has taken a first step. *raybench*: `python -m raybench.tune` with one
-configuration, until its first evaluation is written (some steps later, to its disadvantage).
+configuration that evaluates after one step of 64 samples, until that evaluation is written.
 Fresh processes and a fresh local Ray each time, alternating (ABAB).
 
     python benchmarks/first_step.py [--rounds 3]
@@ -23,6 +23,10 @@ from pathlib import Path
 from raybench.results.provenance import machine, versions
 
 BAR = 0.6
+ENVIRONMENT = os.environ | {"RAY_ADDRESS": "local"}
+"""Without it, stock Ray looks for a cluster that an earlier program may have left behind."""
+LIMIT_S = 180.0
+"""A local Ray that has not come up by then will not."""
 STOCK = """
 import sys
 from pathlib import Path
@@ -64,6 +68,7 @@ objective: {target: 0.9, max_train_seconds: 5}
 dataset: {name: digits, image_size: 28}
 search: {trials: 1}
 space: {framework: [torch], num_workers: [1]}
+fixed: {batch_size_per_worker: 64, eval_every_samples: 64}
 """
 
 
@@ -86,9 +91,10 @@ def _time_until(file: Path, command: list[str], folder: Path) -> float:
     """Seconds from the command's start until `file` exists and, if it is a record, has a line."""
     began = time.perf_counter()
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=ENVIRONMENT)
         while not (file.exists() and (file.name == "mark" or file.stat().st_size)):
             assert process.poll() is None, (folder / "log").read_text()
+            assert time.perf_counter() - began < LIMIT_S, (folder / "log").read_text()
             time.sleep(0.02)
         seconds = time.perf_counter() - began
         process.send_signal(signal.SIGTERM)

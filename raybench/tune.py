@@ -1,7 +1,10 @@
 """`python -m raybench.tune`: search a space for the configuration that gets there soonest."""
 
 import argparse
+import importlib
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -114,21 +117,26 @@ def _run(
     """Run what is left of the study; return whether it was interrupted."""
     from raybench.cluster.session import Session
     from raybench.search.check import check_room, default_concurrency, first_groups
-    from raybench.search.confirm import confirm
-    from raybench.search.control import Control
-    from raybench.search.run import prepare_environment, search
-    from raybench.search.screen import Screen
-    from raybench.search.searcher import StudySearcher
-    from raybench.search.sentinel import run_sentinel
+    from raybench.search.environment import prepare_environment
 
     prepare_environment()
-    control = Control(study.search.time_budget_s)
+    began = time.perf_counter()
+    # Ray's processes take seconds to come up, Ray Tune and Optuna one to import: at once.
+    threading.Thread(target=importlib.import_module, args=["raybench.search.run"]).start()
     with Session(address=options.address) as session:
         check_room(study, space, session.capacity)
         concurrency = study.search.concurrency or default_concurrency(
             study, space, session.capacity
         )
         session.hub.prepare.remote(first_groups(study, space, session.capacity))
+        from raybench.search.confirm import confirm
+        from raybench.search.control import Control
+        from raybench.search.run import search
+        from raybench.search.screen import Screen
+        from raybench.search.searcher import StudySearcher
+        from raybench.search.sentinel import run_sentinel
+
+        control = Control(study.search.time_budget_s, began=began)
         _write_study(store, study, session.capacity.nodes, concurrency)
         searcher = StudySearcher(study, space, store.folder, control)
         num_done = searcher.num_finished

@@ -7,6 +7,7 @@ the last reply and waits for the next command, so a command costs one round trip
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 from typing import Any
 
 from raybench.cluster.admission import Admission, Grant, Shape
@@ -26,6 +27,8 @@ class Hub:
         self._group_of: dict[str, int] = {}
         self._concurrent: dict[str, int] = {}
         self._starting: set[str] = set()
+        self._preparing: list[tuple[Shape, asyncio.Event]] = []
+        """Groups that start ahead of the trials, and that no trial waits for yet."""
         self._abandoned: set[str] = set()
         """Trials that were released while their group was still starting."""
 
@@ -35,19 +38,41 @@ class Hub:
 
     async def prepare(self, shapes: list[Shape]) -> None:
         """Import the trainers and start groups of `shapes` ahead of the trials that will ask."""
+        preparing = [(shape, asyncio.Event()) for shape in shapes]
+        self._preparing += preparing
         loop = asyncio.get_running_loop()
         for framework in sorted({shape.framework for shape in shapes}):
             await loop.run_in_executor(None, trainer_class, framework)
-        await asyncio.gather(*(self._warm(number, shape) for number, shape in enumerate(shapes)))
+        await asyncio.gather(
+            *(self._warm(f"prepare-{number}", *entry) for number, entry in enumerate(preparing))
+        )
 
-    async def _warm(self, number: int, shape: Shape) -> None:
-        name = f"prepare-{number}"
+    async def _warm(self, name: str, shape: Shape, is_ready: asyncio.Event) -> None:
         with contextlib.suppress(RunFailed):  # the first trial that asks will learn why
-            await self.acquire(name, shape)
+            await self._acquire(name, shape)
         await self.release(name)
+        self._preparing = [entry for entry in self._preparing if entry[1] is not is_ready]
+        is_ready.set()
 
     async def acquire(self, trial: str, shape: Shape) -> Lent:
         """Wait for workers of `shape` and return them; RunFailed if they do not start."""
+        began = time.perf_counter()
+        coming = next((entry for entry in self._preparing if entry[0] == shape), None)
+        if coming is None:
+            return await self._acquire(trial, shape)
+        # A group of this shape is being started ahead: it is this trial's, not a second one.
+        self._preparing.remove(coming)
+        self._starting.add(trial)
+        try:
+            await coming[1].wait()
+        finally:
+            self._starting.discard(trial)
+        self._refuse_abandoned(trial)
+        waited = time.perf_counter() - began
+        lent = await self._acquire(trial, shape)
+        return replace(lent, start_s=lent.start_s + waited)
+
+    async def _acquire(self, trial: str, shape: Shape) -> Lent:
         self._granted[trial] = asyncio.get_running_loop().create_future()
         self._admission.submit(trial, shape)
         self._admit()
@@ -61,11 +86,12 @@ class Hub:
             group = await self._open(trial, grant)
         finally:
             self._starting.discard(trial)
-        if trial in self._abandoned:
-            self._abandoned.discard(trial)
+        try:
+            self._refuse_abandoned(trial)
+        except RunFailed:
             self._admission.release(trial)
             self._admit()
-            raise RunFailed("error", "the run was stopped")
+            raise
         self._group_of[trial] = grant.group
         self._mark_concurrent()
         return Lent(
@@ -74,6 +100,11 @@ class Hub:
             hosts=group.hosts(),
             devices=group.devices(),
         )
+
+    def _refuse_abandoned(self, trial: str) -> None:
+        if trial in self._abandoned:
+            self._abandoned.discard(trial)
+            raise RunFailed("error", "the run was stopped")
 
     async def _open(self, trial: str, grant: Grant) -> Group:
         """Return the granted group, started if it is new."""

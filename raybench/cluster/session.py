@@ -83,11 +83,15 @@ class Session:
         self.scratch = Path(tempfile.mkdtemp(prefix="raybench-"))
         self._started = False
         address = address or os.environ.get("RAY_ADDRESS")
+        if address == "local":
+            address = None
         self._is_local = address is None
         _connect(address, log_level)
         self._started = True
         self.capacity = _capacity()
-        self.hub = start_hub(self.capacity, scratch=str(self.scratch))
+        self.hub = start_hub(
+            self.capacity, scratch=str(self.scratch), autoscales=not self._is_local
+        )
 
     def __enter__(self) -> "Session":
         return self
@@ -115,8 +119,11 @@ class Session:
         shutil.rmtree(self.scratch, ignore_errors=True)
 
 
-def start_hub(capacity: Capacity, *, scratch: str) -> Any:
-    """Start the actor that owns the worker groups; return its handle."""
+def start_hub(capacity: Capacity, *, scratch: str, autoscales: bool) -> Any:
+    """Start the actor that owns the worker groups; return its handle.
+
+    `autoscales` says that the cluster may grow when workers are asked for.
+    """
     one_node = len(capacity.nodes) == 1
     admission = Admission(
         cpus=capacity.cpus,
@@ -126,6 +133,7 @@ def start_hub(capacity: Capacity, *, scratch: str) -> Any:
     )
     options = {
         "reserve_cpus": not one_node,
+        "autoscales": autoscales,
         "search_path": str(Path.cwd()),
         "scratch": scratch,
     }

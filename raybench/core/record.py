@@ -7,7 +7,7 @@ Phase = Literal["search", "confirm", "reference"]
 State = Literal["complete", "stopped", "failed"]
 Failure = Literal["oom", "nan", "timeout", "error", "worker_lost"]
 StopReason = Literal[
-    "target", "max_train_seconds", "epochs", "scheduler", "time_budget", "interrupted"
+    "target", "max_train_seconds", "epochs", "scheduler", "cap", "time_budget", "interrupted"
 ]
 CURVE_KEYS = (
     "index",

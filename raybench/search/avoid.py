@@ -3,7 +3,6 @@
 from typing import Any
 
 
-
 class Failures:
     """Remembers runs out of memory and runs into NaN; says which proposals repeat them.
 

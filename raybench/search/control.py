@@ -11,9 +11,10 @@ from raybench.cluster.signals import Interrupt
 class Control(Stopper):  # type: ignore[misc, unused-ignore]
     """Asked by Tune after every result; stops all trials once the search is over."""
 
-    def __init__(self, time_budget_s: float | None) -> None:
+    def __init__(self, time_budget_s: float | None, *, began: float) -> None:
+        """`began` is the `perf_counter` from which the budget counts."""
         self._interrupt = Interrupt()
-        self._deadline = None if time_budget_s is None else time.perf_counter() + time_budget_s
+        self._deadline = None if time_budget_s is None else began + time_budget_s
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Whether this trial must stop now."""

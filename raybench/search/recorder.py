@@ -5,12 +5,14 @@ from typing import Any
 import ray
 from ray.tune import Callback
 from ray.tune.experiment import Trial
+from ray.tune.schedulers import TrialScheduler
 
 from raybench.core.outcome import run_record
 from raybench.core.record import Evaluation
 from raybench.core.spec import Objective
 from raybench.results.store import Store
 from raybench.search.control import Control
+from raybench.search.scheduler import TimeRungs
 from raybench.search.screen import Screen
 
 
@@ -18,10 +20,16 @@ class Recorder(Callback):  # type: ignore[misc, unused-ignore]
     """Runs in the driver, which alone writes the results folder."""
 
     def __init__(
-        self, store: Store, objective: Objective, hub: Any, control: Control, screen: Screen
+        self,
+        store: Store,
+        objective: Objective,
+        hub: Any,
+        control: Control,
+        screen: Screen,
+        scheduler: TrialScheduler,
     ) -> None:
         self._store, self._objective, self._hub = store, objective, hub
-        self._control, self._screen = control, screen
+        self._control, self._screen, self._scheduler = control, screen, scheduler
         self._last: dict[str, dict[str, Any]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -70,8 +78,9 @@ class Recorder(Callback):  # type: ignore[misc, unused-ignore]
         self._write(name, trial.config["spec"], result)
 
     def _write(self, name: str, spec: dict[str, Any], result: dict[str, Any]) -> None:
-        record = run_record(
-            name, spec, result, self._objective, self._control.reason() or "scheduler"
-        )
+        stop = self._control.reason()
+        if stop is None and isinstance(self._scheduler, TimeRungs):
+            stop = self._scheduler.reason(name)
+        record = run_record(name, spec, result, self._objective, stop or "scheduler")
         self._store.append(record.line())
         self._screen.finished(record)

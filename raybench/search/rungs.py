@@ -41,26 +41,26 @@ class Rungs:
 
 
 class Cap:
-    """Stops a trial that trains longer than `beta` times the best time to target so far.
+    """Stops a trial that can no longer be the fastest, nor the cheapest.
 
-    Whatever it reaches later is no better: its score is censored, and no tool but Zeus
-    (arXiv 2208.06102, for batch sizes) saves that time. `beta` 1 is exact where times are;
-    above 1 it leaves room for noise.
+    That is one that has trained longer than `beta` times the best time to target so far, and
+    has used more than `beta` times the fewest worker-seconds. Whatever it reaches later is no
+    better: its score is censored. `beta` 1 is exact where times are; above 1 it leaves room
+    for noise (Zeus, arXiv 2208.06102, stops batch sizes so, with 2).
     """
 
     def __init__(self, beta: float) -> None:
         self._beta = beta
-        self._best_s = math.inf
+        self._best_s = self._best_worker_s = math.inf
 
-    @property
-    def limit_s(self) -> float:
-        """Seconds of training after which a trial is stopped."""
-        return self._beta * self._best_s
-
-    def reached(self, seconds: float) -> None:
+    def reached(self, seconds: float, num_workers: int) -> None:
         """Take a finished trial's time to the target."""
         self._best_s = min(self._best_s, seconds)
+        self._best_worker_s = min(self._best_worker_s, seconds * num_workers)
 
-    def allows(self, seconds: float) -> bool:
+    def allows(self, seconds: float, num_workers: int) -> bool:
         """Whether a trial that has not reached the target after `seconds` may go on."""
-        return seconds < self.limit_s
+        return (
+            seconds < self._beta * self._best_s
+            or seconds * num_workers < self._beta * self._best_worker_s
+        )

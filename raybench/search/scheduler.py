@@ -6,52 +6,82 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from raybench.core.study import StudySpec
+from raybench.results.load import StudyResults
 from raybench.search.rungs import Cap, Rungs
 
 RUNG_FACTOR = 4.0
-FIRST_RUNG = 1 / 20
+FIRST_RUNG = 1 / 16
 """Share of max_train_seconds after which a hopeless trial may be stopped."""
 
 
 class TimeRungs(FIFOScheduler):  # type: ignore[misc, unused-ignore]
-    """Stops trials that others beat at equal seconds, or that cannot become the fastest."""
+    """Stops trials that others beat at equal seconds, or that cannot become the best.
+
+    Rungs are kept apart by worker count: a narrow trial is slower than a wide one at equal
+    quality, and may still be the cheapest.
+    """
 
     def __init__(self, study: StudySpec) -> None:
         super().__init__()
-        limit, target = study.objective.max_train_seconds, study.objective.target
-        self._target = target if study.objective.kind == "time_to_accuracy" else None
-        self._rungs = Rungs(first_s=limit * FIRST_RUNG, last_s=limit, factor=RUNG_FACTOR)
-        beta = study.search.cap_factor
+        objective, beta = study.objective, study.search.cap_factor
+        self._limit_s = objective.max_train_seconds
+        self._target = objective.target if objective.kind == "time_to_accuracy" else None
         self._cap = Cap(beta) if beta is not None and self._target is not None else None
+        self._rungs: dict[int, Rungs] = {}
         self._reasons: dict[str, str] = {}
 
     def reason(self, trial: str) -> str | None:
         """Why a trial was stopped here: `cap` or `scheduler`; None if it was not."""
         return self._reasons.get(trial)
 
+    def learn(self, earlier: StudyResults) -> None:
+        """Take the trials of an earlier session of the same study."""
+        trials = earlier.trials[earlier.trials["phase"] == "search"].set_index("trial")
+        for name, curve in earlier.curves.groupby("trial", sort=False):
+            if name in trials.index:
+                workers = int(trials["num_workers"][name])
+                best = curve["accuracy"].cummax()
+                for seconds, accuracy in zip(curve["train_s"], best, strict=True):
+                    self._rungs_of(workers).allows(str(name), float(seconds), float(accuracy))
+        reached = trials[trials["time_to_target_s"].notna()]
+        for seconds, workers in zip(
+            reached["time_to_target_s"], reached["num_workers"], strict=True
+        ):
+            self._reached(float(seconds), int(workers))
+
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Judge an evaluation after which the trial would go on."""
         evaluation = result.get("evaluation")
         if evaluation is None:
             return str(TrialScheduler.CONTINUE)
-        name, seconds = trial.config["trial"], evaluation["train_s"]
-        # On a row of evaluations at the target, its first one counts: it may still be soonest.
+        name, workers = trial.config["trial"], trial.config["spec"]["num_workers"]
+        seconds = evaluation["train_s"]
+        # In a row of evaluations at the target, the first one counts: it may still be soonest.
         is_there = self._target is not None and evaluation["accuracy"] >= self._target
-        if self._cap is not None and not is_there and not self._cap.allows(seconds):
+        if self._cap is not None and not is_there and not self._cap.allows(seconds, workers):
             self._reasons[name] = "cap"
-        elif not self._rungs.allows(name, seconds, evaluation["best_accuracy"]):
+        elif not self._rungs_of(workers).allows(name, seconds, evaluation["best_accuracy"]):
             self._reasons[name] = "scheduler"
         else:
             return str(TrialScheduler.CONTINUE)
         return str(TrialScheduler.STOP)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        """Learn the time of a trial that reached its target."""
+        """Learn from a trial that ended by itself."""
         evaluation = result.get("evaluation") or {}
-        seconds = evaluation.get("time_to_target_s")
-        if self._cap is not None and seconds is not None:
-            self._cap.reached(seconds)
-        if evaluation:
-            self._rungs.allows(
-                trial.config["trial"], evaluation["train_s"], evaluation["best_accuracy"]
-            )
+        if not evaluation:
+            return
+        name, workers = trial.config["trial"], trial.config["spec"]["num_workers"]
+        self._rungs_of(workers).allows(name, evaluation["train_s"], evaluation["best_accuracy"])
+        if evaluation["time_to_target_s"] is not None:
+            self._reached(evaluation["time_to_target_s"], workers)
+
+    def _reached(self, seconds: float, workers: int) -> None:
+        if self._cap is not None:
+            self._cap.reached(seconds, workers)
+
+    def _rungs_of(self, workers: int) -> Rungs:
+        if workers not in self._rungs:
+            first = self._limit_s * FIRST_RUNG
+            self._rungs[workers] = Rungs(first_s=first, last_s=self._limit_s, factor=RUNG_FACTOR)
+        return self._rungs[workers]
