@@ -12,6 +12,7 @@ from raybench.core.record import Evaluation
 from raybench.core.spec import Objective
 from raybench.results.store import Store
 from raybench.search.control import Control
+from raybench.search.opaque import unwrap
 from raybench.search.scheduler import TimeRungs
 from raybench.search.screen import Screen
 
@@ -46,7 +47,7 @@ class Recorder(Callback):  # type: ignore[misc, unused-ignore]
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
         """Write the evaluation."""
-        name = trial.config["trial"]
+        name, result = trial.config["trial"], unwrap(result)
         # A failure's result has no evaluation: what was known before it stays.
         self._last[name] = self._last.get(name, {}) | result
         if "evaluation" in result:

@@ -7,6 +7,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from raybench.core.study import StudySpec
 from raybench.results.load import StudyResults
+from raybench.search.opaque import unwrap
 from raybench.search.rungs import Cap, Rungs
 
 RUNG_FACTOR = 4.0
@@ -51,7 +52,7 @@ class TimeRungs(FIFOScheduler):  # type: ignore[misc, unused-ignore]
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Judge an evaluation after which the trial would go on."""
-        evaluation = result.get("evaluation")
+        evaluation = unwrap(result).get("evaluation")
         if evaluation is None:
             return str(TrialScheduler.CONTINUE)
         name, workers = trial.config["trial"], trial.config["spec"]["num_workers"]
@@ -68,7 +69,7 @@ class TimeRungs(FIFOScheduler):  # type: ignore[misc, unused-ignore]
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """Learn from a trial that ended by itself."""
-        evaluation = result.get("evaluation") or {}
+        evaluation = unwrap(result).get("evaluation") or {}
         if not evaluation:
             return
         name, workers = trial.config["trial"], trial.config["spec"]["num_workers"]

@@ -20,6 +20,7 @@ from raybench.core.score import worst_score
 from raybench.core.space import Space
 from raybench.core.study import StudySpec
 from raybench.search.control import Control
+from raybench.search.opaque import unwrap
 from raybench.search.propose import propose
 
 JOURNAL_FILE = "optuna.log"
@@ -59,13 +60,13 @@ class StudySearcher(Searcher):
         """Give Optuna the score so far; milliseconds of training are the step."""
         trial = self._open.get(trial_id)
         if trial is not None:
-            self._report(trial, result)
+            self._report(trial, unwrap(result))
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Tell Optuna how the trial ended; an interrupted one stays open, to be run again."""
-        result = result or {}
+        result = unwrap(result)
         failure = result.get("failure")
         trial = self._open.pop(trial_id, None)
         if trial is None or self._control.interrupted:

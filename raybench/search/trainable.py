@@ -16,6 +16,7 @@ from raybench.core.documents import validate
 from raybench.core.record import Evaluation
 from raybench.core.score import search_score
 from raybench.core.spec import RunSpec
+from raybench.search.opaque import wrap
 
 
 class TrialRun(tune.Trainable):  # type: ignore[misc, unused-ignore]
@@ -35,6 +36,9 @@ class TrialRun(tune.Trainable):  # type: ignore[misc, unused-ignore]
 
     def step(self) -> dict[str, Any]:
         """Train to the next evaluation."""
+        return wrap(self._step())
+
+    def _step(self) -> dict[str, Any]:
         try:
             if self._lease is None:
                 self._lease = Lease(self._hub, self._trial, self._spec, keep=self._keep)
