@@ -116,7 +116,7 @@ def _run(
 ) -> bool:
     """Run what is left of the study; return whether it was interrupted."""
     from raybench.cluster.session import Session
-    from raybench.search.check import check_room, default_concurrency, first_groups
+    from raybench.search.check import check_room, default_concurrency, first_groups, searched
     from raybench.search.environment import prepare_environment
 
     prepare_environment()
@@ -128,7 +128,9 @@ def _run(
         concurrency = study.search.concurrency or default_concurrency(
             study, space, session.capacity
         )
-        session.hub.prepare.remote(first_groups(study, space, session.capacity))
+        session.hub.prepare.remote(
+            searched(study, space, "framework"), first_groups(study, space, session.capacity)
+        )
         from raybench.search.confirm import confirm
         from raybench.search.control import Control
         from raybench.search.run import search

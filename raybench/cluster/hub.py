@@ -36,12 +36,12 @@ class Hub:
         """Take this actor's own handle, which the workers need."""
         self._options = self._options | {"hub": handle}
 
-    async def prepare(self, shapes: list[Shape]) -> None:
-        """Import the trainers and start groups of `shapes` ahead of the trials that will ask."""
+    async def prepare(self, frameworks: list[str], shapes: list[Shape]) -> None:
+        """Import trainers and start groups of `shapes`, ahead of the trials that will ask."""
         preparing = [(shape, asyncio.Event()) for shape in shapes]
         self._preparing += preparing
         loop = asyncio.get_running_loop()
-        for framework in sorted({shape.framework for shape in shapes}):
+        for framework in frameworks:
             await loop.run_in_executor(None, trainer_class, framework)
         await asyncio.gather(
             *(self._warm(f"prepare-{number}", *entry) for number, entry in enumerate(preparing))

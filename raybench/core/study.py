@@ -26,6 +26,8 @@ class SearchSpec(Document):
     """How configurations are proposed."""
     early_stopping: bool = True
     """Stop trials that are far behind others at equal training seconds."""
+    priors: bool = True
+    """Try each optimizer's usual learning rate among the first trials."""
     cap_factor: Annotated[float, Field(ge=1)] | None = 1.5
     """Stop trials after this many times the best time to target so far; none never does."""
 

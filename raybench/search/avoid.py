@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from raybench.search.priors import batch_power
+
 
 class Failures:
     """Remembers runs out of memory and runs into NaN; says which proposals repeat them.
@@ -9,13 +11,13 @@ class Failures:
     Memory grows with the samples of one pass, so after a run out of memory, per-worker
     batches as large or larger are left out for the same framework and optimizer (an
     optimizer's state takes memory too). A rate that diverges is left out, and all above it,
-    for the same optimizer and global batches as small or smaller (noisier gradients diverge
-    sooner).
+    for the same optimizer; a larger global batch, whose gradients have less noise, is given
+    the rate that its scaling rule makes equal.
     """
 
     def __init__(self) -> None:
         self._out_of_memory: dict[tuple[Any, ...], int] = {}
-        self._diverged: dict[Any, list[tuple[float, int]]] = {}
+        self._diverged: dict[tuple[Any, ...], list[tuple[float, int]]] = {}
 
     def add(self, failure: str, spec: dict[str, Any]) -> None:
         """Take a failed run's spec; failures that are not the configuration's are ignored."""
@@ -31,10 +33,11 @@ class Failures:
         limit = self._out_of_memory.get(_memory_key(spec))
         if limit is not None and spec["batch_size_per_worker"] >= limit:
             return True
-        return any(
-            spec["learning_rate"] >= rate and _global_batch(spec) <= batch
-            for rate, batch in self._diverged.get(_rate_key(spec), [])
-        )
+        for rate, batch in self._diverged.get(_rate_key(spec), []):
+            growth = max(1.0, _global_batch(spec) / batch)
+            if spec["learning_rate"] >= rate * growth ** batch_power(spec["optimizer"]):
+                return True
+        return False
 
 
 def _memory_key(spec: dict[str, Any]) -> tuple[Any, ...]:

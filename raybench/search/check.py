@@ -58,14 +58,18 @@ def check_room(study: StudySpec, space: Space, capacity: Capacity) -> None:
 
 
 def first_groups(study: StudySpec, space: Space, capacity: Capacity) -> list[Shape]:
-    """Return groups worth starting while the search itself starts: the smallest of each
-    framework, as many as fit beside each other."""
+    """Return the groups to start while the search itself starts, as many as fit.
+
+    Those of frameworks that are used in one shape only: of several, the first trials decide,
+    and a group nobody asks for yet would keep them waiting.
+    """
     chosen: list[Shape] = []
-    for shape in sorted(shapes(study, space), key=lambda shape: (shape.gpus, shape.cpus)):
+    every = shapes(study, space)
+    for shape in every:
         cpus = sum(other.cpus for other in chosen) + shape.cpus
         gpus = sum(other.gpus for other in chosen) + shape.gpus
-        is_new = shape.framework not in {other.framework for other in chosen}
-        if is_new and cpus <= capacity.cpus and gpus <= capacity.gpus:
+        is_certain = sum(other.framework == shape.framework for other in every) == 1
+        if is_certain and cpus <= capacity.cpus and gpus <= capacity.gpus:
             chosen.append(shape)
     return chosen
 

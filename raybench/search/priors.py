@@ -16,8 +16,12 @@ others grows with its square root (You 2020, arXiv 1904.00962)."""
 
 def usual_rate(optimizer: str, global_batch: int) -> float:
     """Return the rate to try first."""
-    power = 1.0 if optimizer in LINEAR else 0.5
-    return float(BASE_RATES[optimizer] * (global_batch / BASE_BATCH) ** power)
+    return float(BASE_RATES[optimizer] * (global_batch / BASE_BATCH) ** batch_power(optimizer))
+
+
+def batch_power(optimizer: str) -> float:
+    """Return by which power of the global batch an optimizer's rate grows."""
+    return 1.0 if optimizer in LINEAR else 0.5
 
 
 def priors(space: Space, fixed: dict[str, Any]) -> list[dict[str, Any]]:

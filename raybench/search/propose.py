@@ -24,6 +24,24 @@ def propose(trial: optuna.Trial, space: Space, fixed: dict[str, Any]) -> dict[st
     return values
 
 
+def encode(space: Space, fixed: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return what `propose` asks Optuna for, where the answer shall be `values`.
+
+    Keys that are missing in `values` are left for the sampler.
+    """
+    params: dict[str, Any] = {}
+    for key, value in values.items():
+        dimension, name = space[key], key
+        if isinstance(dimension, Cases):
+            case = dimension.choose(fixed | values)
+            dimension, name = case.dimension, f"{key} [{case.label()}]"
+        if isinstance(dimension, Powers):
+            params[f"log2 {name}"] = int(value).bit_length() - 1
+        else:
+            params[name] = value
+    return params
+
+
 def _ask(trial: optuna.Trial, name: str, dimension: Simple) -> Any:
     if isinstance(dimension, Choices):
         return trial.suggest_categorical(name, list(dimension.values))

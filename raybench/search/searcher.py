@@ -6,6 +6,7 @@ or into NaN is told with the worst score, and the journal file is the truth on r
 """
 
 import itertools
+import statistics
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,17 +18,22 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
 from raybench.core.score import worst_score
-from raybench.core.space import Space
+from raybench.core.space import Space, num_configurations
 from raybench.core.study import StudySpec
+from raybench.search.avoid import Failures
 from raybench.search.control import Control
 from raybench.search.opaque import unwrap
-from raybench.search.propose import propose
+from raybench.search.priors import priors
+from raybench.search.propose import encode, propose
 
 JOURNAL_FILE = "optuna.log"
 NOT_RUN = "not_run"
 """User attribute of Optuna trials that are not trials of the study, with the reason."""
+WOULD_FAIL = "would fail"
 REDRAWS = 20
 """Draws to find a configuration not yet tried, before a repetition is accepted."""
+STARTUP_TRIALS = 10
+"""Trials before TPE begins to model; every other one of them is a prior."""
 
 
 class StudySearcher(Searcher):
@@ -39,6 +45,10 @@ class StudySearcher(Searcher):
         self.optuna_study = open_study(study, folder)
         self.num_requeued = requeue_interrupted(self.optuna_study)
         self._open: dict[str, optuna.Trial] = {}
+        self._failures = Failures()
+        for trial in real_trials(self.optuna_study):
+            if "failure" in trial.user_attrs:
+                self._failures.add(trial.user_attrs["failure"], trial.user_attrs["spec"])
 
     @property
     def num_finished(self) -> int:
@@ -51,10 +61,9 @@ class StudySearcher(Searcher):
             return str(Searcher.FINISHED)
         trial, values = self._draw()
         self._open[trial_id] = trial
-        return {
-            "trial": trial.user_attrs["trial"],
-            "spec": self._spec.run_spec(values).document(),
-        }
+        spec = self._spec.run_spec(values).document()
+        trial.set_user_attr("spec", spec)
+        return {"trial": trial.user_attrs["trial"], "spec": spec}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Give Optuna the score so far; milliseconds of training are the step."""
@@ -76,6 +85,7 @@ class StudySearcher(Searcher):
             self.optuna_study.tell(trial, state=TrialState.FAIL)
         elif failure is not None:
             trial.set_user_attr("failure", failure)
+            self._failures.add(failure, trial.user_attrs["spec"])
             self.optuna_study.tell(trial, worst_score(self._spec.objective))
         elif result.get("stop") is None:
             self._report(trial, result)
@@ -99,21 +109,48 @@ class StudySearcher(Searcher):
             trial.report(result["score"], step=int(1000 * result["train_s"]))
 
     def _draw(self) -> tuple[optuna.Trial, dict[str, Any]]:
-        """Ask until the configuration is new; TPE repeats itself in discrete spaces."""
+        """Ask until the configuration is new (TPE repeats itself in discrete spaces) and not
+        one that would fail as an earlier one has."""
         earlier = real_trials(self.optuna_study)
         tried = {_key(trial.params) for trial in earlier}
-        for attempt in range(REDRAWS):
+        self._enqueue_prior(earlier)
+        size = num_configurations(self._space)
+        redraws = 0 if size is not None and len(tried) >= size else REDRAWS
+        for attempt in range(redraws + 1):
             trial = self.optuna_study.ask()
             values = propose(trial, self._space, self._spec.fixed)
-            if _key(trial.params) not in tried or attempt == REDRAWS - 1:
+            reason = None
+            if self._failures.forbid(self._spec.run_spec(values).document()):
+                reason = WOULD_FAIL
+            elif _key(trial.params) in tried:
+                reason = "duplicate"
+            if reason is None or attempt == redraws:
                 break
-            trial.set_user_attr(NOT_RUN, "duplicate")
-            self.optuna_study.tell(trial, state=TrialState.FAIL)
+            trial.set_user_attr(NOT_RUN, reason)
+            if reason == WOULD_FAIL:  # the sampler learns it as if it had
+                self.optuna_study.tell(trial, worst_score(self._spec.objective))
+            else:
+                self.optuna_study.tell(trial, state=TrialState.FAIL)
         # The lowest free name: a trial that was interrupted comes back under its own.
         names = {earlier_trial.user_attrs.get("trial") for earlier_trial in earlier}
         name = next(name for number in itertools.count() if (name := f"{number:04d}") not in names)
         trial.set_user_attr("trial", name)
         return trial, values
+
+    def _enqueue_prior(self, earlier: list[optuna.trial.FrozenTrial]) -> None:
+        """Let every other start-up trial be an optimizer's usual rate, while these do well."""
+        count = len(earlier)
+        if not self._spec.search.priors or count >= STARTUP_TRIALS or count % 2:
+            return
+        if self.optuna_study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+            return  # interrupted trials come first
+        known = priors(self._space, self._spec.fixed)
+        everything = self.optuna_study.get_trials(deepcopy=False)
+        num_used = sum("prior" in trial.user_attrs for trial in everything)
+        ran = [trial for trial in earlier if "prior" in trial.user_attrs]
+        if num_used < len(known) and not _in_bottom_half(ran, earlier):
+            params = encode(self._space, self._spec.fixed, known[num_used])
+            self.optuna_study.enqueue_trial(params, user_attrs={"prior": True})
 
 
 def open_study(study: StudySpec, folder: Path) -> optuna.Study:
@@ -150,6 +187,20 @@ def requeue_interrupted(study: optuna.Study) -> int:
         study.tell(frozen.number, state=TrialState.FAIL)
         study.enqueue_trial(frozen.params)
     return len(running)
+
+
+def _in_bottom_half(
+    some: list[optuna.trial.FrozenTrial], every: list[optuna.trial.FrozenTrial]
+) -> bool:
+    """Whether the median of some trials' scores lies in the worse half of all (four at least)."""
+
+    def scores(trials: list[optuna.trial.FrozenTrial]) -> list[float]:
+        told = (TrialState.COMPLETE, TrialState.PRUNED)
+        return [t.value for t in trials if t.state in told and t.value is not None]
+
+    if len(scores(every)) < 4 or not scores(some):
+        return False
+    return statistics.median(scores(some)) > statistics.median(scores(every))
 
 
 def _key(params: dict[str, Any]) -> str:

@@ -26,13 +26,14 @@ def test_more_workers_do_not_need_more_memory_each() -> None:
     assert not failures.forbid(spec(batch_size_per_worker=64, num_workers=4))
 
 
-def test_nan_forbids_higher_rates_at_the_same_batch_or_smaller() -> None:
+def test_nan_forbids_higher_rates_and_what_the_batch_makes_equal() -> None:
     failures = Failures()
     failures.add("nan", spec())
     assert failures.forbid(spec(learning_rate=0.2))
     assert failures.forbid(spec(batch_size_per_worker=32))
     assert not failures.forbid(spec(learning_rate=0.05))
-    assert not failures.forbid(spec(batch_size_per_worker=256))
+    assert not failures.forbid(spec(batch_size_per_worker=512, learning_rate=0.19))
+    assert failures.forbid(spec(batch_size_per_worker=512, learning_rate=0.21))  # sqrt: 0.2
     assert not failures.forbid(spec(optimizer="lars"))
 
 
