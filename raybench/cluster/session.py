@@ -128,7 +128,7 @@ def start_hub(capacity: Capacity, *, scratch: str, autoscales: bool) -> Any:
     admission = Admission(
         cpus=capacity.cpus,
         gpus=capacity.gpus,
-        max_workers=max(int(capacity.memory_bytes * 0.5 / WORKER_MEMORY_BYTES), capacity.cpus),
+        max_workers=max(int(capacity.memory_bytes * 0.8 / WORKER_MEMORY_BYTES), capacity.cpus),
         idle_holds_cpus=not one_node,
     )
     options = {
