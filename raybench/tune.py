@@ -18,7 +18,7 @@ from raybench.results.export import export
 from raybench.results.load import StudyResults, load
 from raybench.results.provenance import command, machine, versions
 from raybench.results.show import show
-from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, read_records
 from raybench.results.tables import ranked
 
 DEFAULT_SPACE = "digits"
@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--workers", metavar="1,2,4", help="worker counts to search")
     result.add_argument("--gpus-per-worker", type=int, metavar="N", help="0 or 1")
     result.add_argument("--target", type=float, help="validation accuracy to reach, as 0.95")
+    result.add_argument("--price", type=float, metavar="MONEY", help="per worker-hour")
     result.add_argument("--concurrency", type=int, help="trials at the same time")
     result.add_argument(
         "--isolation",
@@ -97,6 +98,7 @@ def read_study(options: argparse.Namespace) -> tuple[StudySpec, Space, str]:
         "search.concurrency": options.concurrency,
         "search.seed": options.seed,
         "objective.target": options.target,
+        "price": options.price,
         "gpus_per_worker": options.gpus_per_worker,
         "workload": options.workload,
     }
@@ -140,7 +142,8 @@ def _run(
 
         control = Control(study.search.time_budget_s, began=began)
         _write_study(store, study, session.capacity.nodes, concurrency)
-        searcher = StudySearcher(study, space, store.folder, control)
+        recorded = {r["trial"]: r for r in read_records(store.folder) if r["kind"] == "run"}
+        searcher = StudySearcher(study, space, store.folder, control, recorded)
         num_done = searcher.num_finished
         if num_done:
             console.print(f"continuing {store.folder}: {num_done} trials are done")

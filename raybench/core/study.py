@@ -22,8 +22,8 @@ class SearchSpec(Document):
     """Seconds after which no trial starts and running ones stop at their next evaluation."""
     concurrency: PositiveInt | None = None
     """Trials at the same time; none is as many as the cluster has room for."""
-    sampler: Literal["tpe", "random"] = "tpe"
-    """How configurations are proposed."""
+    sampler: Literal["tpe", "gp", "cmaes", "random", "qmc"] = "tpe"
+    """How configurations are proposed; `cmaes` samples what is not a number by TPE."""
     early_stopping: bool = True
     """Stop trials that are far behind others at equal training seconds."""
     priors: bool = True
@@ -54,6 +54,8 @@ class StudySpec(Document):
     """How long and in what way to search."""
     confirm: ConfirmSpec = ConfirmSpec()
     """How winners are confirmed."""
+    price: PositiveFloat | None = None
+    """Money per worker-hour; with it, winners are given in money too."""
     space: dict[str, Any]
     """Run-spec keys and their lists, ranges or cases."""
     fixed: dict[str, Any] = {}

@@ -4,6 +4,7 @@ import pandas as pd
 from rich.console import Console
 
 from raybench.results.load import StudyResults
+from raybench.results.sensitivity import sensitivity_lines, target_warning
 from raybench.results.tables import (
     best_per_framework,
     failures,
@@ -44,6 +45,9 @@ def show(console: Console, results: StudyResults) -> None:
             soft_wrap=True,
         )
     for line in verdict_lines(results, judge(results)):
+        console.print(line, highlight=False, soft_wrap=True)
+    warning = target_warning(results)
+    for line in [*sensitivity_lines(results), *([warning] if warning else [])]:
         console.print(line, highlight=False, soft_wrap=True)
     console.print(f"results: {results.folder}", highlight=False, soft_wrap=True)
 
@@ -86,8 +90,8 @@ def verdict_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
         workers = int(by_trial[trial]["num_workers"])
         lines.append(
             f"{what}: {by_trial[trial]['config']} (trial {trial}) reaches "
-            f"{_target(results)} after {seconds:.2f} s, {workers * seconds:.2f} worker-seconds; "
-            f"{proof}."
+            f"{_target(results)} after {seconds:.2f} s, {workers * seconds:.2f} worker-seconds"
+            f"{_cost(results, workers * seconds)}; {proof}."
         )
     if len(verdict.ties) > 1:
         lines.append(f"Not told apart from the fastest: trials {', '.join(verdict.ties[1:])}.")
@@ -100,6 +104,13 @@ def _seconds(results: StudyResults, verdict: Verdict, trial: str) -> tuple[float
         return float(found), "unconfirmed: one search trial"
     row = confirmed(results).set_index("trial").to_dict("index")[trial]
     return float(row["median_s"]), f"confirmed by {row['hits']} of {row['runs']} new seeds"
+
+
+def _cost(results: StudyResults, worker_seconds: float) -> str:
+    price = results.study["study"].get("price")
+    if price is None:
+        return ""
+    return f" or {worker_seconds / 3600 * price:.3g} at {price:g} per worker-hour"
 
 
 def _target(results: StudyResults) -> str:

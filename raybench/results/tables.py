@@ -6,6 +6,8 @@ from rich.table import Table
 from raybench.core.clock import PHASES
 
 SECONDS = "{:.2f}"
+LONG_TEXTS = ("for example",)
+"""Columns that may take several lines."""
 FORMATS = {
     "best accuracy": "{:.1%}",
     "samples/s": "{:,.0f}",
@@ -84,7 +86,11 @@ def to_rich(frame: pd.DataFrame, title: str) -> Table:
     for name in frame.columns:
         is_text = not pd.api.types.is_numeric_dtype(frame[name])
         title_lines = "\n".join(str(name).rsplit(" ", 1))
-        table.add_column(title_lines, justify="left" if is_text else "right", no_wrap=is_text)
+        table.add_column(
+            title_lines,
+            justify="left" if is_text else "right",
+            no_wrap=is_text and name not in LONG_TEXTS,
+        )
     for row in frame.itertuples(index=False):
         table.add_row(*(_cell(str(n), v) for n, v in zip(frame.columns, row, strict=True)))
     return table

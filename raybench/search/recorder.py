@@ -15,6 +15,7 @@ from raybench.search.control import Control
 from raybench.search.opaque import unwrap
 from raybench.search.scheduler import TimeRungs
 from raybench.search.screen import Screen
+from raybench.search.searcher import StudySearcher
 
 
 class Recorder(Callback):  # type: ignore[misc, unused-ignore]
@@ -28,9 +29,11 @@ class Recorder(Callback):  # type: ignore[misc, unused-ignore]
         control: Control,
         screen: Screen,
         scheduler: TrialScheduler,
+        searcher: StudySearcher,
     ) -> None:
         self._store, self._objective, self._hub = store, objective, hub
-        self._control, self._screen, self._scheduler = control, screen, scheduler
+        self._control, self._screen = control, screen
+        self._scheduler, self._searcher = scheduler, searcher
         self._last: dict[str, dict[str, Any]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -64,7 +67,7 @@ class Recorder(Callback):  # type: ignore[misc, unused-ignore]
         if not (result.get("stop") or result.get("failure")):
             # Stopped from outside: its group still waits for the next command.
             result["concurrent"] = ray.get(self._hub.release.remote(name))
-        self._write(name, trial.config["spec"], result)
+        self._write(trial, result)
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -76,12 +79,15 @@ class Recorder(Callback):  # type: ignore[misc, unused-ignore]
             "failure": "worker_lost",
             "message": "the trial's own process was lost",
         }
-        self._write(name, trial.config["spec"], result)
+        self._write(trial, result)
 
-    def _write(self, name: str, spec: dict[str, Any], result: dict[str, Any]) -> None:
+    def _write(self, trial: Trial, result: dict[str, Any]) -> None:
+        name = trial.config["trial"]
         stop = self._control.reason()
         if stop is None and isinstance(self._scheduler, TimeRungs):
             stop = self._scheduler.reason(name)
+        spec = trial.config["spec"]
         record = run_record(name, spec, result, self._objective, stop or "scheduler")
         self._store.append(record.line())
+        self._searcher.settle(trial.trial_id)
         self._screen.finished(record)

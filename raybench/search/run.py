@@ -41,7 +41,7 @@ def search(
     if study.search.early_stopping:
         scheduler = TimeRungs(study)
         scheduler.learn(load(store.folder))
-    recorder = Recorder(store, study.objective, session.hub, control, screen, scheduler)
+    recorder = Recorder(store, study.objective, session.hub, control, screen, scheduler, searcher)
     tuner = tune.Tuner(
         trainable,
         tune_config=tune.TuneConfig(

@@ -7,7 +7,6 @@ or into NaN is told with the worst score, and the journal file is the truth on r
 
 import itertools
 import statistics
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from raybench.search.control import Control
 from raybench.search.opaque import unwrap
 from raybench.search.priors import priors
 from raybench.search.propose import encode, propose
+from raybench.search.samplers import build_sampler
 
 JOURNAL_FILE = "optuna.log"
 NOT_RUN = "not_run"
@@ -37,15 +37,28 @@ STARTUP_TRIALS = 10
 
 
 class StudySearcher(Searcher):
-    """Proposes run specs to Ray Tune until the study has its number of trials."""
+    """Proposes run specs to Ray Tune until the study has its number of trials.
 
-    def __init__(self, study: StudySpec, space: Space, folder: Path, control: Control) -> None:
+    `recorded` holds the run records of earlier sessions by trial. A record is written before
+    Optuna is told, so a driver killed in between leaves a trial that ended and is still open
+    in the journal: it is told on the next start.
+    """
+
+    def __init__(
+        self,
+        study: StudySpec,
+        space: Space,
+        folder: Path,
+        control: Control,
+        recorded: dict[str, dict[str, Any]] | None = None,
+    ) -> None:
         super().__init__(metric="score", mode="min")
         self._spec, self._space, self._control = study, space, control
         self.optuna_study = open_study(study, folder)
-        self.num_requeued = requeue_interrupted(self.optuna_study)
         self._open: dict[str, optuna.Trial] = {}
+        self._ended: dict[str, tuple[dict[str, Any], bool]] = {}
         self._failures = Failures()
+        self._close_open(recorded or {})
         for trial in real_trials(self.optuna_study):
             if "failure" in trial.user_attrs:
                 self._failures.add(trial.user_attrs["failure"], trial.user_attrs["spec"])
@@ -74,24 +87,51 @@ class StudySearcher(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
+        """Keep how the trial ended, until its record is written."""
+        self._ended[trial_id] = unwrap(result), error
+
+    def settle(self, trial_id: str) -> None:
         """Tell Optuna how the trial ended; an interrupted one stays open, to be run again."""
-        result = unwrap(result)
-        failure = result.get("failure")
+        result, error = self._ended.pop(trial_id)
         trial = self._open.pop(trial_id, None)
         if trial is None or self._control.interrupted:
             return
-        if error or failure == "worker_lost":
+        failure = "worker_lost" if error else result.get("failure")
+        if failure is None and result.get("stop") is None:
+            self._report(trial, result)
+        self._tell(trial, failure, result.get("stop"), result.get("score"))
+
+    def _tell(
+        self, trial: optuna.Trial, failure: str | None, stop: str | None, score: float | None
+    ) -> None:
+        """End a trial that failed, was stopped from outside (`stop` None), or ended by itself."""
+        if failure == "worker_lost":
             # The machine's fault: it says nothing about the configuration.
             self.optuna_study.tell(trial, state=TrialState.FAIL)
         elif failure is not None:
             trial.set_user_attr("failure", failure)
             self._failures.add(failure, trial.user_attrs["spec"])
             self.optuna_study.tell(trial, worst_score(self._spec.objective))
-        elif result.get("stop") is None:
-            self._report(trial, result)
+        elif stop is None:
             self.optuna_study.tell(trial, state=TrialState.PRUNED)
         else:
-            self.optuna_study.tell(trial, result["score"])
+            self.optuna_study.tell(trial, score)
+
+    def _close_open(self, recorded: dict[str, dict[str, Any]]) -> None:
+        """Tell the trials that have ended, propose the others again."""
+        for frozen in self.optuna_study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            trial = optuna.Trial(self.optuna_study, frozen._trial_id)
+            record = recorded.get(frozen.user_attrs.get("trial", ""))
+            if record is None or record["stop"] == "interrupted":
+                # First of all enqueued: killed in between, it is at worst a duplicate.
+                self.optuna_study.enqueue_trial(frozen.params)
+                trial.set_user_attr(NOT_RUN, "interrupted")
+                self.optuna_study.tell(trial, state=TrialState.FAIL)
+                continue
+            stop = record["stop"] if record["state"] == "complete" else None
+            if not frozen.intermediate_values:
+                trial.report(record["score"], step=int(1000 * record["ledger"]["train"]))
+            self._tell(trial, record["failure"], stop, record["score"])
 
     def __getstate__(self) -> dict[str, Any]:
         """Give Tune nothing to pickle: the journal holds the study."""
@@ -156,37 +196,26 @@ class StudySearcher(Searcher):
 def open_study(study: StudySpec, folder: Path) -> optuna.Study:
     """Open the folder's Optuna study, or make it."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    # `group` samples the ranges of different optimizers apart; Optuna marks it experimental.
-    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-    samplers = {
-        "tpe": lambda seed: optuna.samplers.TPESampler(
-            seed=seed, multivariate=True, group=True, constant_liar=True
-        ),
-        "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
-    }
-    return optuna.create_study(
+    found = optuna.create_study(
         study_name="raybench",
         storage=JournalStorage(JournalFileBackend(str(folder / JOURNAL_FILE))),
-        sampler=samplers[study.search.sampler](study.search.seed),
         direction="minimize",
         load_if_exists=True,
     )
+    search = study.search
+    found.sampler = build_sampler(
+        search.sampler, seed=search.seed, num_earlier=len(found.get_trials(deepcopy=False))
+    )
+    return found
 
 
 def real_trials(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
     """Return the trials that ran or run, without rejected draws and interrupted runs."""
-    return [t for t in study.get_trials(deepcopy=False) if NOT_RUN not in t.user_attrs]
-
-
-def requeue_interrupted(study: optuna.Study) -> int:
-    """Propose again what was running when the study was interrupted; return how many."""
-    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    for frozen in running:
-        trial = optuna.Trial(study, frozen._trial_id)
-        trial.set_user_attr(NOT_RUN, "interrupted")
-        study.tell(frozen.number, state=TrialState.FAIL)
-        study.enqueue_trial(frozen.params)
-    return len(running)
+    return [
+        trial
+        for trial in study.get_trials(deepcopy=False)
+        if NOT_RUN not in trial.user_attrs and trial.state != TrialState.WAITING
+    ]
 
 
 def _in_bottom_half(

@@ -16,6 +16,7 @@ MAY_CHANGE = (
     "search.concurrency",
     "confirm.top",
     "confirm.repeats",
+    "price",
 )
 """Keys that change how long a study goes on, not what it measures."""
 

@@ -163,3 +163,11 @@ def test_the_comment_tells_the_figures_and_the_command(tmp_path):
     assert "confirmed: target after 5.000 s (median of 3 new seeds, 4.000 to inf)" in text
     assert "reached by 2 of 3" in text
     assert "python -m raybench.train" in text
+
+
+def test_a_price_per_worker_hour_is_money_in_the_verdict(tmp_path):
+    results, verdict = judged(tmp_path, again("0000", [9.0, 9.0, 9.0], num_workers=2))
+    assert "per worker-hour" not in verdict_lines(results, verdict)[0]
+    results.study["study"]["price"] = 4.0
+    line = verdict_lines(results, verdict)[0]
+    assert "18.00 worker-seconds or 0.02 at 4 per worker-hour" in line

@@ -39,12 +39,17 @@ def result(**changes: Any) -> dict[str, Any]:
     return wrap({"train_s": 1.0, "score": 1.0, "stop": "target", "failure": None} | changes)
 
 
+def end(one: StudySearcher, trial_id: str, content: dict[str, Any]) -> None:
+    one.on_trial_complete(trial_id, content)
+    one.settle(trial_id)
+
+
 def search(one: StudySearcher, judge: Any) -> list[dict[str, Any]]:
     """Run a whole search; `judge` gives the result of a spec."""
     specs = []
     while isinstance(config := one.suggest(str(len(specs))), dict):
         specs.append(config["spec"])
-        one.on_trial_complete(str(len(specs) - 1), judge(config["spec"]))
+        end(one, str(len(specs) - 1), judge(config["spec"]))
     return specs
 
 
@@ -122,7 +127,72 @@ def test_a_new_session_knows_the_failures_of_the_one_before(tmp_path: Path) -> N
     one = searcher(tmp_path)
     config = one.suggest("a")
     assert isinstance(config, dict)
-    one.on_trial_complete("a", result(failure="oom", stop=None))
+    end(one, "a", result(failure="oom", stop=None))
     again = searcher(tmp_path)
     assert again._failures.forbid(config["spec"])
     assert again.num_finished == 1
+
+
+def record(trial: str, **changes: Any) -> dict[str, dict[str, Any]]:
+    """What the records hold of a trial that ended."""
+    ended = {"state": "complete", "stop": "target", "failure": None, "score": 0.5}
+    return {trial: ended | {"ledger": {"train": 2.0}} | changes}
+
+
+def test_a_trial_that_was_running_is_proposed_again_under_its_name(tmp_path: Path) -> None:
+    killed = searcher(tmp_path, search={"trials": 2})
+    first, second = killed.suggest("a"), killed.suggest("b")
+    again = searcher(tmp_path, search={"trials": 2})
+    assert again.num_finished == 0
+    assert [again.suggest("a"), again.suggest("b")] == [first, second]
+    assert again.suggest("c") == "FINISHED"
+
+
+def test_a_trial_that_was_recorded_and_not_told_is_told(tmp_path: Path) -> None:
+    killed = searcher(tmp_path, search={"trials": 2})
+    killed.suggest("a")
+    second = killed.suggest("b")
+    control = Control(None, began=time.perf_counter())
+    study, space = build_study(STUDY | {"search": {"trials": 2}}, "test")
+    again = StudySearcher(study, space, tmp_path, control, record("0000"))
+    assert again.num_finished == 1
+    assert again.optuna_study.best_value == 0.5
+    assert again.suggest("a") == second
+    assert again.suggest("b") == "FINISHED"
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({"state": "stopped", "stop": "cap"}, "PRUNED"),
+        ({"state": "failed", "stop": None, "failure": "worker_lost"}, "FAIL"),
+        ({"state": "failed", "stop": None, "failure": "oom"}, "COMPLETE"),
+    ],
+)
+def test_records_are_told_as_the_session_would_have(
+    changes: dict[str, Any], state: str, tmp_path: Path
+) -> None:
+    searcher(tmp_path).suggest("a")
+    control = Control(None, began=time.perf_counter())
+    study, space = build_study(STUDY, "test")
+    again = StudySearcher(study, space, tmp_path, control, record("0000", **changes))
+    assert [t.state.name for t in again.optuna_study.get_trials()] == [state]
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes", "random", "qmc"])
+def test_every_sampler_finds_its_way_and_continues_elsewhere(sampler: str, tmp_path: Path) -> None:
+    if sampler == "gp":
+        pytest.importorskip("torch")
+
+    def judge(spec: dict[str, Any]) -> dict[str, Any]:
+        return result(score=abs(math.log(spec["learning_rate"] / 3e-3)))
+
+    settings = {"seed": 1, "sampler": sampler, "priors": False}
+    first = search(searcher(tmp_path, search=settings | {"trials": 25}), judge)
+    again = search(searcher(tmp_path, search=settings | {"trials": 30}), judge)
+    assert (len(first), len(again)) == (25, 5)
+    rates = [spec["learning_rate"] for spec in first + again]
+    assert len(set(rates)) > 20
+    assert not set(rates[:25]) & set(rates[25:]) or sampler == "cmaes"
+    best = min(judge(spec)["score"] for spec in first + again)
+    assert best < 0.7

@@ -1,0 +1,63 @@
+"""How configurations are proposed: Optuna's samplers by the names of `search.sampler`."""
+
+import importlib.util
+import warnings
+from collections.abc import Callable
+
+import optuna
+from optuna.samplers import BaseSampler
+
+from raybench.core.errors import UserError
+
+
+def _tpe(seed: int) -> BaseSampler:
+    # `group` samples the ranges of different optimizers apart.
+    return optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True)
+
+
+def _gp(seed: int) -> BaseSampler:
+    if importlib.util.find_spec("torch") is None:
+        raise UserError("search.sampler: gp needs PyTorch; run: pip install 'raybench[torch]'.")
+    return optuna.samplers.GPSampler(seed=seed, independent_sampler=_random(seed))
+
+
+def _cmaes(seed: int) -> BaseSampler:
+    if importlib.util.find_spec("cmaes") is None:
+        raise UserError("search.sampler: cmaes needs its package; run: pip install cmaes.")
+    return optuna.samplers.CmaEsSampler(
+        seed=seed, independent_sampler=_tpe(seed), warn_independent_sampling=False
+    )
+
+
+def _random(seed: int) -> BaseSampler:
+    return optuna.samplers.RandomSampler(seed=seed)
+
+
+def _qmc(seed: int) -> BaseSampler:
+    return optuna.samplers.QMCSampler(
+        seed=seed,
+        scramble=True,
+        independent_sampler=_random(seed),
+        warn_independent_sampling=False,
+        warn_asynchronous_seeding=False,
+    )
+
+
+SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
+    "tpe": _tpe,
+    "gp": _gp,
+    "cmaes": _cmaes,
+    "random": _random,
+    "qmc": _qmc,
+}
+
+
+def build_sampler(name: str, *, seed: int, num_earlier: int) -> BaseSampler:
+    """Return a sampler; UserError if a package it needs is missing.
+
+    `num_earlier` is the number of trials the study holds already: a continued study must not
+    draw the same random numbers again.
+    """
+    # Some of them, and TPE's `group`, are marked experimental by Optuna.
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    return SAMPLERS[name]((seed + 1_000_003 * num_earlier) % 2**32)

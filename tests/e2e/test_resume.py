@@ -1,0 +1,73 @@
+"""The driver is killed, again and again; the same command ends with the same study."""
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+
+import raybench
+from raybench.results.store import read_records
+
+from .commands import start
+
+pytestmark = pytest.mark.ray
+SPACE = """
+dataset: {name: digits}
+objective: {kind: accuracy_at_budget, max_train_seconds: 0.3}
+search: {trials: 24, sampler: random, early_stopping: false}
+confirm: {top: 0}
+space:
+  learning_rate: {low: 1.0e-4, high: 1.0e-2, log: true}
+fixed: {num_workers: 1, batch_size_per_worker: 32}
+"""
+KILLS = 4
+
+
+def test_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "space.yaml").write_text(SPACE)
+    folder, log = tmp_path / "out", tmp_path / "log"
+    rng = random.Random(0)
+    finished: dict[str, float] = {}
+    for number in range(KILLS + 1):
+        process = start("tune", "space.yaml", "--out", folder, cwd=tmp_path, log=log)
+        if number < KILLS:
+            wait_for_runs(folder, len(finished) + 1, log)
+            time.sleep(rng.uniform(0.0, 1.5))
+            process.send_signal(signal.SIGKILL)
+            process.wait(timeout=30)
+        else:
+            assert process.wait(timeout=200) == 0, log.read_text()
+        runs = [record for record in read_records(folder) if record["kind"] == "run"]
+        # What was finished stands as it was, once.
+        names = [run["trial"] for run in runs if run["phase"] == "search"]
+        assert len(names) == len(set(names)), names
+        for run in runs:
+            seconds = run["ledger"]["train"]
+            assert finished.setdefault(run["trial"], seconds) == seconds
+    trials = raybench.load(folder).trials
+    trials = trials[trials["phase"] == "search"]
+    assert sorted(trials["trial"]) == [f"{n:04d}" for n in range(24)]
+    assert set(trials["state"]) == {"complete"}
+    # The sampler knows of every trial what the table says.
+    storage = optuna.storages.JournalStorage(
+        optuna.storages.journal.JournalFileBackend(str(folder / "optuna.log"))
+    )
+    study = optuna.load_study(study_name="raybench", storage=storage)
+    told = {t.user_attrs["trial"]: t.value for t in study.trials if t.state.name == "COMPLETE"}
+    accuracies = trials.set_index("trial")["best_accuracy"]
+    assert told == pytest.approx({name: 1 - accuracies[name] for name in accuracies.index})
+
+
+def wait_for_runs(folder: Path, number: int, log: Path) -> None:
+    """Wait until the records hold this many finished runs."""
+    deadline = time.monotonic() + 120
+    while True:
+        records = read_records(folder) if (folder / "records.jsonl").is_file() else []
+        if sum(record["kind"] == "run" for record in records) >= number:
+            return
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)

@@ -1,0 +1,51 @@
+"""Sentences on the target: nearly all or none reach it, and one point either side of it."""
+
+import pytest
+from test_load import curve, results_folder, run_line
+
+from raybench.results.sensitivity import fastest_at, sensitivity_lines, target_warning
+
+
+def study(folder, reached, missed):
+    lines = [run_line(f"{n:04d}", 3.0 + n) for n in range(reached)]
+    lines += [run_line(f"{reached + n:04d}") for n in range(missed)]
+    return results_folder(folder, lines)
+
+
+@pytest.mark.parametrize(
+    ("reached", "missed", "words"),
+    [(10, 0, "try a higher one"), (0, 10, "try a lower target"), (5, 5, None), (7, 0, None)],
+)
+def test_a_target_for_all_or_for_none_is_warned_of(tmp_path, reached, missed, words):
+    warning = target_warning(study(tmp_path, reached, missed))
+    assert warning is None if words is None else words in warning
+
+
+def test_another_target_may_have_another_winner(tmp_path):
+    lines = [*curve("0000", [0.89, 0.90, 0.91]), run_line("0000", 2.0)]
+    lines += [*curve("0001", [0.5, 0.5, 0.92]), run_line("0001", 3.0)]
+    results = results_folder(tmp_path, lines)
+    assert fastest_at(results, 0.89) == ("0000", 1.0, 2)
+    assert fastest_at(results, 0.915) == ("0001", 3.0, 1)
+    assert fastest_at(results, 0.95) is None
+
+
+def test_failed_and_confirming_runs_do_not_count(tmp_path):
+    lines = [*curve("0000", [0.95]), run_line("0000", 1.0, failure="nan")]
+    lines += [*curve("0001-confirm0", [0.95]), run_line("0001-confirm0", 1.0, phase="confirm")]
+    assert fastest_at(results_folder(tmp_path, lines), 0.9) is None
+
+
+def test_lines_name_both_sides(tmp_path):
+    lines = []
+    for n in range(8):
+        lines += [*curve(f"{n:04d}", [0.885 + n / 1000, 0.93]), run_line(f"{n:04d}", 2.0)]
+    below, above = sensitivity_lines(results_folder(tmp_path, lines))
+    assert below.startswith("With target 89.0% trial 0005")
+    assert "8 trials reached it" in above
+
+
+def test_few_trials_say_nothing(tmp_path):
+    results = results_folder(tmp_path, [*curve("0000", [0.95]), run_line("0000", 1.0)])
+    assert sensitivity_lines(results) == []
+    assert target_warning(results) is None
