@@ -14,6 +14,7 @@ STEP = 0.01
 def target_warning(results: StudyResults) -> str | None:
     """Return a sentence where nearly all or nearly no search trials reach the target."""
     trials = ranked(results.trials)
+    trials = trials[trials["stop"] != "cap"]  # too slow to win, not unable to get there
     if results.target is None or len(trials) < ENOUGH_TRIALS:
         return None
     reached = int(trials["time_to_target_s"].notna().sum())

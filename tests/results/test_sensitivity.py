@@ -49,3 +49,9 @@ def test_few_trials_say_nothing(tmp_path):
     results = results_folder(tmp_path, [*curve("0000", [0.95]), run_line("0000", 1.0)])
     assert sensitivity_lines(results) == []
     assert target_warning(results) is None
+
+
+def test_trials_stopped_by_the_cap_did_not_miss_the_target(tmp_path):
+    lines = [run_line("0000", 3.0)]
+    lines += [run_line(f"{n:04d}", outer_stop="cap") for n in range(1, 40)]
+    assert target_warning(results_folder(tmp_path, lines)) is None
