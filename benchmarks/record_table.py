@@ -44,15 +44,15 @@ RATES = {
 SPECS: dict[str, dict[str, Any]] = {
     "mnist_conv": {
         "workload": "mnist_small",
-        "dataset": DatasetSpec(name="mnist", image_size=14, limit=4000, validation_size=5000),
-        "epochs": 12,
-        "eval_every_samples": 2000,
+        "dataset": DatasetSpec(name="mnist", image_size=10, limit=4000, validation_size=5000),
+        "epochs": 6,
+        "eval_every_samples": 1000,
     },
     "mnist_mlp": {
         "workload": "deep_mlp",
         "dataset": DatasetSpec(name="mnist", image_size=14, limit=8000, validation_size=5000),
-        "epochs": 12,
-        "eval_every_samples": 4000,
+        "epochs": 8,
+        "eval_every_samples": 2000,
     },
 }
 TIMED_BATCHES = (8, 16, 32, 64, 128, 256, 512)

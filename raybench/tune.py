@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -20,6 +20,9 @@ from raybench.results.provenance import command, machine, versions
 from raybench.results.show import show
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, read_records
 from raybench.results.tables import ranked
+
+if TYPE_CHECKING:
+    from raybench.search.factor import Factors
 
 DEFAULT_SPACE = "digits"
 
@@ -73,7 +76,7 @@ def tune(options: argparse.Namespace) -> int:
     if options.dry_run:
         from raybench.search.plan import print_plan
 
-        print_plan(console, study, space, dataset, folder)
+        print_plan(console, study, space, dataset, folder, _factors(study, space))
         return cli.DONE
     store = Store(folder)
     interrupted = _run(options, study, space, store, console)
@@ -135,15 +138,20 @@ def _run(
         )
         from raybench.search.confirm import confirm
         from raybench.search.control import Control
+        from raybench.search.factor import Factors
+        from raybench.search.finalists import run_finalists
         from raybench.search.run import search
         from raybench.search.screen import Screen
         from raybench.search.searcher import StudySearcher
         from raybench.search.sentinel import run_sentinel
+        from raybench.search.speed import Speed
 
         control = Control(study.search.time_budget_s, began=began)
         _write_study(store, study, session.capacity.nodes, concurrency)
         recorded = {r["trial"]: r for r in read_records(store.folder) if r["kind"] == "run"}
-        searcher = StudySearcher(study, space, store.folder, control, recorded)
+        factors = _factors(study, space)
+        speed = Speed(factors) if isinstance(factors, Factors) else None
+        searcher = StudySearcher(study, space, store.folder, control, recorded, speed)
         num_done = searcher.num_finished
         if num_done:
             console.print(f"continuing {store.folder}: {num_done} trials are done")
@@ -158,7 +166,17 @@ def _run(
                 screen=screen,
                 keep_groups=options.isolation == "none",
                 concurrency=concurrency,
+                speed=speed,
             )
+            if speed is not None:
+                run_finalists(
+                    load(store.folder),
+                    speed,
+                    session=session,
+                    store=store,
+                    control=control,
+                    screen=screen,
+                )
             results = load(store.folder)
             run_sentinel(results, session=session, store=store, control=control)
             candidates, already = _to_confirm(results, study)
@@ -174,6 +192,18 @@ def _run(
                     screen=screen,
                 )
     return control.interrupted
+
+
+def _factors(study: StudySpec, space: Space) -> "Factors | str":
+    """Return the space taken apart, or why it is not."""
+    from raybench.search.factor import factorise
+    from raybench.workloads.base import LayerWorkload
+    from raybench.workloads.find import load_workload_dataset
+
+    if not study.search.factorise:
+        return "search.factorise is false"
+    workload, _ = load_workload_dataset(study.workload, study.dataset)
+    return factorise(study, space, equal_frameworks=isinstance(workload, LayerWorkload))
 
 
 def _to_confirm(

@@ -21,8 +21,9 @@ def run_once(
     on_evaluation: Callable[[str, Evaluation], None],
     outer_stop: Callable[[], str | None],
     save: bool = False,
+    test: bool = True,
 ) -> tuple[RunRecord, bytes | None]:
-    """Train `spec`, measure the test split, and return the record and the saved weights.
+    """Train `spec`, measure the test split if `test`, and return the record and the saved weights.
 
     `outer_stop` is asked after every evaluation and ends the run by returning a reason. A
     failed run is a record too; weights are None unless `save` and the run ended well.
@@ -53,7 +54,7 @@ def run_once(
                 break
             evaluation = lease.advance()
         if not evaluation.failure:
-            finished = lease.finish(test=True, save=save)
+            finished = lease.finish(test=test, save=save)
             result["test_accuracy"], weights = finished.test_accuracy, finished.weights
     except RunFailed as error:
         result |= {"failure": error.failure, "message": error.message}

@@ -60,6 +60,26 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What a trial would need to the target on another split; never a measurement."""
+
+    trial: str
+    framework: str
+    num_workers: int
+    batch_size_per_worker: int
+    time_to_target_s: float
+
+    @property
+    def worker_seconds(self) -> float:
+        """Workers times seconds to the target."""
+        return self.num_workers * self.time_to_target_s
+
+    def line(self) -> dict[str, Any]:
+        """Return the record line of this prediction."""
+        return {"kind": "prediction", **asdict(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """What is kept of one finished run; the columns of `trials.csv` come from here."""
 

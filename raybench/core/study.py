@@ -28,6 +28,9 @@ class SearchSpec(Document):
     """Stop trials that are far behind others at equal training seconds."""
     priors: bool = True
     """Try each optimizer's usual learning rate among the first trials."""
+    factorise: bool = True
+    """Sample what decides accuracy (optimizer, rate, global batch) and predict what decides
+    speed alone (workers, and the framework of equal networks); false samples all alike."""
     cap_factor: Annotated[float, Field(ge=1)] | None = 1.5
     """Stop trials after this many times the best time to target so far; none never does."""
 

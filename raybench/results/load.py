@@ -48,6 +48,15 @@ CURVE_COLUMNS = ("trial", *(key for key in CURVE_KEYS if key != "index"))
 """Columns of `curves` that scripts may rely on."""
 
 
+PREDICTION_COLUMNS = (
+    "trial",
+    "framework",
+    "num_workers",
+    "batch_size_per_worker",
+    "time_to_target_s",
+)
+
+
 @dataclass(frozen=True)
 class StudyResults:
     """What a results folder holds."""
@@ -61,6 +70,9 @@ class StudyResults:
     """One row per evaluation of these runs; columns CURVE_COLUMNS."""
     specs: dict[str, dict[str, Any]]
     """Full run spec of every trial."""
+    predictions: pd.DataFrame
+    """One row per split that a trial was not run on, by the step-time model; columns
+    PREDICTION_COLUMNS. Never measured: do not mix with `trials`."""
 
     @property
     def target(self) -> float | None:
@@ -79,9 +91,13 @@ def load(folder: str | Path) -> StudyResults:
     runs: dict[str, dict[str, Any]] = {}
     curves: dict[str, list[dict[str, Any]]] = {}
     pending: dict[str, list[dict[str, Any]]] = {}
+    predictions: dict[tuple[Any, ...], dict[str, Any]] = {}
     for record in read_records(folder):
         name = record["trial"]
-        if record["kind"] == "run":
+        if record["kind"] == "prediction":
+            split = name, *(record[key] for key in PREDICTION_COLUMNS[1:4])
+            predictions[split] = record
+        elif record["kind"] == "run":
             runs.pop(name, None)  # the later record stands at its own place
             runs[name] = record
             curves[name] = pending.pop(name, [])
@@ -96,6 +112,7 @@ def load(folder: str | Path) -> StudyResults:
         trials=_trial_table([_trial_row(run) for run in runs.values()]),
         curves=pd.DataFrame(points, columns=list(CURVE_COLUMNS)),
         specs={name: run["spec"] for name, run in runs.items()},
+        predictions=pd.DataFrame(predictions.values(), columns=list(PREDICTION_COLUMNS)),
     )
 
 

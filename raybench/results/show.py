@@ -10,6 +10,7 @@ from raybench.results.tables import (
     failures,
     ledger_totals,
     narrow,
+    predictions,
     slow_down,
     to_rich,
     top,
@@ -31,6 +32,11 @@ def show(console: Console, results: StudyResults) -> None:
     console.print("configuration: framework, workers x batch per worker, optimizer, rate\n")
     each = narrow(best_per_framework(trials), trials)
     console.print(to_rich(each, "Best of each framework, one run each"), "")
+    predicted = predictions(results)
+    if len(predicted):
+        predicted["configuration"] = predicted["configuration"].str.replace("tensorflow", "tf")
+        title = "Not run: predicted (~) from a trial's curve and the step times"
+        console.print(to_rich(predicted, title), "")
     console.print(to_rich(ledger_totals(trials), "Where the seconds went (all runs)"), "")
     table = confirmed(results)
     if len(table):

@@ -4,6 +4,7 @@ import pandas as pd
 from rich.table import Table
 
 from raybench.core.clock import PHASES
+from raybench.results.load import StudyResults, describe
 
 SECONDS = "{:.2f}"
 LONG_TEXTS = ("for example",)
@@ -32,6 +33,28 @@ def top(trials: pd.DataFrame, *, number: int = 10) -> pd.DataFrame:
 def best_per_framework(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the best run of each framework."""
     return _readable(ranked(trials).groupby("framework", sort=False).head(1))
+
+
+def predictions(results: StudyResults, *, number: int = 6) -> pd.DataFrame:
+    """Return the fastest splits that no run has measured, by the step-time model.
+
+    Columns: trial (whose learning curve is carried over), configuration, "seconds ~" and
+    "worker s ~" to the target; the `~` says predicted.
+    """
+    table = results.predictions.merge(
+        results.trials[["trial", "optimizer", "learning_rate"]], on="trial"
+    )
+    run = {describe(spec) for spec in results.specs.values()}
+    table["configuration"] = [
+        describe({str(key): value for key, value in row.items()})
+        for row in table.to_dict("records")
+    ]
+    table = table[~table["configuration"].isin(run)]
+    table["seconds ~"] = table["time_to_target_s"].astype(float)
+    table["worker s ~"] = table["seconds ~"] * table["num_workers"]
+    best = table.sort_values("seconds ~", kind="stable").head(number)
+    chosen = best[["trial", "configuration", "seconds ~", "worker s ~"]]
+    return chosen.reset_index(drop=True)
 
 
 def ledger_totals(trials: pd.DataFrame) -> pd.DataFrame:

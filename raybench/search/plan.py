@@ -10,13 +10,19 @@ from raybench.core.space import Case, Cases, Choices, Dimension, Powers, Simple,
 from raybench.core.study import StudySpec
 from raybench.data.dataset import Dataset
 from raybench.search.check import searched, shapes
+from raybench.search.factor import SPEED_KEYS, Factors
 
 GROUP_START_S = 15.0
 """Seconds to start one worker group, measured: torch 9-13, TensorFlow 17-30 on two cores."""
 
 
 def print_plan(
-    console: Console, study: StudySpec, space: Space, dataset: Dataset, folder: Path
+    console: Console,
+    study: StudySpec,
+    space: Space,
+    dataset: Dataset,
+    folder: Path,
+    factors: Factors | str,
 ) -> None:
     """Print space, data, admission and an upper bound of the time."""
     table = Table(title="Search space", title_justify="left", box=None, pad_edge=False)
@@ -49,9 +55,20 @@ def print_plan(
         f"{confirming} confirming runs",
         f"at most about {bound / 60:.0f} min on this machine's {cores} cores, evaluation apart; "
         "runs that reach the target or fall behind end sooner",
+        _sampling(factors),
         f"results: {folder}",
     ):
         console.print(line, highlight=False, soft_wrap=True)
+
+
+def _sampling(factors: Factors | str) -> str:
+    if isinstance(factors, str):
+        return f"every key is sampled ({factors})"
+    predicted = [key for key in SPEED_KEYS if key not in factors.sampled]
+    return (
+        f"sampled: {', '.join(factors.sampled)}; {', '.join(predicted)} decide speed alone: "
+        "measured in the first trials, predicted then, run again where they would win"
+    )
 
 
 def _describe(dimension: Dimension) -> list[str]:

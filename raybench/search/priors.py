@@ -5,6 +5,7 @@ from typing import Any
 
 from raybench.core.space import Cases, Choices, Powers, Range, Simple, Space, possible_values
 from raybench.core.spec import RunSpec
+from raybench.search.factor import GLOBAL_BATCH
 
 BASE_BATCH = 64
 BASE_RATES = {"adam": 1e-3, "radam": 1e-3, "lamb": 3e-3, "sgd": 0.03, "lars": 0.5}
@@ -28,22 +29,22 @@ def priors(space: Space, fixed: dict[str, Any]) -> list[dict[str, Any]]:
     """Return configurations to try first: every optimizer at two batch sizes, small ones first.
 
     Keys that say nothing of the rate are left out, for the sampler to choose. Without a
-    searched learning rate there is nothing to know beforehand.
+    searched learning rate there is nothing to know beforehand. Of a space taken apart
+    (`factor.py`) the global batch is named, otherwise workers and batch per worker.
     """
     if "learning_rate" not in space:
         return []
+    batch_key = GLOBAL_BATCH if GLOBAL_BATCH in space else "batch_size_per_worker"
     found = []
-    for batch in _two_of(space, fixed, "batch_size_per_worker"):
+    for batch in _two_of(space, fixed, batch_key):
         for number, optimizer in enumerate(_values(space, fixed, "optimizer")):
-            workers = _values(space, fixed, "num_workers")
-            values: dict[str, Any] = {
-                "optimizer": optimizer,
-                "batch_size_per_worker": batch,
-                "num_workers": workers[number % len(workers)],
-            }
+            values: dict[str, Any] = {"optimizer": optimizer, batch_key: batch}
+            if batch_key != GLOBAL_BATCH:
+                workers = _values(space, fixed, "num_workers")
+                values["num_workers"] = workers[number % len(workers)]
             known = _defaults() | fixed | values
-            global_batch = batch * known["num_workers"] * known["accumulate"]
-            rate = usual_rate(optimizer, global_batch)
+            samples = values.get(GLOBAL_BATCH) or batch * known["num_workers"]
+            rate = usual_rate(optimizer, samples * known["accumulate"])
             rate /= _own_scaling(known)
             values["learning_rate"] = _nearest(_simple(space["learning_rate"], known), rate)
             found.append({key: value for key, value in values.items() if key in space})

@@ -16,6 +16,7 @@ from raybench.search.recorder import Recorder
 from raybench.search.scheduler import TimeRungs
 from raybench.search.screen import Screen
 from raybench.search.searcher import StudySearcher
+from raybench.search.speed import Speed
 from raybench.search.trainable import TrialRun
 
 NOMINAL_CPU = 0.001
@@ -32,14 +33,18 @@ def search(
     screen: Screen,
     keep_groups: bool = True,
     concurrency: int,
+    speed: Speed | None = None,
 ) -> None:
-    """Run trials until the searcher has no more, or `control` ends them."""
+    """Run trials until the searcher has no more, or `control` ends them.
+
+    `speed` is what the searcher was given, or None if the space is not taken apart.
+    """
     trainable = tune.with_resources(
         tune.with_parameters(TrialRun, hub=session.hub, keep=keep_groups), {"CPU": NOMINAL_CPU}
     )
     scheduler = FIFOScheduler()
     if study.search.early_stopping:
-        scheduler = TimeRungs(study)
+        scheduler = TimeRungs(study, speed)
         scheduler.learn(load(store.folder))
     recorder = Recorder(store, study.objective, session.hub, control, screen, scheduler, searcher)
     tuner = tune.Tuner(
@@ -63,6 +68,8 @@ def search(
     )
     with _quiet(store.folder / "ray.log"):
         tuner.fit()
+    if not control.interrupted:
+        searcher.tell_all()
 
 
 @contextlib.contextmanager

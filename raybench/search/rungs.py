@@ -53,14 +53,13 @@ class Cap:
         self._beta = beta
         self._best_s = self._best_worker_s = math.inf
 
-    def reached(self, seconds: float, num_workers: int) -> None:
-        """Take a finished trial's time to the target."""
+    def reached(self, seconds: float, worker_seconds: float) -> None:
+        """Take what a finished trial needed to the target."""
         self._best_s = min(self._best_s, seconds)
-        self._best_worker_s = min(self._best_worker_s, seconds * num_workers)
+        self._best_worker_s = min(self._best_worker_s, worker_seconds)
 
-    def allows(self, seconds: float, num_workers: int) -> bool:
-        """Whether a trial that has not reached the target after `seconds` may go on."""
+    def allows(self, seconds: float, worker_seconds: float) -> bool:
+        """Whether a trial that has not reached the target by now may go on."""
         return (
-            seconds < self._beta * self._best_s
-            or seconds * num_workers < self._beta * self._best_worker_s
+            seconds < self._beta * self._best_s or worker_seconds < self._beta * self._best_worker_s
         )

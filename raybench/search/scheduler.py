@@ -9,6 +9,7 @@ from raybench.core.study import StudySpec
 from raybench.results.load import StudyResults
 from raybench.search.opaque import unwrap
 from raybench.search.rungs import Cap, Rungs
+from raybench.search.speed import Speed
 
 RUNG_FACTOR = 4.0
 FIRST_RUNG = 1 / 16
@@ -18,12 +19,15 @@ FIRST_RUNG = 1 / 16
 class TimeRungs(FIFOScheduler):  # type: ignore[misc, unused-ignore]
     """Stops trials that others beat at equal seconds, or that cannot become the best.
 
-    Rungs are kept apart by worker count: a narrow trial is slower than a wide one at equal
-    quality, and may still be the cheapest.
+    Where the space is taken apart (`speed`), a trial's seconds are converted to its fastest
+    split before they are compared, its worker-seconds to its cheapest. Otherwise rungs are
+    kept apart by worker count: a narrow trial is slower than a wide one at equal quality, and
+    may still be the cheapest.
     """
 
-    def __init__(self, study: StudySpec) -> None:
+    def __init__(self, study: StudySpec, speed: Speed | None = None) -> None:
         super().__init__()
+        self._speed = speed
         objective, beta = study.objective, study.search.cap_factor
         self._limit_s = objective.max_train_seconds
         self._target = objective.target if objective.kind == "time_to_accuracy" else None
@@ -40,28 +44,30 @@ class TimeRungs(FIFOScheduler):  # type: ignore[misc, unused-ignore]
         trials = earlier.trials[earlier.trials["phase"] == "search"].set_index("trial")
         for name, curve in earlier.curves.groupby("trial", sort=False):
             if name in trials.index:
-                workers = int(trials["num_workers"][name])
+                spec = earlier.specs[str(name)]
                 best = curve["accuracy"].cummax()
                 for seconds, accuracy in zip(curve["train_s"], best, strict=True):
-                    self._rungs_of(workers).allows(str(name), float(seconds), float(accuracy))
-        reached = trials[trials["time_to_target_s"].notna()]
-        for seconds, workers in zip(
-            reached["time_to_target_s"], reached["num_workers"], strict=True
-        ):
-            self._reached(float(seconds), int(workers))
+                    self._passes_rungs(str(name), spec, float(seconds), float(accuracy))
+        reached = trials["time_to_target_s"].dropna()
+        for name, seconds in zip(reached.index, reached, strict=True):
+            self._reached(float(seconds), earlier.specs[str(name)])
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Judge an evaluation after which the trial would go on."""
         evaluation = unwrap(result).get("evaluation")
         if evaluation is None:
             return str(TrialScheduler.CONTINUE)
-        name, workers = trial.config["trial"], trial.config["spec"]["num_workers"]
-        seconds = evaluation["train_s"]
+        name, spec, seconds = trial.config["trial"], trial.config["spec"], evaluation["train_s"]
+        self._observe(name, spec, evaluation)
         # In a row of evaluations at the target, the first one counts: it may still be soonest.
         is_there = self._target is not None and evaluation["accuracy"] >= self._target
-        if self._cap is not None and not is_there and not self._cap.allows(seconds, workers):
+        if (
+            self._cap is not None
+            and not is_there
+            and not self._cap.allows(*self._costs(spec, seconds))
+        ):
             self._reasons[name] = "cap"
-        elif not self._rungs_of(workers).allows(name, seconds, evaluation["best_accuracy"]):
+        elif not self._passes_rungs(name, spec, seconds, evaluation["best_accuracy"]):
             self._reasons[name] = "scheduler"
         else:
             return str(TrialScheduler.CONTINUE)
@@ -72,17 +78,34 @@ class TimeRungs(FIFOScheduler):  # type: ignore[misc, unused-ignore]
         evaluation = unwrap(result).get("evaluation") or {}
         if not evaluation:
             return
-        name, workers = trial.config["trial"], trial.config["spec"]["num_workers"]
-        self._rungs_of(workers).allows(name, evaluation["train_s"], evaluation["best_accuracy"])
+        name, spec = trial.config["trial"], trial.config["spec"]
+        self._observe(name, spec, evaluation)
+        self._passes_rungs(name, spec, evaluation["train_s"], evaluation["best_accuracy"])
         if evaluation["time_to_target_s"] is not None:
-            self._reached(evaluation["time_to_target_s"], workers)
+            self._reached(evaluation["time_to_target_s"], spec)
 
-    def _reached(self, seconds: float, workers: int) -> None:
+    def _observe(self, name: str, spec: dict[str, Any], evaluation: dict[str, Any]) -> None:
+        if self._speed is not None:
+            samples, train_s = evaluation["samples"], evaluation["train_s"]
+            self._speed.observe(name, spec, samples=samples, train_s=train_s)
+
+    def _costs(self, spec: dict[str, Any], seconds: float) -> tuple[float, float]:
+        """Return the seconds and worker-seconds that a run's seconds stand for."""
+        worker_seconds = seconds * spec["num_workers"]
+        if self._speed is None:
+            return seconds, worker_seconds
+        to_fastest, to_cheapest = self._speed.to_fastest(spec), self._speed.to_cheapest(spec)
+        return seconds * to_fastest, worker_seconds * to_cheapest
+
+    def _reached(self, seconds: float, spec: dict[str, Any]) -> None:
         if self._cap is not None:
-            self._cap.reached(seconds, workers)
+            self._cap.reached(*self._costs(spec, seconds))
 
-    def _rungs_of(self, workers: int) -> Rungs:
-        if workers not in self._rungs:
+    def _passes_rungs(
+        self, name: str, spec: dict[str, Any], seconds: float, accuracy: float
+    ) -> bool:
+        ladder = spec["num_workers"] if self._speed is None else 0
+        if ladder not in self._rungs:
             first = self._limit_s * FIRST_RUNG
-            self._rungs[workers] = Rungs(first_s=first, last_s=self._limit_s, factor=RUNG_FACTOR)
-        return self._rungs[workers]
+            self._rungs[ladder] = Rungs(first_s=first, last_s=self._limit_s, factor=RUNG_FACTOR)
+        return self._rungs[ladder].allows(name, self._costs(spec, seconds)[0], accuracy)

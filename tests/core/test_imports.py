@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "raybench"
-LAYERS = ("core", "data", "workloads", "backends", "cluster", "search", "commands")
+LAYERS = ("core", "data", "workloads", "backends", "cluster", "scaling", "search", "commands")
 HOMES = {  # a library: the folders below which it may be imported
     "torch": ("backends.torch",),
     "torchvision": ("backends.torch",),

@@ -39,16 +39,16 @@ def test_of_many_trials_about_one_in_four_comes_to_the_end() -> None:
 @pytest.mark.parametrize("beta", [1.0, 1.5])
 def test_a_trial_beyond_the_best_time_is_capped(beta: float) -> None:
     cap = Cap(beta)
-    assert cap.allows(1e9, 1)
-    cap.reached(10, 2)
-    cap.reached(20, 2)
-    assert cap.allows(9.9 * beta, 2)
-    assert not cap.allows(10 * beta, 2)
+    assert cap.allows(1e9, 1e9)
+    cap.reached(10, 20)
+    cap.reached(20, 40)
+    assert cap.allows(9.9 * beta, 2 * 9.9 * beta)
+    assert not cap.allows(10 * beta, 20 * beta)
 
 
 def test_a_trial_that_may_still_be_the_cheapest_is_not_capped() -> None:
     cap = Cap(1.0)
-    cap.reached(10, 4)
-    assert cap.allows(39, 1)  # 39 worker-seconds against 40
-    assert not cap.allows(41, 1)
-    assert not cap.allows(11, 4)
+    cap.reached(10, 40)
+    assert cap.allows(39, 39)  # 39 worker-seconds against 40
+    assert not cap.allows(41, 41)
+    assert not cap.allows(11, 44)

@@ -9,10 +9,12 @@ import pytest
 
 from raybench.core.study import build_study
 from raybench.search.control import Control
+from raybench.search.factor import Factors, factorise
 from raybench.search.opaque import wrap
 from raybench.search.priors import priors, usual_rate
 from raybench.search.propose import encode
-from raybench.search.searcher import NOT_RUN, StudySearcher
+from raybench.search.searcher import NOT_RUN, StudySearcher, real_trials
+from raybench.search.speed import Speed
 
 STUDY: dict[str, Any] = {
     "dataset": {"name": "digits", "image_size": 28},
@@ -136,6 +138,7 @@ def test_a_new_session_knows_the_failures_of_the_one_before(tmp_path: Path) -> N
 def record(trial: str, **changes: Any) -> dict[str, dict[str, Any]]:
     """What the records hold of a trial that ended."""
     ended = {"state": "complete", "stop": "target", "failure": None, "score": 0.5}
+    ended |= {"time_to_target_s": 2.0}
     return {trial: ended | {"ledger": {"train": 2.0}} | changes}
 
 
@@ -196,3 +199,60 @@ def test_every_sampler_finds_its_way_and_continues_elsewhere(sampler: str, tmp_p
     assert not set(rates[:25]) & set(rates[25:]) or sampler == "cmaes"
     best = min(judge(spec)["score"] for spec in first + again)
     assert best < 0.7
+
+
+def factored(folder: Path, recorded: Any = None, **changes: Any) -> StudySearcher:
+    study, space = build_study(STUDY | changes, "test")
+    factors = factorise(study, space, equal_frameworks=True)
+    assert isinstance(factors, Factors)
+    control = Control(None, began=time.perf_counter())
+    return StudySearcher(study, space, folder, control, recorded, Speed(factors))
+
+
+def trained(spec: dict[str, Any]) -> dict[str, Any]:
+    """A result after 10,000 samples: 0.1 ms a sample and worker, 2 ms more with two workers."""
+    workers, batch = spec["num_workers"], spec["batch_size_per_worker"]
+    seconds = 10_000 / (workers * batch) * (1e-4 * batch + 2e-3 * (workers - 1))
+    evaluation = {"samples": 10_000, "train_s": seconds, "time_to_target_s": seconds}
+    return result(score=math.log(seconds), train_s=seconds, evaluation=evaluation)
+
+
+def test_optuna_is_told_the_seconds_of_the_fastest_split(tmp_path: Path) -> None:
+    """Whatever split a trial ran on; the first one, too, that ended before others were known."""
+    space = STUDY["space"] | {"batch_size_per_worker": [32, 64]}
+    one = factored(tmp_path, space=space, search={"trials": 12})
+    splits = {}
+    while isinstance(config := one.suggest("now"), dict):
+        name, spec = config["trial"], config["spec"]
+        found = trained(spec)
+        end(one, "now", found)
+        splits[name] = spec["num_workers"], spec["num_workers"] * spec["batch_size_per_worker"]
+    told = {t.user_attrs["trial"]: t.value for t in real_trials(one.optuna_study)}
+    assert {(1, 64), (2, 64)} <= set(splits.values()), "a batch of 64 ran on both splits"
+    fastest = trained({"num_workers": 2, "batch_size_per_worker": 32})["rest"].content["score"]
+    for name, (_, batch) in splits.items():
+        if batch == 64:
+            assert told[name] == pytest.approx(fastest, abs=0.01), name
+
+
+def test_an_interrupted_trial_runs_again_on_its_split(tmp_path: Path) -> None:
+    killed = factored(tmp_path, search={"trials": 3})
+    before = [killed.suggest(str(number)) for number in range(3)]
+    again = factored(tmp_path, search={"trials": 3})
+    assert [again.suggest(str(number)) for number in range(3)] == before
+
+
+def test_a_proposal_whose_every_split_fails_is_redrawn(tmp_path: Path) -> None:
+    one = factored(tmp_path, search={"trials": 30})
+
+    def judge(spec: dict[str, Any]) -> dict[str, Any]:
+        if spec["batch_size_per_worker"] >= 64:
+            return result(failure="oom", stop=None)
+        return trained(spec)
+
+    specs = search(one, judge)
+    for optimizer in ("adam", "lars"):
+        own = [s["batch_size_per_worker"] for s in specs if s["optimizer"] == optimizer]
+        failed = [batch for batch in own if batch >= 64]
+        assert failed == sorted(set(failed), reverse=True), "never as large as one that failed"
+    assert sum(spec["batch_size_per_worker"] < 64 for spec in specs) >= 22

@@ -1,0 +1,1 @@
+"""Speed: step times measured, fitted and predicted."""

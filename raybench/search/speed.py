@@ -1,0 +1,102 @@
+"""How fast configurations run, learnt from the trials themselves; where the next one should."""
+
+from typing import Any
+
+from raybench.scaling.throughput import Setup, Throughput
+from raybench.search.factor import Factors, Split, split_of
+
+EFFICIENT = 0.5
+"""A trial runs on more workers while these do at least this share of the work per worker that
+the most economical split does."""
+
+
+class Speed:
+    """Step times by the model, for a space that is taken apart.
+
+    The first trials are its probes: each runs where nothing was measured yet, and their
+    learning curves count as any other's. From then on a trial runs on the fastest split that
+    is efficient.
+    """
+
+    def __init__(self, factors: Factors) -> None:
+        self.factors = factors
+        self._model = Throughput()
+        self._seen: dict[str, tuple[int, float]] = {}
+        self._probing: dict[str, Split] = {}
+
+    def observe(self, trial: str, spec: dict[str, Any], *, samples: int, train_s: float) -> None:
+        """Take a trial's totals so far; taking the same twice changes nothing."""
+        before = self._seen.get(trial, (0, 0.0))
+        if samples <= before[0]:
+            return
+        self._seen[trial] = samples, train_s
+        self._probing.pop(trial, None)
+        per_step = spec["num_workers"] * spec["batch_size_per_worker"] * spec["accumulate"]
+        self._model.observe(
+            _setup(split_of(spec), spec["optimizer"]),
+            steps=(samples - before[0]) / per_step,
+            seconds=train_s - before[1],
+        )
+
+    def choose(self, trial: str, optimizer: str, options: list[Split]) -> Split:
+        """Return the split a proposal shall run on, of those that would not fail."""
+        for split in options:
+            if self._tells_something(split):
+                self._probing[trial] = split
+                return split
+        timed = self._timed(optimizer, options)
+        if not timed:  # all of them are being measured at this moment
+            return options[0]
+        cost = min(split.num_workers * seconds for split, seconds in timed.items())
+        efficient = {
+            split: seconds
+            for split, seconds in timed.items()
+            if cost / (split.num_workers * seconds) >= EFFICIENT
+        }
+        return min(efficient, key=lambda split: efficient[split])
+
+    def forget(self, trial: str) -> None:
+        """Note that a trial ended; what it was to measure may be unmeasured still."""
+        self._probing.pop(trial, None)
+
+    def is_known(self, spec: dict[str, Any]) -> bool:
+        """Whether every split of a run spec's global batch can be predicted."""
+        splits = self.factors.splits(spec)
+        return len(self._timed(spec["optimizer"], splits)) == len(splits)
+
+    def ratios(self, spec: dict[str, Any]) -> dict[Split, float]:
+        """Return by which factor a run's seconds are longer on every split that can be
+        predicted; that of its own is 1. Empty where its own is not known."""
+        timed = self._timed(spec["optimizer"], self.factors.splits(spec))
+        own = timed.get(split_of(spec))
+        return {} if own is None else {split: time / own for split, time in timed.items()}
+
+    def to_fastest(self, spec: dict[str, Any]) -> float:
+        """Return the factor from a run's seconds to those on its fastest split."""
+        return min(self.ratios(spec).values(), default=1.0)
+
+    def to_cheapest(self, spec: dict[str, Any]) -> float:
+        """Return the factor from a run's worker-seconds to those on its cheapest split."""
+        workers = spec["num_workers"]
+        ratios = self.ratios(spec).items()
+        return min((split.num_workers / workers * ratio for split, ratio in ratios), default=1.0)
+
+    def _tells_something(self, split: Split) -> bool:
+        """Whether a run there would measure a group for the first time, or a framework at its
+        second batch size; what a running trial is measuring counts as measured."""
+        probing = self._probing.values()
+        batches = {one.batch_size_per_worker for one in probing if one.group == split.group}
+        if not batches | self._model.batches(split.group):
+            return True
+        known = {one.batch_size_per_worker for one in probing if one.framework == split.framework}
+        for workers in {one.num_workers for one in self.factors.all_splits}:
+            known |= self._model.batches((split.framework, workers))
+        return len(known) == 1 and split.batch_size_per_worker not in known
+
+    def _timed(self, optimizer: str, splits: list[Split]) -> dict[Split, float]:
+        found = {split: self._model.step_s(_setup(split, optimizer)) for split in splits}
+        return {split: seconds for split, seconds in found.items() if seconds is not None}
+
+
+def _setup(split: Split, optimizer: str) -> Setup:
+    return Setup(split.framework, split.num_workers, split.batch_size_per_worker, optimizer)

@@ -1,0 +1,57 @@
+"""Predicted times: read beside the measured ones, marked, and never among them."""
+
+import io
+
+from rich.console import Console
+from test_load import results_folder, run_line
+
+from raybench.core.record import Prediction
+from raybench.results.show import show
+from raybench.results.tables import predictions, top
+from raybench.results.verdict import judge
+
+
+def predicted(trial, seconds, *, workers, batch, framework="torch"):
+    return Prediction(
+        trial=trial,
+        framework=framework,
+        num_workers=workers,
+        batch_size_per_worker=batch,
+        time_to_target_s=seconds,
+    ).line()
+
+
+def study(folder, *lines):
+    measured = run_line("0000", 4.0, num_workers=1, batch_size_per_worker=64)
+    return results_folder(folder, [measured, *lines])
+
+
+def test_a_prediction_stands_beside_the_trials_and_wins_nothing(tmp_path):
+    results = study(tmp_path, predicted("0000", 0.5, workers=2, batch=32))
+    assert list(results.trials["trial"]) == ["0000"]
+    assert list(top(results.trials)["target after s"]) == [4.0]
+    assert judge(results).fastest == "0000"
+    row = predictions(results).iloc[0]
+    assert row["configuration"].startswith("torch 2x32 ")
+    assert (row["seconds ~"], row["worker s ~"]) == (0.5, 1.0)
+
+
+def test_the_last_prediction_of_a_split_counts(tmp_path):
+    lines = [predicted("0000", seconds, workers=2, batch=32) for seconds in (0.5, 0.7)]
+    assert list(predictions(study(tmp_path, *lines))["seconds ~"]) == [0.7]
+
+
+def test_what_was_run_meanwhile_is_predicted_no_more(tmp_path):
+    finalist = run_line("0000.torch2", 0.6, num_workers=2, batch_size_per_worker=32)
+    results = study(tmp_path, predicted("0000", 0.5, workers=2, batch=32), finalist)
+    assert predictions(results).empty
+    assert judge(results).fastest == "0000.torch2"
+
+
+def test_the_table_says_that_they_are_predicted(tmp_path):
+    results = study(tmp_path, predicted("0000", 0.5, workers=2, batch=32, framework="tensorflow"))
+    console = Console(file=io.StringIO(), width=200)
+    show(console, results)
+    text = console.file.getvalue()
+    assert "Not run: predicted (~)" in text
+    assert "tf 2x32" in text

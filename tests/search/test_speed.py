@@ -1,0 +1,110 @@
+"""Where trials run: first what was not measured, then the fastest split that is efficient."""
+
+from typing import Any
+
+import pytest
+
+from raybench.search.factor import Factors, Split, split_of
+from raybench.search.speed import Speed
+
+SPLITS = [
+    Split(framework, workers, batch)
+    for framework in ("torch", "tensorflow")
+    for workers in (1, 2, 4)
+    for batch in (16, 32, 64, 128)
+]
+
+
+def spec(split: Split, optimizer: str = "adam") -> dict[str, Any]:
+    return {"optimizer": optimizer, "accumulate": 1, **split.values()}
+
+
+def step_s(split: Split) -> float:
+    """One worker takes 1 + n / 16 ms; each more 0.1 ms; TensorFlow twice that."""
+    slow = 2.0 if split.framework == "tensorflow" else 1.0
+    compute = 1 + split.batch_size_per_worker / 16
+    return slow * (compute + 0.1 * (split.num_workers - 1)) / 1000
+
+
+def measure(speed: Speed, trial: str, split: Split, steps: int = 50) -> None:
+    samples = steps * split.num_workers * split.batch_size_per_worker
+    speed.observe(trial, spec(split), samples=samples, train_s=steps * step_s(split))
+
+
+def measured() -> Speed:
+    speed = Speed(Factors({}, SPLITS))
+    for number, split in enumerate(SPLITS):
+        measure(speed, str(number), split)
+    return speed
+
+
+def options(batch: int, speed: Speed) -> list[Split]:
+    return speed.factors.splits({"global_batch_size": batch})
+
+
+def test_the_first_trials_measure_every_group_and_two_batches_per_framework() -> None:
+    speed = Speed(Factors({}, SPLITS))
+    chosen = []
+    for number, batch in enumerate((64, 64, 64, 64, 64, 64, 256, 256, 64)):
+        split = speed.choose(str(number), "adam", options(batch, speed))
+        measure(speed, str(number), split)
+        chosen.append(split)
+    assert {split.group for split in chosen[:6]} == {split.group for split in SPLITS}
+    assert chosen[-1] == Split("torch", 4, 16)
+
+
+def test_trials_side_by_side_do_not_measure_the_same() -> None:
+    speed = Speed(Factors({}, SPLITS))
+    chosen = [speed.choose(str(n), "adam", options(64, speed)) for n in range(6)]
+    assert len({split.group for split in chosen}) == 6
+
+
+def test_what_failed_is_measured_again() -> None:
+    speed = Speed(Factors({}, SPLITS))
+    first = speed.choose("a", "adam", options(64, speed))
+    assert speed.choose("b", "adam", options(64, speed)).group != first.group
+    speed.forget("a")
+    assert speed.choose("c", "adam", options(64, speed)).group == first.group
+
+
+def test_the_fastest_split_is_taken_while_it_is_efficient() -> None:
+    speed = measured()
+    assert speed.choose("a", "adam", options(64, speed)) == Split("torch", 4, 16)
+    slow = Speed(Factors({}, SPLITS))
+    for number, split in enumerate(SPLITS):
+        # Communication eats nearly all of what four workers gain.
+        seconds = step_s(split) * (1.7 if split.num_workers == 4 else 1.0)
+        samples = 50 * split.num_workers * split.batch_size_per_worker
+        slow.observe(str(number), spec(split), samples=samples, train_s=50 * seconds)
+    assert slow.choose("a", "adam", options(64, slow)).num_workers == 2
+
+
+def test_a_run_is_converted_to_every_split_of_its_batch() -> None:
+    speed = measured()
+    own = Split("torch", 1, 64)
+    ratios = speed.ratios(spec(own))
+    assert set(ratios) == set(options(64, speed))
+    assert ratios[own] == 1.0
+    for split, ratio in ratios.items():
+        assert ratio == pytest.approx(step_s(split) / step_s(own), rel=0.05), split
+    assert speed.to_fastest(spec(own)) == min(ratios.values())
+    assert speed.to_cheapest(spec(own)) == pytest.approx(1.0)
+    wide = spec(Split("tensorflow", 4, 16))
+    assert speed.to_cheapest(wide) == pytest.approx(5e-3 / (4 * step_s(split_of(wide))), rel=0.05)
+
+
+def test_until_its_group_is_measured_a_run_stands_for_itself() -> None:
+    speed = Speed(Factors({}, SPLITS))
+    assert speed.ratios(spec(SPLITS[0])) == {}
+    assert (speed.to_fastest(spec(SPLITS[0])), speed.to_cheapest(spec(SPLITS[0]))) == (1.0, 1.0)
+    assert not speed.is_known(spec(SPLITS[0]))
+    assert measured().is_known(spec(SPLITS[0]))
+
+
+def test_the_same_totals_count_once() -> None:
+    speed = Speed(Factors({}, SPLITS))
+    one, other = Split("torch", 1, 64), Split("torch", 2, 32)
+    for _ in range(3):
+        measure(speed, "a", one)
+    measure(speed, "b", other)
+    assert speed.ratios(spec(one))[other] == pytest.approx(step_s(other) / step_s(one), rel=1e-3)
