@@ -65,11 +65,13 @@ def tune(options: argparse.Namespace) -> int:
     """Search, confirm, write the results, print them."""
     study, space, name = read_study(options)
     from raybench.search.check import check_task, searched
+    from raybench.search.grid import check_grid
     from raybench.search.study_folder import choose_folder
 
     frameworks = [str(value) for value in searched(study, space, "framework")]
     first = {key: possible_values(dimension)[0] for key, dimension in space.items()}
     dataset = check_task(study.run_spec(first), frameworks)
+    check_grid(study, space)
     # The handle itself: what Ray prints to sys.stdout is sent elsewhere meanwhile.
     console = Console(file=sys.stdout)
     folder = choose_folder(options.out or Path("results") / name, study, fresh=options.fresh)
@@ -156,7 +158,7 @@ def _run(
         if num_done:
             console.print(f"continuing {store.folder}: {num_done} trials are done")
         control.listen()
-        with Screen(console, num_trials=study.search.trials, num_done=num_done) as screen:
+        with Screen(console, num_trials=searcher.num_trials, num_done=num_done) as screen:
             search(
                 study,
                 searcher,

@@ -22,8 +22,9 @@ class SearchSpec(Document):
     """Seconds after which no trial starts and running ones stop at their next evaluation."""
     concurrency: PositiveInt | None = None
     """Trials at the same time; none is as many as the cluster has room for."""
-    sampler: Literal["tpe", "gp", "cmaes", "random", "qmc"] = "tpe"
-    """How configurations are proposed; `cmaes` samples what is not a number by TPE."""
+    sampler: Literal["tpe", "gp", "cmaes", "nsga2", "random", "qmc", "grid"] = "tpe"
+    """How configurations are proposed; `cmaes` samples what is not a number by TPE, `nsga2`
+    looks for the front of seconds and worker-seconds, `grid` runs every combination of lists."""
     early_stopping: bool = True
     """Stop trials that are far behind others at equal training seconds."""
     priors: bool = True

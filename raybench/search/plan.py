@@ -11,6 +11,7 @@ from raybench.core.study import StudySpec
 from raybench.data.dataset import Dataset
 from raybench.search.check import searched, shapes
 from raybench.search.factor import SPEED_KEYS, Factors
+from raybench.search.grid import num_trials
 
 GROUP_START_S = 15.0
 """Seconds to start one worker group, measured: torch 9-13, TensorFlow 17-30 on two cores."""
@@ -38,7 +39,7 @@ def print_plan(
     widest = max(shape.cpus for shape in groups)
     cores = os.cpu_count() or 1
     objective = study.objective
-    runs = study.search.trials
+    runs = num_trials(study, space if isinstance(factors, str) else factors.sampled)
     confirming = study.confirm.top * study.confirm.repeats
     bound = (
         runs * objective.max_train_seconds * widest / cores

@@ -43,12 +43,22 @@ def _qmc(seed: int) -> BaseSampler:
     )
 
 
+def _nsga2(seed: int) -> BaseSampler:
+    return optuna.samplers.NSGAIISampler(seed=seed, population_size=POPULATION)
+
+
+PARETO_SAMPLERS = ("nsga2",)
+"""They look for the whole front of seconds and worker-seconds."""
+POPULATION = 16
+"""Trials of a generation of NSGA-II; searches have tens of trials, not thousands."""
 SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
     "tpe": _tpe,
     "gp": _gp,
     "cmaes": _cmaes,
     "random": _random,
     "qmc": _qmc,
+    "nsga2": _nsga2,
+    "grid": _random,  # asked for nothing: `grid.py` names every trial
 }
 
 

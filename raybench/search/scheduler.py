@@ -32,6 +32,8 @@ class TimeRungs(FIFOScheduler):  # type: ignore[misc, unused-ignore]
         self._limit_s = objective.max_train_seconds
         self._target = objective.target if objective.kind == "time_to_accuracy" else None
         self._cap = Cap(beta) if beta is not None and self._target is not None else None
+        # A grid is exact: only what cannot win any more is stopped.
+        self._has_rungs = study.search.sampler != "grid"
         self._rungs: dict[int, Rungs] = {}
         self._reasons: dict[str, str] = {}
 
@@ -104,6 +106,8 @@ class TimeRungs(FIFOScheduler):  # type: ignore[misc, unused-ignore]
     def _passes_rungs(
         self, name: str, spec: dict[str, Any], seconds: float, accuracy: float
     ) -> bool:
+        if not self._has_rungs:
+            return True
         ladder = spec["num_workers"] if self._speed is None else 0
         if ladder not in self._rungs:
             first = self._limit_s * FIRST_RUNG

@@ -10,10 +10,11 @@ import pytest
 from raybench.core.study import build_study
 from raybench.search.control import Control
 from raybench.search.factor import Factors, factorise
+from raybench.search.journal import NOT_RUN, real_trials
 from raybench.search.opaque import wrap
 from raybench.search.priors import priors, usual_rate
 from raybench.search.propose import encode
-from raybench.search.searcher import NOT_RUN, StudySearcher, real_trials
+from raybench.search.searcher import StudySearcher
 from raybench.search.speed import Speed
 
 STUDY: dict[str, Any] = {
@@ -91,8 +92,8 @@ def test_encode_names_parameters_as_the_sampler_does(tmp_path: Path) -> None:
     one = searcher(tmp_path)
     one.suggest("a")
     asked = one.optuna_study.get_trials()[-1].params
-    known = priors(one._space, {})[0]
-    assert set(encode(one._space, {}, known)) == set(asked)
+    known = priors(one._proposals._space, {})[0]
+    assert set(encode(one._proposals._space, {}, known)) == set(asked)
 
 
 def test_regions_that_fail_are_left(tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ def test_a_new_session_knows_the_failures_of_the_one_before(tmp_path: Path) -> N
     assert isinstance(config, dict)
     end(one, "a", result(failure="oom", stop=None))
     again = searcher(tmp_path)
-    assert again._failures.forbid(config["spec"])
+    assert again._proposals._failures.forbid(config["spec"])
     assert again.num_finished == 1
 
 
@@ -139,7 +140,7 @@ def record(trial: str, **changes: Any) -> dict[str, dict[str, Any]]:
     """What the records hold of a trial that ended."""
     ended = {"state": "complete", "stop": "target", "failure": None, "score": 0.5}
     ended |= {"time_to_target_s": 2.0}
-    return {trial: ended | {"ledger": {"train": 2.0}} | changes}
+    return {trial: ended | {"ledger": {"train": 2.0}, "spec": {}, "samples": 100} | changes}
 
 
 def test_a_trial_that_was_running_is_proposed_again_under_its_name(tmp_path: Path) -> None:
@@ -182,7 +183,7 @@ def test_records_are_told_as_the_session_would_have(
     assert [t.state.name for t in again.optuna_study.get_trials()] == [state]
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes", "random", "qmc"])
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes", "nsga2", "random", "qmc"])
 def test_every_sampler_finds_its_way_and_continues_elsewhere(sampler: str, tmp_path: Path) -> None:
     if sampler == "gp":
         pytest.importorskip("torch")
@@ -256,3 +257,23 @@ def test_a_proposal_whose_every_split_fails_is_redrawn(tmp_path: Path) -> None:
         failed = [batch for batch in own if batch >= 64]
         assert failed == sorted(set(failed), reverse=True), "never as large as one that failed"
     assert sum(spec["batch_size_per_worker"] < 64 for spec in specs) >= 22
+
+
+def test_nsga2_is_told_seconds_and_worker_seconds(tmp_path: Path) -> None:
+    one = factored(tmp_path, search={"trials": 12, "sampler": "nsga2", "priors": False})
+    while isinstance(config := one.suggest("now"), dict):
+        end(one, "now", trained(config["spec"]))
+    one.tell_all()
+    for trial in real_trials(one.optuna_study):
+        spec = trial.user_attrs["spec"]
+        batch = spec["num_workers"] * spec["batch_size_per_worker"]
+        ways = [
+            {"num_workers": workers, "batch_size_per_worker": batch // workers}
+            for workers in (1, 2)
+            if 16 <= batch // workers <= 512
+        ]
+        times = [trained(way)["rest"].content["train_s"] for way in ways]
+        costs = [time * way["num_workers"] for way, time in zip(ways, times, strict=True)]
+        wanted = [math.log(min(times)), math.log(min(costs))]
+        assert trial.values == pytest.approx(wanted, abs=0.15), (trial.number, spec)
+    assert one.optuna_study.best_trials

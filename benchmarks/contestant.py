@@ -1,0 +1,119 @@
+"""raybench's own search as a contestant: its real searcher and scheduler, without the cluster."""
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from replay import Config, Point, Space
+
+from raybench.core.study import build_study
+from raybench.search.control import Control
+from raybench.search.factor import Factors, factorise
+from raybench.search.opaque import wrap
+from raybench.search.scheduler import TimeRungs
+from raybench.search.searcher import StudySearcher
+from raybench.search.speed import Speed
+
+
+class Raybench:
+    """Calls the searcher and the scheduler as Tune and the recorder do in a real search."""
+
+    def __init__(self, space: Space, seed: int, folder: Path, **search: Any):
+        content = {
+            "objective": space.objective.model_dump(),
+            "search": {"trials": 1_000_000, "seed": seed} | search,
+            "space": {
+                "num_workers": list(space.num_workers),
+                "batch_size_per_worker": list(space.batch_sizes_per_worker),
+                "optimizer": list(space.rates),
+                "learning_rate": [
+                    {"when": {"optimizer": name}, "low": low, "high": high, "log": True}
+                    for name, (low, high) in space.rates.items()
+                ],
+            },
+        }
+        study, parsed = build_study(content, "benchmark")
+        factors = factorise(study, parsed, equal_frameworks=True)
+        is_factored = study.search.factorise and isinstance(factors, Factors)
+        self.speed = Speed(factors) if is_factored else None
+        control = Control(None, began=time.perf_counter())
+        self.searcher = StudySearcher(study, parsed, folder, control, None, self.speed)
+        self.scheduler = TimeRungs(study, self.speed) if study.search.early_stopping else None
+        self.trials: dict[str, SimpleNamespace] = {}
+        self.ended: dict[str, Point] = {}
+
+    def suggest(self, trial: str) -> Config | None:
+        """Propose the next trial."""
+        config = self.searcher.suggest(trial)
+        if not isinstance(config, dict):
+            return None
+        self.trials[trial] = SimpleNamespace(config=config, trial_id=trial)
+        return config_of(config["spec"])
+
+    def on_evaluation(self, trial: str, point: Point) -> bool:
+        """Ask the scheduler, then tell the searcher, as Tune does."""
+        result = result_of(point, None)
+        if self.scheduler is not None:
+            decision = self.scheduler.on_trial_result(None, self.trials[trial], result)
+            if decision == "STOP":
+                return False
+        self.searcher.on_trial_result(trial, result)
+        return True
+
+    def on_end(self, trial: str, point: Point, stop: str) -> None:
+        """Tell both, and settle as the recorder does."""
+        result = result_of(point, None if stop == "stopped" else stop)
+        if self.scheduler is not None and stop != "stopped":
+            self.scheduler.on_trial_complete(None, self.trials[trial], result)
+        self.searcher.on_trial_complete(trial, result)
+        self.searcher.settle(trial)
+        self.ended[trial] = point
+
+    def incumbent(self) -> Config | None:
+        """Return the configuration that would be confirmed first: the best trial, on the split
+        predicted to be its fastest."""
+        best: tuple[float, Config] | None = None
+        for trial, point in self.ended.items():
+            spec = self.trials[trial].config["spec"]
+            score, split = point.score, None
+            if self.speed is not None and point.time_to_target_s is not None:
+                ratios = self.speed.ratios(spec)
+                split = min(ratios, key=lambda one: ratios[one])
+                score = point.time_to_target_s * ratios[split] - 1e9  # before every miss
+            elif point.time_to_target_s is not None:
+                score = point.time_to_target_s - 1e9
+            if best is None or score < best[0]:
+                best = score, config_of(spec | (split.values() if split else {}))
+        return best[1] if best else None
+
+
+def make_raybench(space: Space, seed: int, folder: Path, **options: Any) -> Raybench:
+    """Build it; options are keys of `search:` in a space file."""
+    return Raybench(space, seed, folder, **options)
+
+
+def config_of(spec: dict[str, Any]) -> Config:
+    """Return a run spec as the replay names it."""
+    return Config(
+        spec["optimizer"],
+        spec["learning_rate"],
+        spec["batch_size_per_worker"],
+        spec["num_workers"],
+    )
+
+
+def result_of(point: Point, stop: str | None) -> dict[str, Any]:
+    """Return an evaluation as a trial reports it to Tune."""
+    return wrap(
+        {
+            "evaluation": asdict(point),
+            "train_s": point.train_s,
+            "accuracy": point.accuracy,
+            "score": point.score,
+            "stop": stop,
+            "failure": None,
+            "done": stop is not None,
+        }
+    )

@@ -1,0 +1,343 @@
+"""Claim: raybench's search finds the fastest configuration sooner than other search tools.
+
+Recorded tables (`record_table.py`: optimizer, rate, global batch; step times of one and two
+workers, extrapolated to eight) are replayed on a simulated clock with eight slots; every tool is
+its own library code (`peers.py`), told the same score. Measured is the simulated time, in best
+times to target, until the tool's incumbent is truly within 5 % (and 20, 10, 1 %) of the
+exhaustive best's time to target. A tool's CPU seconds count on that clock: as measured, or with
+`--charge 0.01` as if every training took a hundred times longer.
+
+Bars, on the geometric mean over tables of the ratio of the medians to raybench's (`--margin`, 5 %):
+stock Ray by seconds >= 2.5, Syne Tune's best >= 2.5, Optuna alone >= 3, random >= 20; and
+raybench finds it in every search. A search ends after 400 best times to target or 600 trials; one
+that has not found it by then counts with the time at which it ended, which favours it.
+
+    python benchmarks/search_table.py [--tables mnist_conv mnist_mlp] [--seeds 20] [--jobs 2]
+
+Needs `pip install syne-tune huggingface_hub` (its CQR imports the latter). 20 minutes on two cores
+without Syne Tune's BORE and CQR (`--contestants`), which take up to half a second of CPU for
+every suggestion: three hours with them. Writes results/search_table.{md,json,png}; prints losses
+like wins; exit 1 below a bar.
+"""
+
+import argparse
+import importlib
+import importlib.metadata
+import json
+import logging
+import math
+import multiprocessing
+import os
+import sys
+import tempfile
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from replay import LIMIT, MARGINS, MAX_TRIALS, TABLES, Contestant, Table, Task, search
+
+from raybench.results.provenance import machine, versions
+
+CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "raybench": ("contestant:make_raybench", {}),
+    "Ray, ASHA by seconds": ("peers:Ray", {"by": "train_s"}),
+    "Ray, ASHA by epochs": ("peers:Ray", {"by": "training_iteration"}),
+    "Optuna, Hyperband": ("peers:Optuna", {"pruner": "hyperband"}),
+    "Optuna, halving": ("peers:Optuna", {"pruner": "halving"}),
+    "Syne Tune ASHA": ("peers:Syne", {"method": "ASHA"}),
+    "Syne Tune BORE": ("peers:Syne", {"method": "BORE"}),
+    "Syne Tune CQR": ("peers:Syne", {"method": "CQR"}),
+    "Syne Tune ASHABORE": ("peers:Syne", {"method": "ASHABORE"}),
+    "Syne Tune ASHACQR": ("peers:Syne", {"method": "ASHACQR"}),
+    "random, ASHA": ("peers:RandomAsha", {}),
+    "random": ("peers:Random", {}),
+}
+"""Name: module:maker(space, seed, folder, **options), options."""
+BARS = (
+    ("stock Ray by seconds", "Ray, ASHA by seconds", 2.5),
+    ("Syne Tune's best", "Syne Tune", 2.5),
+    ("Optuna alone", "Optuna", 3.0),
+    ("random", "random", 20.0),
+)
+"""What, name (or its beginning: the best of them in each table), ratio."""
+OURS = "raybench"
+# Okabe and Ito's colours by library, line styles within one.
+STYLES: dict[str, tuple[str, list[Any]]] = {
+    "raybench": ("#000000", ["-"]),
+    "Ray": ("#D55E00", ["-", "--"]),
+    "Optuna": ("#0072B2", ["-", "--"]),
+    "Syne Tune": ("#009E73", ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1))]),
+    "random": ("#999999", ["--", "-"]),
+}
+Job = tuple[str, str, int, argparse.Namespace]
+Row = dict[str, Any]
+Cells = dict[tuple[str, str], dict[str, Any]]
+"""Table and contestant: the summary of its searches."""
+Bar = tuple[str, float, float, bool]
+"""What, value, bar, met."""
+
+
+def key_of(margin: float) -> str:
+    """Name the times of a margin."""
+    return f"within_{round(100 * margin)}"
+
+
+def make(name: str, task: Task, seed: int, folder: Path) -> Contestant:
+    """Build a contestant of the registry."""
+    place, options = CONTESTANTS[name]
+    module, _, maker = place.partition(":")
+    made: Contestant = getattr(importlib.import_module(module), maker)(
+        task.space, seed, folder, **options
+    )
+    return made
+
+
+@cache
+def load_task(table: str, folder: Path, target: float | None) -> Task:
+    """Load a table once in every process."""
+    return Task(Table(table, folder), target)
+
+
+def replay_one(job: Job) -> Row:
+    """Run one search in this process."""
+    import optuna
+
+    warnings.simplefilter("ignore")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    logging.disable(logging.WARNING)
+    table, name, seed, options = job
+    task = load_task(table, options.folder, options.targets.get(table))
+    rng = np.random.default_rng(seed) if options.noisy else None
+    with tempfile.TemporaryDirectory() as folder:
+        contestant = make(name, task, seed, Path(folder))
+        found = search(task, contestant, rng=rng, charge=options.charge, max_trials=options.trials)
+    within = found.pop("within")
+    times = {key_of(margin): time for margin, time in within.items()}
+    return {"table": table, "contestant": name, "seed": seed, **times, **found}
+
+
+def summary(rows: list[Row]) -> dict[str, Any]:
+    """Median, mean, quartiles and share of never, of one contestant's searches in a table."""
+    content: dict[str, Any] = {"n": len(rows)}
+    for key in (key_of(margin) for margin in MARGINS):
+        times = np.array([min(row[key], row["clock"]) for row in rows])
+        low, median, high = np.percentile(times, [25, 50, 75])
+        content[key] = {
+            "median": float(median),
+            "mean": float(times.mean()),
+            "low": float(low),
+            "high": float(high),
+            "never": float(np.mean([math.isinf(row[key]) for row in rows])),
+        }
+    content["cpu_s"] = float(np.mean([row["cpu_s"] for row in rows]))
+    content["trials"] = float(np.mean([row["trials"] for row in rows]))
+    return content
+
+
+def ratios(cells: Cells, beginning: str, key: str) -> list[float]:
+    """Return, per table, the median of the best contestant of that name over raybench's."""
+    names = [n for n in CONTESTANTS if n == beginning] or [
+        n for n in CONTESTANTS if n.startswith(beginning)
+    ]
+    found = []
+    for table in dict.fromkeys(table for table, _ in cells):
+        medians = [cells[table, n][key]["median"] for n in names if (table, n) in cells]
+        if medians and (table, OURS) in cells:
+            found.append(min(medians) / cells[table, OURS][key]["median"])
+    return found
+
+
+def geometric_mean(values: list[float]) -> float:
+    return math.exp(sum(math.log(value) for value in values) / len(values))
+
+
+def table_lines(tasks: dict[str, Task], cells: Cells, margin: float) -> list[str]:
+    """Describe every table, and what each contestant needed on it."""
+    columns = ("contestant", *2 * ("within {}", "mean", "never"), "CPU s", "trials")
+    lines = []
+    for table, task in tasks.items():
+        c = task.best_config
+        lines += [
+            f"{table}: target {task.target:.1%}, best {task.best_s:.3f} s ({c.optimizer}, rate "
+            f"{c.rate:g}, {c.num_workers} x {c.batch_size_per_worker}); of "
+            f"{len(task.table.configs())} configurations "
+            + ", ".join(f"{task.close_configs(m)} within {m:.0%}" for m in MARGINS),
+            "",
+            f"| {' | '.join(columns)} |".format(f"{margin:.0%}", f"{MARGINS[-1]:.0%}"),
+            "|---" * len(columns) + "|",
+        ]
+        for (where, name), cell in cells.items():
+            if where == table:
+                near = " | ".join(
+                    f"{'> ' * (v['never'] >= 0.5)}{v['median']:.1f} ({v['low']:.1f} - "
+                    f"{v['high']:.1f}) | {v['mean']:.1f} | {v['never']:.0%}"
+                    for v in (cell[key_of(margin)], cell[key_of(MARGINS[-1])])
+                )
+                lines.append(f"| {name} | {near} | {cell['cpu_s']:.2f} | {cell['trials']:.0f} |")
+        lines.append("")
+    return lines
+
+
+def ratio_lines(cells: Cells, margin: float) -> tuple[list[str], list[Bar]]:
+    """Compare every contestant with raybench over the tables; hold the bars."""
+    heads = " | ".join(f"within {m:.0%}" for m in MARGINS)
+    lines = [f"| times raybench's median | {heads} |", "|---" * (len(MARGINS) + 1) + "|"]
+    for name in dict.fromkeys(name for _, name in cells):
+        means = [geometric_mean(ratios(cells, name, key_of(m))) for m in MARGINS]
+        lines.append(f"| {name} | {' | '.join(f'{mean:.2f}' for mean in means)} |")
+    lines.append("")
+    bars: list[Bar] = []
+    for what, beginning, bar in BARS:
+        if found := ratios(cells, beginning, key_of(margin)):
+            bars.append((what, geometric_mean(found), bar, geometric_mean(found) >= bar))
+    never = max(cell[key_of(margin)]["never"] for (_, name), cell in cells.items() if name == OURS)
+    bars.append(("raybench never", never, 0.0, never == 0))
+    lines += [
+        f"- {what}: {value:.2f} (bar {bar:g}) {'met' if good else 'BELOW'}"
+        for what, value, bar, good in bars
+    ]
+    return [*lines, ""], bars
+
+
+def draw(rows: list[Row], tasks: dict[str, Task], margin: float, file: Path) -> None:
+    """Plot the share of searches within the margin over search time, one panel a table."""
+    figure = Figure(figsize=(5.2 * len(tasks) + 2.4, 4.4), dpi=100, layout="constrained")
+    panels = figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0]
+    handles = {}
+    for axes, (table, task) in zip(panels, tasks.items(), strict=True):
+        for name in CONTESTANTS:
+            times = sorted(
+                row[key_of(margin)]
+                for row in rows
+                if row["table"] == table and row["contestant"] == name
+            )
+            if not times:
+                continue
+            library = next(key for key in STYLES if name.startswith(key))
+            colour, dashes = STYLES[library]
+            number = [n for n in CONTESTANTS if n.startswith(library)].index(name)
+            hits = [time for time in times if not math.isinf(time)]
+            shares = [i / len(times) for i in range(len(hits) + 1)]
+            (handles[name],) = axes.step(
+                [0.5, *hits, LIMIT],
+                [*shares, shares[-1]],
+                where="post",
+                color=colour,
+                linestyle=dashes[number],
+                linewidth=2.6 if name == OURS else 1.5,
+            )
+        axes.set_xscale("log")
+        axes.set_xlim(0.8, LIMIT)
+        axes.set_ylim(0, 1.02)
+        axes.set_xticks([1, 3, 10, 30, 100, 300], ["1", "3", "10", "30", "100", "300"])
+        axes.set_title(f"{table}: {task.target:.1%} in {task.best_s:.2g} s at best", fontsize=10)
+        axes.set_xlabel("search time [best times to target]")
+        axes.grid(color="#EEEEEE")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel(f"share of searches within {margin:.0%} of the best")
+    figure.legend(
+        list(handles.values()), list(handles), loc="outside right center", frameon=False, fontsize=9
+    )
+    figure.savefig(file)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tables", nargs="+", default=["mnist_conv", "mnist_mlp"])
+    parser.add_argument("--targets", nargs="*", default=[], metavar="TABLE=ACCURACY")
+    parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS))
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--margin", type=float, choices=MARGINS, default=0.05, help="of the bars")
+    parser.add_argument("--noisy", action="store_true", help="draw a recorded seed for every trial")
+    parser.add_argument("--charge", type=float, default=1.0, help="of the tools' CPU seconds")
+    parser.add_argument("--trials", type=int, default=MAX_TRIALS, help="of a search, at most")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--folder", type=Path, default=TABLES, help="where the tables are")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    options = parser.parse_args()
+    options.targets = {k: float(v) for k, _, v in (text.partition("=") for text in options.targets)}
+    return options
+
+
+def run_all(options: argparse.Namespace) -> list[Row]:
+    """Run every search, interleaved: all contestants with one seed before the next seed."""
+    names = [
+        name
+        for name in options.contestants
+        if Path(__file__).with_name(CONTESTANTS[name][0].partition(":")[0] + ".py").is_file()
+    ]
+    jobs: list[Job] = [
+        (table, name, seed, options)
+        for seed in range(options.first_seed, options.first_seed + options.seeds)
+        for table in options.tables
+        for name in names
+    ]
+    # One thread a search: CPU seconds are then seconds, and searches do not disturb each other.
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    rows = []
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+        for number, row in enumerate(pool.imap_unordered(replay_one, jobs), 1):
+            rows.append(row)
+            times = " / ".join(f"{row[key_of(margin)]:.1f}" for margin in MARGINS)
+            print(
+                f"{number} of {len(jobs)}: {row['table']}, {row['contestant']}, seed {row['seed']}"
+                f": {times}, {row['trials']} trials, {row['cpu_s']:.1f} s CPU",
+                file=sys.stderr,
+                flush=True,
+            )
+    return sorted(rows, key=lambda r: (r["table"], names.index(r["contestant"]), r["seed"]))
+
+
+def main() -> int:
+    options = parse()
+    tasks = {t: load_task(t, options.folder, options.targets.get(t)) for t in options.tables}
+    rows = run_all(options)
+    cells: Cells = {}
+    for table in tasks:
+        for name in options.contestants:
+            own = [r for r in rows if r["table"] == table and r["contestant"] == name]
+            if own:
+                cells[table, name] = summary(own)
+
+    lines = table_lines(tasks, cells, options.margin)
+    bars: list[Bar] = []
+    if any(name == OURS for _, name in cells):
+        ratio_text, bars = ratio_lines(cells, options.margin)
+        lines += ratio_text
+    programs = versions() | {
+        name: importlib.metadata.version(name)
+        for name in ("optuna", "ray", "syne-tune", "xgboost", "scikit-learn")
+    }
+    lines += [
+        "Search time in best times to target: median (quartiles) and mean; a search that never "
+        "gets there counts with the time at which it ended.",
+        f"{options.seeds} seeds from {options.first_seed}, tools' CPU seconds charged "
+        f"{options.charge:g}{', one recorded seed drawn per trial' if options.noisy else ''}; "
+        f"{machine()['processor']}, load {os.getloadavg()[0]:.1f}, {programs}",
+    ]
+    print("\n".join(lines))
+    options.out.mkdir(exist_ok=True)
+    (options.out / "search_table.md").write_text("\n".join(lines) + "\n")
+    content = {
+        "bars": bars,
+        "cells": [{"table": t, "contestant": n, **cell} for (t, n), cell in cells.items()],
+        "searches": rows,
+        "margin": options.margin,
+        "charge": options.charge,
+        "noisy": options.noisy,
+        "max_trials": options.trials,
+        "versions": programs,
+    }
+    # JSON has no infinity: never is null.
+    text = json.dumps(content, indent=1).replace(": Infinity", ": null")
+    (options.out / "search_table.json").write_text(text + "\n")
+    draw(rows, tasks, options.margin, options.out / "search_table.png")
+    return 0 if all(good for *_, good in bars) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

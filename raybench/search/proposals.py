@@ -1,0 +1,149 @@
+"""The next configuration to run: of the grid, of the priors, or of the sampler."""
+
+import itertools
+import statistics
+from collections.abc import Iterator
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from raybench.core.space import Space, num_configurations
+from raybench.core.study import StudySpec
+from raybench.search.avoid import Failures
+from raybench.search.ending import Endings
+from raybench.search.factor import Split, split_of
+from raybench.search.grid import grid
+from raybench.search.journal import (
+    DUPLICATE,
+    INTERRUPTED,
+    NOT_RUN,
+    WOULD_FAIL,
+    key_of,
+    real_trials,
+)
+from raybench.search.priors import priors
+from raybench.search.propose import encode, propose
+from raybench.search.speed import Speed
+
+REDRAWS = 20
+"""Draws to find a configuration not yet tried, before a repetition is accepted."""
+STARTUP_TRIALS = 10
+"""Trials before TPE begins to model; every other one of them is a prior."""
+
+
+class Proposals:
+    """Draws configurations that are new and would not fail, and says on which split to run."""
+
+    def __init__(
+        self,
+        study: StudySpec,
+        space: Space,
+        journal: optuna.Study,
+        failures: Failures,
+        endings: Endings,
+        speed: Speed | None,
+    ) -> None:
+        self._study, self._space, self._journal = study, space, journal
+        self._failures, self._endings, self._speed = failures, endings, speed
+        self._grid: Iterator[dict[str, Any]] | None = None
+        if study.search.sampler == "grid":
+            self._grid = iter(grid(study, space))
+
+    def next(self) -> tuple[optuna.Trial, dict[str, Any]] | None:
+        """Return a trial and the run spec to run; None at the end of the grid.
+
+        A draw that repeats an earlier one (TPE does in discrete spaces) or would fail as an
+        earlier one has is drawn again.
+        """
+        earlier = real_trials(self._journal)
+        tried = {key_of(trial.params) for trial in earlier}
+        size = num_configurations(self._space)
+        is_exhausted = size is not None and len(tried) >= size
+        num_draws = 1 if is_exhausted else 1 + REDRAWS
+        for attempt in itertools.count(1):
+            if not self._enqueue(earlier):
+                return None
+            trial = self._journal.ask()
+            values = propose(trial, self._space, self._study.fixed)
+            options = [spec for spec in self._specs(values) if not self._failures.forbid(spec)]
+            is_new = bool(options) and key_of(trial.params) not in tried
+            if is_new or (attempt >= num_draws and self._grid is None):
+                break
+            trial.set_user_attr(NOT_RUN, DUPLICATE if options else WOULD_FAIL)
+            if options:
+                self._journal.tell(trial, state=TrialState.FAIL)
+            else:  # the sampler learns it as if it had
+                self._endings.tell_would_fail(trial)
+        # The lowest free name: a trial that was interrupted comes back under its own.
+        names = {earlier_trial.user_attrs.get("trial") for earlier_trial in earlier}
+        name = next(name for number in itertools.count() if (name := f"{number:04d}") not in names)
+        trial.set_user_attr("trial", name)
+        spec = self._choose(trial, options or self._specs(values))
+        trial.set_user_attr("spec", spec)
+        return trial, spec
+
+    def _enqueue(self, earlier: list[FrozenTrial]) -> bool:
+        """Name what Optuna shall answer next, if that is known; whether there is a next one."""
+        if self._journal.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+            return True  # interrupted trials come first
+        if self._grid is not None:
+            return self._enqueue_of_grid()
+        self._enqueue_prior(earlier)
+        return True
+
+    def _enqueue_of_grid(self) -> bool:
+        assert self._grid is not None
+        known = {
+            key_of(trial.params)
+            for trial in self._journal.get_trials(deepcopy=False)
+            if trial.user_attrs.get(NOT_RUN) != INTERRUPTED
+        }
+        for values in self._grid:
+            params = encode(self._space, self._study.fixed, values)
+            if key_of(params) not in known:
+                self._journal.enqueue_trial(params)
+                return True
+        return False
+
+    def _enqueue_prior(self, earlier: list[FrozenTrial]) -> None:
+        """Let every other start-up trial be an optimizer's usual rate, while these do well."""
+        count = len(earlier)
+        if not self._study.search.priors or count >= STARTUP_TRIALS or count % 2:
+            return
+        known = priors(self._space, self._study.fixed)
+        everything = self._journal.get_trials(deepcopy=False)
+        num_used = sum("prior" in trial.user_attrs for trial in everything)
+        ran = {trial.number for trial in earlier if "prior" in trial.user_attrs}
+        if num_used < len(known) and not _in_bottom_half(ran, self._endings.scores(earlier)):
+            params = encode(self._space, self._study.fixed, known[num_used])
+            self._journal.enqueue_trial(params, user_attrs={"prior": True})
+
+    def _specs(self, values: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the run specs a proposal can be run as, one for every split."""
+        if self._speed is None:
+            return [self._study.run_spec(values).document()]
+        factors = self._speed.factors
+        ways = [factors.specify(values, split) for split in factors.splits(values)]
+        return [self._study.run_spec(way).document() for way in ways]
+
+    def _choose(self, trial: optuna.Trial, specs: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the run spec to run, on the split that an interrupted trial had before."""
+        if self._speed is None:
+            return specs[0]
+        by_split = {split_of(spec): spec for spec in specs}
+        before = trial.user_attrs.get("split")
+        if before is not None and Split(**before) in by_split:
+            return by_split[Split(**before)]
+        name = trial.user_attrs["trial"]
+        chosen = self._speed.choose(name, specs[0]["optimizer"], list(by_split))
+        trial.set_user_attr("split", chosen.values())
+        return by_split[chosen]
+
+
+def _in_bottom_half(some: set[int], scores: dict[int, float]) -> bool:
+    """Whether the median of some trials' scores lies in the worse half of all (four at least)."""
+    own = [score for number, score in scores.items() if number in some]
+    if len(scores) < 4 or not own:
+        return False
+    return statistics.median(own) > statistics.median(scores.values())
