@@ -6,9 +6,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from peers import Ray
 from replay import Config, Point, Space
 
 from raybench.core.study import build_study
+from raybench.search import priors, proposals
 from raybench.search.control import Control
 from raybench.search.factor import Factors, factorise
 from raybench.search.opaque import wrap
@@ -17,22 +19,28 @@ from raybench.search.searcher import StudySearcher
 from raybench.search.speed import Speed
 
 
+USUAL = dict(priors.BASE_RATES)
+RESOLUTION = proposals.RESOLUTION
+
+
 class Raybench:
     """Calls the searcher and the scheduler as Tune and the recorder do in a real search."""
 
-    def __init__(self, space: Space, seed: int, folder: Path, **search: Any):
+    def __init__(
+        self,
+        space: Space,
+        seed: int,
+        folder: Path,
+        *,
+        rungs: bool = True,
+        overwrite: dict[str, Any] | None = None,
+        **search: Any,
+    ):
+        """`overwrite` changes parts of `space:`; other options are keys of `search:`."""
         content = {
             "objective": space.objective.model_dump(),
             "search": {"trials": 1_000_000, "seed": seed} | search,
-            "space": {
-                "num_workers": list(space.num_workers),
-                "batch_size_per_worker": list(space.batch_sizes_per_worker),
-                "optimizer": list(space.rates),
-                "learning_rate": [
-                    {"when": {"optimizer": name}, "low": low, "high": high, "log": True}
-                    for name, (low, high) in space.rates.items()
-                ],
-            },
+            "space": space_of(space) | (overwrite or {}),
         }
         study, parsed = build_study(content, "benchmark")
         factors = factorise(study, parsed, equal_frameworks=True)
@@ -40,7 +48,8 @@ class Raybench:
         self.speed = Speed(factors) if is_factored else None
         control = Control(None, began=time.perf_counter())
         self.searcher = StudySearcher(study, parsed, folder, control, None, self.speed)
-        self.scheduler = TimeRungs(study, self.speed) if study.search.early_stopping else None
+        self.scheduler = TimeRungs(study, self.speed)
+        self.scheduler._has_rungs &= rungs
         self.trials: dict[str, SimpleNamespace] = {}
         self.ended: dict[str, Point] = {}
 
@@ -55,17 +64,15 @@ class Raybench:
     def on_evaluation(self, trial: str, point: Point) -> bool:
         """Ask the scheduler, then tell the searcher, as Tune does."""
         result = result_of(point, None)
-        if self.scheduler is not None:
-            decision = self.scheduler.on_trial_result(None, self.trials[trial], result)
-            if decision == "STOP":
-                return False
+        if self.scheduler.on_trial_result(None, self.trials[trial], result) == "STOP":
+            return False
         self.searcher.on_trial_result(trial, result)
         return True
 
     def on_end(self, trial: str, point: Point, stop: str) -> None:
         """Tell both, and settle as the recorder does."""
         result = result_of(point, None if stop == "stopped" else stop)
-        if self.scheduler is not None and stop != "stopped":
+        if stop != "stopped":
             self.scheduler.on_trial_complete(None, self.trials[trial], result)
         self.searcher.on_trial_complete(trial, result)
         self.searcher.settle(trial)
@@ -89,9 +96,48 @@ class Raybench:
         return best[1] if best else None
 
 
-def make_raybench(space: Space, seed: int, folder: Path, **options: Any) -> Raybench:
-    """Build it; options are keys of `search:` in a space file."""
+def make_raybench(
+    space: Space,
+    seed: int,
+    folder: Path,
+    *,
+    prior_factor: float = 1.0,
+    resolution: float | None = None,
+    **options: Any,
+) -> Raybench:
+    """Build it; options are keys of `search:` in a space file, and for ablations: `rungs`,
+    a factor on every usual rate, the resolution below which proposals count as repetitions."""
+    # Every search has a process, or a turn in one, of its own: set both ways each time.
+    priors.BASE_RATES.update({name: rate * prior_factor for name, rate in USUAL.items()})
+    proposals.RESOLUTION = RESOLUTION if resolution is None else resolution
     return Raybench(space, seed, folder, **options)
+
+
+def make_ray_with_priors(space: Space, seed: int, folder: Path) -> Ray:
+    """Build stock Ray with raybench's priors as `points_to_evaluate`."""
+    priors.BASE_RATES.update(USUAL)
+    content = {"objective": space.objective.model_dump(), "space": space_of(space)}
+    _, parsed = build_study(content, "benchmark")
+    known = priors.priors(parsed, {})
+    configs = [
+        Config(one["optimizer"], one["learning_rate"], one["batch_size_per_worker"], workers)
+        for one in known
+        for workers in [one["num_workers"]]
+    ]
+    return Ray(space, seed, folder, priors=tuple(configs))
+
+
+def space_of(space: Space) -> dict[str, Any]:
+    """Return the `space:` part of a search-space file."""
+    return {
+        "num_workers": list(space.num_workers),
+        "batch_size_per_worker": list(space.batch_sizes_per_worker),
+        "optimizer": list(space.rates),
+        "learning_rate": [
+            {"when": {"optimizer": name}, "low": low, "high": high, "log": True}
+            for name, (low, high) in space.rates.items()
+        ],
+    }
 
 
 def config_of(spec: dict[str, Any]) -> Config:

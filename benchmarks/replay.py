@@ -289,6 +289,8 @@ def search(
     rng: np.random.Generator | None = None,
     charge: float = 1.0,
     max_trials: int = MAX_TRIALS,
+    until: float = min(MARGINS),
+    limit: float = LIMIT,
 ) -> dict[str, Any]:
     """Replay one search; return when the incumbent was first within each margin of the best.
 
@@ -313,7 +315,7 @@ def search(
         clock += charge * spent
         return result
 
-    while clock <= LIMIT * task.best_s and math.isinf(within[min(MARGINS)]):
+    while clock <= limit * task.best_s and math.isinf(within.get(until, math.inf)):
         while free:
             if waiting is None and trials < max_trials:
                 config = call(contestant.suggest, f"t{trials}")

@@ -56,6 +56,19 @@ CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "random": ("peers:Random", {}),
 }
 """Name: module:maker(space, seed, folder, **options), options."""
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "raybench, no priors": ("contestant:make_raybench", {"priors": False}),
+    "raybench, rates x 10": ("contestant:make_raybench", {"prior_factor": 10.0}),
+    "raybench, rates / 30": ("contestant:make_raybench", {"prior_factor": 1 / 30}),
+    "raybench, workers sampled": ("contestant:make_raybench", {"factorise": False}),
+    "raybench, no cap": ("contestant:make_raybench", {"cap_factor": None}),
+    "raybench, no rungs": ("contestant:make_raybench", {"rungs": False}),
+    "raybench, repetitions": ("contestant:make_raybench", {"resolution": 0.0}),
+    "raybench, random": ("contestant:make_raybench", {"sampler": "random"}),
+    "Ray, the same priors": ("contestant:make_ray_with_priors", {}),
+}
+"""What search_fair.py and search_ablation.py compare; not contestants of the table."""
+REGISTRY = CONTESTANTS | VARIANTS
 BARS = (
     ("stock Ray by seconds", "Ray, ASHA by seconds", 2.5),
     ("Syne Tune's best", "Syne Tune", 2.5),
@@ -87,7 +100,7 @@ def key_of(margin: float) -> str:
 
 def make(name: str, task: Task, seed: int, folder: Path) -> Contestant:
     """Build a contestant of the registry."""
-    place, options = CONTESTANTS[name]
+    place, options = REGISTRY[name]
     module, _, maker = place.partition(":")
     made: Contestant = getattr(importlib.import_module(module), maker)(
         task.space, seed, folder, **options
@@ -208,7 +221,7 @@ def draw(rows: list[Row], tasks: dict[str, Task], margin: float, file: Path) -> 
     panels = figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0]
     handles = {}
     for axes, (table, task) in zip(panels, tasks.items(), strict=True):
-        for name in CONTESTANTS:
+        for name in dict.fromkeys(str(row["contestant"]) for row in rows):
             times = sorted(
                 row[key_of(margin)]
                 for row in rows
@@ -218,7 +231,7 @@ def draw(rows: list[Row], tasks: dict[str, Task], margin: float, file: Path) -> 
                 continue
             library = next(key for key in STYLES if name.startswith(key))
             colour, dashes = STYLES[library]
-            number = [n for n in CONTESTANTS if n.startswith(library)].index(name)
+            number = [n for n in REGISTRY if n.startswith(library)].index(name)
             hits = [time for time in times if not math.isinf(time)]
             shares = [i / len(times) for i in range(len(hits) + 1)]
             (handles[name],) = axes.step(
@@ -226,7 +239,7 @@ def draw(rows: list[Row], tasks: dict[str, Task], margin: float, file: Path) -> 
                 [*shares, shares[-1]],
                 where="post",
                 color=colour,
-                linestyle=dashes[number],
+                linestyle=dashes[number % len(dashes)],
                 linewidth=2.6 if name == OURS else 1.5,
             )
         axes.set_xscale("log")
@@ -248,7 +261,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tables", nargs="+", default=["mnist_conv", "mnist_mlp"])
     parser.add_argument("--targets", nargs="*", default=[], metavar="TABLE=ACCURACY")
-    parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS))
+    parser.add_argument("--contestants", nargs="+", choices=REGISTRY, default=list(CONTESTANTS))
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--margin", type=float, choices=MARGINS, default=0.05, help="of the bars")
@@ -268,7 +281,7 @@ def run_all(options: argparse.Namespace) -> list[Row]:
     names = [
         name
         for name in options.contestants
-        if Path(__file__).with_name(CONTESTANTS[name][0].partition(":")[0] + ".py").is_file()
+        if Path(__file__).with_name(REGISTRY[name][0].partition(":")[0] + ".py").is_file()
     ]
     jobs: list[Job] = [
         (table, name, seed, options)

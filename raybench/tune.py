@@ -6,22 +6,25 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from raybench import cli
+from raybench.core.documents import read_mapping
 from raybench.core.space import Space, possible_values
 from raybench.core.study import StudySpec, load_study
 from raybench.results.export import export
 from raybench.results.load import StudyResults, load
 from raybench.results.provenance import command, machine, versions
 from raybench.results.show import show
-from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, read_records
+from raybench.results.store import STUDY_FILE, Store, read_records
 from raybench.results.tables import ranked
 
 if TYPE_CHECKING:
+    from raybench.data.dataset import Dataset
     from raybench.search.factor import Factors
 
 DEFAULT_SPACE = "digits"
@@ -42,7 +45,15 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--time-budget", type=float, metavar="SECONDS", help="end the search then")
     result.add_argument("--workers", metavar="1,2,4", help="worker counts to search")
     result.add_argument("--gpus-per-worker", type=int, metavar="N", help="0 or 1")
-    result.add_argument("--target", type=float, help="validation accuracy to reach, as 0.95")
+    result.add_argument(
+        "--target", metavar="ACCURACY", help="validation accuracy to reach, as 0.95, or auto"
+    )
+    result.add_argument(
+        "--seed-from",
+        type=Path,
+        metavar="DIR",
+        help="results folder of an earlier study of the same task: the sampler learns from it",
+    )
     result.add_argument("--price", type=float, metavar="MONEY", help="per worker-hour")
     result.add_argument("--concurrency", type=int, help="trials at the same time")
     result.add_argument(
@@ -66,6 +77,8 @@ def tune(options: argparse.Namespace) -> int:
     study, space, name = read_study(options)
     from raybench.search.check import check_task, searched
     from raybench.search.grid import check_grid
+    from raybench.search.reference import earlier_target
+    from raybench.search.seed_from import load_earlier
     from raybench.search.study_folder import choose_folder
 
     frameworks = [str(value) for value in searched(study, space, "framework")]
@@ -74,14 +87,18 @@ def tune(options: argparse.Namespace) -> int:
     check_grid(study, space)
     # The handle itself: what Ray prints to sys.stdout is sent elsewhere meanwhile.
     console = Console(file=sys.stdout)
-    folder = choose_folder(options.out or Path("results") / name, study, fresh=options.fresh)
+    wanted = options.out or Path("results") / name
+    if not options.fresh and (wanted / STUDY_FILE).is_file():
+        study = earlier_target(study, read_mapping(wanted / STUDY_FILE))
+    folder = choose_folder(wanted, study, fresh=options.fresh)
     if options.dry_run:
         from raybench.search.plan import print_plan
 
         print_plan(console, study, space, dataset, folder, _factors(study, space))
         return cli.DONE
+    earlier = load_earlier(options.seed_from, study) if options.seed_from else None
     store = Store(folder)
-    interrupted = _run(options, study, space, store, console)
+    interrupted = _run(options, study, space, store, console, dataset, earlier)
     results = load(folder)
     export(results, store)
     store.close()
@@ -120,6 +137,8 @@ def _run(
     space: Space,
     store: Store,
     console: Console,
+    dataset: "Dataset",
+    earlier: StudyResults | None,
 ) -> bool:
     """Run what is left of the study; return whether it was interrupted."""
     from raybench.cluster.session import Session
@@ -142,6 +161,7 @@ def _run(
         from raybench.search.control import Control
         from raybench.search.factor import Factors
         from raybench.search.finalists import run_finalists
+        from raybench.search.reference import set_target
         from raybench.search.run import search
         from raybench.search.screen import Screen
         from raybench.search.searcher import StudySearcher
@@ -149,15 +169,37 @@ def _run(
         from raybench.search.speed import Speed
 
         control = Control(study.search.time_budget_s, began=began)
-        _write_study(store, study, session.capacity.nodes, concurrency)
+        control.listen()
         recorded = {r["trial"]: r for r in read_records(store.folder) if r["kind"] == "run"}
+        write_study = partial(_write_study, store, session.capacity.nodes, concurrency)
+        if study.needs_target:
+            write_study(study, "not set yet")
+            with Screen(console, num_trials=study.search.trials) as screen:
+                found = set_target(
+                    study,
+                    space,
+                    session=session,
+                    store=store,
+                    control=control,
+                    screen=screen,
+                    chance=1.0 / dataset.num_classes,
+                )
+            if found is None:
+                return control.interrupted
+            study, target_set_by = found
+            write_study(study, target_set_by)
+            console.print(f"target {study.objective.target} ({target_set_by})", highlight=False)
+        elif not (recorded and (store.folder / STUDY_FILE).is_file()):
+            write_study(study, "the user")  # else the session that began the study has
         factors = _factors(study, space)
         speed = Speed(factors) if isinstance(factors, Factors) else None
         searcher = StudySearcher(study, space, store.folder, control, recorded, speed)
+        told = searcher.tell_earlier(earlier) if earlier is not None else None
+        if earlier is not None and told is not None:
+            console.print(told.sentence(earlier.folder), highlight=False)
         num_done = searcher.num_finished
         if num_done:
             console.print(f"continuing {store.folder}: {num_done} trials are done")
-        control.listen()
         with Screen(console, num_trials=searcher.num_trials, num_done=num_done) as screen:
             search(
                 study,
@@ -230,13 +272,15 @@ def _to_confirm(
 
 
 def _write_study(
-    store: Store, study: StudySpec, nodes: tuple[tuple[int, int], ...], concurrency: int
+    store: Store,
+    nodes: tuple[tuple[int, int], ...],
+    concurrency: int,
+    study: StudySpec,
+    target_set_by: str,
 ) -> None:
-    if (store.folder / STUDY_FILE).is_file() and (store.folder / RECORDS_FILE).stat().st_size:
-        return  # written by the session that began the study
     content = {
         "study": study.document(),
-        "target_set_by": "the user",
+        "target_set_by": target_set_by,
         "command": command(),
         "versions": versions(),
         "machine": machine(),

@@ -6,7 +6,7 @@ from typing import Any
 
 from raybench.core.space import NOT_SEARCHED
 from raybench.core.spec import RunSpec
-from raybench.core.study import StudySpec
+from raybench.core.study import AUTO, StudySpec
 
 _SIMPLE: dict[str, Any] = {
     "oneOf": [
@@ -56,6 +56,8 @@ def study_schema() -> dict[str, Any]:
         if key not in ("workload", "dataset", "objective")
     }
     schema["properties"]["fixed"] |= {"properties": keys, "additionalProperties": False}
+    target = schema["$defs"]["Objective"]["properties"]["target"]
+    target["anyOf"].append({"const": AUTO, "description": "set by reference runs"})
     schema["properties"]["space"] |= {
         "properties": {
             key: {"description": value.get("description", ""), "anyOf": [_SIMPLE, _CASES]}

@@ -10,6 +10,11 @@ from raybench.core.errors import UserError
 from raybench.core.space import Space, parse_space
 from raybench.core.spec import DatasetSpec, Objective, PositiveFloat, PositiveInt, RunSpec, Seed
 
+TIME = "time_to_accuracy"
+AUTO = "auto"
+NOT_SET = 1.0
+"""Stands for a target that reference runs have yet to set."""
+
 
 class SearchSpec(Document):
     """How long and in what way to search."""
@@ -58,12 +63,19 @@ class StudySpec(Document):
     """How long and in what way to search."""
     confirm: ConfirmSpec = ConfirmSpec()
     """How winners are confirmed."""
+    auto_target: bool = False
+    """Set by `target: auto`: reference runs set the target before the search."""
     price: PositiveFloat | None = None
     """Money per worker-hour; with it, winners are given in money too."""
     space: dict[str, Any]
     """Run-spec keys and their lists, ranges or cases."""
     fixed: dict[str, Any] = {}
     """Run-spec keys with one value for all trials."""
+
+    @property
+    def needs_target(self) -> bool:
+        """Whether reference runs have yet to set the target."""
+        return self.auto_target and self.objective.target == NOT_SET
 
     def document(self) -> dict[str, Any]:
         """Return the study as plain data for YAML, every key included."""
@@ -88,7 +100,7 @@ def load_study(path: Path, settings: list[str]) -> tuple[StudySpec, Space]:
 
 def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]:
     """Validate a study's content, its space and its fixed keys."""
-    study = validate(StudySpec, content, source)
+    study = validate(StudySpec, _auto_target(content), source)
     if not study.space:
         raise UserError(f"{source}: 'space': is empty; name at least one key to search.")
     for key in study.fixed:
@@ -98,6 +110,16 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
             raise UserError(f"{source}: 'fixed.seed': is the search's seed; write search.seed.")
     validate(RunSpec, study.fixed, f"{source}: fixed")
     return study, parse_space(study.space, study.fixed, source)
+
+
+def _auto_target(content: dict[str, Any]) -> dict[str, Any]:
+    """Turn `target: auto` into a flag; until reference runs have set it, it is NOT_SET."""
+    objective = content.get("objective")
+    if not isinstance(objective, dict) or objective.get("target") != AUTO:
+        return content
+    if objective.get("kind", TIME) != TIME:
+        raise UserError(f"objective.target: auto is for {TIME}; leave it out.")
+    return content | {"auto_target": True, "objective": objective | {"target": NOT_SET}}
 
 
 def apply_settings_to_study(content: dict[str, Any], settings: list[str]) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """The next configuration to run: of the grid, of the priors, or of the sampler."""
 
 import itertools
+import math
 import statistics
 from collections.abc import Iterator
 from typing import Any
 
 import optuna
+from optuna.distributions import FloatDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from raybench.core.space import Space, num_configurations
@@ -16,6 +18,7 @@ from raybench.search.factor import Split, split_of
 from raybench.search.grid import grid
 from raybench.search.journal import (
     DUPLICATE,
+    EARLIER_STUDY,
     INTERRUPTED,
     NOT_RUN,
     WOULD_FAIL,
@@ -28,6 +31,9 @@ from raybench.search.speed import Speed
 
 REDRAWS = 20
 """Draws to find a configuration not yet tried, before a repetition is accepted."""
+RESOLUTION = 0.04
+"""Share of a range within which two values are not told apart: of three decades of learning
+rates, a factor of 1.3."""
 STARTUP_TRIALS = 10
 """Trials before TPE begins to model; every other one of them is a prior."""
 
@@ -53,13 +59,13 @@ class Proposals:
     def next(self) -> tuple[optuna.Trial, dict[str, Any]] | None:
         """Return a trial and the run spec to run; None at the end of the grid.
 
-        A draw that repeats an earlier one (TPE does in discrete spaces) or would fail as an
-        earlier one has is drawn again.
+        A draw that repeats an earlier one or nearly so (TPE draws what is best ever closer, far
+        below what runs can tell apart), or would fail as an earlier one has, is drawn again.
         """
         earlier = real_trials(self._journal)
-        tried = {key_of(trial.params) for trial in earlier}
         size = num_configurations(self._space)
-        is_exhausted = size is not None and len(tried) >= size
+        num_tried = len({key_of(trial.params) for trial in earlier})
+        is_exhausted = size is not None and num_tried >= size
         num_draws = 1 if is_exhausted else 1 + REDRAWS
         for attempt in itertools.count(1):
             if not self._enqueue(earlier):
@@ -67,7 +73,7 @@ class Proposals:
             trial = self._journal.ask()
             values = propose(trial, self._space, self._study.fixed)
             options = [spec for spec in self._specs(values) if not self._failures.forbid(spec)]
-            is_new = bool(options) and key_of(trial.params) not in tried
+            is_new = bool(options) and not any(is_near(trial, other) for other in earlier)
             if is_new or (attempt >= num_draws and self._grid is None):
                 break
             trial.set_user_attr(NOT_RUN, DUPLICATE if options else WOULD_FAIL)
@@ -109,10 +115,12 @@ class Proposals:
     def _enqueue_prior(self, earlier: list[FrozenTrial]) -> None:
         """Let every other start-up trial be an optimizer's usual rate, while these do well."""
         count = len(earlier)
-        if not self._study.search.priors or count >= STARTUP_TRIALS or count % 2:
+        everything = self._journal.get_trials(deepcopy=False)
+        knows_better = any(t.user_attrs.get(NOT_RUN) == EARLIER_STUDY for t in everything)
+        is_over = count >= STARTUP_TRIALS or count % 2
+        if not self._study.search.priors or is_over or knows_better:
             return
         known = priors(self._space, self._study.fixed)
-        everything = self._journal.get_trials(deepcopy=False)
         num_used = sum("prior" in trial.user_attrs for trial in everything)
         ran = {trial.number for trial in earlier if "prior" in trial.user_attrs}
         if num_used < len(known) and not _in_bottom_half(ran, self._endings.scores(earlier)):
@@ -139,6 +147,27 @@ class Proposals:
         chosen = self._speed.choose(name, specs[0]["optimizer"], list(by_split))
         trial.set_user_attr("split", chosen.values())
         return by_split[chosen]
+
+
+def is_near(one: optuna.Trial | FrozenTrial, other: FrozenTrial) -> bool:
+    """Whether two proposals differ by less than RESOLUTION in every range, and by nothing else."""
+    if one.params.keys() != other.params.keys():
+        return False
+    for name, value in one.params.items():
+        distribution, earlier = one.distributions[name], other.params[name]
+        if not isinstance(distribution, FloatDistribution):
+            if value != earlier:
+                return False
+        elif _distance(distribution, value, earlier) >= RESOLUTION:
+            return False
+    return True
+
+
+def _distance(distribution: FloatDistribution, one: float, other: float) -> float:
+    """Return how far two values are apart, as a share of their range."""
+    scale = math.log if distribution.log else float
+    width = scale(distribution.high) - scale(distribution.low)
+    return abs(scale(one) - scale(other)) / width if width else 0.0
 
 
 def _in_bottom_half(some: set[int], scores: dict[int, float]) -> bool:

@@ -3,8 +3,14 @@
 from typing import Any
 
 import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 
-from raybench.core.space import Cases, Choices, Powers, Range, Simple, Space
+from raybench.core.space import Cases, Choices, Dimension, Powers, Range, Simple, Space
 
 
 def propose(trial: optuna.Trial, space: Space, fixed: dict[str, Any]) -> dict[str, Any]:
@@ -16,11 +22,8 @@ def propose(trial: optuna.Trial, space: Space, fixed: dict[str, Any]) -> dict[st
     """
     values: dict[str, Any] = {}
     for key, dimension in space.items():
-        if isinstance(dimension, Cases):
-            case = dimension.choose(fixed | values)
-            values[key] = _ask(trial, f"{key} [{case.label()}]", case.dimension)
-        else:
-            values[key] = _ask(trial, key, dimension)
+        name, simple = _resolve(key, dimension, fixed | values)
+        values[key] = _ask(trial, name, simple)
     return values
 
 
@@ -31,23 +34,50 @@ def encode(space: Space, fixed: dict[str, Any], values: dict[str, Any]) -> dict[
     """
     params: dict[str, Any] = {}
     for key, value in values.items():
-        dimension, name = space[key], key
-        if isinstance(dimension, Cases):
-            case = dimension.choose(fixed | values)
-            dimension, name = case.dimension, f"{key} [{case.label()}]"
-        if isinstance(dimension, Powers):
-            params[f"log2 {name}"] = int(value).bit_length() - 1
-        else:
-            params[name] = value
+        name, simple = _resolve(key, space[key], fixed | values)
+        params[name] = int(value).bit_length() - 1 if isinstance(simple, Powers) else value
     return params
 
 
-def _ask(trial: optuna.Trial, name: str, dimension: Simple) -> Any:
+def distributions(space: Space) -> dict[str, BaseDistribution]:
+    """Return every parameter that `propose` may ask for, with its distribution."""
+    found: dict[str, BaseDistribution] = {}
+    for key, dimension in space.items():
+        simple = [(key, dimension)]
+        if isinstance(dimension, Cases):
+            simple = [(f"{key} [{case.label()}]", case.dimension) for case in dimension.cases]
+        for name, one in simple:
+            assert not isinstance(one, Cases)
+            found[f"log2 {name}" if isinstance(one, Powers) else name] = _distribution(one)
+    return found
+
+
+def _resolve(key: str, dimension: Dimension, known: dict[str, Any]) -> tuple[str, Simple]:
+    """Return the parameter's name and the dimension that holds among what is known."""
+    name = key
+    if isinstance(dimension, Cases):
+        case = dimension.choose(known)
+        name, dimension = f"{key} [{case.label()}]", case.dimension
+    return (f"log2 {name}" if isinstance(dimension, Powers) else name), dimension
+
+
+def _distribution(dimension: Simple) -> BaseDistribution:
     if isinstance(dimension, Choices):
-        return trial.suggest_categorical(name, list(dimension.values))
+        return CategoricalDistribution(dimension.values)
     if isinstance(dimension, Powers):
         exponents = [value.bit_length() - 1 for value in dimension.values()]
-        return 2 ** trial.suggest_int(f"log2 {name}", exponents[0], exponents[-1])
+        return IntDistribution(exponents[0], exponents[-1])
     if isinstance(dimension, Range) and dimension.is_integer:
-        return trial.suggest_int(name, int(dimension.low), int(dimension.high), log=dimension.log)
-    return trial.suggest_float(name, dimension.low, dimension.high, log=dimension.log)
+        return IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log)
+    return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
+
+
+def _ask(trial: optuna.Trial, name: str, dimension: Simple) -> Any:
+    asked = _distribution(dimension)
+    if isinstance(asked, CategoricalDistribution):
+        return trial.suggest_categorical(name, asked.choices)
+    if isinstance(asked, IntDistribution):
+        value = trial.suggest_int(name, asked.low, asked.high, log=asked.log)
+        return 2**value if isinstance(dimension, Powers) else value
+    assert isinstance(asked, FloatDistribution)
+    return trial.suggest_float(name, asked.low, asked.high, log=asked.log)

@@ -9,13 +9,15 @@ from ray.tune.search import Searcher
 
 from raybench.core.space import Space
 from raybench.core.study import StudySpec
+from raybench.results.load import StudyResults
 from raybench.search.avoid import Failures
 from raybench.search.control import Control
 from raybench.search.ending import Ended, Endings
 from raybench.search.grid import num_trials
-from raybench.search.journal import INTERRUPTED, NOT_RUN, open_study, real_trials
+from raybench.search.journal import EARLIER_STUDY, INTERRUPTED, NOT_RUN, open_study, real_trials
 from raybench.search.opaque import unwrap
 from raybench.search.proposals import STARTUP_TRIALS, Proposals
+from raybench.search.seed_from import Told, tell_earlier
 from raybench.search.speed import Speed
 
 
@@ -40,6 +42,7 @@ class StudySearcher(Searcher):
         super().__init__(metric="score", mode="min")
         self._control, self._speed = control, speed
         sampled = space if speed is None else speed.factors.sampled
+        self._study, self._sampled = study, sampled
         self.num_trials = num_trials(study, sampled)
         """Trials of the whole study."""
         self.optuna_study = open_study(study, folder)
@@ -105,6 +108,13 @@ class StudySearcher(Searcher):
             reached=(result.get("evaluation") or {}).get("time_to_target_s") is not None,
         )
         self._endings.add(ended, is_early=self._is_early)
+
+    def tell_earlier(self, earlier: StudyResults) -> Told | None:
+        """Tell Optuna an earlier study's trials, once; None in a session that goes on."""
+        trials = self.optuna_study.get_trials(deepcopy=False)
+        if any(trial.user_attrs.get(NOT_RUN) == EARLIER_STUDY for trial in trials):
+            return None
+        return tell_earlier(self.optuna_study, earlier, self._study, self._sampled)
 
     def tell_all(self) -> None:
         """Tell Optuna the trials that still waited for their other splits' speed."""

@@ -90,7 +90,7 @@ def test_settings_do_not_change_what_they_were_given():
         ({"search": {"trials": 0}}, r"'search\.trials'"),
         ({"search": {"trials": 2.5}}, r"'search\.trials'"),
         ({"search": {"seed": -1}}, r"'search\.seed'"),
-        ({"search": {"sampler": "grid"}}, r"'search\.sampler'"),
+        ({"search": {"sampler": "magic"}}, r"'search\.sampler'"),
         ({"search": {"time_budget_s": 0}}, r"'search\.time_budget_s'"),
         ({"confirm": {"repeats": 0}}, r"'confirm\.repeats'"),
         ({"confirm": {"top": -1}}, r"'confirm\.top'"),

@@ -19,11 +19,17 @@ def test_search_with_the_model_of_the_readme(tmp_path: Path) -> None:
     (tmp_path / "my_model.py").write_text(block("python", "class MyModel"))
     printed = run(
         *("tune", "--workload", "my_model:MyModel", "--set", "space.framework=[torch]"),
-        *("--set", "num_workers=1", "--trials", "3", "--target", "0.5", "--set", "confirm.top=0"),
+        *("--set", "num_workers=1", "--trials", "3", "--set", "confirm.top=0"),
+        *("--target", "auto", "--set", "objective.max_train_seconds=2"),
         cwd=tmp_path,
     )
     assert "unconfirmed" in printed
-    trials = raybench.load(tmp_path / "results" / "digits").trials
+    results = raybench.load(tmp_path / "results" / "digits")
+    trials = results.trials
+    reference = trials[trials["phase"] == "reference"]
+    assert list(reference["trial"]) == ["reference0", "reference1", "reference2"]
+    assert results.target == pytest.approx(reference["best_accuracy"].median() - 0.005, abs=6e-4)
+    assert results.study["target_set_by"].startswith("auto: median of ")
     trials = trials[trials["phase"] == "search"]
     assert len(trials) == 3
     assert set(trials["num_parameters"]) == {784 * 128 + 128 + 128 * 10 + 10}
