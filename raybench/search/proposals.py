@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import optuna
-from optuna.distributions import FloatDistribution
+from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from raybench.core.space import Space, num_configurations
@@ -27,10 +27,13 @@ from raybench.search.journal import (
 )
 from raybench.search.priors import priors
 from raybench.search.propose import encode, propose
+from raybench.search.samplers import build_sampler
 from raybench.search.speed import Speed
 
-REDRAWS = 20
-"""Draws to find a configuration not yet tried, before a repetition is accepted."""
+REDRAWS = 3
+"""Draws of the sampler after a repetition; then it has said all it knows of where to look."""
+RANDOM_REDRAWS = 20
+"""Draws at random after those, before a repetition is accepted."""
 RESOLUTION = 0.04
 """Share of a range within which two values are not told apart: of three decades of learning
 rates, a factor of 1.3."""
@@ -52,6 +55,8 @@ class Proposals:
     ) -> None:
         self._study, self._space, self._journal = study, space, journal
         self._failures, self._endings, self._speed = failures, endings, speed
+        num_earlier = len(journal.get_trials(deepcopy=False))
+        self._random = build_sampler("random", seed=study.search.seed + 1, num_earlier=num_earlier)
         self._grid: Iterator[dict[str, Any]] | None = None
         if study.search.sampler == "grid":
             self._grid = iter(grid(study, space))
@@ -60,20 +65,23 @@ class Proposals:
         """Return a trial and the run spec to run; None at the end of the grid.
 
         A draw that repeats an earlier one or nearly so (TPE draws what is best ever closer, far
-        below what runs can tell apart), or would fail as an earlier one has, is drawn again.
+        below what runs can tell apart), or would fail as an earlier one has, is drawn again, in
+        the end at random: that is where something new may be.
         """
         earlier = real_trials(self._journal)
         size = num_configurations(self._space)
         num_tried = len({key_of(trial.params) for trial in earlier})
         is_exhausted = size is not None and num_tried >= size
-        num_draws = 1 if is_exhausted else 1 + REDRAWS
+        num_draws = 1 if is_exhausted else 1 + REDRAWS + RANDOM_REDRAWS
         for attempt in itertools.count(1):
             if not self._enqueue(earlier):
                 return None
-            trial = self._journal.ask()
-            values = propose(trial, self._space, self._study.fixed)
+            trial, values = self._ask(at_random=attempt > 1 + REDRAWS)
+            params, distributions = trial.params, trial.distributions
             options = [spec for spec in self._specs(values) if not self._failures.forbid(spec)]
-            is_new = bool(options) and not any(is_near(trial, other) for other in earlier)
+            is_new = bool(options) and not any(
+                is_near(params, distributions, other) for other in earlier
+            )
             if is_new or (attempt >= num_draws and self._grid is None):
                 break
             trial.set_user_attr(NOT_RUN, DUPLICATE if options else WOULD_FAIL)
@@ -88,6 +96,16 @@ class Proposals:
         spec = self._choose(trial, options or self._specs(values))
         trial.set_user_attr("spec", spec)
         return trial, spec
+
+    def _ask(self, *, at_random: bool) -> tuple[optuna.Trial, dict[str, Any]]:
+        sampler = self._journal.sampler
+        if at_random:
+            self._journal.sampler = self._random
+        try:
+            trial = self._journal.ask()
+            return trial, propose(trial, self._space, self._study.fixed)
+        finally:
+            self._journal.sampler = sampler
 
     def _enqueue(self, earlier: list[FrozenTrial]) -> bool:
         """Name what Optuna shall answer next, if that is known; whether there is a next one."""
@@ -149,12 +167,14 @@ class Proposals:
         return by_split[chosen]
 
 
-def is_near(one: optuna.Trial | FrozenTrial, other: FrozenTrial) -> bool:
+def is_near(
+    params: dict[str, Any], distributions: dict[str, BaseDistribution], other: FrozenTrial
+) -> bool:
     """Whether two proposals differ by less than RESOLUTION in every range, and by nothing else."""
-    if one.params.keys() != other.params.keys():
+    if params.keys() != other.params.keys():
         return False
-    for name, value in one.params.items():
-        distribution, earlier = one.distributions[name], other.params[name]
+    for name, value in params.items():
+        distribution, earlier = distributions[name], other.params[name]
         if not isinstance(distribution, FloatDistribution):
             if value != earlier:
                 return False

@@ -12,7 +12,7 @@ from raybench.search.rungs import Cap, Rungs
 from raybench.search.speed import Speed
 
 RUNG_FACTOR = 4.0
-FIRST_RUNG = 1 / 16
+FIRST_RUNG = 1 / 32
 """Share of max_train_seconds after which a hopeless trial may be stopped."""
 
 

@@ -1,5 +1,6 @@
 """How fast configurations run, learnt from the trials themselves; where the next one should."""
 
+from dataclasses import replace
 from typing import Any
 
 from raybench.scaling.throughput import Setup, Throughput
@@ -14,8 +15,9 @@ class Speed:
     """Step times by the model, for a space that is taken apart.
 
     The first trials are its probes: each runs where nothing was measured yet, and their
-    learning curves count as any other's. From then on a trial runs on the fastest split that
-    is efficient.
+    learning curves count as any other's. Few workers come first, and more of them only where
+    they may be faster by what is known of the fewer. From then on a trial runs on the fastest
+    split that is efficient.
     """
 
     def __init__(self, factors: Factors) -> None:
@@ -39,14 +41,17 @@ class Speed:
         )
 
     def choose(self, trial: str, optimizer: str, options: list[Split]) -> Split:
-        """Return the split a proposal shall run on, of those that would not fail."""
-        for split in options:
-            if self._tells_something(split):
+        """Return the split a proposal shall run on, of those that would not fail.
+
+        `options` are the splits of one global batch, widest first.
+        """
+        for split in reversed(options):
+            if self._is_next_probe(split, optimizer, options):
                 self._probing[trial] = split
                 return split
         timed = self._timed(optimizer, options)
-        if not timed:  # all of them are being measured at this moment
-            return options[0]
+        if not timed:  # it is being measured at this moment: the most economical, as yet
+            return options[-1]
         cost = min(split.num_workers * seconds for split, seconds in timed.items())
         efficient = {
             split: seconds
@@ -60,9 +65,11 @@ class Speed:
         self._probing.pop(trial, None)
 
     def is_known(self, spec: dict[str, Any]) -> bool:
-        """Whether every split of a run spec's global batch can be predicted."""
+        """Whether the fastest split of a run spec's global batch can be told."""
         splits = self.factors.splits(spec)
-        return len(self._timed(spec["optimizer"], splits)) == len(splits)
+        return bool(self._timed(spec["optimizer"], splits)) and not any(
+            self._is_open(split, spec["optimizer"], splits) for split in splits
+        )
 
     def ratios(self, spec: dict[str, Any]) -> dict[Split, float]:
         """Return by which factor a run's seconds are longer on every split that can be
@@ -81,21 +88,55 @@ class Speed:
         ratios = self.ratios(spec).items()
         return min((split.num_workers / workers * ratio for split, ratio in ratios), default=1.0)
 
-    def _tells_something(self, split: Split) -> bool:
-        """Whether a run there would measure a group for the first time, or a framework at its
-        second batch size; what a running trial is measuring counts as measured."""
-        probing = self._probing.values()
-        batches = {one.batch_size_per_worker for one in probing if one.group == split.group}
-        if not batches | self._model.batches(split.group):
+    def _is_next_probe(self, split: Split, optimizer: str, options: list[Split]) -> bool:
+        """Whether a run there would measure what has to be measured next, and no trial does."""
+        if any(one.group == split.group for one in self._probing.values()):
+            return False
+        narrower = [one for one in options if _is_narrower(one, split)]
+        if any(self._is_open(one, optimizer, options) for one in narrower):
+            return False  # these come first: they may make this one pointless
+        if self._is_open(split, optimizer, options):
             return True
-        known = {one.batch_size_per_worker for one in probing if one.framework == split.framework}
-        for workers in {one.num_workers for one in self.factors.all_splits}:
-            known |= self._model.batches((split.framework, workers))
+        # A framework's second batch size tells what a sample costs, and what a step does.
+        known = self._batches(split.framework)
         return len(known) == 1 and split.batch_size_per_worker not in known
+
+    def _is_open(self, split: Split, optimizer: str, options: list[Split]) -> bool:
+        """Whether a split was not measured and may be the fastest.
+
+        At best its workers exchange no longer than the fewer ones that were measured.
+        """
+        if self._model.batches(split.group):
+            return False
+        counts = {one.num_workers for one in self.factors.all_splits}
+        measured = [k for k in counts if self._model.batches((split.framework, k))]
+        measured = [k for k in measured if k < split.num_workers]
+        if not measured:
+            return True
+        at_best = self._model.step_s(_setup(replace(split, num_workers=max(measured)), optimizer))
+        known = self._model.batches((split.framework, max(measured)))
+        if at_best is not None and len(known) == 1:  # at best a step costs by its samples alone
+            same = replace(split, num_workers=max(measured), batch_size_per_worker=max(known))
+            whole = self._model.step_s(_setup(same, optimizer)) or 0.0
+            at_best = min(at_best, whole * split.batch_size_per_worker / max(known))
+        timed = self._timed(optimizer, options)
+        return at_best is None or not timed or at_best < min(timed.values())
+
+    def _batches(self, framework: str) -> set[int]:
+        """Return the batch sizes per worker at which a framework was or is being measured."""
+        running = self._probing.values()
+        known = {one.batch_size_per_worker for one in running if one.framework == framework}
+        for workers in {one.num_workers for one in self.factors.all_splits}:
+            known |= self._model.batches((framework, workers))
+        return known
 
     def _timed(self, optimizer: str, splits: list[Split]) -> dict[Split, float]:
         found = {split: self._model.step_s(_setup(split, optimizer)) for split in splits}
         return {split: seconds for split, seconds in found.items() if seconds is not None}
+
+
+def _is_narrower(one: Split, other: Split) -> bool:
+    return one.framework == other.framework and one.num_workers < other.num_workers
 
 
 def _setup(split: Split, optimizer: str) -> Setup:

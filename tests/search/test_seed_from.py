@@ -78,7 +78,9 @@ def searcher(folder: Path, study: StudySpec, space: Space, *, apart: bool) -> St
     folder.mkdir(exist_ok=True)
     factors = factorise(study, space, equal_frameworks=True)
     speed = Speed(factors) if apart and isinstance(factors, Factors) else None
-    return StudySearcher(study, space, folder, Control(None, began=time.perf_counter()), None, speed)
+    return StudySearcher(
+        study, space, folder, Control(None, began=time.perf_counter()), None, speed
+    )
 
 
 @pytest.mark.parametrize("apart", [True, False])

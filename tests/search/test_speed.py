@@ -45,24 +45,43 @@ def options(batch: int, speed: Speed) -> list[Split]:
 def test_the_first_trials_measure_every_group_and_two_batches_per_framework() -> None:
     speed = Speed(Factors({}, SPLITS))
     chosen = []
-    for number, batch in enumerate((64, 64, 64, 64, 64, 64, 256, 256, 64)):
-        split = speed.choose(str(number), "adam", options(batch, speed))
+    for number in range(7):
+        split = speed.choose(str(number), "adam", options(64, speed))
         measure(speed, str(number), split)
         chosen.append(split)
-    assert {split.group for split in chosen[:6]} == {split.group for split in SPLITS}
+    # More workers are worth a probe while they may be faster than what is known.
+    assert {split.group for split in chosen[:2]} == {("tensorflow", 1), ("torch", 1)}
+    assert {("torch", 2), ("torch", 4)} <= {split.group for split in chosen}
     assert chosen[-1] == Split("torch", 4, 16)
+    assert speed.is_known(spec(Split("torch", 1, 64)))
+
+
+def test_more_workers_are_not_tried_where_fewer_tell_that_they_lose() -> None:
+    """Two workers take three times as long: four, with less to do each, cannot win either."""
+    speed = Speed(Factors({}, [split for split in SPLITS if split.framework == "torch"]))
+    chosen = []
+    for number in range(4):
+        split = speed.choose(str(number), "adam", options(64, speed))
+        samples = 50 * split.num_workers * split.batch_size_per_worker
+        seconds = 50 * (step_s(split) + (10e-3 if split.num_workers > 1 else 0.0))
+        speed.observe(str(number), spec(split), samples=samples, train_s=seconds)
+        chosen.append(split.num_workers)
+    assert chosen == [1, 2, 1, 1]
 
 
 def test_trials_side_by_side_do_not_measure_the_same() -> None:
     speed = Speed(Factors({}, SPLITS))
-    chosen = [speed.choose(str(n), "adam", options(64, speed)) for n in range(6)]
-    assert len({split.group for split in chosen}) == 6
+    chosen = [speed.choose(str(n), "adam", options(64, speed)) for n in range(4)]
+    assert [split.framework for split in chosen[:2]] == ["tensorflow", "torch"]
+    # Until these are measured, others run where a worker does most.
+    assert {split.num_workers for split in chosen} == {1}
 
 
 def test_what_failed_is_measured_again() -> None:
     speed = Speed(Factors({}, SPLITS))
     first = speed.choose("a", "adam", options(64, speed))
     assert speed.choose("b", "adam", options(64, speed)).group != first.group
+    assert speed.choose("d", "adam", options(64, speed)).group != ("tensorflow", 2)
     speed.forget("a")
     assert speed.choose("c", "adam", options(64, speed)).group == first.group
 
