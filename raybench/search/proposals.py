@@ -30,7 +30,7 @@ from raybench.search.propose import encode, propose
 from raybench.search.samplers import build_sampler
 from raybench.search.speed import Speed
 
-REDRAWS = 3
+REDRAWS = 1
 """Draws of the sampler after a repetition; then it has said all it knows of where to look."""
 RANDOM_REDRAWS = 20
 """Draws at random after those, before a repetition is accepted."""

@@ -1,5 +1,6 @@
 """From a space to a configuration, asked of Optuna define-by-run."""
 
+import math
 from typing import Any
 
 import optuna
@@ -16,12 +17,18 @@ from raybench.core.space import Cases, Choices, Dimension, Powers, Range, Simple
 def propose(trial: optuna.Trial, space: Space, fixed: dict[str, Any]) -> dict[str, Any]:
     """Return one value for every key of the space.
 
-    A case has a name of its own (`learning_rate [optimizer=lars]`), because ranges of
-    different optimizers are different parameters to the sampler. A power of two is proposed
-    by its exponent, so that the sampler knows 64 to lie between 32 and 128.
+    Ranges that depend on others (the rate, by optimizer) are one parameter, the share of the
+    range: so the sampler sees rate, batch and optimizer together, and asks once instead of
+    once for every case. Other cases have names of their own (`weight_decay [optimizer=lars]`).
+    A power of two is proposed by its exponent, so that the sampler knows 64 to lie between 32
+    and 128.
     """
     values: dict[str, Any] = {}
     for key, dimension in space.items():
+        if isinstance(dimension, Cases) and _are_ranges(dimension):
+            share = trial.suggest_float(_share_name(key), 0.0, 1.0)
+            values[key] = _at(dimension.choose(fixed | values).dimension, share)
+            continue
         name, simple = _resolve(key, dimension, fixed | values)
         values[key] = _ask(trial, name, simple)
     return values
@@ -34,6 +41,11 @@ def encode(space: Space, fixed: dict[str, Any], values: dict[str, Any]) -> dict[
     """
     params: dict[str, Any] = {}
     for key, value in values.items():
+        dimension = space[key]
+        if isinstance(dimension, Cases) and _are_ranges(dimension):
+            case = dimension.choose(fixed | values)
+            params[_share_name(key)] = _share(case.dimension, value)
+            continue
         name, simple = _resolve(key, space[key], fixed | values)
         params[name] = int(value).bit_length() - 1 if isinstance(simple, Powers) else value
     return params
@@ -43,6 +55,9 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
     """Return every parameter that `propose` may ask for, with its distribution."""
     found: dict[str, BaseDistribution] = {}
     for key, dimension in space.items():
+        if isinstance(dimension, Cases) and _are_ranges(dimension):
+            found[_share_name(key)] = FloatDistribution(0.0, 1.0)
+            continue
         simple = [(key, dimension)]
         if isinstance(dimension, Cases):
             simple = [(f"{key} [{case.label()}]", case.dimension) for case in dimension.cases]
@@ -50,6 +65,35 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
             assert not isinstance(one, Cases)
             found[f"log2 {name}" if isinstance(one, Powers) else name] = _distribution(one)
     return found
+
+
+def _are_ranges(dimension: Cases) -> bool:
+    ranges = [case.dimension for case in dimension.cases]
+    return all(isinstance(one, Range) and not one.is_integer for one in ranges)
+
+
+def _share_name(key: str) -> str:
+    return f"{key} [share of its range]"
+
+
+def _at(dimension: Simple, share: float) -> float:
+    """Return the value at a share of a range, evenly on the scale that it is sampled on."""
+    assert isinstance(dimension, Range)
+    low, high = dimension.low, dimension.high
+    value = low * (high / low) ** share if dimension.log else low + share * (high - low)
+    return min(max(value, low), high)
+
+
+def _share(dimension: Simple, value: float) -> float:
+    """Return the inverse of `_at`; outside of 0..1 for values outside of the range."""
+    assert isinstance(dimension, Range)
+    low, high = dimension.low, dimension.high
+    if dimension.log:
+        share = math.log(value / low) / math.log(high / low)
+    else:
+        share = (value - low) / (high - low)
+    is_bound = value in (low, high)
+    return float(round(share)) if is_bound else share
 
 
 def _resolve(key: str, dimension: Dimension, known: dict[str, Any]) -> tuple[str, Simple]:
