@@ -31,7 +31,8 @@ class SearchSpec(Document):
     """How configurations are proposed; `cmaes` samples what is not a number by TPE, `nsga2`
     looks for the front of seconds and worker-seconds, `grid` runs every combination of lists."""
     early_stopping: bool = True
-    """Stop trials that are far behind others at equal training seconds."""
+    """Stop trials that are far behind others at equal training seconds; false also leaves out
+    the cap."""
     priors: bool = True
     """Try each optimizer's usual learning rate among the first trials."""
     factorise: bool = True

@@ -12,6 +12,7 @@ from raybench.data.dataset import Dataset
 from raybench.search.check import searched, shapes
 from raybench.search.factor import SPEED_KEYS, Factors
 from raybench.search.grid import num_trials
+from raybench.search.reference import RUNS
 
 GROUP_START_S = 15.0
 """Seconds to start one worker group, measured: torch 9-13, TensorFlow 17-30 on two cores."""
@@ -57,9 +58,17 @@ def print_plan(
         f"at most about {bound / 60:.0f} min on this machine's {cores} cores, evaluation apart; "
         "runs that reach the target or fall behind end sooner",
         _sampling(factors),
+        *_reference(study),
         f"results: {folder}",
     ):
         console.print(line, highlight=False, soft_wrap=True)
+
+
+def _reference(study: StudySpec) -> list[str]:
+    if not study.needs_target:
+        return []
+    seconds = study.objective.max_train_seconds
+    return [f"before: {RUNS} reference runs of {seconds:g} s training set the target"]
 
 
 def _sampling(factors: Factors | str) -> str:
