@@ -18,7 +18,6 @@ from raybench.search.scheduler import TimeRungs
 from raybench.search.searcher import StudySearcher
 from raybench.search.speed import Speed
 
-
 USUAL = dict(priors.BASE_RATES)
 RESOLUTION = proposals.RESOLUTION
 
@@ -81,7 +80,12 @@ class Raybench:
     def incumbent(self) -> Config | None:
         """Return the configuration that would be confirmed first: the best trial, on the split
         predicted to be its fastest."""
-        best: tuple[float, Config] | None = None
+        best = self.leaders(1)
+        return best[0] if best else None
+
+    def leaders(self, number: int) -> list[Config]:
+        """Return the best trials, each on the split predicted to be its fastest."""
+        found: list[tuple[float, int, Config]] = []
         for trial, point in self.ended.items():
             spec = self.trials[trial].config["spec"]
             score, split = point.score, None
@@ -91,9 +95,9 @@ class Raybench:
                 score = point.time_to_target_s * ratios[split] - 1e9  # before every miss
             elif point.time_to_target_s is not None:
                 score = point.time_to_target_s - 1e9
-            if best is None or score < best[0]:
-                best = score, config_of(spec | (split.values() if split else {}))
-        return best[1] if best else None
+            config = config_of(spec | (split.values() if split else {}))
+            found.append((score, len(found), config))
+        return [config for *_, config in sorted(found, key=lambda one: one[:2])[:number]]
 
 
 def make_raybench(
