@@ -3,6 +3,7 @@
 import pandas as pd
 from rich.console import Console
 
+from raybench.core.study import TIME
 from raybench.results.load import StudyResults
 from raybench.results.sensitivity import sensitivity_lines, target_warning
 from raybench.results.tables import (
@@ -15,7 +16,7 @@ from raybench.results.tables import (
     to_rich,
     top,
 )
-from raybench.results.verdict import TIME, Verdict, confirmed, judge
+from raybench.results.verdict import Verdict, confirmed, judge
 
 
 def show(console: Console, results: StudyResults) -> None:

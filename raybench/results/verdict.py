@@ -5,10 +5,10 @@ from typing import Any
 
 import pandas as pd
 
+from raybench.core.study import TIME
 from raybench.results.load import StudyResults
 from raybench.results.tables import ranked
 
-TIME = "time_to_accuracy"
 TIE = 0.05
 """Configurations whose medians are this close are not told apart."""
 

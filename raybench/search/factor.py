@@ -11,7 +11,7 @@ from typing import Any
 
 from raybench.core.space import Cases, Choices, Dimension, Powers, Space, possible_values
 from raybench.core.spec import RunSpec
-from raybench.core.study import StudySpec
+from raybench.core.study import TIME, StudySpec
 
 GLOBAL_BATCH = "global_batch_size"
 """What is sampled in place of workers and batch per worker: their product."""
@@ -101,6 +101,8 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
 
 
 def _obstacles(study: StudySpec, space: Space, keys: tuple[str, ...]) -> Iterator[str]:
+    if study.objective.kind != TIME:
+        yield "what a budget of seconds reaches depends on speed"
     searched = [key for key in keys if key in space and len(possible_values(space[key])) > 1]
     if not set(searched) & {"framework", "num_workers"}:
         yield "neither workers nor frameworks of the same network are searched"

@@ -68,6 +68,13 @@ def test_batches_that_are_no_powers_of_two_are_listed() -> None:
     assert found.sampled[GLOBAL_BATCH] == Choices((10, 20, 30, 60))
 
 
+def test_accuracy_at_a_budget_is_not_taken_apart() -> None:
+    objective = {"kind": "accuracy_at_budget", "max_train_seconds": 10}
+    study, space = build_study({"objective": objective, "space": SPACE}, "test")
+    found = factorise(study, space, equal_frameworks=True)
+    assert found == "what a budget of seconds reaches depends on speed"
+
+
 def test_one_global_batch_needs_no_sampling_and_is_still_there() -> None:
     found = factors({"num_workers": None, "batch_size_per_worker": None}, num_workers=2)
     assert found.sampled[GLOBAL_BATCH] == Choices((128,))
