@@ -14,7 +14,7 @@ that has not found it by then counts with the time at which it ended, which favo
 
     python benchmarks/search_table.py [--tables mnist_conv mnist_mlp] [--seeds 20] [--jobs 2]
 
-Needs `pip install syne-tune huggingface_hub` (its CQR imports the latter). 20 minutes on two cores
+Needs `pip install syne-tune huggingface_hub` (its CQR imports the latter). Six minutes on two cores
 without Syne Tune's BORE and CQR (`--contestants`), which take up to half a second of CPU for
 every suggestion: three hours with them. Writes results/search_table.{md,json,png}; prints losses
 like wins; exit 1 below a bar.

@@ -19,7 +19,7 @@ NOT_SET = 1.0
 class SearchSpec(Document):
     """How long and in what way to search."""
 
-    trials: PositiveInt = 24
+    trials: PositiveInt = 120
     """Number of trials that are proposed."""
     seed: Seed = 0
     """Seed of the sampler, and of every trial's training."""
