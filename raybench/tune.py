@@ -91,12 +91,12 @@ def tune(options: argparse.Namespace) -> int:
     if not options.fresh and (wanted / STUDY_FILE).is_file():
         study = earlier_target(study, read_mapping(wanted / STUDY_FILE))
     folder = choose_folder(wanted, study, fresh=options.fresh)
+    earlier = load_earlier(options.seed_from, study) if options.seed_from else None
     if options.dry_run:
         from raybench.search.plan import print_plan
 
         print_plan(console, study, space, dataset, folder, _factors(study, space))
         return cli.DONE
-    earlier = load_earlier(options.seed_from, study) if options.seed_from else None
     store = Store(folder)
     interrupted = _run(options, study, space, store, console, dataset, earlier)
     results = load(folder)
