@@ -142,7 +142,7 @@ def test_nothing_is_left_behind_by_wrong_input(capsys, tmp_path):
 def test_a_dry_run_prints_the_plan_and_starts_nothing(capsys, tmp_path, arguments):
     assert tune.main([*arguments, "--dry-run"]) == cli.DONE == 0
     printed = capsys.readouterr().out
-    for word in ("learning_rate", "optimizer=lars", "40 trials", "9 confirming", "results/digits"):
+    for word in ("learning_rate", "optimizer=lars", "120 trials", "9 confirming", "results/digits"):
         assert word in printed
     assert list(tmp_path.iterdir()) == [], "a dry run writes nothing"
 
