@@ -15,13 +15,12 @@ import sys
 from search_table import (
     OURS,
     VARIANTS,
-    Cells,
     geometric_mean,
     key_of,
     load_task,
     parse,
     run_all,
-    summary,
+    summaries,
     table_lines,
 )
 
@@ -44,13 +43,7 @@ def main() -> int:
     options.contestants = [OURS, *WITHOUT]
     tasks = {t: load_task(t, options.folder, options.targets.get(t)) for t in options.tables}
     rows = run_all(options)
-    cells: Cells = {
-        (table, name): summary(
-            [row for row in rows if (row["table"], row["contestant"]) == (table, name)]
-        )
-        for table in tasks
-        for name in options.contestants
-    }
+    cells = summaries(rows)
     key = key_of(options.margin)
     lines = table_lines(tasks, cells, options.margin)
     lines += ["| without | median, times the whole search's | mean |", "|---|---|---|"]

@@ -17,13 +17,12 @@ import os
 import sys
 
 from search_table import (
-    Cells,
     geometric_mean,
     key_of,
     load_task,
     parse,
     run_all,
-    summary,
+    summaries,
     table_lines,
 )
 
@@ -46,13 +45,7 @@ def main() -> int:
     options.contestants = list(dict.fromkeys(name for check in CHECKS for name in check[1:3]))
     tasks = {t: load_task(t, options.folder, options.targets.get(t)) for t in options.tables}
     rows = run_all(options)
-    cells: Cells = {
-        (table, name): summary(
-            [row for row in rows if (row["table"], row["contestant"]) == (table, name)]
-        )
-        for table in tasks
-        for name in options.contestants
-    }
+    cells = summaries(rows)
     key = key_of(options.margin)
     lines = table_lines(tasks, cells, options.margin)
     bars = []

@@ -150,6 +150,15 @@ def summary(rows: list[Row]) -> dict[str, Any]:
     return content
 
 
+def summaries(rows: list[Row]) -> Cells:
+    """Summarise every table and contestant, in the order of the rows."""
+    keys = dict.fromkeys((row["table"], row["contestant"]) for row in rows)
+    return {
+        key: summary([row for row in rows if (row["table"], row["contestant"]) == key])
+        for key in keys
+    }
+
+
 def ratios(cells: Cells, beginning: str, key: str) -> list[float]:
     """Return, per table, the median of the best contestant of that name over raybench's."""
     names = [n for n in CONTESTANTS if n == beginning] or [
@@ -309,12 +318,7 @@ def main() -> int:
     options = parse()
     tasks = {t: load_task(t, options.folder, options.targets.get(t)) for t in options.tables}
     rows = run_all(options)
-    cells: Cells = {}
-    for table in tasks:
-        for name in options.contestants:
-            own = [r for r in rows if r["table"] == table and r["contestant"] == name]
-            if own:
-                cells[table, name] = summary(own)
+    cells = summaries(rows)
 
     lines = table_lines(tasks, cells, options.margin)
     bars: list[Bar] = []

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from raybench.cluster.run_once import run_once
 from raybench.cluster.session import Session
 from raybench.core.documents import validate
-from raybench.core.record import Evaluation
 from raybench.core.spec import RunSpec
 from raybench.results.store import Store
+from raybench.search.alone import run_alone
 from raybench.search.control import Control
 from raybench.search.screen import Screen
 
@@ -31,24 +30,19 @@ def confirm(
     from an earlier session.
     """
 
-    def on_evaluation(name: str, evaluation: Evaluation) -> None:
-        store.append(evaluation.line(name))
-        screen.evaluated(name, evaluation)
-
     for repeat in range(repeats):
         for trial, document in candidates.items():
             name = f"{trial}-confirm{repeat}"
             if name in already or control.over:
                 continue
             spec = validate(RunSpec, document | {"seed": FIRST_SEED + repeat}, trial)
-            screen.started(name, spec.document())
-            record, _ = run_once(
-                session.hub,
+            run_alone(
                 spec,
                 name,
                 "confirm",
-                on_evaluation=on_evaluation,
-                outer_stop=control.reason,
+                session=session,
+                store=store,
+                control=control,
+                screen=screen,
+                test=True,
             )
-            store.append(record.line())
-            screen.finished(record)

@@ -7,14 +7,14 @@ are trained once, as trials of their own, before winners are confirmed.
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from raybench.cluster.run_once import run_once
 from raybench.cluster.session import Session
 from raybench.core.documents import validate
-from raybench.core.record import Evaluation, Prediction
+from raybench.core.record import Prediction
 from raybench.core.spec import RunSpec
 from raybench.results.load import StudyResults
 from raybench.results.store import Store
 from raybench.results.tables import ranked
+from raybench.search.alone import run_alone
 from raybench.search.control import Control
 from raybench.search.factor import Split
 from raybench.search.screen import Screen
@@ -101,26 +101,13 @@ def run_finalists(
         return
     screen.begin("finalist", len(fresh))
 
-    def on_evaluation(name: str, evaluation: Evaluation) -> None:
-        store.append(evaluation.line(name))
-        screen.evaluated(name, evaluation)
-
     for way in fresh:
         if control.over:
             return
         spec = validate(RunSpec, way.spec, way.name)
-        screen.started(way.name, way.spec)
-        record, _ = run_once(
-            session.hub,
-            spec,
-            way.name,
-            "search",
-            on_evaluation=on_evaluation,
-            outer_stop=control.reason,
-            test=False,
+        run_alone(
+            spec, way.name, "search", session=session, store=store, control=control, screen=screen
         )
-        store.append(record.line())
-        screen.finished(record)
 
 
 def _cost(way: Way) -> tuple[float, int]:

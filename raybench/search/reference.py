@@ -8,15 +8,14 @@ a point, and stays as it is from then on.
 import statistics
 from typing import Any
 
-from raybench.cluster.run_once import run_once
 from raybench.cluster.session import Session
 from raybench.core.errors import UserError
-from raybench.core.record import Evaluation
 from raybench.core.space import Cases, Space, possible_values
 from raybench.core.spec import Objective, RunSpec
 from raybench.core.study import StudySpec
 from raybench.results.load import describe
 from raybench.results.store import Store
+from raybench.search.alone import run_alone
 from raybench.search.control import Control
 from raybench.search.priors import priors
 from raybench.search.screen import Screen
@@ -45,26 +44,18 @@ def set_target(
     spec = reference_spec(study, space)
     screen.begin("reference", RUNS)
     accuracies: list[float] = []
-
-    def on_evaluation(name: str, evaluation: Evaluation) -> None:
-        store.append(evaluation.line(name))
-        screen.evaluated(name, evaluation)
-
     for number in range(RUNS):
         run_spec = spec.model_copy(update={"seed": FIRST_SEED + number})
         name = f"reference{number}"
-        screen.started(name, run_spec.document())
-        record, _ = run_once(
-            session.hub,
+        record = run_alone(
             run_spec,
             name,
             "reference",
-            on_evaluation=on_evaluation,
-            outer_stop=control.reason,
-            test=False,
+            session=session,
+            store=store,
+            control=control,
+            screen=screen,
         )
-        store.append(record.line())
-        screen.finished(record)
         if control.over:
             return None
         if record.failure:
