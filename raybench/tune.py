@@ -14,6 +14,7 @@ from rich.console import Console
 
 from raybench import cli
 from raybench.core.documents import read_mapping
+from raybench.core.errors import UserError
 from raybench.core.space import Space, possible_values
 from raybench.core.study import StudySpec, load_study
 from raybench.results.export import export
@@ -53,6 +54,13 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="DIR",
         help="results folder of an earlier study of the same task: the sampler learns from it",
+    )
+    confirm = result.add_mutually_exclusive_group()
+    confirm.add_argument(
+        "--confirm", metavar="top=3,repeats=3", help="train the best few again with new seeds"
+    )
+    confirm.add_argument(
+        "--no-confirm", action="store_true", help="leave the result unconfirmed: one trial each"
     )
     result.add_argument("--price", type=float, metavar="MONEY", help="per worker-hour")
     result.add_argument("--concurrency", type=int, help="trials at the same time")
@@ -127,8 +135,19 @@ def read_study(options: argparse.Namespace) -> tuple[StudySpec, Space, str]:
     settings = [f"{key}={value}" for key, value in flags.items() if value is not None]
     if options.workers is not None:
         settings.append(f"space.num_workers=[{options.workers}]")
+    settings += _confirm_settings(options.confirm, options.no_confirm)
     study, space = load_study(path, [*settings, *options.settings])
     return study, space, path.stem
+
+
+def _confirm_settings(wanted: str | None, unwanted: bool) -> list[str]:
+    """Return `--confirm top=3,repeats=3` and `--no-confirm` as `--set` has them."""
+    if unwanted:
+        return ["confirm.top=0"]
+    parts = [] if wanted is None else wanted.split(",")
+    if not all("=" in part for part in parts):
+        raise UserError(f"--confirm {wanted}: write it as top=3,repeats=3, or only one of them.")
+    return [f"confirm.{part.strip()}" for part in parts]
 
 
 def _run(

@@ -147,6 +147,32 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(capsys, tmp_path, argument
     assert list(tmp_path.iterdir()) == [], "a dry run writes nothing"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "runs"),
+    [(["--confirm", "top=2"], 6), (["--confirm", "top=1, repeats=5"], 5), (["--no-confirm"], 0)],
+)
+def test_the_confirm_phase_is_chosen(capsys, arguments, runs):
+    assert tune.main([*arguments, "--dry-run"]) == cli.DONE
+    assert f"then {runs} confirming runs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--confirm", "3"], "--confirm 3: write it as top=3,repeats=3, or only one of them."),
+        (["--confirm", "repeat=3"], "unknown key 'confirm.repeat'; did you mean 'repeats'?"),
+    ],
+)
+def test_a_confirm_phase_that_cannot_be(capsys, arguments, sentence):
+    assert sentence in refusal(capsys, *arguments)
+
+
+def test_a_confirm_phase_wanted_and_unwanted(capsys):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        tune.main(["--confirm", "top=1", "--no-confirm"])
+    assert "not allowed with argument --confirm" in capsys.readouterr().err
+
+
 def test_the_overview_names_every_command(capsys):
     for arguments in ([], ["--help"], ["-h"]):
         assert cli.main(arguments) == 0
