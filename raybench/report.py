@@ -31,15 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def report(folder: Path) -> int:
     """Write the derived files anew from the records, draw, and print the tables."""
     results = load(folder)
-    store = Store(folder)
-    export(results, store)
+    with Store(folder) as store:
+        export(results, store)
     for name, figure in (
         ("curves", curves_figure(results)),
         ("pareto", pareto_figure(results)),
         ("ledger", ledger_figure(results)),
     ):
         figure.savefig(folder / f"{name}.png", dpi=100)
-    store.close()
     show(Console(file=sys.stdout), results)
     return cli.DONE
 

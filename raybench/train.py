@@ -54,11 +54,9 @@ def train(options: argparse.Namespace) -> int:
     folder = options.out or Path("results") / f"train-{name}"
     if (folder / RECORDS_FILE).is_file() and not _is_own(folder):
         raise UserError(f"{folder}: holds a search; name another folder with --out.")
-    store = Store(folder)
-    record = _run(options, spec, store, console)
-    results = load(folder)
-    export(results, store)
-    store.close()
+    with Store(folder) as store:
+        record = _run(options, spec, store, console)
+        export(load(folder), store)
     _print_outcome(console, record, folder)
     if record.stop == "interrupted":
         return cli.INTERRUPTED

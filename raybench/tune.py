@@ -6,9 +6,8 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
@@ -19,14 +18,9 @@ from raybench.core.space import Space, possible_values
 from raybench.core.study import StudySpec, load_study
 from raybench.results.export import export
 from raybench.results.load import StudyResults, load
-from raybench.results.provenance import command, machine, versions
 from raybench.results.show import show
-from raybench.results.store import STUDY_FILE, Store, read_records
+from raybench.results.store import STUDY_FILE, Store
 from raybench.results.tables import ranked
-
-if TYPE_CHECKING:
-    from raybench.data.dataset import Dataset
-    from raybench.search.factor import Factors
 
 DEFAULT_SPACE = "digits"
 
@@ -101,15 +95,15 @@ def tune(options: argparse.Namespace) -> int:
     folder = choose_folder(wanted, study, fresh=options.fresh)
     earlier = load_earlier(options.seed_from, study) if options.seed_from else None
     if options.dry_run:
+        from raybench.search.factor import study_factors
         from raybench.search.plan import print_plan
 
-        print_plan(console, study, space, dataset, folder, _factors(study, space))
+        print_plan(console, study, space, dataset, folder, study_factors(study, space))
         return cli.DONE
-    store = Store(folder)
-    interrupted = _run(options, study, space, store, console, dataset, earlier)
-    results = load(folder)
-    export(results, store)
-    store.close()
+    with Store(folder) as store:
+        interrupted = _run(options, study, space, store, console, dataset.num_classes, earlier)
+        results = load(folder)
+        export(results, store)
     show(console, results)
     if interrupted:
         console.print("interrupted: the same command continues.", highlight=False)
@@ -156,7 +150,7 @@ def _run(
     space: Space,
     store: Store,
     console: Console,
-    dataset: "Dataset",
+    num_classes: int,
     earlier: StudyResults | None,
 ) -> bool:
     """Run what is left of the study; return whether it was interrupted."""
@@ -167,7 +161,7 @@ def _run(
     prepare_environment()
     began = time.perf_counter()
     # Ray's processes take seconds to come up, Ray Tune and Optuna one to import: at once.
-    threading.Thread(target=importlib.import_module, args=["raybench.search.run"]).start()
+    threading.Thread(target=importlib.import_module, args=["raybench.search.phases"]).start()
     with Session(address=options.address) as session:
         check_room(study, space, session.capacity)
         concurrency = study.search.concurrency or default_concurrency(
@@ -176,137 +170,23 @@ def _run(
         session.hub.prepare.remote(
             searched(study, space, "framework"), first_groups(study, space, session.capacity)
         )
-        from raybench.search.confirm import confirm
         from raybench.search.control import Control
-        from raybench.search.factor import Factors
-        from raybench.search.finalists import run_finalists
-        from raybench.search.reference import set_target
-        from raybench.search.run import search
-        from raybench.search.screen import Screen
-        from raybench.search.searcher import StudySearcher
-        from raybench.search.sentinel import run_sentinel
-        from raybench.search.speed import Speed
+        from raybench.search.phases import Phases
 
         control = Control(study.search.time_budget_s, began=began)
         control.listen()
-        recorded = {r["trial"]: r for r in read_records(store.folder) if r["kind"] == "run"}
-        write_study = partial(_write_study, store, session.capacity.nodes, concurrency)
-        if study.needs_target:
-            write_study(study, "not set yet")
-            with Screen(console, num_trials=study.search.trials) as screen:
-                found = set_target(
-                    study,
-                    space,
-                    session=session,
-                    store=store,
-                    control=control,
-                    screen=screen,
-                    chance=1.0 / dataset.num_classes,
-                )
-            if found is None:
-                return control.interrupted
-            study, target_set_by = found
-            write_study(study, target_set_by)
-            console.print(f"target {study.objective.target} ({target_set_by})", highlight=False)
-        elif not (recorded and (store.folder / STUDY_FILE).is_file()):
-            write_study(study, "the user")  # else the session that began the study has
-        factors = _factors(study, space)
-        speed = Speed(factors) if isinstance(factors, Factors) else None
-        searcher = StudySearcher(study, space, store.folder, control, recorded, speed)
-        told = searcher.tell_earlier(earlier) if earlier is not None else None
-        if earlier is not None and told is not None:
-            console.print(told.sentence(earlier.folder), highlight=False)
-        num_done = searcher.num_finished
-        if num_done:
-            console.print(f"continuing {store.folder}: {num_done} trials are done")
-        with Screen(console, num_trials=searcher.num_trials, num_done=num_done) as screen:
-            search(
-                study,
-                searcher,
-                session=session,
-                store=store,
-                control=control,
-                screen=screen,
-                keep_groups=options.isolation == "none",
-                concurrency=concurrency,
-                speed=speed,
-            )
-            if speed is not None:
-                run_finalists(
-                    load(store.folder),
-                    speed,
-                    session=session,
-                    store=store,
-                    control=control,
-                    screen=screen,
-                )
-            results = load(store.folder)
-            run_sentinel(results, session=session, store=store, control=control)
-            candidates, already = _to_confirm(results, study)
-            if candidates and not control.over:
-                screen.begin("confirm", len(candidates) * study.confirm.repeats)
-                confirm(
-                    candidates,
-                    repeats=study.confirm.repeats,
-                    already=already,
-                    session=session,
-                    store=store,
-                    control=control,
-                    screen=screen,
-                )
+        phases = Phases(
+            space,
+            session,
+            store,
+            console,
+            control,
+            num_classes=num_classes,
+            concurrency=concurrency,
+            keep_groups=options.isolation == "none",
+        )
+        phases.run(study, earlier)
     return control.interrupted
-
-
-def _factors(study: StudySpec, space: Space) -> "Factors | str":
-    """Return the space taken apart, or why it is not."""
-    from raybench.search.factor import factorise
-    from raybench.workloads.base import LayerWorkload
-    from raybench.workloads.find import load_workload_dataset
-
-    if not study.search.factorise:
-        return "search.factorise is false"
-    workload, _ = load_workload_dataset(study.workload, study.dataset)
-    return factorise(study, space, equal_frameworks=isinstance(workload, LayerWorkload))
-
-
-def _to_confirm(
-    results: StudyResults, study: StudySpec
-) -> tuple[dict[str, dict[str, Any]], set[str]]:
-    """Return the specs of the trials to confirm by name, and the confirming runs that are done.
-
-    To the fastest few comes the one with the least worker-seconds, or "cheapest" would only
-    be asked of the fast.
-    """
-    runs = ranked(results.trials)
-    is_timed = study.objective.kind == "time_to_accuracy"
-    runs = runs[runs["time_to_target_s"].notna() & is_timed]
-    cost = (runs["num_workers"] * runs["time_to_target_s"]).sort_values(kind="stable")
-    chosen = [*runs["trial"].head(study.confirm.top)]
-    if chosen:
-        chosen += [str(runs.loc[index, "trial"]) for index in cost.index[:1]]
-    done = results.trials[
-        (results.trials["phase"] == "confirm") & (results.trials["state"] != "stopped")
-    ]
-    return {name: results.specs[name] for name in chosen}, set(done["trial"])
-
-
-def _write_study(
-    store: Store,
-    nodes: tuple[tuple[int, int], ...],
-    concurrency: int,
-    study: StudySpec,
-    target_set_by: str,
-) -> None:
-    content = {
-        "study": study.document(),
-        "target_set_by": target_set_by,
-        "command": command(),
-        "versions": versions(),
-        "machine": machine(),
-        "cluster": {"nodes": [{"cpus": cpus, "gpus": gpus} for cpus, gpus in nodes]},
-        "concurrency": concurrency,
-    }
-    store.write_yaml(STUDY_FILE, content)
 
 
 if __name__ == "__main__":

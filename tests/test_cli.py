@@ -237,7 +237,8 @@ def test_a_full_disk_is_one_sentence_and_exit_1(tmp_path, capsys):
     (tmp_path / "records.jsonl").symlink_to("/dev/full")
 
     def command() -> int:
-        Store(tmp_path).append({"kind": "run"})
+        with Store(tmp_path) as store:
+            store.append({"kind": "run"})
         return 0
 
     assert cli.run_command(command) == 1

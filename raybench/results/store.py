@@ -4,7 +4,8 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Any, TextIO
+from types import TracebackType
+from typing import Any, Self, TextIO
 
 from raybench.core.documents import to_yaml
 from raybench.core.errors import UserError
@@ -55,9 +56,22 @@ class Store:
 
     def close(self) -> None:
         """Flush to the disk and close."""
-        self._records.flush()
-        os.fsync(self._records.fileno())
-        self._records.close()
+        try:
+            self._records.flush()
+            os.fsync(self._records.fileno())
+        finally:
+            self._records.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:

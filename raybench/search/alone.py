@@ -1,4 +1,6 @@
-"""A run of the study outside Ray Tune, alone on the machine: recorded and shown like the others."""
+"""Runs of a study outside Ray Tune, alone on the machine: recorded and shown like the others."""
+
+from dataclasses import dataclass
 
 from raybench.cluster.run_once import run_once
 from raybench.cluster.session import Session
@@ -9,33 +11,31 @@ from raybench.search.control import Control
 from raybench.search.screen import Screen
 
 
-def run_alone(
-    spec: RunSpec,
-    name: str,
-    phase: Phase,
-    *,
-    session: Session,
-    store: Store,
-    control: Control,
-    screen: Screen,
-    test: bool = False,
-) -> RunRecord:
-    """Train `spec` to its end, or until `control` ends it; measure the test split if `test`."""
+@dataclass(frozen=True)
+class Alone:
+    """Trains one run at a time, for the phases before and after the search."""
 
-    def on_evaluation(name: str, evaluation: Evaluation) -> None:
-        store.append(evaluation.line(name))
-        screen.evaluated(name, evaluation)
+    session: Session
+    store: Store
+    control: Control
+    screen: Screen
 
-    screen.started(name, spec.document())
-    record, _ = run_once(
-        session.hub,
-        spec,
-        name,
-        phase,
-        on_evaluation=on_evaluation,
-        outer_stop=control.reason,
-        test=test,
-    )
-    store.append(record.line())
-    screen.finished(record)
-    return record
+    def train(self, spec: RunSpec, name: str, phase: Phase, *, test: bool = False) -> RunRecord:
+        """Train `spec` to its end, or until `control` ends it; measure the test split if `test`."""
+        self.screen.started(name, spec.document())
+        record, _ = run_once(
+            self.session.hub,
+            spec,
+            name,
+            phase,
+            on_evaluation=self._record,
+            outer_stop=self.control.reason,
+            test=test,
+        )
+        self.store.append(record.line())
+        self.screen.finished(record)
+        return record
+
+    def _record(self, name: str, evaluation: Evaluation) -> None:
+        self.store.append(evaluation.line(name))
+        self.screen.evaluated(name, evaluation)

@@ -12,6 +12,8 @@ from typing import Any
 from raybench.core.space import Cases, Choices, Dimension, Powers, Space, possible_values
 from raybench.core.spec import RunSpec
 from raybench.core.study import TIME, StudySpec
+from raybench.workloads.base import LayerWorkload
+from raybench.workloads.find import load_workload_dataset
 
 GLOBAL_BATCH = "global_batch_size"
 """What is sampled in place of workers and batch per worker: their product."""
@@ -98,6 +100,14 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
     if len(products) == 1:  # nothing to sample: every proposal has it
         sampled[GLOBAL_BATCH] = Choices((products[0],))
     return Factors(sampled, splits)
+
+
+def study_factors(study: StudySpec, space: Space) -> Factors | str:
+    """Return the study's space taken apart, or why it is not."""
+    if not study.search.factorise:
+        return "search.factorise is false"
+    workload, _ = load_workload_dataset(study.workload, study.dataset)
+    return factorise(study, space, equal_frameworks=isinstance(workload, LayerWorkload))
 
 
 def _obstacles(study: StudySpec, space: Space, keys: tuple[str, ...]) -> Iterator[str]:

@@ -7,17 +7,13 @@ are trained once, as trials of their own, before winners are confirmed.
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from raybench.cluster.session import Session
 from raybench.core.documents import validate
 from raybench.core.record import Prediction
 from raybench.core.spec import RunSpec
 from raybench.results.load import StudyResults
-from raybench.results.store import Store
 from raybench.results.tables import ranked
-from raybench.search.alone import run_alone
-from raybench.search.control import Control
+from raybench.search.alone import Alone
 from raybench.search.factor import Split
-from raybench.search.screen import Screen
 from raybench.search.speed import Speed
 
 NUM_FASTEST = 3
@@ -80,34 +76,22 @@ def choose(every: list[Way]) -> list[Way]:
     return [way for way in {way.name: way for way in chosen}.values() if not way.is_measured]
 
 
-def run_finalists(
-    study_results: StudyResults,
-    speed: Speed,
-    *,
-    session: Session,
-    store: Store,
-    control: Control,
-    screen: Screen,
-) -> None:
+def run_finalists(study_results: StudyResults, speed: Speed, alone: Alone) -> None:
     """Record the predictions, and train those that would win once, one at a time."""
     every = ways(study_results, speed)
     known = {tuple(row) for row in study_results.predictions.itertuples(index=False)}
     for way in every:
         if not way.is_measured and astuple(way.prediction) not in known:
-            store.append(way.prediction.line())
+            alone.store.append(way.prediction.line())
     done = study_results.trials[study_results.trials["state"] != "stopped"]
     fresh = [way for way in choose(every) if way.name not in set(done["trial"])]
-    if not fresh or control.over:
+    if not fresh or alone.control.over:
         return
-    screen.begin("finalist", len(fresh))
-
+    alone.screen.begin("finalist", len(fresh))
     for way in fresh:
-        if control.over:
+        if alone.control.over:
             return
-        spec = validate(RunSpec, way.spec, way.name)
-        run_alone(
-            spec, way.name, "search", session=session, store=store, control=control, screen=screen
-        )
+        alone.train(validate(RunSpec, way.spec, way.name), way.name, "search")
 
 
 def _cost(way: Way) -> tuple[float, int]:

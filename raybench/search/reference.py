@@ -8,17 +8,13 @@ a point, and stays as it is from then on.
 import statistics
 from typing import Any
 
-from raybench.cluster.session import Session
 from raybench.core.errors import UserError
 from raybench.core.space import Cases, Space, possible_values
 from raybench.core.spec import Objective, RunSpec
 from raybench.core.study import StudySpec
 from raybench.results.load import describe
-from raybench.results.store import Store
-from raybench.search.alone import run_alone
-from raybench.search.control import Control
+from raybench.search.alone import Alone
 from raybench.search.priors import priors
-from raybench.search.screen import Screen
 
 RUNS = 3
 FIRST_SEED = 2000
@@ -28,35 +24,19 @@ BELOW = 0.005
 
 
 def set_target(
-    study: StudySpec,
-    space: Space,
-    *,
-    session: Session,
-    store: Store,
-    control: Control,
-    screen: Screen,
-    chance: float,
+    study: StudySpec, space: Space, alone: Alone, *, num_classes: int
 ) -> tuple[StudySpec, str] | None:
     """Train the reference, and return the study with its target and how that was set.
 
-    None if `control` ended it before.
+    None if the user, or the time budget, ended it before.
     """
     spec = reference_spec(study, space)
-    screen.begin("reference", RUNS)
+    alone.screen.begin("reference", RUNS)
     accuracies: list[float] = []
     for number in range(RUNS):
         run_spec = spec.model_copy(update={"seed": FIRST_SEED + number})
-        name = f"reference{number}"
-        record = run_alone(
-            run_spec,
-            name,
-            "reference",
-            session=session,
-            store=store,
-            control=control,
-            screen=screen,
-        )
-        if control.over:
+        record = alone.train(run_spec, f"reference{number}", "reference")
+        if alone.control.over:
             return None
         if record.failure:
             raise UserError(
@@ -64,7 +44,7 @@ def set_target(
                 "name a target instead."
             )
         accuracies.append(record.best_accuracy or 0.0)
-    target = target_from(accuracies, chance)
+    target = target_from(accuracies, 1.0 / num_classes)
     objective = study.objective.model_copy(update={"target": target})
     how = (
         f"auto: median of {', '.join(f'{one:.4f}' for one in accuracies)} (best validation "
