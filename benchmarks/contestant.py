@@ -40,6 +40,7 @@ class Raybench:
             "objective": space.objective.model_dump(),
             "search": {"trials": 1_000_000, "seed": seed} | search,
             "space": space_of(space) | (overwrite or {}),
+            "fixed": {"epochs": space.num_evaluations},  # an epoch is what one evaluation sees
         }
         study, parsed = build_study(content, "benchmark")
         factors = factorise(study, parsed, equal_frameworks=True)
@@ -158,7 +159,8 @@ def result_of(point: Point, stop: str | None) -> dict[str, Any]:
     """Return an evaluation as a trial reports it to Tune."""
     return wrap(
         {
-            "evaluation": asdict(point),
+            "evaluation": asdict(point)
+            | {"index": point.evaluation - 1, "epoch": point.evaluation},
             "train_s": point.train_s,
             "accuracy": point.accuracy,
             "score": point.score,

@@ -126,7 +126,14 @@ def replay_one(job: Job) -> Row:
     rng = np.random.default_rng(seed) if options.noisy else None
     with tempfile.TemporaryDirectory() as folder:
         contestant = make(name, task, seed, Path(folder))
-        found = search(task, contestant, rng=rng, charge=options.charge, max_trials=options.trials)
+        found = search(
+            task,
+            contestant,
+            rng=rng,
+            charge=options.charge,
+            max_trials=options.trials,
+            limit=options.limit,
+        )
     within = found.pop("within")
     times = {key_of(margin): time for margin, time in within.items()}
     return {"table": table, "contestant": name, "seed": seed, **times, **found}
@@ -277,6 +284,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--noisy", action="store_true", help="draw a recorded seed for every trial")
     parser.add_argument("--charge", type=float, default=1.0, help="of the tools' CPU seconds")
     parser.add_argument("--trials", type=int, default=MAX_TRIALS, help="of a search, at most")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="best times to target, at most")
+    parser.add_argument(
+        "--add", type=Path, nargs="+", default=[], help="search_table.json's to join"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--folder", type=Path, default=TABLES, help="where the tables are")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
@@ -311,7 +322,17 @@ def run_all(options: argparse.Namespace) -> list[Row]:
                 file=sys.stderr,
                 flush=True,
             )
-    return sorted(rows, key=lambda r: (r["table"], names.index(r["contestant"]), r["seed"]))
+    for file in options.add:
+        rows += [_with_infinity(row) for row in json.loads(file.read_text())["searches"]]
+    order = list(REGISTRY)
+    return sorted(rows, key=lambda r: (r["table"], order.index(r["contestant"]), r["seed"]))
+
+
+def _with_infinity(row: Row) -> Row:
+    """Read a search from JSON, where never is null."""
+    return row | {
+        key_of(m): math.inf if row[key_of(m)] is None else row[key_of(m)] for m in MARGINS
+    }
 
 
 def main() -> int:

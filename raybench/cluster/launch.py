@@ -28,6 +28,7 @@ def build_trainer(number: int, shape: Shape, options: dict[str, Any]) -> Any:
         "framework": shape.framework,
         "cpus_per_worker": shape.cpus_per_worker,
         "search_path": options["search_path"],
+        "scratch": options["scratch"],
     }
     arguments = {
         "train_loop_config": config,

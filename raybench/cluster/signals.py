@@ -1,7 +1,9 @@
 """Ctrl-C: once ends at the next evaluation with everything written, twice ends at once."""
 
+import contextlib
 import os
 import signal
+from pathlib import Path
 from types import FrameType
 
 
@@ -23,7 +25,22 @@ class Interrupt:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
         if self.is_set:
-            # Ray's processes end with this one; records are flushed line by line.
+            # Records are flushed line by line. A Ray of our own ends with this process, but its
+            # agents would take a minute to notice.
+            for process in descendants(os.getpid()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
             os.write(2, b"raybench: ended at once; the same command continues.\n")
             os._exit(128 + number)
         self.is_set = True
+
+
+def descendants(process: int) -> list[int]:
+    """Return the ids of a process's children, their children, and so on; none without /proc."""
+    found: list[int] = []
+    for children in Path(f"/proc/{process}/task").glob("*/children"):
+        # A thread may end between the listing and the reading.
+        with contextlib.suppress(OSError):
+            for child in map(int, children.read_text().split()):
+                found += [child, *descendants(child)]
+    return found

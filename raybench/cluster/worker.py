@@ -3,6 +3,7 @@
 import gc
 import os
 import socket
+import tempfile
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,10 @@ def serve(config: dict[str, Any]) -> None:
     from raybench.cluster.devices import join_group
 
     hub, group = config["hub"], config["group"]
+    if Path(config["scratch"]).is_dir():  # not on the other hosts of a cluster
+        # TensorFlow writes a file per traced function and removes it when its process exits,
+        # which this one does not: it is ended with the session, and so is this folder.
+        tempfile.tempdir = config["scratch"]
     world = join_group(config["framework"], config["cpus_per_worker"], config["search_path"])
     reply: Reply = _introduce(world)
     session: _Run | None = None

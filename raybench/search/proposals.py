@@ -59,7 +59,7 @@ class Proposals:
         self._random = build_sampler("random", seed=study.search.seed + 1, num_earlier=num_earlier)
         self._grid: Iterator[dict[str, Any]] | None = None
         if study.search.sampler == "grid":
-            self._grid = iter(grid(study, space))
+            self._grid = iter(grid(study, space, speed.factors if speed else None))
 
     def next(self) -> tuple[optuna.Trial, dict[str, Any]] | None:
         """Return a trial and the run spec to run; None at the end of the grid.

@@ -5,6 +5,7 @@ ones.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -43,9 +44,9 @@ class Rungs:
 class Cap:
     """Stops a trial that can no longer be the fastest, nor the cheapest.
 
-    That is one that has trained longer than `beta` times the best time to target so far, and
-    has used more than `beta` times the fewest worker-seconds. Whatever it reaches later is no
-    better: its score is censored. `beta` 1 is exact where times are; above 1 it leaves room
+    That is one whose next evaluation will come later than `beta` times the best time to target
+    so far, and after more than `beta` times the fewest worker-seconds. Whatever it reaches then
+    is no better: its score is censored. `beta` 1 is exact where times are; above 1 it leaves room
     for noise (Zeus, arXiv 2208.06102, stops batch sizes so, with 2).
     """
 
@@ -59,7 +60,17 @@ class Cap:
         self._best_worker_s = min(self._best_worker_s, worker_seconds)
 
     def allows(self, seconds: float, worker_seconds: float) -> bool:
-        """Whether a trial that has not reached the target by now may go on."""
+        """Whether a trial may go on that will be at the target then at the soonest."""
         return (
             seconds < self._beta * self._best_s or worker_seconds < self._beta * self._best_worker_s
         )
+
+
+def next_evaluation_s(evaluation: dict[str, Any], epochs: float) -> float:
+    """Return the train seconds at a run's next evaluation: the soonest it can be at the target.
+
+    Evaluations are equally many samples apart; the last one may come sooner.
+    """
+    epoch = evaluation["epoch"]
+    following = min(epoch + epoch / (evaluation["index"] + 1), epochs)
+    return float(evaluation["train_s"] * following / epoch)

@@ -8,7 +8,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from raybench.core.study import StudySpec
 from raybench.results.load import StudyResults
 from raybench.search.opaque import unwrap
-from raybench.search.rungs import Cap, Rungs
+from raybench.search.rungs import Cap, Rungs, next_evaluation_s
 from raybench.search.speed import Speed
 
 RUNG_FACTOR = 4.0
@@ -63,10 +63,11 @@ class TimeRungs(FIFOScheduler):  # type: ignore[misc, unused-ignore]
         self._observe(name, spec, evaluation)
         # In a row of evaluations at the target, the first one counts: it may still be soonest.
         is_there = self._target is not None and evaluation["accuracy"] >= self._target
+        soonest = next_evaluation_s(evaluation, spec["epochs"])
         if (
             self._cap is not None
             and not is_there
-            and not self._cap.allows(*self._costs(spec, seconds))
+            and not self._cap.allows(*self._costs(spec, soonest))
         ):
             self._reasons[name] = "cap"
         elif not self._passes_rungs(name, spec, seconds, evaluation["best_accuracy"]):

@@ -12,8 +12,10 @@ import raybench
 from raybench.cluster.lease import Lease
 from raybench.cluster.messages import RunFailed
 from raybench.cluster.session import Session
+from raybench.cluster.signals import descendants
 from raybench.core.errors import UserError
 from raybench.core.spec import Objective, RunSpec
+from raybench.results.store import read_records
 
 from .commands import start
 
@@ -129,10 +131,7 @@ def test_more_workers_than_the_cluster_has_are_refused(session: Session) -> None
 def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) -> None:
     records = tmp_path / "results" / "small" / "records.jsonl"
     process = start("tune", SPACE, "--set", "confirm.top=0", cwd=tmp_path, log=tmp_path / "log")
-    deadline = time.monotonic() + 120
-    while '"kind": "run"' not in (records.read_text() if records.is_file() else ""):
-        assert time.monotonic() < deadline, (tmp_path / "log").read_text()
-        time.sleep(0.2)
+    wait_for_run(records, tmp_path / "log")
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=90) == 130, (tmp_path / "log").read_text()
     first = raybench.load(records.parent).trials
@@ -148,3 +147,35 @@ def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) ->
     kept = trials[trials["trial"].isin(finished)]
     before = first.set_index("trial")["train_s"]
     assert all(row.train_s == before[row.trial] for row in kept.itertuples())
+
+
+def test_ctrl_c_twice_ends_at_once_and_leaves_no_process(tmp_path: Path) -> None:
+    records = tmp_path / "results" / "small" / "records.jsonl"
+    process = start("tune", SPACE, cwd=tmp_path, log=tmp_path / "log")
+    wait_for_run(records, tmp_path / "log")
+    started = descendants(process.pid)
+    assert len(started) > 5, "Ray, its agents and workers"
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=10) == 130
+    assert "the same command continues" in (tmp_path / "log").read_text()
+    assert [r for r in read_records(records.parent) if r["kind"] == "run"]
+    deadline = time.monotonic() + 5
+    while left := [pid for pid in started if is_running(pid)]:
+        assert time.monotonic() < deadline, [Path(f"/proc/{p}/cmdline").read_text() for p in left]
+        time.sleep(0.1)
+
+
+def wait_for_run(records: Path, log: Path) -> None:
+    """Wait until a finished run is recorded."""
+    deadline = time.monotonic() + 120
+    while '"kind": "run"' not in (records.read_text() if records.is_file() else ""):
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.2)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"

@@ -95,26 +95,35 @@ def test_what_would_fail_is_left_out(tmp_path: Path) -> None:
     assert len([t for t in one.optuna_study.get_trials() if "trial" in t.user_attrs]) == 10 + 2
 
 
-def test_usual_rates_come_first_and_the_seed_decides_the_rest() -> None:
+def test_few_workers_and_usual_rates_come_first_and_the_seed_decides_the_rest() -> None:
     study, space = build_study(STUDY, "test")
     order = grid(study, space)
     assert num_trials(study, space) == len(order) == 20
-    remote = [
-        int(
-            abs(
-                math.log(
-                    values["learning_rate"]
-                    / usual_rate(
-                        values["optimizer"],
-                        values["num_workers"] * values["batch_size_per_worker"],
-                    ),
-                    3.0,
+    wanted = [
+        (
+            values["num_workers"],
+            int(
+                abs(
+                    math.log(
+                        values["learning_rate"]
+                        / usual_rate(
+                            values["optimizer"],
+                            values["num_workers"] * values["batch_size_per_worker"],
+                        ),
+                        3.0,
+                    )
                 )
-            )
+            ),
         )
         for values in order
     ]
-    assert remote == sorted(remote)
+    assert wanted == sorted(wanted)
+    factors = factorise(study, space, equal_frameworks=True)
+    assert isinstance(factors, Factors)
+    # Taken apart, 32 and 64 samples can be run by one worker, 128 by two alone.
+    batches = [values["global_batch_size"] for values in grid(study, factors.sampled, factors)]
+    assert set(batches[:10]) == {32, 64}
+    assert set(batches[10:]) == {128}
     other, _ = build_study(STUDY | {"search": {"sampler": "grid", "seed": 1}}, "test")
     assert grid(other, space) != order
     plain, _ = build_study(STUDY | {"search": {"sampler": "grid", "priors": False}}, "test")

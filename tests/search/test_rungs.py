@@ -2,7 +2,7 @@
 
 import pytest
 
-from raybench.search.rungs import Cap, Rungs
+from raybench.search.rungs import Cap, Rungs, next_evaluation_s
 
 
 def test_the_first_at_a_rung_goes_on_and_worse_ones_stop() -> None:
@@ -52,3 +52,15 @@ def test_a_trial_that_may_still_be_the_cheapest_is_not_capped() -> None:
     assert cap.allows(39, 39)  # 39 worker-seconds against 40
     assert not cap.allows(41, 41)
     assert not cap.allows(11, 44)
+
+
+@pytest.mark.parametrize(
+    ("index", "epoch", "epochs", "seconds"),
+    [(0, 0.5, 3.0, 2.0), (3, 2.0, 3.0, 5.0), (3, 2.0, 2.25, 4.5)],
+)
+def test_the_next_evaluation_is_foreseen(
+    index: int, epoch: float, epochs: float, seconds: float
+) -> None:
+    """One second of training between evaluations; the last of the run comes sooner."""
+    evaluation = {"index": index, "epoch": epoch, "train_s": index + 1.0}
+    assert next_evaluation_s(evaluation, epochs) == pytest.approx(seconds)
