@@ -19,7 +19,10 @@ from raybench.search.searcher import StudySearcher
 from raybench.search.speed import Speed
 
 USUAL = dict(priors.BASE_RATES)
+HASTE = priors.HASTE
 RESOLUTION = proposals.RESOLUTION
+ELSEWHERE_EVERY = proposals.ELSEWHERE_EVERY
+REDRAWS_ELSEWHERE = proposals.REDRAWS_ELSEWHERE
 
 
 class Raybench:
@@ -108,13 +111,20 @@ def make_raybench(
     *,
     prior_factor: float = 1.0,
     resolution: float | None = None,
+    elsewhere: bool = True,
+    haste: float | None = None,
     **options: Any,
 ) -> Raybench:
-    """Build it; options are keys of `search:` in a space file, and for ablations: `rungs`,
-    a factor on every usual rate, the resolution below which proposals count as repetitions."""
+    """Build it; options are keys of `search:` in a space file, and for ablations: `rungs`, a
+    factor on every usual rate, the resolution below which proposals count as repetitions,
+    whether some are drawn within other optimizers than the best, the factor for the objective.
+    """
     # Every search has a process, or a turn in one, of its own: set both ways each time.
     priors.BASE_RATES.update({name: rate * prior_factor for name, rate in USUAL.items()})
     proposals.RESOLUTION = RESOLUTION if resolution is None else resolution
+    proposals.REDRAWS_ELSEWHERE = REDRAWS_ELSEWHERE if elsewhere else 0
+    proposals.ELSEWHERE_EVERY = ELSEWHERE_EVERY if elsewhere else 10**9
+    priors.HASTE = HASTE if haste is None else haste
     return Raybench(space, seed, folder, **options)
 
 
@@ -123,7 +133,7 @@ def make_ray_with_priors(space: Space, seed: int, folder: Path) -> Ray:
     priors.BASE_RATES.update(USUAL)
     content = {"objective": space.objective.model_dump(), "space": space_of(space)}
     _, parsed = build_study(content, "benchmark")
-    known = priors.priors(parsed, {})
+    known = priors.priors(parsed, {}, factor=HASTE)
     configs = [
         Config(one["optimizer"], one["learning_rate"], one["batch_size_per_worker"], workers)
         for one in known

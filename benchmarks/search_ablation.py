@@ -32,6 +32,8 @@ WITHOUT = (
     "raybench, no cap",
     "raybench, no rungs",
     "raybench, repetitions",
+    "raybench, not elsewhere",
+    "raybench, usual rates",
     "raybench, random",
 )
 

@@ -14,10 +14,11 @@ that has not found it by then counts with the time at which it ended, which favo
 
     python benchmarks/search_table.py [--tables mnist_conv mnist_mlp] [--seeds 20] [--jobs 2]
 
-Needs `pip install syne-tune huggingface_hub` (its CQR imports the latter). Six minutes on two cores
-without Syne Tune's BORE and CQR (`--contestants`), which take up to half a second of CPU for
-every suggestion: three hours with them. Writes results/search_table.{md,json,png}; prints losses
-like wins; exit 1 below a bar.
+Needs `pip install syne-tune huggingface_hub` (its CQR imports the latter). Six minutes on two
+cores without Syne Tune's BORE and CQR, alone or in ASHA: these take up to half a second of CPU
+for every suggestion, and 45 minutes with `--limit 60`. Contestants can be run apart
+(`--contestants`) and put into one table (`--add FILE.json`). Writes
+results/search_table.{md,json,png}; prints losses like wins; exit 1 below a bar.
 """
 
 import argparse
@@ -64,6 +65,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "raybench, no cap": ("contestant:make_raybench", {"cap_factor": None}),
     "raybench, no rungs": ("contestant:make_raybench", {"rungs": False}),
     "raybench, repetitions": ("contestant:make_raybench", {"resolution": 0.0}),
+    "raybench, not elsewhere": ("contestant:make_raybench", {"elsewhere": False}),
+    "raybench, usual rates": ("contestant:make_raybench", {"haste": 1.0}),
     "raybench, random": ("contestant:make_raybench", {"sampler": "random"}),
     "Ray, the same priors": ("contestant:make_ray_with_priors", {}),
 }
@@ -323,7 +326,9 @@ def run_all(options: argparse.Namespace) -> list[Row]:
                 flush=True,
             )
     for file in options.add:
-        rows += [_with_infinity(row) for row in json.loads(file.read_text())["searches"]]
+        for row in map(_with_infinity, json.loads(file.read_text())["searches"]):
+            if row["table"] in options.tables and row["contestant"] not in names:
+                rows.append(row)
     order = list(REGISTRY)
     return sorted(rows, key=lambda r: (r["table"], order.index(r["contestant"]), r["seed"]))
 

@@ -15,7 +15,7 @@ from raybench.core.space import Cases, Choices, Powers, Range, Simple, Space
 from raybench.core.spec import RunSpec
 from raybench.core.study import StudySpec
 from raybench.search.factor import GLOBAL_BATCH, Factors
-from raybench.search.priors import usual_rate
+from raybench.search.priors import rate_factor, usual_rate
 
 NEARNESS = 3.0
 """Rates within this factor of the usual one come first, then those within its square, ..."""
@@ -81,4 +81,5 @@ def _remoteness(study: StudySpec, values: dict[str, Any]) -> int:
     known = defaults | study.fixed | values
     batch = values.get(GLOBAL_BATCH) or known["batch_size_per_worker"] * known["num_workers"]
     usual = usual_rate(known["optimizer"], batch * known["accumulate"])
+    usual *= rate_factor(study)
     return int(abs(math.log(known["learning_rate"] / usual, NEARNESS)))

@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 from raybench.core.space import Space, num_configurations
 from raybench.core.study import StudySpec
 from raybench.search.avoid import Failures
+from raybench.search.elsewhere import Elsewhere
 from raybench.search.ending import Endings
 from raybench.search.factor import Split, split_of
 from raybench.search.grid import grid
@@ -25,13 +26,17 @@ from raybench.search.journal import (
     key_of,
     real_trials,
 )
-from raybench.search.priors import priors
+from raybench.search.priors import priors, rate_factor
 from raybench.search.propose import encode, propose
 from raybench.search.samplers import build_sampler
 from raybench.search.speed import Speed
 
 REDRAWS = 1
 """Draws of the sampler after a repetition; then it has said all it knows of where to look."""
+REDRAWS_ELSEWHERE = 3
+"""Draws of TPE after those, within another optimizer than the best."""
+ELSEWHERE_EVERY = 2
+"""After the start-up trials, every so many are drawn there anyway."""
 RANDOM_REDRAWS = 20
 """Draws at random after those, before a repetition is accepted."""
 RESOLUTION = 0.04
@@ -57,6 +62,11 @@ class Proposals:
         self._failures, self._endings, self._speed = failures, endings, speed
         num_earlier = len(journal.get_trials(deepcopy=False))
         self._random = build_sampler("random", seed=study.search.seed + 1, num_earlier=num_earlier)
+        self._elsewhere: Elsewhere | None = None
+        if study.search.sampler == "tpe":  # the other samplers are left as they are
+            self._elsewhere = Elsewhere(
+                space, study.fixed, seed=study.search.seed + 2, num_earlier=num_earlier
+            )
         self._grid: Iterator[dict[str, Any]] | None = None
         if study.search.sampler == "grid":
             self._grid = iter(grid(study, space, speed.factors if speed else None))
@@ -65,17 +75,22 @@ class Proposals:
         """Return a trial and the run spec to run; None at the end of the grid.
 
         A draw that repeats an earlier one or nearly so (TPE draws what is best ever closer, far
-        below what runs can tell apart), or would fail as an earlier one has, is drawn again, in
-        the end at random: that is where something new may be.
+        below what runs can tell apart), or would fail as an earlier one has, is drawn again:
+        within another optimizer, and in the end at random.
         """
         earlier = real_trials(self._journal)
         size = num_configurations(self._space)
         num_tried = len({key_of(trial.params) for trial in earlier})
         is_exhausted = size is not None and num_tried >= size
-        num_draws = 1 if is_exhausted else 1 + REDRAWS + RANDOM_REDRAWS
+        num_draws = 1 if is_exhausted else 1 + REDRAWS + REDRAWS_ELSEWHERE + RANDOM_REDRAWS
         for attempt in itertools.count(1):
             if not self._enqueue(earlier):
                 return None
+            is_turn = len(earlier) >= STARTUP_TRIALS and len(earlier) % ELSEWHERE_EVERY == 0
+            if (
+                is_turn and attempt == 1
+            ) or 1 + REDRAWS < attempt <= 1 + REDRAWS + REDRAWS_ELSEWHERE:
+                self._enqueue_elsewhere(earlier)
             trial, values = self._ask(at_random=attempt > 1 + REDRAWS)
             params, distributions = trial.params, trial.distributions
             options = [spec for spec in self._specs(values) if not self._failures.forbid(spec)]
@@ -138,12 +153,20 @@ class Proposals:
         is_over = count >= STARTUP_TRIALS or count % 2
         if not self._study.search.priors or is_over or knows_better:
             return
-        known = priors(self._space, self._study.fixed)
+        known = priors(self._space, self._study.fixed, factor=rate_factor(self._study))
         num_used = sum("prior" in trial.user_attrs for trial in everything)
         ran = {trial.number for trial in earlier if "prior" in trial.user_attrs}
         if num_used < len(known) and not _in_bottom_half(ran, self._endings.scores(earlier)):
             params = encode(self._space, self._study.fixed, known[num_used])
             self._journal.enqueue_trial(params, user_attrs={"prior": True})
+
+    def _enqueue_elsewhere(self, earlier: list[FrozenTrial]) -> None:
+        """Let the next draw be TPE's within another optimizer, where there are several."""
+        if self._elsewhere is None:
+            return
+        params = self._elsewhere.draw(earlier, self._endings.scores(earlier))
+        if params is not None:
+            self._journal.enqueue_trial(params)
 
     def _specs(self, values: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the run specs a proposal can be run as, one for every split."""

@@ -14,7 +14,7 @@ from raybench.search.control import Control
 from raybench.search.factor import Factors, factorise
 from raybench.search.grid import check_grid, grid, num_trials
 from raybench.search.opaque import wrap
-from raybench.search.priors import usual_rate
+from raybench.search.priors import HASTE, usual_rate
 from raybench.search.searcher import StudySearcher
 from raybench.search.speed import Speed
 
@@ -106,6 +106,7 @@ def test_few_workers_and_usual_rates_come_first_and_the_seed_decides_the_rest() 
                 abs(
                     math.log(
                         values["learning_rate"]
+                        / HASTE
                         / usual_rate(
                             values["optimizer"],
                             values["num_workers"] * values["batch_size_per_worker"],

@@ -12,7 +12,7 @@ from raybench.search.control import Control
 from raybench.search.factor import Factors, factorise
 from raybench.search.journal import NOT_RUN, real_trials
 from raybench.search.opaque import wrap
-from raybench.search.priors import priors, usual_rate
+from raybench.search.priors import HASTE, priors, usual_rate
 from raybench.search.propose import encode
 from raybench.search.searcher import StudySearcher
 from raybench.search.speed import Speed
@@ -56,18 +56,30 @@ def search(one: StudySearcher, judge: Any) -> list[dict[str, Any]]:
     return specs
 
 
-def test_every_other_start_up_trial_has_its_optimizer_s_usual_rate(tmp_path: Path) -> None:
-    specs = search(searcher(tmp_path, search={"trials": 10}), lambda _: result())
+@pytest.mark.parametrize(
+    ("objective", "factor"),
+    [
+        ({"target": 0.95, "max_train_seconds": 10}, HASTE),
+        ({"kind": "accuracy_at_budget", "max_train_seconds": 10}, 1.0),
+    ],
+)
+def test_every_other_start_up_trial_has_its_optimizer_s_usual_rate(
+    tmp_path: Path, objective: dict[str, Any], factor: float
+) -> None:
+    """Or one in proportion to it, where seconds to a target count."""
+    one = searcher(tmp_path, search={"trials": 10}, objective=objective)
+    specs = search(one, lambda _: result())
     for spec in specs[0:8:2]:
         batch = spec["batch_size_per_worker"] * spec["num_workers"]
-        assert spec["learning_rate"] == pytest.approx(usual_rate(spec["optimizer"], batch))
+        usual = factor * usual_rate(spec["optimizer"], batch)
+        assert spec["learning_rate"] == pytest.approx(usual)
     assert {spec["optimizer"] for spec in specs[0:8:2]} == {"adam", "lars"}
 
 
 def test_priors_that_do_badly_are_dropped(tmp_path: Path) -> None:
     def judge(spec: dict[str, Any]) -> dict[str, Any]:
         batch = spec["batch_size_per_worker"] * spec["num_workers"]
-        usual = usual_rate(spec["optimizer"], batch)
+        usual = HASTE * usual_rate(spec["optimizer"], batch)
         return result(score=9.0 if math.isclose(spec["learning_rate"], usual) else 1.0)
 
     one = searcher(tmp_path, search={"trials": 20})

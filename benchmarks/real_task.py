@@ -1,0 +1,98 @@
+"""The task of search_real.py: one space, one training loop and one score for all three tools."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from raybench.backends.base import World
+from raybench.backends.find import find_backend
+from raybench.backends.run import run
+from raybench.core.clock import Ledger
+from raybench.core.record import Evaluation
+from raybench.core.score import search_score
+from raybench.core.spec import DatasetSpec, Objective, RunSpec
+from raybench.workloads.find import load_workload_dataset
+
+T_MAX = 10.0
+OBJECTIVE = Objective(kind="time_to_accuracy", target=0.96, max_train_seconds=T_MAX)
+DATASET = DatasetSpec(name="mnist", image_size=14, limit=12000, validation_size=2000)
+EVAL_EVERY = 1500  # samples; a usual run evaluates about ten times
+EPOCHS = 100.0  # more than ten seconds hold: the objective ends every run
+RATES = {
+    "sgd": (1e-3, 3.0),
+    "adam": (1e-4, 3e-2),
+    "radam": (1e-4, 3e-2),
+    "lars": (1e-2, 10.0),
+    "lamb": (1e-4, 3e-2),
+}
+"""As in the shipped spaces, and SGD."""
+BATCH_SIZES = (16, 32, 64, 128, 256, 512)  # per worker
+WORKERS = (1, 2)
+Config = dict[str, Any]
+"""optimizer, learning_rate, batch_size_per_worker, num_workers."""
+KEYS = ("optimizer", "learning_rate", "batch_size_per_worker", "num_workers")
+SPACE = {
+    "framework": ["torch"],
+    "num_workers": list(WORKERS),
+    "batch_size_per_worker": list(BATCH_SIZES),
+    "optimizer": list(RATES),
+    "learning_rate": [
+        {"when": {"optimizer": name}, "low": low, "high": high, "log": True}
+        for name, (low, high) in RATES.items()
+    ],
+}
+
+
+def ask(trial: Any) -> Config:
+    """Suggest a configuration in Optuna's define-by-run manner, conditional rates included."""
+    optimizer = trial.suggest_categorical("optimizer", list(RATES))
+    low, high = RATES[optimizer]
+    return {
+        "optimizer": optimizer,
+        "learning_rate": trial.suggest_float(f"rate_{optimizer}", low, high, log=True),
+        "batch_size_per_worker": trial.suggest_categorical("batch", list(BATCH_SIZES)),
+        "num_workers": trial.suggest_categorical("workers", list(WORKERS)),
+    }
+
+
+def spec_of(config: Config, seed: int = 0) -> RunSpec:
+    """Return the run spec of a configuration."""
+    return RunSpec(
+        workload="mnist_small",
+        dataset=DATASET,
+        objective=OBJECTIVE,
+        eval_every_samples=EVAL_EVERY,
+        epochs=EPOCHS,
+        seed=seed,
+        **config,
+    )
+
+
+def train(spec: RunSpec, world: World) -> Iterator[Evaluation]:
+    """Train on one worker of a group; the same on every side."""
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    trainer = find_backend("torch").Trainer(spec, workload, dataset, world)
+    try:
+        yield from run(spec, dataset, trainer, world, Ledger("setup"))
+    finally:
+        trainer.close()
+
+
+def score(evaluation: Evaluation) -> float:
+    """Return what every tool minimises: log seconds to the target, above them where missed."""
+    return search_score(
+        OBJECTIVE,
+        time_to_target_s=evaluation.time_to_target_s,
+        best_accuracy=evaluation.best_accuracy,
+        chance=0.1,
+    )
+
+
+def end_line(config: Config, time_to_target_s: float | None, stop: str | None) -> dict[str, Any]:
+    """Return the log line of a trial that has ended now."""
+    return {
+        "time": time.time(),
+        "config": {key: config[key] for key in KEYS},
+        "time_to_target_s": time_to_target_s,
+        "stop": stop,
+    }
