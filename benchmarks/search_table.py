@@ -241,20 +241,19 @@ def draw(rows: list[Row], tasks: dict[str, Task], margin: float, file: Path) -> 
     handles = {}
     for axes, (table, task) in zip(panels, tasks.items(), strict=True):
         for name in dict.fromkeys(str(row["contestant"]) for row in rows):
-            times = sorted(
-                row[key_of(margin)]
-                for row in rows
-                if row["table"] == table and row["contestant"] == name
-            )
-            if not times:
+            own = [r for r in rows if r["table"] == table and r["contestant"] == name]
+            if not own:
                 continue
+            times = sorted(row[key_of(margin)] for row in own)
+            # Nothing is known after the last search has ended without.
+            ended = max((r["clock"] for r in own if math.isinf(r[key_of(margin)])), default=LIMIT)
             library = next(key for key in STYLES if name.startswith(key))
             colour, dashes = STYLES[library]
             number = [n for n in REGISTRY if n.startswith(library)].index(name)
             hits = [time for time in times if not math.isinf(time)]
             shares = [i / len(times) for i in range(len(hits) + 1)]
             (handles[name],) = axes.step(
-                [0.5, *hits, LIMIT],
+                [0.5, *hits, max([ended, *hits])],
                 [*shares, shares[-1]],
                 where="post",
                 color=colour,
