@@ -66,6 +66,24 @@ def test_a_search_does_not_crowd_on_one_spot(tmp_path: Path) -> None:
     assert not pairs
 
 
+@pytest.mark.parametrize(("sampler", "is_tpe"), [("tpe", True), ("random", False)])
+def test_every_other_trial_goes_to_another_optimizer(
+    tmp_path: Path, sampler: str, is_tpe: bool
+) -> None:
+    """Adam is better everywhere; LARS still gets every other trial after the start-up ones."""
+    search = {"trials": 30, "priors": False, "sampler": sampler}
+    study, space = build_study(STUDY | {"search": search}, "test")
+    one = StudySearcher(study, space, tmp_path, Control(None, began=time.perf_counter()))
+    specs = []
+    while isinstance(config := one.suggest("now"), dict):
+        specs.append(config["spec"]["optimizer"])
+        score = 1.0 if specs[-1] == "adam" else 5.0
+        one.on_trial_complete("now", wrap({"score": score, "train_s": 1.0, "stop": "target"}))
+        one.settle("now")
+    assert (set(specs[10::2]) == {"lars"}) == is_tpe
+    assert "adam" in specs[11::2]
+
+
 def test_ranges_by_optimizer_are_one_parameter_that_comes_back_exactly() -> None:
     _, space = build_study(STUDY, "test")
     name = "learning_rate [share of its range]"
