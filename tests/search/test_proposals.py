@@ -66,22 +66,21 @@ def test_a_search_does_not_crowd_on_one_spot(tmp_path: Path) -> None:
     assert not pairs
 
 
-@pytest.mark.parametrize(("sampler", "is_tpe"), [("tpe", True), ("random", False)])
-def test_every_other_trial_goes_to_another_optimizer(
-    tmp_path: Path, sampler: str, is_tpe: bool
-) -> None:
-    """Adam is better everywhere; LARS still gets every other trial after the start-up ones."""
-    search = {"trials": 30, "priors": False, "sampler": sampler}
-    study, space = build_study(STUDY | {"search": search}, "test")
+def test_trials_go_to_another_optimizer_too(tmp_path: Path) -> None:
+    """Adam is better everywhere; LARS still gets most of every second trial after the start."""
+    # With batches there is room: few draws repeat one another and go back to Adam.
+    wide = STUDY["space"] | {"batch_size_per_worker": {"low": 16, "high": 512, "log2": True}}
+    content = STUDY | {"search": {"trials": 30, "priors": False}, "space": wide}
+    study, space = build_study(content, "test")
     one = StudySearcher(study, space, tmp_path, Control(None, began=time.perf_counter()))
-    specs = []
+    names = []
     while isinstance(config := one.suggest("now"), dict):
-        specs.append(config["spec"]["optimizer"])
-        score = 1.0 if specs[-1] == "adam" else 5.0
+        names.append(config["spec"]["optimizer"])
+        score = 1.0 if names[-1] == "adam" else 5.0
         one.on_trial_complete("now", wrap({"score": score, "train_s": 1.0, "stop": "target"}))
         one.settle("now")
-    assert (set(specs[10::2]) == {"lars"}) == is_tpe
-    assert "adam" in specs[11::2]
+    assert names[10::2].count("lars") >= 7
+    assert names[11::2].count("adam") >= 5
 
 
 def test_ranges_by_optimizer_are_one_parameter_that_comes_back_exactly() -> None:
