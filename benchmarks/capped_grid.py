@@ -12,7 +12,7 @@ orders.
 
     python benchmarks/capped_grid.py [--tables mnist_conv mnist_mlp] [--orders 20]
 
-About 5 minutes. Writes results/capped_grid.md; exit 1 below a bar.
+About 5 minutes. Writes results/capped_grid.{md,png}; exit 1 below a bar.
 """
 
 import argparse
@@ -27,7 +27,9 @@ from typing import Any
 import numpy as np
 import optuna
 from contestant import Raybench
-from replay import Config, Point, Table, Task, search
+from matplotlib.figure import Figure
+from recorded import Config, Point, Table, Task
+from replay import search
 
 from raybench.results.provenance import machine, versions
 
@@ -72,8 +74,11 @@ def exhaustive(task: Task) -> float:
     )
 
 
-def one_order(task: NoisyTask, seed: int, *, priors: bool) -> tuple[float, float, int]:
-    """Run the grid in one order; return slot-seconds, the winner's true time, trials."""
+def one_order(task: NoisyTask, seed: int, *, priors: bool) -> tuple[list[float], float]:
+    """Run the grid in one order; return slot-seconds run by run, and the winner's true time.
+
+    The last `NUM_CONFIRMED` runs are the confirming ones, each of `REPEATS` trainings.
+    """
     task.rng = np.random.default_rng(seed)
     with tempfile.TemporaryDirectory() as folder:
         contestant = Raybench(
@@ -87,17 +92,38 @@ def one_order(task: NoisyTask, seed: int, *, priors: bool) -> tuple[float, float
         )
         search(task, contestant, max_trials=10**6, until=0.0, limit=math.inf)
         leaders = contestant.leaders(NUM_CONFIRMED)
-        used = sum(
+        used = [
             point.train_s * contestant.trials[trial].config["spec"]["num_workers"]
             for trial, point in contestant.ended.items()
-        )
+        ]
     confirmed = {}
     for config in leaders:
         runs = [task.trial(config)[0][-1].train_s for _ in range(REPEATS)]
         confirmed[config] = float(np.median(runs))
-        used += sum(runs) * config.num_workers
+        used.append(sum(runs) * config.num_workers)
     winner = min(confirmed, key=lambda config: confirmed[config])
-    return used, task.tta(winner), len(contestant.ended)
+    return used, task.tta(winner)
+
+
+def draw(shares: dict[str, list[list[float]]], file: Path) -> None:
+    """Plot the slot-seconds used, as a share of the exhaustive grid's, over the trials ended."""
+    figure = Figure(figsize=(4.6 * len(shares), 4), dpi=100, layout="constrained")
+    panels = figure.subplots(1, len(shares), squeeze=False, sharey=True)[0]
+    for axes, (table, orders) in zip(panels, shares.items(), strict=True):
+        for used in orders:
+            axes.plot(100 * np.cumsum([0.0, *used]), color="#000000", linewidth=0.8, alpha=0.5)
+        trials = len(orders[0]) - NUM_CONFIRMED
+        axes.axvline(trials, color="#999999", linewidth=1, linestyle=":")
+        axes.annotate("confirming", (trials, 0.2), ha="right", fontsize=9, color="#666666")
+        axes.axhline(100 * BAR, color="#999999", linewidth=1, linestyle="--")
+        axes.annotate("bar", (0, 100 * BAR), va="bottom", fontsize=9, color="#666666")
+        axes.set_ylim(0, 1.2 * max(100 * BAR, *(100 * sum(used) for used in orders)))
+        axes.set_title(f"{table}: {len(orders)} orders", fontsize=10)
+        axes.set_xlabel("trials ended")
+        axes.grid(color="#EEEEEE")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("slot-seconds [% of the exhaustive grid's]")
+    figure.savefig(file)
 
 
 def main() -> int:
@@ -115,6 +141,7 @@ def main() -> int:
     lines += ["| table | grid | trials | slot-seconds, share of the exhaustive | same best |"]
     lines.append("|---|---|---|---|---|")
     is_met = True
+    courses = {}
     for name in options.tables:
         task = NoisyTask(Table(name))
         task.rng = np.random.default_rng(0)
@@ -122,16 +149,19 @@ def main() -> int:
         found = [
             one_order(task, seed, priors=not options.no_priors) for seed in range(options.orders)
         ]
-        shares = [used / whole for used, _, _ in found]
-        same = sum(seconds <= (1 + CLOSE) * task.best_s for _, seconds, _ in found)
+        courses[name] = [[seconds / whole for seconds in used] for used, _ in found]
+        shares = [sum(course) for course in courses[name]]
+        trials = len(courses[name][0]) - NUM_CONFIRMED
+        same = sum(seconds <= (1 + CLOSE) * task.best_s for _, seconds in found)
         is_met &= float(np.median(shares)) <= BAR and same == options.orders
         lines.append(
-            f"| {name} | {len(task.table.configs())} | {found[0][2]} | {np.median(shares):.1%} "
+            f"| {name} | {len(task.table.configs())} | {trials} | {np.median(shares):.1%} "
             f"({min(shares):.1%} - {max(shares):.1%}) | {same} of {options.orders} |"
         )
     lines += ["", f"{'met' if is_met else 'MISSED'}; {machine()['processor']}, {versions()}"]
     print("\n".join(lines))
     (RESULTS / "capped_grid.md").write_text("\n".join(lines) + "\n")
+    draw(courses, RESULTS / "capped_grid.png")
     return 0 if is_met else 1
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from peers import Ray
-from replay import Config, Point, Space
+from peer_ray import Ray
+from recorded import Config, Point, Space
 
 from raybench.core.study import build_study
-from raybench.search import priors, proposals
+from raybench.search import near, priors, proposals
 from raybench.search.control import Control
 from raybench.search.factor import Factors, factorise
 from raybench.search.opaque import wrap
@@ -20,9 +20,8 @@ from raybench.search.speed import Speed
 
 USUAL = dict(priors.BASE_RATES)
 HASTE = priors.HASTE
-RESOLUTION = proposals.RESOLUTION
-ELSEWHERE_EVERY = proposals.ELSEWHERE_EVERY
-REDRAWS_ELSEWHERE = proposals.REDRAWS_ELSEWHERE
+RESOLUTION = near.RESOLUTION
+DRAWS = proposals.DRAWS
 
 
 class Raybench:
@@ -111,19 +110,18 @@ def make_raybench(
     *,
     prior_factor: float = 1.0,
     resolution: float | None = None,
-    elsewhere: bool = True,
+    without: str | None = None,
     haste: float | None = None,
     **options: Any,
 ) -> Raybench:
     """Build it; options are keys of `search:` in a space file, and for ablations: `rungs`, a
     factor on every usual rate, the resolution below which proposals count as repetitions,
-    whether some are drawn within other optimizers than the best, the factor for the objective.
+    a source of draws to leave out, the factor for the objective.
     """
     # Every search has a process, or a turn in one, of its own: set both ways each time.
     priors.BASE_RATES.update({name: rate * prior_factor for name, rate in USUAL.items()})
-    proposals.RESOLUTION = RESOLUTION if resolution is None else resolution
-    proposals.REDRAWS_ELSEWHERE = REDRAWS_ELSEWHERE if elsewhere else 0
-    proposals.ELSEWHERE_EVERY = ELSEWHERE_EVERY if elsewhere else 10**9
+    near.RESOLUTION = RESOLUTION if resolution is None else resolution
+    proposals.DRAWS = tuple(source for source in DRAWS if source != without)
     priors.HASTE = HASTE if haste is None else haste
     return Raybench(space, seed, folder, **options)
 

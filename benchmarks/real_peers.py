@@ -17,7 +17,7 @@ from typing import Any
 import real_task
 
 GRACE_S = real_task.T_MAX / 64
-"""As in search_table.py: no trial is stopped before it, and the first evaluation is after it."""
+"""No trial is stopped before it."""
 
 
 Log = Callable[[dict[str, Any]], None]

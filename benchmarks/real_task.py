@@ -14,9 +14,11 @@ from raybench.core.spec import DatasetSpec, Objective, RunSpec
 from raybench.workloads.find import load_workload_dataset
 
 T_MAX = 10.0
-OBJECTIVE = Objective(kind="time_to_accuracy", target=0.96, max_train_seconds=T_MAX)
-DATASET = DatasetSpec(name="mnist", image_size=14, limit=12000, validation_size=2000)
-EVAL_EVERY = 1500  # samples; a usual run evaluates about ten times
+OBJECTIVE = Objective(kind="time_to_accuracy", target=0.95, max_train_seconds=T_MAX)
+DATASET = DatasetSpec(name="mnist", image_size=14, limit=25000, validation_size=5000)
+"""Target and validation set are chosen for little noise: where the curve flattens (96 % of 2,000
+images) one configuration's time varied threefold by seed, here by a tenth."""
+EVAL_EVERY = 1000  # samples; a good run evaluates about ten times
 EPOCHS = 100.0  # more than ten seconds hold: the objective ends every run
 RATES = {
     "sgd": (1e-3, 3.0),

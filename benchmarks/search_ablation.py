@@ -12,11 +12,10 @@ About 5 minutes on two cores. Writes results/search_ablation.md; has no bar.
 import os
 import sys
 
+from registry import OURS, VARIANTS
+from search_plot import key_of
 from search_table import (
-    OURS,
-    VARIANTS,
     geometric_mean,
-    key_of,
     load_task,
     parse,
     run_all,
@@ -33,6 +32,7 @@ WITHOUT = (
     "raybench, no rungs",
     "raybench, repetitions",
     "raybench, not elsewhere",
+    "raybench, no neighbours",
     "raybench, usual rates",
     "raybench, random",
 )

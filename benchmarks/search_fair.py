@@ -9,16 +9,16 @@ mean over tables of ratios of medians to within 5 %:
 
     python benchmarks/search_fair.py [--seeds 20] [--jobs 2]
 
-About 15 minutes on two cores. Writes results/search_fair.{md,json}; exit 1 below a bar.
+About 15 minutes on two cores. Writes results/search_fair.{md,json,png}; exit 1 below a bar.
 """
 
 import json
 import os
 import sys
 
+from search_plot import draw, key_of
 from search_table import (
     geometric_mean,
-    key_of,
     load_task,
     parse,
     run_all,
@@ -67,6 +67,7 @@ def main() -> int:
     (options.out / "search_fair.md").write_text("\n".join(lines) + "\n")
     text = json.dumps({"bars": bars, "searches": rows}, indent=1).replace(": Infinity", ": null")
     (options.out / "search_fair.json").write_text(text + "\n")
+    draw(rows, tasks, options.margin, options.out / "search_fair.png")
     return 0 if all(is_met for *_, is_met in bars) else 1
 
 

@@ -2,10 +2,11 @@
 
 Recorded tables (`record_table.py`: optimizer, rate, global batch; step times of one and two
 workers, extrapolated to eight) are replayed on a simulated clock with eight slots; every tool is
-its own library code (`peers.py`), told the same score. Measured is the simulated time, in best
-times to target, until the tool's incumbent is truly within 5 % (and 20, 10, 1 %) of the
-exhaustive best's time to target. A tool's CPU seconds count on that clock: as measured, or with
-`--charge 0.01` as if every training took a hundred times longer.
+its own library code (`peer_ray.py`, `peer_optuna.py`, `peer_syne.py`), told the same score.
+Measured is the simulated time, in best times to target, until the tool's incumbent is truly
+within 5 % (and 20, 10, 1 %) of the exhaustive best's time to target. A tool's CPU seconds count
+on that clock: as measured, or with `--charge 0.01` as if every training took a hundred times
+longer.
 
 Bars, on the geometric mean over tables of the ratio of the medians to raybench's (`--margin`, 5 %):
 stock Ray by seconds >= 2.5, Syne Tune's best >= 2.5, Optuna alone >= 3, random >= 20; and
@@ -37,41 +38,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from replay import LIMIT, MARGINS, MAX_TRIALS, TABLES, Contestant, Table, Task, search
+from recorded import TABLES, Table, Task
+from registry import CONTESTANTS, OURS, REGISTRY, make
+from replay import LIMIT, MARGINS, MAX_TRIALS, search
+from search_plot import Row, draw, key_of
 
 from raybench.results.provenance import machine, versions
 
-CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "raybench": ("contestant:make_raybench", {}),
-    "Ray, ASHA by seconds": ("peers:Ray", {"by": "train_s"}),
-    "Ray, ASHA by epochs": ("peers:Ray", {"by": "training_iteration"}),
-    "Optuna, Hyperband": ("peers:Optuna", {"pruner": "hyperband"}),
-    "Optuna, halving": ("peers:Optuna", {"pruner": "halving"}),
-    "Syne Tune ASHA": ("peers:Syne", {"method": "ASHA"}),
-    "Syne Tune BORE": ("peers:Syne", {"method": "BORE"}),
-    "Syne Tune CQR": ("peers:Syne", {"method": "CQR"}),
-    "Syne Tune ASHABORE": ("peers:Syne", {"method": "ASHABORE"}),
-    "Syne Tune ASHACQR": ("peers:Syne", {"method": "ASHACQR"}),
-    "random, ASHA": ("peers:RandomAsha", {}),
-    "random": ("peers:Random", {}),
-}
-"""Name: module:maker(space, seed, folder, **options), options."""
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "raybench, no priors": ("contestant:make_raybench", {"priors": False}),
-    "raybench, rates x 10": ("contestant:make_raybench", {"prior_factor": 10.0}),
-    "raybench, rates / 30": ("contestant:make_raybench", {"prior_factor": 1 / 30}),
-    "raybench, workers sampled": ("contestant:make_raybench", {"factorise": False}),
-    "raybench, no cap": ("contestant:make_raybench", {"cap_factor": None}),
-    "raybench, no rungs": ("contestant:make_raybench", {"rungs": False}),
-    "raybench, repetitions": ("contestant:make_raybench", {"resolution": 0.0}),
-    "raybench, not elsewhere": ("contestant:make_raybench", {"elsewhere": False}),
-    "raybench, usual rates": ("contestant:make_raybench", {"haste": 1.0}),
-    "raybench, random": ("contestant:make_raybench", {"sampler": "random"}),
-    "Ray, the same priors": ("contestant:make_ray_with_priors", {}),
-}
-"""What search_fair.py and search_ablation.py compare; not contestants of the table."""
-REGISTRY = CONTESTANTS | VARIANTS
 BARS = (
     ("stock Ray by seconds", "Ray, ASHA by seconds", 2.5),
     ("Syne Tune's best", "Syne Tune", 2.5),
@@ -79,36 +52,11 @@ BARS = (
     ("random", "random", 20.0),
 )
 """What, name (or its beginning: the best of them in each table), ratio."""
-OURS = "raybench"
-# Okabe and Ito's colours by library, line styles within one.
-STYLES: dict[str, tuple[str, list[Any]]] = {
-    "raybench": ("#000000", ["-"]),
-    "Ray": ("#D55E00", ["-", "--"]),
-    "Optuna": ("#0072B2", ["-", "--"]),
-    "Syne Tune": ("#009E73", ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1))]),
-    "random": ("#999999", ["--", "-"]),
-}
 Job = tuple[str, str, int, argparse.Namespace]
-Row = dict[str, Any]
 Cells = dict[tuple[str, str], dict[str, Any]]
 """Table and contestant: the summary of its searches."""
 Bar = tuple[str, float, float, bool]
 """What, value, bar, met."""
-
-
-def key_of(margin: float) -> str:
-    """Name the times of a margin."""
-    return f"within_{round(100 * margin)}"
-
-
-def make(name: str, task: Task, seed: int, folder: Path) -> Contestant:
-    """Build a contestant of the registry."""
-    place, options = REGISTRY[name]
-    module, _, maker = place.partition(":")
-    made: Contestant = getattr(importlib.import_module(module), maker)(
-        task.space, seed, folder, **options
-    )
-    return made
 
 
 @cache
@@ -232,47 +180,6 @@ def ratio_lines(cells: Cells, margin: float) -> tuple[list[str], list[Bar]]:
         for what, value, bar, good in bars
     ]
     return [*lines, ""], bars
-
-
-def draw(rows: list[Row], tasks: dict[str, Task], margin: float, file: Path) -> None:
-    """Plot the share of searches within the margin over search time, one panel a table."""
-    figure = Figure(figsize=(5.2 * len(tasks) + 2.4, 4.4), dpi=100, layout="constrained")
-    panels = figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0]
-    handles = {}
-    for axes, (table, task) in zip(panels, tasks.items(), strict=True):
-        for name in dict.fromkeys(str(row["contestant"]) for row in rows):
-            own = [r for r in rows if r["table"] == table and r["contestant"] == name]
-            if not own:
-                continue
-            times = sorted(row[key_of(margin)] for row in own)
-            # Nothing is known after the last search has ended without.
-            ended = max((r["clock"] for r in own if math.isinf(r[key_of(margin)])), default=LIMIT)
-            library = next(key for key in STYLES if name.startswith(key))
-            colour, dashes = STYLES[library]
-            number = [n for n in REGISTRY if n.startswith(library)].index(name)
-            hits = [time for time in times if not math.isinf(time)]
-            shares = [i / len(times) for i in range(len(hits) + 1)]
-            (handles[name],) = axes.step(
-                [0.5, *hits, max([ended, *hits])],
-                [*shares, shares[-1]],
-                where="post",
-                color=colour,
-                linestyle=dashes[number % len(dashes)],
-                linewidth=2.6 if name == OURS else 1.5,
-            )
-        axes.set_xscale("log")
-        axes.set_xlim(0.8, LIMIT)
-        axes.set_ylim(0, 1.02)
-        axes.set_xticks([1, 3, 10, 30, 100, 300], ["1", "3", "10", "30", "100", "300"])
-        axes.set_title(f"{table}: {task.target:.1%} in {task.best_s:.2g} s at best", fontsize=10)
-        axes.set_xlabel("search time [best times to target]")
-        axes.grid(color="#EEEEEE")
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel(f"share of searches within {margin:.0%} of the best")
-    figure.legend(
-        list(handles.values()), list(handles), loc="outside right center", frameon=False, fontsize=9
-    )
-    figure.savefig(file)
 
 
 def parse() -> argparse.Namespace:

@@ -1,8 +1,8 @@
 """Where else to look than at the leader: within another optimizer, where its own trials did best.
 
 TPE stays with the optimizer that did best early, and an optimizer at a rate that does not suit
-it looks worse than it is. So some trials go to the others: their own trials say at which rates
-and batches each does best.
+it looks worse than it is. So where TPE repeats itself, trials go to the others: their own trials
+say at which rates and batches each does best.
 """
 
 import random

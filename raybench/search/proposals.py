@@ -1,13 +1,11 @@
 """The next configuration to run: of the grid, of the priors, or of the sampler."""
 
 import itertools
-import math
 import statistics
 from collections.abc import Iterator
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from raybench.core.space import Space, num_configurations
@@ -26,22 +24,16 @@ from raybench.search.journal import (
     key_of,
     real_trials,
 )
+from raybench.search.near import is_near, new_neighbour
 from raybench.search.priors import priors, rate_factor
 from raybench.search.propose import encode, propose
 from raybench.search.samplers import build_sampler
 from raybench.search.speed import Speed
 
-REDRAWS = 1
-"""Draws of the sampler after a repetition; then it has said all it knows of where to look."""
-REDRAWS_ELSEWHERE = 3
-"""Draws of TPE after those, within another optimizer than the best."""
-ELSEWHERE_EVERY = 2
-"""After the start-up trials, every so many are drawn there anyway."""
-RANDOM_REDRAWS = 20
-"""Draws at random after those, before a repetition is accepted."""
-RESOLUTION = 0.04
-"""Share of a range within which two values are not told apart: of three decades of learning
-rates, a factor of 1.3."""
+DRAWS = (*2 * ["sampler"], "neighbour", *3 * ["elsewhere"], *20 * ["random"])
+"""Where a proposal comes from, and after each repetition the next one: TPE twice (then it has said
+all it knows of where to look), what lies next to the best trials, TPE within another optimizer
+than the best, chance; then a repetition is accepted."""
 STARTUP_TRIALS = 10
 """Trials before TPE begins to model; every other one of them is a prior."""
 
@@ -75,23 +67,20 @@ class Proposals:
         """Return a trial and the run spec to run; None at the end of the grid.
 
         A draw that repeats an earlier one or nearly so (TPE draws what is best ever closer, far
-        below what runs can tell apart), or would fail as an earlier one has, is drawn again:
-        within another optimizer, and in the end at random.
+        below what runs can tell apart), or would fail as an earlier one has, is drawn again, as
+        DRAWS says.
         """
         earlier = real_trials(self._journal)
         size = num_configurations(self._space)
         num_tried = len({key_of(trial.params) for trial in earlier})
         is_exhausted = size is not None and num_tried >= size
-        num_draws = 1 if is_exhausted else 1 + REDRAWS + REDRAWS_ELSEWHERE + RANDOM_REDRAWS
-        for attempt in itertools.count(1):
+        num_draws = 1 if is_exhausted else len(DRAWS)
+        for attempt, source in enumerate(itertools.chain(DRAWS, itertools.repeat(DRAWS[-1])), 1):
             if not self._enqueue(earlier):
                 return None
-            is_turn = len(earlier) >= STARTUP_TRIALS and len(earlier) % ELSEWHERE_EVERY == 0
-            if (
-                is_turn and attempt == 1
-            ) or 1 + REDRAWS < attempt <= 1 + REDRAWS + REDRAWS_ELSEWHERE:
-                self._enqueue_elsewhere(earlier)
-            trial, values = self._ask(at_random=attempt > 1 + REDRAWS)
+            if source in ("neighbour", "elsewhere"):
+                self._enqueue_instead(source, earlier)
+            trial, values = self._ask(at_random=source != "sampler")
             params, distributions = trial.params, trial.distributions
             options = [spec for spec in self._specs(values) if not self._failures.forbid(spec)]
             is_new = bool(options) and not any(
@@ -160,11 +149,17 @@ class Proposals:
             params = encode(self._space, self._study.fixed, known[num_used])
             self._journal.enqueue_trial(params, user_attrs={"prior": True})
 
-    def _enqueue_elsewhere(self, earlier: list[FrozenTrial]) -> None:
-        """Let the next draw be TPE's within another optimizer, where there are several."""
+    def _enqueue_instead(self, source: str, earlier: list[FrozenTrial]) -> None:
+        """Let the next draw be a neighbour of the best, or TPE's within another optimizer."""
         if self._elsewhere is None:
             return
-        params = self._elsewhere.draw(earlier, self._endings.scores(earlier))
+        scores = self._endings.scores(earlier)
+        if source == "neighbour":
+            everything = self._journal.get_trials(deepcopy=False)
+            failing = [t for t in everything if t.user_attrs.get(NOT_RUN) == WOULD_FAIL]
+            params = new_neighbour([*earlier, *failing], scores)
+        else:
+            params = self._elsewhere.draw(earlier, scores)
         if params is not None:
             self._journal.enqueue_trial(params)
 
@@ -188,29 +183,6 @@ class Proposals:
         chosen = self._speed.choose(name, specs[0]["optimizer"], list(by_split))
         trial.set_user_attr("split", chosen.values())
         return by_split[chosen]
-
-
-def is_near(
-    params: dict[str, Any], distributions: dict[str, BaseDistribution], other: FrozenTrial
-) -> bool:
-    """Whether two proposals differ by less than RESOLUTION in every range, and by nothing else."""
-    if params.keys() != other.params.keys():
-        return False
-    for name, value in params.items():
-        distribution, earlier = distributions[name], other.params[name]
-        if not isinstance(distribution, FloatDistribution):
-            if value != earlier:
-                return False
-        elif _distance(distribution, value, earlier) >= RESOLUTION:
-            return False
-    return True
-
-
-def _distance(distribution: FloatDistribution, one: float, other: float) -> float:
-    """Return how far two values are apart, as a share of their range."""
-    scale = math.log if distribution.log else float
-    width = scale(distribution.high) - scale(distribution.low)
-    return abs(scale(one) - scale(other)) / width if width else 0.0
 
 
 def _in_bottom_half(some: set[int], scores: dict[int, float]) -> bool:

@@ -1,23 +1,32 @@
 """Proposals that are nearly those of before, and the parameters the sampler sees."""
 
 import itertools
+import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution
-from optuna.trial import create_trial
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import FrozenTrial, create_trial
 
 from raybench.core.study import build_study
+from raybench.search import proposals
 from raybench.search.control import Control
 from raybench.search.journal import real_trials
+from raybench.search.near import STEP, is_near, neighbours, new_neighbour
 from raybench.search.opaque import wrap
-from raybench.search.proposals import is_near
 from raybench.search.propose import distributions, encode
 from raybench.search.searcher import StudySearcher
 
 RATES = FloatDistribution(1e-4, 1e-1, log=True)
+SHARE = "learning_rate [share of its range]"
 CHOICES = CategoricalDistribution(("adam", "lars"))
 STUDY: dict[str, Any] = {
     "objective": {"target": 0.95, "max_train_seconds": 10},
@@ -66,21 +75,78 @@ def test_a_search_does_not_crowd_on_one_spot(tmp_path: Path) -> None:
     assert not pairs
 
 
-def test_trials_go_to_another_optimizer_too(tmp_path: Path) -> None:
-    """Adam is better everywhere; LARS still gets most of every second trial after the start."""
-    # With batches there is room: few draws repeat one another and go back to Adam.
-    wide = STUDY["space"] | {"batch_size_per_worker": {"low": 16, "high": 512, "log2": True}}
-    content = STUDY | {"search": {"trials": 30, "priors": False}, "space": wide}
+def run_search(folder: Path, trials: int, score: Callable[[dict[str, Any]], float]) -> list[Any]:
+    """Search optimizers and rates; return the trials."""
+    folder.mkdir(exist_ok=True)
+    content = STUDY | {"search": {"trials": trials, "priors": False}}
     study, space = build_study(content, "test")
-    one = StudySearcher(study, space, tmp_path, Control(None, began=time.perf_counter()))
-    names = []
+    one = StudySearcher(study, space, folder, Control(None, began=time.perf_counter()))
     while isinstance(config := one.suggest("now"), dict):
-        names.append(config["spec"]["optimizer"])
-        score = 1.0 if names[-1] == "adam" else 5.0
-        one.on_trial_complete("now", wrap({"score": score, "train_s": 1.0, "stop": "target"}))
+        result = {"score": score(config["spec"]), "train_s": 1.0, "stop": "target"}
+        one.on_trial_complete("now", wrap(result))
         one.settle("now")
-    assert names[10::2].count("lars") >= 7
-    assert names[11::2].count("adam") >= 5
+    return real_trials(one.optuna_study)
+
+
+def test_where_tpe_repeats_itself_the_other_optimizer_gets_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def num_lars(*draws: str) -> int:
+        monkeypatch.setattr(proposals, "DRAWS", draws)
+        found = run_search(tmp_path / str(len(draws)), 30, near_3e_3)
+        return sum(trial.params["optimizer"] == "lars" for trial in found[10:])
+
+    assert "elsewhere" in proposals.DRAWS
+    assert num_lars("sampler", "elsewhere") >= num_lars("sampler") + 5
+
+
+def near_3e_3(spec: dict[str, Any]) -> float:
+    distance = abs(math.log(spec["learning_rate"] / 3e-3))
+    return distance if spec["optimizer"] == "adam" else 100.0
+
+
+def test_where_tpe_repeats_itself_the_best_trials_neighbours_get_trials(tmp_path: Path) -> None:
+    trials = run_search(tmp_path, 30, near_3e_3)
+    best = min(trials, key=lambda trial: trial.values[0])
+    shares = [t.params[SHARE] for t in trials if t.params["optimizer"] == "adam"]
+    steps = [(share - best.params[SHARE]) / STEP for share in shares]
+    for step in (-1, 1):
+        assert min(abs(one - step) for one in steps) < 0.6
+
+
+def test_a_neighbour_that_is_refused_makes_room_for_the_next(tmp_path: Path) -> None:
+    """Rates above the best's fail, and so would its higher neighbour."""
+    known = distributions(build_study(STUDY, "test")[1])
+    trials = [trial_at(0, 0.5, known), trial_at(1, 0.58, known)]
+    found = new_neighbour(trials, {0: 1.0})
+    assert found is not None
+    assert found[SHARE] == pytest.approx(0.42)
+    assert new_neighbour([*trials, trial_at(2, 0.43, known)], {0: 1.0}) is None
+
+
+def trial_at(number: int, share: float, known: dict[str, Any]) -> FrozenTrial:
+    params = {"optimizer": "adam", SHARE: share}
+    trial = create_trial(params=params, distributions=known, value=0.0)
+    trial.number = number
+    return trial
+
+
+@pytest.mark.parametrize(
+    ("distribution", "value", "expected"),
+    [
+        (RATES, 1e-3, [1e-3 * 1000**0.08, 1e-3 / 1000**0.08]),
+        (RATES, 9e-2, [9e-2 / 1000**0.08]),
+        (IntDistribution(4, 9), 5, [6, 4]),
+        (IntDistribution(4, 9), 9, [8]),
+        (IntDistribution(1, 101), 50, [58, 42]),
+        (CHOICES, "adam", []),
+    ],
+)
+def test_neighbours_are_a_step_away_and_in_the_range(
+    distribution: BaseDistribution, value: Any, expected: list[Any]
+) -> None:
+    trial = create_trial(params={"x": value}, distributions={"x": distribution}, value=0.0)
+    assert [params["x"] for params in neighbours(trial)] == pytest.approx(expected)
 
 
 def test_ranges_by_optimizer_are_one_parameter_that_comes_back_exactly() -> None:

@@ -46,11 +46,11 @@ def num_parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
-def prepare_inputs(inputs: torch.Tensor) -> torch.Tensor:
+def prepare_inputs(inputs: torch.Tensor, *, channels_last: bool = False) -> torch.Tensor:
     """Scale uint8 to float32 in 0..1 and turn images (N, H, W, C) into (N, C, H, W).
 
     A view of the axes, not a copy: with several channels the result is in torch's channels
-    last format, which its convolutions take as it is.
+    last format, which its convolutions take as it is; of one channel with `channels_last`.
     """
     if inputs.dtype == torch.uint8:
         inputs = inputs.float().mul_(1 / 255)
@@ -59,7 +59,7 @@ def prepare_inputs(inputs: torch.Tensor) -> torch.Tensor:
     count, height, width, channels = inputs.shape
     # Of one channel both orders are the same; a view by shape keeps torch from calling it
     # channels last, which its convolutions would then carry on.
-    if channels == 1:
+    if channels == 1 and not channels_last:
         return inputs.reshape(count, 1, height, width)
     return inputs.permute(0, 3, 1, 2)
 

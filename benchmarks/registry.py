@@ -1,0 +1,51 @@
+"""The contestants of the replayed searches, by name."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from recorded import Task
+from replay import Contestant
+
+OURS = "raybench"
+CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "raybench": ("contestant:make_raybench", {}),
+    "Ray, ASHA by seconds": ("peer_ray:Ray", {"by": "train_s"}),
+    "Ray, ASHA by epochs": ("peer_ray:Ray", {"by": "training_iteration"}),
+    "Optuna, Hyperband": ("peer_optuna:Optuna", {"pruner": "hyperband"}),
+    "Optuna, halving": ("peer_optuna:Optuna", {"pruner": "halving"}),
+    "Syne Tune ASHA": ("peer_syne:Syne", {"method": "ASHA"}),
+    "Syne Tune BORE": ("peer_syne:Syne", {"method": "BORE"}),
+    "Syne Tune CQR": ("peer_syne:Syne", {"method": "CQR"}),
+    "Syne Tune ASHABORE": ("peer_syne:Syne", {"method": "ASHABORE"}),
+    "Syne Tune ASHACQR": ("peer_syne:Syne", {"method": "ASHACQR"}),
+    "random, ASHA": ("peer_ray:RandomAsha", {}),
+    "random": ("peer:Random", {}),
+}
+"""Name: module:maker(space, seed, folder, **options), options."""
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "raybench, no priors": ("contestant:make_raybench", {"priors": False}),
+    "raybench, rates x 10": ("contestant:make_raybench", {"prior_factor": 10.0}),
+    "raybench, rates / 30": ("contestant:make_raybench", {"prior_factor": 1 / 30}),
+    "raybench, workers sampled": ("contestant:make_raybench", {"factorise": False}),
+    "raybench, no cap": ("contestant:make_raybench", {"cap_factor": None}),
+    "raybench, no rungs": ("contestant:make_raybench", {"rungs": False}),
+    "raybench, repetitions": ("contestant:make_raybench", {"resolution": 0.0}),
+    "raybench, not elsewhere": ("contestant:make_raybench", {"without": "elsewhere"}),
+    "raybench, no neighbours": ("contestant:make_raybench", {"without": "neighbour"}),
+    "raybench, usual rates": ("contestant:make_raybench", {"haste": 1.0}),
+    "raybench, random": ("contestant:make_raybench", {"sampler": "random"}),
+    "Ray, the same priors": ("contestant:make_ray_with_priors", {}),
+}
+"""What search_fair.py and search_ablation.py compare; not contestants of the table."""
+REGISTRY = CONTESTANTS | VARIANTS
+
+
+def make(name: str, task: Task, seed: int, folder: Path) -> Contestant:
+    """Build a contestant of the registry."""
+    place, options = REGISTRY[name]
+    module, _, maker = place.partition(":")
+    made: Contestant = getattr(importlib.import_module(module), maker)(
+        task.space, seed, folder, **options
+    )
+    return made
