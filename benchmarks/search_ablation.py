@@ -40,9 +40,8 @@ WITHOUT = (
 
 def main() -> int:
     """Run the searches and print the table."""
-    options = parse()
     assert set(WITHOUT) <= set(VARIANTS)
-    options.contestants = [OURS, *WITHOUT]
+    options = parse([OURS, *WITHOUT])
     tasks = {t: load_task(t, options.folder, options.targets.get(t)) for t in options.tables}
     rows = run_all(options)
     cells = summaries(rows)

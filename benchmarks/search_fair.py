@@ -41,8 +41,7 @@ CHECKS = (
 
 def main() -> int:
     """Run the searches, print the table, hold the bars."""
-    options = parse()
-    options.contestants = list(dict.fromkeys(name for check in CHECKS for name in check[1:3]))
+    options = parse(list(dict.fromkeys(name for check in CHECKS for name in check[1:3])))
     tasks = {t: load_task(t, options.folder, options.targets.get(t)) for t in options.tables}
     rows = run_all(options)
     cells = summaries(rows)

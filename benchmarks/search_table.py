@@ -182,11 +182,12 @@ def ratio_lines(cells: Cells, margin: float) -> tuple[list[str], list[Bar]]:
     return [*lines, ""], bars
 
 
-def parse() -> argparse.Namespace:
+def parse(contestants: list[str] | None = None) -> argparse.Namespace:
+    """Read the options that all replaying benchmarks share; `contestants` run by default."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tables", nargs="+", default=["mnist_conv", "mnist_mlp"])
     parser.add_argument("--targets", nargs="*", default=[], metavar="TABLE=ACCURACY")
-    parser.add_argument("--contestants", nargs="+", choices=REGISTRY, default=list(CONTESTANTS))
+    parser.add_argument("--contestants", nargs="+", choices=REGISTRY, default=contestants)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--margin", type=float, choices=MARGINS, default=0.05, help="of the bars")
@@ -194,13 +195,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--charge", type=float, default=1.0, help="of the tools' CPU seconds")
     parser.add_argument("--trials", type=int, default=MAX_TRIALS, help="of a search, at most")
     parser.add_argument("--limit", type=float, default=LIMIT, help="best times to target, at most")
-    parser.add_argument(
-        "--add", type=Path, nargs="+", default=[], help="search_table.json's to join"
-    )
+    parser.add_argument("--add", type=Path, nargs="+", default=[], help="results/*.json to join")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--folder", type=Path, default=TABLES, help="where the tables are")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
+    options.contestants = options.contestants or list(CONTESTANTS)
     options.targets = {k: float(v) for k, _, v in (text.partition("=") for text in options.targets)}
     return options
 
