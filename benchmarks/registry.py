@@ -31,7 +31,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "raybench, no cap": ("contestant:make_raybench", {"cap_factor": None}),
     "raybench, no rungs": ("contestant:make_raybench", {"rungs": False}),
     "raybench, repetitions": ("contestant:make_raybench", {"resolution": 0.0}),
-    "raybench, not elsewhere": ("contestant:make_raybench", {"without": "elsewhere"}),
     "raybench, no neighbours": ("contestant:make_raybench", {"without": "neighbour"}),
     "raybench, usual rates": ("contestant:make_raybench", {"haste": 1.0}),
     "raybench, random": ("contestant:make_raybench", {"sampler": "random"}),

@@ -31,7 +31,6 @@ WITHOUT = (
     "raybench, no cap",
     "raybench, no rungs",
     "raybench, repetitions",
-    "raybench, not elsewhere",
     "raybench, no neighbours",
     "raybench, usual rates",
     "raybench, random",

@@ -11,7 +11,6 @@ from optuna.trial import FrozenTrial, TrialState
 from raybench.core.space import Space, num_configurations
 from raybench.core.study import StudySpec
 from raybench.search.avoid import Failures
-from raybench.search.elsewhere import Elsewhere
 from raybench.search.ending import Endings
 from raybench.search.factor import Split, split_of
 from raybench.search.grid import grid
@@ -30,10 +29,10 @@ from raybench.search.propose import encode, propose
 from raybench.search.samplers import build_sampler
 from raybench.search.speed import Speed
 
-DRAWS = (*2 * ["sampler"], "neighbour", *3 * ["elsewhere"], *20 * ["random"])
+DRAWS = (*2 * ["sampler"], "neighbour", *20 * ["random"])
 """Where a proposal comes from, and after each repetition the next one: TPE twice (then it has said
-all it knows of where to look), what lies next to the best trials, TPE within another optimizer
-than the best, chance; then a repetition is accepted."""
+all it knows of where to look), what lies next to the best trials, chance; then a repetition is
+accepted."""
 STARTUP_TRIALS = 10
 """Trials before TPE begins to model; every other one of them is a prior."""
 
@@ -54,11 +53,6 @@ class Proposals:
         self._failures, self._endings, self._speed = failures, endings, speed
         num_earlier = len(journal.get_trials(deepcopy=False))
         self._random = build_sampler("random", seed=study.search.seed + 1, num_earlier=num_earlier)
-        self._elsewhere: Elsewhere | None = None
-        if study.search.sampler == "tpe":  # the other samplers are left as they are
-            self._elsewhere = Elsewhere(
-                space, study.fixed, seed=study.search.seed + 2, num_earlier=num_earlier
-            )
         self._grid: Iterator[dict[str, Any]] | None = None
         if study.search.sampler == "grid":
             self._grid = iter(grid(study, space, speed.factors if speed else None))
@@ -78,8 +72,8 @@ class Proposals:
         for attempt, source in enumerate(itertools.chain(DRAWS, itertools.repeat(DRAWS[-1])), 1):
             if not self._enqueue(earlier):
                 return None
-            if source in ("neighbour", "elsewhere"):
-                self._enqueue_instead(source, earlier)
+            if source == "neighbour":
+                self._enqueue_neighbour(earlier)
             trial, values = self._ask(at_random=source != "sampler")
             params, distributions = trial.params, trial.distributions
             options = [spec for spec in self._specs(values) if not self._failures.forbid(spec)]
@@ -149,17 +143,13 @@ class Proposals:
             params = encode(self._space, self._study.fixed, known[num_used])
             self._journal.enqueue_trial(params, user_attrs={"prior": True})
 
-    def _enqueue_instead(self, source: str, earlier: list[FrozenTrial]) -> None:
-        """Let the next draw be a neighbour of the best, or TPE's within another optimizer."""
-        if self._elsewhere is None:
+    def _enqueue_neighbour(self, earlier: list[FrozenTrial]) -> None:
+        """Let the next draw be a new neighbour of the best trials, if there is one."""
+        if self._study.search.sampler != "tpe":  # the other samplers are left as they are
             return
-        scores = self._endings.scores(earlier)
-        if source == "neighbour":
-            everything = self._journal.get_trials(deepcopy=False)
-            failing = [t for t in everything if t.user_attrs.get(NOT_RUN) == WOULD_FAIL]
-            params = new_neighbour([*earlier, *failing], scores)
-        else:
-            params = self._elsewhere.draw(earlier, scores)
+        everything = self._journal.get_trials(deepcopy=False)
+        failing = [t for t in everything if t.user_attrs.get(NOT_RUN) == WOULD_FAIL]
+        params = new_neighbour([*earlier, *failing], self._endings.scores(earlier))
         if params is not None:
             self._journal.enqueue_trial(params)
 

@@ -17,7 +17,6 @@ from optuna.distributions import (
 from optuna.trial import FrozenTrial, create_trial
 
 from raybench.core.study import build_study
-from raybench.search import proposals
 from raybench.search.control import Control
 from raybench.search.journal import real_trials
 from raybench.search.near import STEP, is_near, neighbours, new_neighbour
@@ -86,18 +85,6 @@ def run_search(folder: Path, trials: int, score: Callable[[dict[str, Any]], floa
         one.on_trial_complete("now", wrap(result))
         one.settle("now")
     return real_trials(one.optuna_study)
-
-
-def test_where_tpe_repeats_itself_the_other_optimizer_gets_trials(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def num_lars(*draws: str) -> int:
-        monkeypatch.setattr(proposals, "DRAWS", draws)
-        found = run_search(tmp_path / str(len(draws)), 30, near_3e_3)
-        return sum(trial.params["optimizer"] == "lars" for trial in found[10:])
-
-    assert "elsewhere" in proposals.DRAWS
-    assert num_lars("sampler", "elsewhere") >= num_lars("sampler") + 5
 
 
 def near_3e_3(spec: dict[str, Any]) -> float:
