@@ -17,6 +17,7 @@ from optuna.distributions import (
 from optuna.trial import FrozenTrial, create_trial
 
 from raybench.core.study import build_study
+from raybench.search import proposals
 from raybench.search.control import Control
 from raybench.search.journal import real_trials
 from raybench.search.near import STEP, is_near, neighbours, new_neighbour
@@ -92,13 +93,19 @@ def near_3e_3(spec: dict[str, Any]) -> float:
     return distance if spec["optimizer"] == "adam" else 100.0
 
 
-def test_where_tpe_repeats_itself_the_best_trials_neighbours_get_trials(tmp_path: Path) -> None:
-    trials = run_search(tmp_path, 30, near_3e_3)
-    best = min(trials, key=lambda trial: trial.values[0])
-    shares = [t.params[SHARE] for t in trials if t.params["optimizer"] == "adam"]
-    steps = [(share - best.params[SHARE]) / STEP for share in shares]
-    for step in (-1, 1):
-        assert min(abs(one - step) for one in steps) < 0.6
+def test_the_best_trials_neighbours_are_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert proposals.DRAWS.index("neighbour") < proposals.DRAWS.index("random")
+    monkeypatch.setattr(proposals, "DRAWS", ("neighbour",))
+    trials = run_search(tmp_path, 4, near_3e_3)
+    for number, trial in enumerate(trials[1:], 1):
+        steps = [
+            abs(trial.params[SHARE] - earlier.params[SHARE]) / STEP
+            for earlier in trials[:number]
+            if earlier.params["optimizer"] == trial.params["optimizer"]
+        ]
+        assert any(step == pytest.approx(1.0) for step in steps)
 
 
 def test_a_neighbour_that_is_refused_makes_room_for_the_next(tmp_path: Path) -> None:
