@@ -1,6 +1,7 @@
 """One worker of a group, as a script: trains a few steps without Ray and saves what came out.
 
-python one_worker.py SPEC_JSON RANK PORT OUT.npz [PORT2 ...]: the ports of all workers.
+python one_worker.py SPEC_JSON RANK OUT.npz PORT [PORT2 ...]: the ports of all workers.
+Ends when OUT is written and its standard input is closed.
 """
 
 import json
@@ -43,7 +44,7 @@ def main() -> None:
     totals = trainer.evaluate("validation", shards[rank])
     sums = np.sum(world.gather([loss, totals.loss, totals.correct, float(totals.samples)]), axis=0)
     np.savez(out, *weights_of(trainer, spec.framework), sums=sums, steps=len(chunk))
-    world.gather([0.0])
+    sys.stdin.read()  # until all have saved: group.py
     if spec.framework == "torch" and spec.num_workers > 1:
         torch.distributed.destroy_process_group()
     # Everything is on disk. A thread of gloo or TensorFlow that asks for the interpreter while

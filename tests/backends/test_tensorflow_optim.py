@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from group import run_group
 from optim_reference import (
     NAMES,
     TOLERANCE,
@@ -225,6 +225,7 @@ for name in NAMES:
         step([tf.constant(g) for g in grads])
     results.update({f"{name}{i}": w.numpy() for i, w in enumerate(weights)})
 np.savez(sys.argv[1], **results)
+sys.stdin.read()  # until all have saved: group.py
 """
 
 
@@ -236,20 +237,21 @@ def test_two_workers_in_tf_function(tmp_path):
             s.bind(("127.0.0.1", 0))
         addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in (a, b)]
     path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
-    processes = []
+    files = [tmp_path / f"{rank}.npz" for rank in range(2)]
+    clusters = [
+        {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
+        for rank in range(2)
+    ]
+    run_group(
+        [[sys.executable, "-c", WORKER, str(file)] for file in files],
+        files,
+        [
+            {"TF_CONFIG": json.dumps(one), "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+            for one in clusters
+        ],
+    )
     for rank in range(2):
-        cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
-        env = os.environ | {"TF_CONFIG": json.dumps(cluster), "PYTHONPATH": path}
-        env["CUDA_VISIBLE_DEVICES"] = ""
-        command = [sys.executable, "-c", WORKER, str(tmp_path / f"{rank}.npz")]
-        processes.append(
-            subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        )
-    for process in processes:
-        output, _ = process.communicate(timeout=240)
-        assert process.returncode == 0, output.decode()[-3000:]
-    for rank in range(2):
-        weights = np.load(tmp_path / f"{rank}.npz")
+        weights = np.load(files[rank])
         for name in NAMES:
             reference = Reference(name, initial_weights(), weight_decay=0.05)
             for grads, rate in zip(gradients(), rates(name), strict=True):

@@ -2,12 +2,12 @@
 
 import importlib.util
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from group import run_group
 
 from raybench.core.spec import DatasetSpec, RunSpec
 
@@ -24,17 +24,11 @@ FRAMEWORKS = [
 def train(spec: RunSpec, folder: Path) -> dict[str, np.ndarray]:
     ports = [free_port() for _ in range(spec.num_workers)]
     outs = [folder / f"{spec.num_workers}-{rank}.npz" for rank in range(spec.num_workers)]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, SCRIPT, spec.model_dump_json(), str(rank), out, *map(str, ports)],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    commands = [
+        [sys.executable, str(SCRIPT), spec.model_dump_json(), str(rank), str(out), *map(str, ports)]
         for rank, out in enumerate(outs)
     ]
-    for process in processes:
-        _, errors = process.communicate(timeout=200)
-        assert process.returncode == 0, errors[-3000:]
+    run_group(commands, outs)
     results = [dict(np.load(out)) for out in outs]
     for other in results[1:]:
         for name in other:

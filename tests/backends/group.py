@@ -1,0 +1,43 @@
+"""Runs a group of worker processes without Ray, and lets none leave while another reads from it.
+
+No barrier of a framework's own can end a run: whoever is through it first closes the socket that
+another still reads from (seen in CI, with TensorFlow). So a worker writes its file when it needs
+the others no more, and then reads its standard input to the end, which comes when all have.
+"""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+LIMIT_S = 200.0
+
+
+def run_group(
+    commands: list[list[str]], files: list[Path], environment: list[dict[str, str]] | None = None
+) -> None:
+    """Run the commands side by side until each has written its file and ended without error."""
+    waiting, release = os.pipe()
+    logs = [file.with_suffix(".log") for file in files]
+    processes = []
+    for rank, (command, log) in enumerate(zip(commands, logs, strict=True)):
+        own = os.environ | (environment[rank] if environment else {})
+        with log.open("w") as stream:
+            processes.append(subprocess.Popen(command, stdin=waiting, stderr=stream, env=own))
+    os.close(waiting)
+    deadline = time.monotonic() + LIMIT_S
+    while not all(file.exists() for file in files) and time.monotonic() < deadline:
+        if any(process.poll() is not None for process in processes):
+            break  # it failed, and says why below
+        time.sleep(0.02)
+    os.close(release)
+    failures = []
+    for process, log in zip(processes, logs, strict=True):
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.returncode:
+            failures.append(f"returncode {process.returncode}: {log.read_text()[-3000:]}")
+    assert not failures, "\n\n".join(failures)
