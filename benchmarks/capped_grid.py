@@ -28,33 +28,16 @@ import numpy as np
 import optuna
 from contestant import Raybench
 from matplotlib.figure import Figure
-from recorded import Config, Point, Table, Task
+from noisy import NOISE, NoisyTask, confirm
+from recorded import Table, Task
 from replay import search
 
 from raybench.results.provenance import machine, versions
 
-NOISE, CAP = 0.03, 1.1
+CAP = 1.1
 NUM_CONFIRMED, REPEATS = 3, 3
 BAR, CLOSE = 0.10, 0.05
 RESULTS = Path(__file__).with_name("results")
-
-
-class NoisyTask(Task):
-    """A task whose trials are each a little faster or slower than the truth."""
-
-    rng: np.random.Generator
-
-    def trial(
-        self, config: Config, rng: np.random.Generator | None = None
-    ) -> tuple[list[Point], str]:
-        """Stretch the times of the recorded trial."""
-        factor = float(np.exp(NOISE * self.rng.standard_normal()))
-        step_s = self.table.step_s
-        self.table.step_s = lambda *setup: factor * step_s(*setup)  # type: ignore[method-assign]
-        try:
-            return super().trial(config, rng)
-        finally:
-            self.table.step_s = step_s  # type: ignore[method-assign]
 
 
 def grid_space(task: Task) -> dict[str, Any]:
@@ -96,13 +79,8 @@ def one_order(task: NoisyTask, seed: int, *, priors: bool) -> tuple[list[float],
             point.train_s * contestant.trials[trial].config["spec"]["num_workers"]
             for trial, point in contestant.ended.items()
         ]
-    confirmed = {}
-    for config in leaders:
-        runs = [task.trial(config)[0][-1].train_s for _ in range(REPEATS)]
-        confirmed[config] = float(np.median(runs))
-        used.append(sum(runs) * config.num_workers)
-    winner = min(confirmed, key=lambda config: confirmed[config])
-    return used, task.tta(winner)
+    winner, confirming = confirm(task, leaders, repeats=REPEATS)
+    return used + confirming, task.tta(winner)
 
 
 def draw(shares: dict[str, list[list[float]]], file: Path) -> None:

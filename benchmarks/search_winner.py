@@ -25,9 +25,9 @@ from pathlib import Path
 import numpy as np
 import optuna
 import yaml
-from capped_grid import NoisyTask
 from contestant import Raybench
 from matplotlib.figure import Figure
+from noisy import NOISE, NoisyTask, confirm
 from recorded import Table
 from replay import search
 
@@ -42,17 +42,13 @@ def winner_s(task: NoisyTask, seed: int, *, noisy: bool) -> float:
     """Run the default search and its confirm phase; return the winner's true time to target."""
     task.rng = np.random.default_rng(seed)
     rng = np.random.default_rng(seed) if noisy else None
-    trials, confirm = DEFAULTS["search"]["trials"], DEFAULTS["confirm"]
+    trials, phase = DEFAULTS["search"]["trials"], DEFAULTS["confirm"]
     with tempfile.TemporaryDirectory() as folder:
         contestant = Raybench(task.space, seed, Path(folder))
         search(task, contestant, rng=rng, max_trials=trials, until=0.0, limit=math.inf)
-        leaders = contestant.leaders(confirm["top"])
-    confirmed = {}
-    for config in leaders:
-        ends = [task.trial(config, rng)[0][-1] for _ in range(confirm["repeats"])]
-        times = [math.inf if e.time_to_target_s is None else e.time_to_target_s for e in ends]
-        confirmed[config] = float(np.median(times))
-    return task.tta(min(confirmed, key=lambda config: confirmed[config]))
+        leaders = contestant.leaders(phase["top"])
+    winner, _ = confirm(task, leaders, repeats=phase["repeats"], rng=rng)
+    return task.tta(winner)
 
 
 def draw(found: dict[str, list[float]], file: Path) -> None:
@@ -85,11 +81,11 @@ def main() -> int:
     warnings.simplefilter("ignore")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     logging.disable(logging.WARNING)
-    confirm = DEFAULTS["confirm"]
+    phase = DEFAULTS["confirm"]
     lines = [
         f"{options.seeds} searches a table from seed {options.first_seed}, "
-        f"{DEFAULTS['search']['trials']} trials, the best {confirm['top']} confirmed by "
-        f"{confirm['repeats']} runs each; noise of times 3 %"
+        f"{DEFAULTS['search']['trials']} trials, the best {phase['top']} confirmed by "
+        f"{phase['repeats']} runs each; noise of times {NOISE:.0%}"
         f"{', one recorded seed drawn per run' if options.noisy else ''}.",
         "",
         "| table | winner, best in the grid = 1: median (lowest - highest) | within 5 % |",

@@ -45,6 +45,8 @@ class Trainer(Protocol):
     """One model in training on one worker; made by a backend's `build_trainer`."""
 
     num_parameters: int
+    batch_statistics: bool
+    """Whether a layer normalises over the samples of one worker's batch."""
 
     def warm_up(self, step: Step) -> None:
         """Run training and evaluation code on throw-away data, then restore every state."""

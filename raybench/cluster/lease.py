@@ -50,6 +50,7 @@ class Lease:
         self._lent: Lent | None = None
         self._worker_ledger: dict[str, float] = {}
         self.num_parameters: int | None = None
+        self.batch_statistics: bool | None = None
         self.chance = 0.0
         """Accuracy of guessing; known after the first evaluation."""
         self.concurrent = 0
@@ -119,6 +120,7 @@ class Lease:
             "ledger": ledger,
             "wall_s": wall,
             "num_parameters": self.num_parameters,
+            "batch_statistics": self.batch_statistics,
             "concurrent": self.concurrent,
             "hosts": self.hosts,
             "devices": self.devices,
@@ -129,6 +131,7 @@ class Lease:
         first = replies[0]
         assert isinstance(first, Progress)
         self.num_parameters = first.num_parameters
+        self.batch_statistics = first.batch_statistics
         self.chance = 1.0 / first.num_classes
         self._worker_ledger = dict(first.evaluation.ledger)
         return first.evaluation

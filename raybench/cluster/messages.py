@@ -58,6 +58,7 @@ class Progress:
 
     evaluation: Evaluation
     num_parameters: int
+    batch_statistics: bool
     num_classes: int
 
 

@@ -90,6 +90,7 @@ class _Run:
             return Progress(
                 evaluation=evaluation,
                 num_parameters=self._trainer.num_parameters,
+                batch_statistics=self._trainer.batch_statistics,
                 num_classes=self._dataset.num_classes,
             )
         assert isinstance(command, Finish)

@@ -21,9 +21,9 @@ def run_record(
     """Turn what is known of a run at its end into its record.
 
     `result` holds the last `evaluation` (as a dict), `failure`, `message`, `stop`, `score`,
-    `ledger`, `wall_s`, `num_parameters`, `concurrent`, `hosts`, `devices`, `test_accuracy`;
-    what is missing was never known. `outer_stop` says why a run ended that had no reason of
-    its own to stop.
+    `ledger`, `wall_s`, `num_parameters`, `batch_statistics`, `concurrent`, `hosts`, `devices`,
+    `test_accuracy`; what is missing was never known. `outer_stop` says why a run ended that had
+    no reason of its own to stop.
     """
     failure: Failure | None = result.get("failure")
     stop = result.get("stop")
@@ -39,6 +39,7 @@ def run_record(
         stop=None if failure else (stop or outer_stop),
         spec=spec,
         num_parameters=result.get("num_parameters"),
+        batch_statistics=result.get("batch_statistics"),
         time_to_target_s=None if failure else evaluation.get("time_to_target_s"),
         best_accuracy=evaluation.get("best_accuracy"),
         test_accuracy=result.get("test_accuracy"),

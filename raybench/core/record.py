@@ -92,6 +92,8 @@ class RunRecord:
     stop: str | None
     spec: dict[str, Any]
     num_parameters: int | None
+    batch_statistics: bool | None
+    """Whether the model normalises over the samples of one worker's batch."""
     time_to_target_s: float | None
     best_accuracy: float | None
     test_accuracy: float | None

@@ -42,7 +42,16 @@ TRIAL_COLUMNS = (
     "worker_seconds",
 )
 """Columns of `trials` that scripts may rely on; more may follow behind them."""
-EXTRA_COLUMNS = ("score", "samples", "stop", "message", "test_accuracy", "concurrent", "config")
+EXTRA_COLUMNS = (
+    "score",
+    "samples",
+    "stop",
+    "message",
+    "test_accuracy",
+    "concurrent",
+    "config",
+    "batch_statistics",
+)
 FLOAT_COLUMNS = ("time_to_target_s", "best_accuracy", "test_accuracy", "samples_per_s", "score")
 CURVE_COLUMNS = ("trial", *(key for key in CURVE_KEYS if key != "index"))
 """Columns of `curves` that scripts may rely on."""

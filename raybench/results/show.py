@@ -7,6 +7,7 @@ from raybench.core.study import TIME
 from raybench.results.load import StudyResults
 from raybench.results.sensitivity import sensitivity_lines, target_warning
 from raybench.results.tables import (
+    BATCH_STATISTICS,
     best_per_framework,
     failures,
     ledger_totals,
@@ -38,6 +39,8 @@ def show(console: Console, results: StudyResults) -> None:
         predicted["configuration"] = predicted["configuration"].str.replace("tensorflow", "tf")
         title = "Not run: predicted (~) from a trial's curve and the step times"
         console.print(to_rich(predicted, title), "")
+        if trials["batch_statistics"].eq(True).any():
+            console.print(f"{BATCH_STATISTICS}\n", highlight=False, soft_wrap=True)
     console.print(to_rich(ledger_totals(trials), "Where the seconds went (all runs)"), "")
     table = confirmed(results)
     if len(table):

@@ -7,6 +7,11 @@ from raybench.core.clock import PHASES
 from raybench.results.load import StudyResults, describe
 
 SECONDS = "{:.2f}"
+BATCH_STATISTICS = (
+    "The model has batch normalisation over each worker's own samples, so what it learns depends "
+    "on the batch per worker too, and predictions (~) for other splits are rough. "
+    "--set search.factorise=false --fresh samples workers like the rest."
+)
 LONG_TEXTS = ("for example",)
 """Columns that may take several lines."""
 FORMATS = {

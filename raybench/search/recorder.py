@@ -11,6 +11,7 @@ from raybench.core.outcome import run_record
 from raybench.core.record import Evaluation
 from raybench.core.spec import Objective
 from raybench.results.store import Store
+from raybench.results.tables import BATCH_STATISTICS
 from raybench.search.control import Control
 from raybench.search.opaque import unwrap
 from raybench.search.scheduler import TimeRungs
@@ -30,11 +31,14 @@ class Recorder(Callback):  # type: ignore[misc, unused-ignore]
         screen: Screen,
         scheduler: TrialScheduler,
         searcher: StudySearcher,
+        *,
+        is_factorised: bool,
     ) -> None:
         self._store, self._objective, self._hub = store, objective, hub
         self._control, self._screen = control, screen
         self._scheduler, self._searcher = scheduler, searcher
         self._last: dict[str, dict[str, Any]] = {}
+        self._may_warn = is_factorised
 
     def __getstate__(self) -> dict[str, Any]:
         """Give Tune nothing to pickle: its saved state is not used, the records are."""
@@ -53,6 +57,9 @@ class Recorder(Callback):  # type: ignore[misc, unused-ignore]
         name, result = trial.config["trial"], unwrap(result)
         # A failure's result has no evaluation: what was known before it stays.
         self._last[name] = self._last.get(name, {}) | result
+        if self._may_warn and result.get("batch_statistics"):
+            self._may_warn = False  # once is enough
+            self._screen.say(BATCH_STATISTICS)
         if "evaluation" in result:
             evaluation = Evaluation(**result["evaluation"])
             self._store.append(evaluation.line(name))

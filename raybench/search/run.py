@@ -46,7 +46,16 @@ def search(
     if study.search.early_stopping:
         scheduler = TimeRungs(study, speed)
         scheduler.learn(load(store.folder))
-    recorder = Recorder(store, study.objective, session.hub, control, screen, scheduler, searcher)
+    recorder = Recorder(
+        store,
+        study.objective,
+        session.hub,
+        control,
+        screen,
+        scheduler,
+        searcher,
+        is_factorised=speed is not None,
+    )
     tuner = tune.Tuner(
         trainable,
         tune_config=tune.TuneConfig(

@@ -277,6 +277,35 @@ def test_a_users_own_model_and_hooks(framework):
     np.testing.assert_array_equal(to_numpy(correct), np.array([0, 1], np.float32))
 
 
+class Normalised(Workload):
+    """An own model with batch normalisation: of each worker's samples, or of all workers'."""
+
+    name, input_shape, num_classes = "normalised", (4,), 3
+
+    def __init__(self, synchronized: bool) -> None:
+        self.synchronized = synchronized
+
+    def build_torch(self):
+        import torch
+
+        norm = torch.nn.SyncBatchNorm if self.synchronized else torch.nn.BatchNorm1d
+        return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Sequential(norm(3)))
+
+    def build_keras(self):
+        import keras
+
+        norm = keras.layers.BatchNormalization(synchronized=self.synchronized)
+        inside = keras.Sequential([keras.Input((3,)), norm])
+        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), inside])
+
+
+def test_statistics_of_a_workers_own_batch_are_found(framework):
+    module = backend(framework)
+    assert module.batch_statistics(module.build_model(Normalised(synchronized=False), 0))
+    assert not module.batch_statistics(module.build_model(Normalised(synchronized=True), 0))
+    assert not module.batch_statistics(module.build_model(Own(), 0))
+
+
 def test_a_workload_without_the_builder_is_refused(framework):
     class Empty(Workload):
         name, input_shape, num_classes = "empty", (4,), 3

@@ -48,6 +48,17 @@ def test_what_was_run_meanwhile_is_predicted_no_more(tmp_path):
     assert judge(results).fastest == "0000.torch2"
 
 
+def test_predictions_of_a_model_with_batch_normalisation_are_called_rough(tmp_path):
+    line = predicted("0000", 0.5, workers=2, batch=32)
+    plain = run_line("0000", 4.0, num_workers=1, batch_size_per_worker=64)
+    for has_it in (None, False, True):
+        folder = tmp_path / str(has_it)
+        results = results_folder(folder, [plain | {"batch_statistics": has_it}, line])
+        console = Console(file=io.StringIO(), width=200)
+        show(console, results)
+        assert ("are rough" in console.file.getvalue()) == bool(has_it)
+
+
 def test_the_table_says_that_they_are_predicted(tmp_path):
     results = study(tmp_path, predicted("0000", 0.5, workers=2, batch=32, framework="tensorflow"))
     console = Console(file=io.StringIO(), width=200)

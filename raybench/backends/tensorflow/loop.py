@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from raybench.backends.base import Step, Totals
 from raybench.backends.tensorflow.model import (
+    batch_statistics,
     build_model,
     load_weights,
     loss_and_correct,
@@ -73,6 +74,7 @@ class Trainer:
         with world.strategy.scope():
             self._model = build_model(workload, spec.seed)
             self.num_parameters = num_parameters(self._model)
+            self.batch_statistics = batch_statistics(self._model)
             # Dropout differs between ranks and between seeds, and repeats with both.
             _seed_generators(self._model, spec.seed * 1_000_003 + world.rank)
             self._optimizer = self._build_optimizer()

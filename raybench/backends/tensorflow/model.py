@@ -36,6 +36,18 @@ def num_parameters(model: keras.Model) -> int:
     return sum(variable.value.shape.num_elements() for variable in model.trainable_variables)
 
 
+def batch_statistics(model: keras.Model) -> bool:
+    """Whether a layer normalises over the samples of one worker's batch.
+
+    Then what is learnt depends on the batch per worker, not on the global batch alone; a
+    `synchronized` one takes all workers' samples and does not count.
+    """
+    kinds = (keras.layers.BatchNormalization,)
+    return any(
+        isinstance(layer, kinds) and not layer.synchronized for layer in model._flatten_layers()
+    )
+
+
 def prepare_inputs(inputs: tf.Tensor) -> tf.Tensor:
     """Scale uint8 to float32 in 0..1; images stay (N, H, W, C)."""
     if inputs.dtype == tf.uint8:

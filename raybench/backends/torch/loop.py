@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from raybench.backends.base import Step, Totals
 from raybench.backends.torch.model import (
+    batch_statistics,
     build_model,
     load_weights,
     loss_and_correct,
@@ -67,6 +68,7 @@ class Trainer:
             # Images of several channels arrive in this order (prepare_inputs).
             self._model = self._model.to(memory_format=torch.channels_last)
         self.num_parameters = num_parameters(self._model)
+        self.batch_statistics = batch_statistics(self._model)
         # Dropout differs between ranks and between seeds, and repeats with both.
         torch.manual_seed(spec.seed * 1_000_003 + world.rank)
         self._parallel: nn.Module = self._model

@@ -46,6 +46,16 @@ def num_parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
+def batch_statistics(model: nn.Module) -> bool:
+    """Whether a layer normalises over the samples of one worker's batch.
+
+    Then what is learnt depends on the batch per worker, not on the global batch alone;
+    `SyncBatchNorm` takes all workers' samples and does not count.
+    """
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    return any(isinstance(module, kinds) for module in model.modules())
+
+
 def prepare_inputs(inputs: torch.Tensor, *, channels_last: bool = False) -> torch.Tensor:
     """Scale uint8 to float32 in 0..1 and turn images (N, H, W, C) into (N, C, H, W).
 
