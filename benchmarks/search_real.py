@@ -20,7 +20,7 @@ within 10 % of the best known one. A search that never holds one counts with its
 and in the ratios, which favours the peers; for raybench never is infinitely late there, a ratio
 of 0.
 
-    RAYBENCH_DATA=DIR python benchmarks/search_real.py [--repeats 3] [--seconds 720]
+    RAYBENCH_DATA=DIR python benchmarks/search_real.py [--repeats 3] [--seconds 900]
 
 An hour and a half on two quiet cores. Bars, on medians: stock Ray >= 3 times as long, Optuna
 >= 1.5; exit 1 below them. Losses are printed like wins. Searches are kept in `--folder` one by
@@ -215,7 +215,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--trials", type=int, default=120, help="of a search, at most")
-    parser.add_argument("--seconds", type=float, default=720.0, help="of a search, at most")
+    parser.add_argument("--seconds", type=float, default=900.0, help="of a search, at most")
     parser.add_argument("--folder", type=Path, default=Path("search_real"), help="of the searches")
     options = parser.parse_args()
     searches = []

@@ -60,6 +60,6 @@ def sensitivity_lines(results: StudyResults) -> list[str]:
             name, seconds, count = found
             lines.append(
                 f"With target {target:.1%} trial {name} ({configs[name]}) would lead the search "
-                f"after {seconds:.2f} s; {count} trials reached it."
+                f"after {seconds:.2f} s; {count} {'trial' if count == 1 else 'trials'} reached it."
             )
     return lines
