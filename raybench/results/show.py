@@ -49,7 +49,7 @@ def show(console: Console, results: StudyResults) -> None:
     if disturbed is not None:
         sentinel = trials.set_index("trial")["config"]["sentinel-alone"]
         console.print(
-            f"Concurrent trials: {sentinel} took {100 * disturbed:.0f} % longer per sample beside "
+            f"Concurrent trials: {sentinel} took {_longer(disturbed)} per sample beside "
             "another trial than alone (one run each); confirmed times are of runs alone.\n",
             highlight=False,
             soft_wrap=True,
@@ -60,6 +60,11 @@ def show(console: Console, results: StudyResults) -> None:
     for line in [*sensitivity_lines(results), *([warning] if warning else [])]:
         console.print(line, highlight=False, soft_wrap=True)
     console.print(f"results: {results.folder}", highlight=False, soft_wrap=True)
+
+
+def _longer(share: float) -> str:
+    """Say a slow-down; what is below half a percent, or a speed-up by chance, is none."""
+    return f"{100 * share:.0f} % longer" if share >= 0.005 else "no longer"
 
 
 def _readable(table: pd.DataFrame) -> pd.DataFrame:

@@ -147,3 +147,18 @@ def test_accuracy_at_budget_has_a_winner_too(tmp_path):
     text = shown(results_folder(tmp_path, lines, objective=budget))
     assert "no target" not in text
     assert "0001" in text.splitlines()[-2]
+
+
+@pytest.mark.parametrize(
+    ("beside_s", "words"),
+    [(3.0, "took 50 % longer per sample"), (1.9, "took no longer per sample")],
+)
+def test_the_sentinel_tells_what_a_neighbour_costs(tmp_path, beside_s, words):
+    lines = [
+        run_line("0000", 4.0),
+        run_line("sentinel-beside", train_s=beside_s, phase="reference"),
+        run_line("sentinel-alone", train_s=2.0, phase="reference"),
+    ]
+    console = Console(file=io.StringIO(), width=300)
+    show(console, results_folder(tmp_path, lines))
+    assert words in console.file.getvalue()
