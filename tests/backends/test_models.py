@@ -1,19 +1,12 @@
 """The two frameworks agree: parameter counts, logits, losses, saved weights."""
 
-import importlib
-from types import ModuleType
-
 import numpy as np
 import pytest
+from framework_models import MODULES, backend, logits, to_framework, to_numpy
 
-from raybench.core.errors import UserError
 from raybench.workloads.base import Workload
 from raybench.workloads.find import find_workload
 
-MODULES = {
-    "torch": "raybench.backends.torch.model",
-    "tensorflow": "raybench.backends.tensorflow.model",
-}
 SHIPPED = {
     "mnist_small": ("mnist_small", (28, 28, 1), 402_442),
     "mnist_large": ("mnist_large", (28, 28, 1), 2_636_554),
@@ -22,13 +15,6 @@ SHIPPED = {
     "cnn7 128px": ("cnn7", (128, 128, 3), 173_642),
     "deep_mlp": ("deep_mlp", (28, 28, 1), 75_850),
 }
-
-
-def backend(framework: str) -> ModuleType:
-    module = MODULES[framework]
-    importlib.import_module(module.rpartition(".")[0])  # sets what Keras reads at import
-    pytest.importorskip(framework)
-    return importlib.import_module(module)
 
 
 @pytest.fixture(params=MODULES)
@@ -43,31 +29,10 @@ def shipped(request) -> tuple[Workload, int]:
     return find_workload(name, input_shape, 10), expected
 
 
-def to_framework(array: np.ndarray, framework: str):
-    if framework == "torch":
-        import torch
-
-        return torch.from_numpy(array)
-    import tensorflow as tf
-
-    return tf.constant(array)
-
-
-def to_numpy(tensor) -> np.ndarray:
-    return tensor.detach().numpy() if hasattr(tensor, "detach") else np.asarray(tensor)
-
-
 def samples(workload: Workload, num_samples: int = 8) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(5)
     inputs = rng.integers(0, 256, (num_samples, *workload.input_shape), dtype=np.uint8)
     return inputs, rng.integers(0, workload.num_classes, num_samples)
-
-
-def logits(framework: str, model, inputs: np.ndarray) -> np.ndarray:
-    prepared = backend(framework).prepare_inputs(to_framework(inputs, framework))
-    if framework == "torch":
-        return to_numpy(model.eval()(prepared))
-    return to_numpy(model(prepared, training=False))
 
 
 def test_num_parameters_of_the_built_model(framework, shipped):
@@ -233,82 +198,3 @@ def test_logits_are_float32_in_bf16_keras():
         assert model.trainable_variables[0].dtype == "float32"
     finally:
         keras.mixed_precision.set_dtype_policy("float32")
-
-
-class Own(Workload):
-    """A user's workload with both builders and every hook."""
-
-    name = "own"
-    input_shape = (4,)
-    num_classes = 3
-
-    def build_torch(self):
-        import torch
-
-        return torch.nn.Linear(4, 3)
-
-    def build_keras(self):
-        import keras
-
-        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
-
-    def torch_loss(self, outputs, labels):
-        return outputs[:, 0] * 0 + 5
-
-    def torch_correct(self, outputs, labels):
-        return labels == 1
-
-    keras_loss = torch_loss
-    keras_correct = torch_correct
-
-
-def test_a_users_own_model_and_hooks(framework):
-    module = backend(framework)
-    first, again, other = (module.build_model(Own(), seed) for seed in (1, 1, 2))
-    assert module.num_parameters(first) == 15
-    inputs = np.ones((2, 4), np.float32)
-    assert (logits(framework, first, inputs) == logits(framework, again, inputs)).all()
-    assert (logits(framework, first, inputs) != logits(framework, other, inputs)).any()
-    outputs = to_framework(logits(framework, first, inputs), framework)
-    loss, correct = module.loss_and_correct(
-        Own(), outputs, to_framework(np.array([0, 1]), framework)
-    )
-    np.testing.assert_array_equal(to_numpy(loss), [5, 5])
-    np.testing.assert_array_equal(to_numpy(correct), np.array([0, 1], np.float32))
-
-
-class Normalised(Workload):
-    """An own model with batch normalisation: of each worker's samples, or of all workers'."""
-
-    name, input_shape, num_classes = "normalised", (4,), 3
-
-    def __init__(self, synchronized: bool) -> None:
-        self.synchronized = synchronized
-
-    def build_torch(self):
-        import torch
-
-        norm = torch.nn.SyncBatchNorm if self.synchronized else torch.nn.BatchNorm1d
-        return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Sequential(norm(3)))
-
-    def build_keras(self):
-        import keras
-
-        norm = keras.layers.BatchNormalization(synchronized=self.synchronized)
-        inside = keras.Sequential([keras.Input((3,)), norm])
-        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), inside])
-
-
-def test_statistics_of_a_workers_own_batch_are_found(framework):
-    module = backend(framework)
-    assert module.batch_statistics(module.build_model(Normalised(synchronized=False), 0))
-    assert not module.batch_statistics(module.build_model(Normalised(synchronized=True), 0))
-    assert not module.batch_statistics(module.build_model(Own(), 0))
-
-
-def test_a_workload_without_the_builder_is_refused(framework):
-    class Empty(Workload):
-        name, input_shape, num_classes = "empty", (4,), 3
-
-    with pytest.raises(UserError, match=f"empty has no build_.* with framework {framework}"):
-        backend(framework).build_model(Empty(), 0)

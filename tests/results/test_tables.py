@@ -159,6 +159,4 @@ def test_the_sentinel_tells_what_a_neighbour_costs(tmp_path, beside_s, words):
         run_line("sentinel-beside", train_s=beside_s, phase="reference"),
         run_line("sentinel-alone", train_s=2.0, phase="reference"),
     ]
-    console = Console(file=io.StringIO(), width=300)
-    show(console, results_folder(tmp_path, lines))
-    assert words in console.file.getvalue()
+    assert words in shown(results_folder(tmp_path, lines))

@@ -1,0 +1,93 @@
+"""A user's own workload in both frameworks: builders, hooks, what is found in its layers."""
+
+import numpy as np
+import pytest
+from framework_models import MODULES, backend, logits, to_framework, to_numpy
+
+from raybench.core.errors import UserError
+from raybench.workloads.base import Workload
+
+
+@pytest.fixture(params=MODULES)
+def framework(request) -> str:
+    backend(request.param)
+    return request.param
+
+
+class Own(Workload):
+    """A user's workload with both builders and every hook."""
+
+    name = "own"
+    input_shape = (4,)
+    num_classes = 3
+
+    def build_torch(self):
+        import torch
+
+        return torch.nn.Linear(4, 3)
+
+    def build_keras(self):
+        import keras
+
+        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+
+    def torch_loss(self, outputs, labels):
+        return outputs[:, 0] * 0 + 5
+
+    def torch_correct(self, outputs, labels):
+        return labels == 1
+
+    keras_loss = torch_loss
+    keras_correct = torch_correct
+
+
+def test_a_users_own_model_and_hooks(framework):
+    module = backend(framework)
+    first, again, other = (module.build_model(Own(), seed) for seed in (1, 1, 2))
+    assert module.num_parameters(first) == 15
+    inputs = np.ones((2, 4), np.float32)
+    assert (logits(framework, first, inputs) == logits(framework, again, inputs)).all()
+    assert (logits(framework, first, inputs) != logits(framework, other, inputs)).any()
+    outputs = to_framework(logits(framework, first, inputs), framework)
+    loss, correct = module.loss_and_correct(
+        Own(), outputs, to_framework(np.array([0, 1]), framework)
+    )
+    np.testing.assert_array_equal(to_numpy(loss), [5, 5])
+    np.testing.assert_array_equal(to_numpy(correct), np.array([0, 1], np.float32))
+
+
+class Normalised(Workload):
+    """An own model with batch normalisation: of each worker's samples, or of all workers'."""
+
+    name, input_shape, num_classes = "normalised", (4,), 3
+
+    def __init__(self, synchronized: bool) -> None:
+        self.synchronized = synchronized
+
+    def build_torch(self):
+        import torch
+
+        norm = torch.nn.SyncBatchNorm if self.synchronized else torch.nn.BatchNorm1d
+        return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Sequential(norm(3)))
+
+    def build_keras(self):
+        import keras
+
+        norm = keras.layers.BatchNormalization(synchronized=self.synchronized)
+        inside = keras.Sequential([keras.Input((3,)), norm])
+        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), inside])
+
+
+def test_statistics_of_a_workers_own_batch_are_found(framework):
+    module = backend(framework)
+    assert module.batch_statistics(module.build_model(Normalised(synchronized=False), 0))
+    assert not module.batch_statistics(module.build_model(Normalised(synchronized=True), 0))
+    assert not module.batch_statistics(module.build_model(Own(), 0))
+
+
+def test_a_workload_without_the_builder_is_refused(framework):
+    class Empty(Workload):
+        name, input_shape, num_classes = "empty", (4,), 3
+
+    with pytest.raises(UserError, match=f"empty has no build_.* with framework {framework}"):
+        backend(framework).build_model(Empty(), 0)
