@@ -20,6 +20,7 @@ from raybench.cluster.messages import (
     RunFailed,
 )
 
+LOST = "a worker process has died: killed, out of memory or crashed"
 START_TIMEOUT_S = 180.0
 SETTLE_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 20.0
@@ -147,7 +148,7 @@ class Group:
                 # In a collective the survivors of a lost worker raise errors of their own,
                 # and say so before Ray has noticed the loss.
                 if await asyncio.to_thread(self._has_lost_a_worker):
-                    raise RunFailed("worker_lost", "a worker process has died") from failure
+                    raise RunFailed("worker_lost", LOST) from failure
                 raise
         if done:
             raise RunFailed("worker_lost", self._end_message)
@@ -172,7 +173,10 @@ class Group:
             build_trainer(self._number, self.shape, self._options).fit()
         except Exception as error:  # noqa: BLE001 (any failure of the group ends it; reported)
             lines = [line for line in str(error).strip().splitlines() if line.strip()]
-            message = f"{type(error).__name__}: {lines[-1] if lines else ''}"
+            last = lines[-1] if lines else ""
+            # Ray's own words for a lost process are a paragraph of guesses.
+            is_lost = "worker process has died" in last
+            message = LOST if is_lost else f"{type(error).__name__}: {last}"
         self._loop.call_soon_threadsafe(self._end, message)
 
     def _end(self, message: str) -> None:
