@@ -20,6 +20,9 @@ from raybench.search.proposals import STARTUP_TRIALS, Proposals
 from raybench.search.seed_from import Told, tell_earlier
 from raybench.search.speed import Speed
 
+RECORDED = " (recorded)"
+"""Tells the totals of an earlier session's run from those of its rerun."""
+
 
 class StudySearcher(Searcher):
     """Proposes run specs to Ray Tune until the study has its number of trials.
@@ -57,7 +60,9 @@ class StudySearcher(Searcher):
             if "failure" in trial.user_attrs:
                 failures.add(trial.user_attrs["failure"], trial.user_attrs["spec"])
         for name, record in (recorded or {}).items():
-            self._observe(name, record["spec"], record["samples"], record["ledger"]["train"])
+            # Not under its own name: what was interrupted runs again from the start, under it.
+            seconds = record["ledger"]["train"]
+            self._observe(f"{name}{RECORDED}", record["spec"], record["samples"], seconds)
         self._close_open(recorded or {})
 
     @property

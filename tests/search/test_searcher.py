@@ -128,14 +128,65 @@ def test_regions_that_fail_are_left(tmp_path: Path) -> None:
     assert len(late) < 0.1 * 5 * 40, late
 
 
-def test_a_small_space_repeats_itself_without_redraws(tmp_path: Path) -> None:
+def test_an_exhausted_space_ends_the_search(tmp_path: Path) -> None:
     space = {"num_workers": [1, 2], "optimizer": ["adam", "lars"]}
     one = searcher(tmp_path, space=space, search={"trials": 8})
     specs = search(one, lambda _: result())
-    assert len(specs) == 8
-    assert len({(s["num_workers"], s["optimizer"]) for s in specs[:4]}) == 4
+    assert len({(s["num_workers"], s["optimizer"]) for s in specs}) == len(specs) == 4
+    assert searcher(tmp_path, space=space, search={"trials": 9}).suggest("again") == "FINISHED"
+
+
+def test_the_last_of_a_large_list_is_found_without_hundreds_of_draws(tmp_path: Path) -> None:
+    rates = [1e-4 * 1.1**number for number in range(60)]
+    space = {"learning_rate": rates}
+    one = searcher(tmp_path, space=space, search={"trials": 100, "sampler": "random"})
+    specs = search(one, lambda _: result())
+    assert sorted(spec["learning_rate"] for spec in specs) == pytest.approx(rates)
     redrawn = [t for t in one.optuna_study.get_trials() if t.user_attrs.get(NOT_RUN)]
-    assert len(redrawn) <= 40
+    assert len(redrawn) <= 24 * 60
+
+
+def test_a_configuration_known_to_fail_is_never_drawn(tmp_path: Path) -> None:
+    """Where nothing else is left, the search ends."""
+    space = {"batch_size_per_worker": [16, 32, 64, 128], "optimizer": ["adam", "lars"]}
+    one = searcher(tmp_path, space=space, search={"trials": 50})
+
+    def judge(spec: dict[str, Any]) -> dict[str, Any]:
+        if spec["batch_size_per_worker"] >= 32:
+            return result(failure="oom", stop=None)
+        return result()
+
+    specs = search(one, judge)
+    for optimizer in ("adam", "lars"):
+        failed = [
+            spec["batch_size_per_worker"]
+            for spec in specs
+            if spec["optimizer"] == optimizer and spec["batch_size_per_worker"] >= 32
+        ]
+        assert failed == sorted(set(failed), reverse=True), "never as large as one that failed"
+    assert [s["batch_size_per_worker"] for s in specs].count(16) == 2
+
+
+def test_a_space_of_rates_that_all_diverge_ends_the_search(tmp_path: Path) -> None:
+    space = {"learning_rate": {"low": 0.1, "high": 1.0, "log": True}}
+    one = searcher(tmp_path, space=space, search={"trials": 50, "priors": False})
+    first = one.suggest("a")
+    assert isinstance(first, dict)
+    first["spec"]["learning_rate"] = 0.1  # as if the lowest had been drawn
+    one._open["a"].set_user_attr("spec", first["spec"])
+    end(one, "a", result(failure="nan", stop=None))
+    assert one.suggest("b") == "FINISHED"
+
+
+@pytest.mark.parametrize("failure", ["timeout", "worker_lost"])
+def test_the_machine_s_fault_is_not_told_as_a_bad_configuration(
+    failure: str, tmp_path: Path
+) -> None:
+    one = searcher(tmp_path)
+    one.suggest("a")
+    end(one, "a", result(failure=failure, stop=None))
+    (trial,) = one.optuna_study.get_trials()
+    assert (trial.state.name, trial.values) == ("FAIL", None)
 
 
 def test_a_new_session_knows_the_failures_of_the_one_before(tmp_path: Path) -> None:
@@ -289,3 +340,23 @@ def test_nsga2_is_told_seconds_and_worker_seconds(tmp_path: Path) -> None:
         wanted = [math.log(min(times)), math.log(min(costs))]
         assert trial.values == pytest.approx(wanted, abs=0.15), (trial.number, spec)
     assert one.optuna_study.best_trials
+
+
+def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path: Path) -> None:
+    """Else 200 steps in 12 s were learnt as 99 in 1.9 s, where the rerun had another split."""
+    factored(tmp_path, search={"trials": 3}).suggest("a")
+    spec = {"framework": "torch", "num_workers": 1, "batch_size_per_worker": 64}
+    spec |= {"optimizer": "adam", "accumulate": 1}
+    ended = record("0000", stop="interrupted", state="stopped", spec=spec, samples=6_464)
+    ended["0000"]["ledger"]["train"] = 10.1
+    again = factored(tmp_path, ended, search={"trials": 3})
+    speed = again._speed
+    assert speed is not None
+    wide = spec | {"num_workers": 2, "batch_size_per_worker": 32}
+    speed.observe("0000", wide, samples=12_800, train_s=12.0)
+    (seconds,) = [
+        seconds / steps
+        for setup, (steps, seconds) in speed._model._totals.items()
+        if setup.num_workers == 2
+    ]
+    assert seconds == pytest.approx(12.0 / 200)
