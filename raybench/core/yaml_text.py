@@ -35,7 +35,7 @@ _RESOLVERS: tuple[tuple[str, str, str], ...] = (  # tag, pattern, possible first
 class _Loader(yaml.SafeLoader):
     """SafeLoader that takes plain words for what YAML 1.2 takes them, and for nothing else."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+    yaml_implicit_resolvers: dict[str, Any] = {}
     # Without dates, bytes and sets: nothing here takes them, and PyYAML's own fall over bad ones.
     yaml_constructors: ClassVar[dict[str | None, Any]] = {
         tag: construct
@@ -56,7 +56,9 @@ for _tag, _pattern, _first in _RESOLVERS:
 
 def _construct_mapping(loader: _Loader, node: yaml.Node) -> dict[Any, Any]:
     keys = set()
-    for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+    if not isinstance(node, yaml.MappingNode):
+        raise yaml.MarkedYAMLError(problem="!!map is not one", problem_mark=node.start_mark)
+    for key, _ in node.value:
         if isinstance(key, yaml.ScalarNode) and key.value in keys:
             raise yaml.MarkedYAMLError(
                 problem=f"the key '{key.value}' stands there twice", problem_mark=key.start_mark
