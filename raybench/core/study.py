@@ -7,7 +7,8 @@ from pydantic import Field
 
 from raybench.core.documents import Document, apply_settings, read_mapping, validate
 from raybench.core.errors import UserError
-from raybench.core.space import Space, parse_space
+from raybench.core.parse_space import parse_space
+from raybench.core.space import Space
 from raybench.core.spec import DatasetSpec, Objective, PositiveFloat, PositiveInt, RunSpec, Seed
 
 TIME = "time_to_accuracy"
