@@ -6,3 +6,10 @@ class UserError(ValueError):
 
     Commands print it without a traceback and exit with code 2.
     """
+
+
+class StudyError(Exception):
+    """The study cannot go on, and the user's input is not the reason; one sentence.
+
+    Commands print it without a traceback and exit with code 1.
+    """
