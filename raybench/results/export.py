@@ -1,20 +1,75 @@
-"""Derived files of a results folder: tables for spreadsheets, winners as run specs."""
+"""Derived files of a results folder: tables for spreadsheets, winners as run specs.
 
+Read a table back with `read_csv`. In pandas alone: `pd.read_csv(file, dtype={"trial": str})`;
+there a text cell that would be a formula to a spreadsheet (its first character is = + - or @)
+has a ' before it, which `read_csv` takes away.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults
-from raybench.results.store import Store
-from raybench.results.verdict import judge, spec_comment
+from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TEXT, TIME, TRIAL_TYPES
+from raybench.results.verdict import is_timed, judge, spec_comment
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""First characters of a cell that spreadsheets run; the last four are the wide ones."""
 
 
-def export(results: StudyResults, store: Store) -> None:
+def export(results: StudyResults, store: StudyFiles) -> None:
     """Write trials.csv, curves.csv, and best.yaml and cheapest.yaml if a run won."""
-    store.write_text("trials.csv", results.trials.to_csv(index=False))
-    store.write_text("curves.csv", results.curves.to_csv(index=False))
+    store.write_text("trials.csv", to_csv(results.trials))
+    store.write_text("curves.csv", to_csv(results.curves))
     verdict = judge(results)
     if verdict is None:
         return
+    names = ("fastest", "cheapest") if is_timed(results) else ("most accurate", "most accurate")
     for name, trial, what in (
-        ("best.yaml", verdict.fastest, "fastest"),
-        ("cheapest.yaml", verdict.cheapest, "cheapest"),
+        ("best.yaml", verdict.fastest, names[0]),
+        ("cheapest.yaml", verdict.cheapest, names[1]),
     ):
         comment = spec_comment(results, trial, verdict, what)
         store.write_yaml(name, results.specs[trial], comment=comment)
+
+
+def to_csv(table: pd.DataFrame) -> str:
+    """Return a table as CSV in which no text is a formula to a spreadsheet."""
+    safe = table.copy()
+    for name in table.columns:
+        if not pd.api.types.is_numeric_dtype(table[name]):
+            safe[name] = [_quoted(value) for value in table[name]]
+    return str(safe.to_csv(index=False))
+
+
+def read_csv(path: Path) -> pd.DataFrame:
+    """Read trials.csv or curves.csv back: the columns, types and values of `raybench.load`."""
+    types = TRIAL_TYPES | EXTRA_TYPES | CURVE_TYPES
+    head = pd.read_csv(path, nrows=0).columns
+    known = {name: types[name] for name in head if name in types and types[name] != TIME}
+    times = [name for name in head if types.get(name) == TIME]
+    table = pd.read_csv(path, dtype=known, keep_default_na=False, na_values=[""])
+    for name in times:
+        table[name] = pd.to_datetime(table[name], utc=True, format="ISO8601")
+    table = table.astype(dict.fromkeys(times, TIME))
+    for name in head:
+        if types.get(name, TEXT) == TEXT and not pd.api.types.is_numeric_dtype(table[name]):
+            column = [_unquoted(value) for value in table[name]]
+            table[name] = pd.Series(column, dtype=object)
+    return table
+
+
+def _quoted(value: Any) -> Any:
+    if isinstance(value, str) and value.lstrip(" '").startswith(FORMULA):
+        return f"'{value}"
+    return value
+
+
+def _unquoted(value: Any) -> Any:
+    if not isinstance(value, str):
+        return None  # missing
+    if value.startswith("'") and value.lstrip(" '").startswith(FORMULA):
+        return value[1:]
+    return value

@@ -1,69 +1,20 @@
 """A results folder as DataFrames: the entry of notebooks and reports."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from raybench.core.clock import PHASES
-from raybench.core.documents import read_mapping
-from raybench.core.record import CURVE_KEYS
+from raybench.results.label import describe as describe
+from raybench.results.label import label_keys
+from raybench.results.shape import read_study
 from raybench.results.store import STUDY_FILE, read_records
-
-SPEC_COLUMNS = (
-    "framework",
-    "workload",
-    "num_workers",
-    "batch_size_per_worker",
-    "optimizer",
-    "learning_rate",
-    "seed",
-)
-TRIAL_COLUMNS = (
-    "trial",
-    "phase",
-    "state",
-    "failure",
-    "framework",
-    "workload",
-    "num_parameters",
-    "num_workers",
-    "batch_size_per_worker",
-    "global_batch_size",
-    "optimizer",
-    "learning_rate",
-    "seed",
-    "time_to_target_s",
-    "best_accuracy",
-    *(f"{name}_s" for name in ("queue", "start", "setup", "compile", "train", "input")),
-    *(f"{name}_s" for name in ("eval", "checkpoint", "report", "wall")),
-    "samples_per_s",
-    "worker_seconds",
-)
-"""Columns of `trials` that scripts may rely on; more may follow behind them."""
-EXTRA_COLUMNS = (
-    "score",
-    "samples",
-    "stop",
-    "message",
-    "test_accuracy",
-    "concurrent",
-    "config",
-    "batch_statistics",
-)
-FLOAT_COLUMNS = ("time_to_target_s", "best_accuracy", "test_accuracy", "samples_per_s", "score")
-CURVE_COLUMNS = ("trial", *(key for key in CURVE_KEYS if key != "index"))
-"""Columns of `curves` that scripts may rely on."""
-
-
-PREDICTION_COLUMNS = (
-    "trial",
-    "framework",
-    "num_workers",
-    "batch_size_per_worker",
-    "time_to_target_s",
-)
+from raybench.results.trials import CURVE_COLUMNS as CURVE_COLUMNS
+from raybench.results.trials import PREDICTION_COLUMNS as PREDICTION_COLUMNS
+from raybench.results.trials import TRIAL_COLUMNS as TRIAL_COLUMNS
+from raybench.results.trials import curve_table, prediction_table, trial_table
 
 
 @dataclass(frozen=True)
@@ -74,7 +25,8 @@ class StudyResults:
     study: dict[str, Any]
     """Content of `study.yaml`."""
     trials: pd.DataFrame
-    """One row per finished run, in the order they finished; columns TRIAL_COLUMNS first."""
+    """One row per finished run, in the order they finished; columns TRIAL_COLUMNS first, the
+    searched keys that are none of them last. Types: `raybench.results.trials`."""
     curves: pd.DataFrame
     """One row per evaluation of these runs; columns CURVE_COLUMNS."""
     specs: dict[str, dict[str, Any]]
@@ -89,12 +41,32 @@ class StudyResults:
         value = self.study["study"]["objective"]["target"]
         return None if value is None else float(value)
 
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """The keys of the run spec that the study searched, in the order of its space."""
+        return tuple(self.study["study"].get("space", {}))
+
+    @cached_property
+    def configurations(self) -> pd.DataFrame:
+        """One row per configuration, confirmed ones first: what to sort and compare.
+
+        See `raybench.results.ranking.ranking` for the columns.
+        """
+        # Late: it judges what this module reads.
+        from raybench.results.ranking import ranking
+
+        return ranking(self)
+
+    def label(self, spec: dict[str, Any]) -> str:
+        """Return a configuration of this study in one line, every searched key in it."""
+        return describe(spec, label_keys(self.study["study"].get("space", {})))
+
 
 def load(folder: str | Path) -> StudyResults:
     """Read a results folder; needs neither Ray nor a framework.
 
     A run that was interrupted and run again counts once, with its last record. Raises
-    UserError where the folder is not a results folder.
+    UserError where the folder is not a results folder, or its files are of another shape.
     """
     folder = Path(folder)
     runs: dict[str, dict[str, Any]] = {}
@@ -114,41 +86,13 @@ def load(folder: str | Path) -> StudyResults:
             pending[name] = [record]
         else:
             pending.setdefault(name, []).append(record)
-    points = [point for name in runs for point in curves[name]]
+    study = read_study(folder / STUDY_FILE)
+    space = study["study"].get("space", {})
     return StudyResults(
         folder=folder,
-        study=read_mapping(folder / STUDY_FILE),
-        trials=_trial_table([_trial_row(run) for run in runs.values()]),
-        curves=pd.DataFrame(points, columns=list(CURVE_COLUMNS)),
+        study=study,
+        trials=trial_table(list(runs.values()), space),
+        curves=curve_table([point for name in runs for point in curves[name]]),
         specs={name: run["spec"] for name, run in runs.items()},
-        predictions=pd.DataFrame(predictions.values(), columns=list(PREDICTION_COLUMNS)),
-    )
-
-
-def _trial_table(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    table = pd.DataFrame(rows, columns=[*TRIAL_COLUMNS, *EXTRA_COLUMNS])
-    # A column whose values are all missing has no type of its own.
-    return table.astype(dict.fromkeys(FLOAT_COLUMNS, float))
-
-
-def _trial_row(run: dict[str, Any]) -> dict[str, Any]:
-    spec, ledger = run["spec"], run["ledger"]
-    train = ledger["train"]
-    row = {key: run[key] for key in (*TRIAL_COLUMNS, *EXTRA_COLUMNS) if key in run}
-    row |= {key: spec[key] for key in SPEC_COLUMNS}
-    row |= {f"{name}_s": ledger[name] for name in (*PHASES, "input")}
-    row["global_batch_size"] = (
-        spec["batch_size_per_worker"] * spec["num_workers"] * spec["accumulate"]
-    )
-    row["samples_per_s"] = run["samples"] / train if train > 0 else None
-    row["worker_seconds"] = spec["num_workers"] * train
-    row["config"] = describe(spec)
-    return row
-
-
-def describe(spec: dict[str, Any]) -> str:
-    """Return a configuration in one line: framework, workers x batch, optimizer, rate."""
-    return (
-        f"{spec['framework']} {spec['num_workers']}x{spec['batch_size_per_worker']} "
-        f"{spec['optimizer']} {spec['learning_rate']:.3g}"
+        predictions=prediction_table(list(predictions.values())),
     )

@@ -4,33 +4,16 @@ import numpy as np
 import pandas as pd
 
 from raybench.results.load import StudyResults
-from raybench.results.tables import ranked
-from raybench.results.verdict import confirmed
 
 
 def configurations(results: StudyResults) -> pd.DataFrame:
-    """Return one row per configuration of the search that reached the target, fastest first.
+    """Return the rows of `results.configurations` that reached the target, fastest first.
 
-    Columns: trial, config, framework, num_workers, time_to_target_s, low_s, high_s,
-    worker_seconds_to_target, runs, is_confirmed. A confirmed configuration stands with the
-    median of its confirm runs, never with the lucky run that the search picked it for; it is
-    left out if that median is a miss. Any other stands with its one search run.
+    A confirmed configuration is left out if its median is a miss.
     """
-    search = ranked(results.trials)[
-        ["trial", "config", "framework", "num_workers", "time_to_target_s"]
-    ]
-    proof = confirmed(results).set_index("trial")[["runs", "median_s", "low_s", "high_s"]]
-    table = search.join(proof, on="trial")
-    single = table["time_to_target_s"].astype(float)
-    is_confirmed = table["runs"].notna()
-    table["time_to_target_s"] = table["median_s"].astype(float).where(is_confirmed, single)
-    table["low_s"] = table["low_s"].astype(float).where(is_confirmed, single)
-    table["high_s"] = table["high_s"].astype(float).where(is_confirmed, single)
-    table["worker_seconds_to_target"] = table["num_workers"] * table["time_to_target_s"]
-    table["runs"] = table["runs"].fillna(1).astype(int)
-    table["is_confirmed"] = is_confirmed
-    reached: pd.DataFrame = table[np.isfinite(table["time_to_target_s"])]
-    return reached.drop(columns="median_s").sort_values("time_to_target_s", ignore_index=True)
+    table = results.configurations
+    reached = table[table["time_to_target_s"].notna()]
+    return reached.sort_values("time_to_target_s", kind="stable", ignore_index=True)
 
 
 def pareto_front(trials: pd.DataFrame) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from raybench.core.score import time_to_target
 from raybench.results.load import StudyResults
 from raybench.results.tables import ranked
+from raybench.results.verdict import is_timed
 
 FEW, MANY = 0.05, 0.9
 """Shares of trials that reach the target, outside of which it hardly tells them apart."""
@@ -15,7 +16,7 @@ def target_warning(results: StudyResults) -> str | None:
     """Return a sentence where nearly all or nearly no search trials reach the target."""
     trials = ranked(results.trials)
     trials = trials[trials["stop"] != "cap"]  # too slow to win, not unable to get there
-    if results.target is None or len(trials) < ENOUGH_TRIALS:
+    if results.target is None or not is_timed(results) or len(trials) < ENOUGH_TRIALS:
         return None
     reached = int(trials["time_to_target_s"].notna().sum())
     count = f"{reached} of {len(trials)} trials reach {results.target:.1%}"
@@ -50,7 +51,9 @@ def fastest_at(results: StudyResults, target: float) -> tuple[str, float, int] |
 
 def sensitivity_lines(results: StudyResults) -> list[str]:
     """Return a sentence for one point below the target and one above, where curves tell."""
-    if results.target is None or len(ranked(results.trials)) < ENOUGH_TRIALS:
+    if results.target is None or not is_timed(results):
+        return []
+    if len(ranked(results.trials)) < ENOUGH_TRIALS:
         return []
     lines = []
     configs = results.trials.set_index("trial")["config"]

@@ -1,4 +1,4 @@
-"""A study's folder: `study.yaml` and the records, appended and flushed as they happen."""
+"""The records of a study, appended and flushed as they happen."""
 
 import json
 import math
@@ -7,52 +7,51 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from raybench.core.documents import to_yaml
 from raybench.core.errors import UserError
+from raybench.core.text import clean
+from raybench.results.files import StudyFiles
+from raybench.results.shape import problem
 
 STUDY_FILE = "study.yaml"
 RECORDS_FILE = "records.jsonl"
 
 
-class Store:
+class Store(StudyFiles):
     """Writes one study's records; one process writes, any number may read."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _mend_last_line(folder / RECORDS_FILE)
-            self._records: TextIO = (folder / RECORDS_FILE).open("a")
+            mend_last_line(folder / RECORDS_FILE)
+            self._records: TextIO = (folder / RECORDS_FILE).open("a", encoding="utf-8")
         except OSError as error:
             raise UserError(
                 f"--out {folder}: cannot be written ({error.strerror}); name another folder."
             ) from None
 
     def append(self, line: dict[str, Any]) -> None:
-        """Write one record; it is on its way to the disk when this returns."""
+        """Write one record; it is on its way to the disk when this returns.
+
+        Its strings are cleaned (`core.text.clean`). Raises StudyError where the file was deleted
+        or replaced, so that nothing is written to nowhere.
+        """
+        self.check()
         self._records.write(json.dumps(_plain(line)) + "\n")
         self._records.flush()
+
+    def check(self) -> None:
+        """Raise StudyError if the folder or its records were deleted, moved or replaced."""
+        try:
+            there = (self.folder / RECORDS_FILE).stat()
+        except OSError:
+            raise self.gone() from None
+        if not os.path.samestat(there, os.fstat(self._records.fileno())):
+            raise self.gone()
 
     def clear(self) -> None:
         """Forget all records, to write the folder anew."""
         self._records.truncate(0)
-
-    def write_yaml(self, name: str, content: dict[str, Any], *, comment: str = "") -> None:
-        """Write a YAML file, whole or not at all; `comment` lines stand above it."""
-        head = "".join(f"# {line}\n" for line in comment.splitlines())
-        self.write_text(name, head + to_yaml(content))
-
-    def write_text(self, name: str, text: str) -> None:
-        """Write a text file, whole or not at all."""
-        partial = self.folder / f".{name}.partial"
-        partial.write_text(text)
-        partial.replace(self.folder / name)
-
-    def write_bytes(self, name: str, content: bytes) -> None:
-        """Write a binary file, whole or not at all."""
-        partial = self.folder / f".{name}.partial"
-        partial.write_bytes(content)
-        partial.replace(self.folder / name)
 
     def close(self) -> None:
         """Flush to the disk and close."""
@@ -75,49 +74,74 @@ class Store:
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """Return all whole records of a folder, in order; a torn last line is left out.
+    """Return all whole records of a folder, in order, their strings cleaned.
 
-    A line that is broken elsewhere raises UserError: somebody edited the file.
+    A torn last line is left out. A line that is broken elsewhere, or no record, raises
+    UserError: somebody edited the file.
     """
     path = folder / RECORDS_FILE
-    if not path.is_file():
-        raise UserError(f"{folder}: holds no {RECORDS_FILE}, so it is not a results folder.")
-    lines = path.read_text(errors="replace").split("\n")
     records = []
+    for number, record in read_lines(path):
+        wrong = problem(record)
+        if wrong is not None:
+            raise UserError(f"{path}, line {number}: is no record ({wrong}); restore the file.")
+        records.append(_plain(record))
+    return records
+
+
+def read_lines(path: Path) -> list[tuple[int, Any]]:
+    """Return the numbers and contents of a file's JSON lines; a torn last line is left out."""
+    if not path.is_file():
+        raise UserError(
+            f"{path.parent}: holds no {path.name}, so it is not a results folder; name one."
+        )
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+    found = []
     for number, line in enumerate(lines, start=1):
         if not line:
             continue
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
+            found.append((number, json.loads(line)))
+        except (ValueError, RecursionError):
             if number == len(lines):  # no newline behind it: the writer was interrupted
                 continue
             raise UserError(f"{path}, line {number}: is not JSON; restore the file.") from None
-    return records
+    return found
 
 
-def _mend_last_line(path: Path) -> None:
-    """Let the next record start on a line of its own: end a whole last line, cut a torn one."""
+def mend_last_line(path: Path) -> bool:
+    """Let the next JSON line start on a line of its own; return whether the file was changed.
+
+    A whole last line without its line end gets it; a torn one (its writer was killed, or the
+    disk was full) is cut off. For `records.jsonl` and Optuna's journal; nothing else may be
+    writing.
+    """
     if not path.is_file():
-        return
+        return False
     content = path.read_bytes()
     if not content or content.endswith(b"\n"):
-        return
+        return False
     start = content.rfind(b"\n") + 1
     with path.open("r+b") as file:
         try:
             json.loads(content[start:])
-        except ValueError:  # torn, in the middle of a character perhaps
+        except (ValueError, RecursionError):  # torn, in the middle of a character perhaps
             file.truncate(start)
         else:
             file.seek(0, os.SEEK_END)
             file.write(b"\n")
+    return True
 
 
 def _plain(value: Any) -> Any:
-    """Replace what JSON does not know: NaN and infinity become null."""
+    """Clean strings, and replace what JSON does not know: NaN and infinity become null."""
+    if isinstance(value, str):
+        return clean(value)
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {_plain(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):

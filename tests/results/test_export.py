@@ -2,10 +2,11 @@ import pandas as pd
 import pytest
 from test_load import CURVE_COLUMNS, TRIAL_COLUMNS, curve, results_folder, run_line
 
-from raybench.core.documents import read_mapping, validate
+from raybench.core.documents import read_mapping, to_yaml, validate
 from raybench.core.spec import RunSpec
-from raybench.results.export import export
-from raybench.results.store import Store
+from raybench.results.export import export, read_csv
+from raybench.results.load import load
+from raybench.results.store import STUDY_FILE, Store
 
 WIDE = {"num_workers": 4, "optimizer": "lamb", "learning_rate": 1e-4, "framework": "tensorflow"}
 NARROW = {"num_workers": 1, "optimizer": "lars", "learning_rate": 2.5}
@@ -85,3 +86,42 @@ def test_exporting_twice_changes_nothing(exported):
     export(exported, store)
     store.close()
     assert {path.name: path.read_bytes() for path in exported.folder.iterdir()} == before
+
+
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "'=1", "''@x", " =1", "\t=1", "\r=1", "\uff1d1"]
+
+
+@pytest.mark.parametrize("text", [*FORMULAS, "'", "plain", "1e5", "nan", "NA", 'a,"b"'])
+def test_no_cell_is_a_formula_and_all_is_read_back(tmp_path, text):
+    lines = [
+        run_line("0000", failure="error", workload=text) | {"message": text},
+        run_line("0001", 2.0, weight_decay=0.1),
+        *curve("=1", [0.5]),
+        run_line("=1", 2.0),
+    ]
+    results_folder(tmp_path, lines)
+    content = read_mapping(tmp_path / STUDY_FILE)
+    content["study"]["space"] = {"weight_decay": {}, "schedule": ["constant", "cosine"]}
+    (tmp_path / STUDY_FILE).write_text(to_yaml(content))
+    results = load(tmp_path)
+    with Store(tmp_path) as store:
+        export(results, store)
+    plain = pd.read_csv(tmp_path / "trials.csv", dtype=str, keep_default_na=False)
+    for name in plain.columns:
+        if pd.api.types.is_numeric_dtype(results.trials[name]):
+            continue
+        for cell in plain[name]:
+            assert not cell.lstrip().startswith(("=", "+", "-", "@", "\uff1d")), (name, cell)
+    pd.testing.assert_frame_equal(read_csv(tmp_path / "trials.csv"), results.trials)
+    pd.testing.assert_frame_equal(read_csv(tmp_path / "curves.csv"), results.curves)
+
+
+def test_negative_numbers_stay_numbers(tmp_path):
+    write(tmp_path, [run_line("0000", 0.5)])
+    row = pd.read_csv(tmp_path / "trials.csv").iloc[0]
+    assert row["score"] < 0
+
+
+def test_a_study_without_runs_is_read_back(tmp_path):
+    results = write(tmp_path, [])
+    pd.testing.assert_frame_equal(read_csv(tmp_path / "trials.csv"), results.trials)

@@ -3,9 +3,11 @@
 import math
 import re
 
+import pandas as pd
 import pytest
 
 import raybench
+from raybench.core.documents import read_mapping, to_yaml
 from raybench.core.errors import UserError
 from raybench.core.outcome import run_record
 from raybench.core.record import Evaluation
@@ -13,6 +15,7 @@ from raybench.core.score import search_score
 from raybench.core.spec import Objective, RunSpec
 from raybench.results.load import describe, load
 from raybench.results.store import STUDY_FILE, Store
+from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES
 
 OBJECTIVE = Objective(target=0.9, max_train_seconds=60.0)
 PHASE_SECONDS = {"queue": 1.0, "start": 8.0, "setup": 2.0, "compile": 3.0, "eval": 0.5}
@@ -229,3 +232,95 @@ def test_another_folder_is_refused(tmp_path, missing):
 def test_describe_is_one_line():
     spec = RunSpec(num_workers=4, learning_rate=0.012345).document()
     assert describe(spec) == "torch 4x64 adam 0.0123"
+
+
+def with_space(folder, lines, space):
+    results_folder(folder, lines)
+    content = read_mapping(folder / STUDY_FILE)
+    content["study"]["space"] = space
+    (folder / STUDY_FILE).write_text(to_yaml(content))
+    return load(folder)
+
+
+def test_every_searched_key_is_a_column_and_in_the_label_where_it_differs(tmp_path):
+    space = {
+        "optimizer": ["adam"],
+        "weight_decay": {"low": 0.0, "high": 0.1},
+        "schedule": ["constant", "cosine"],
+        "precision": ["fp32"],
+    }
+    lines = [
+        run_line("0000", 2.0, weight_decay=0.0, schedule="constant"),
+        run_line("0001", 2.0, weight_decay=0.012345, schedule="cosine"),
+    ]
+    results = with_space(tmp_path, lines, space)
+    assert results.searched == tuple(space)
+    assert list(results.trials.columns)[-3:] == ["weight_decay", "schedule", "precision"]
+    assert list(results.trials["weight_decay"]) == [0.0, 0.012345]
+    assert list(results.trials["schedule"]) == ["constant", "cosine"]
+    assert list(results.trials["precision"]) == ["fp32", "fp32"]
+    assert list(results.trials["config"]) == [
+        "torch 1x64 adam 0.001 weight_decay 0 schedule constant",
+        "torch 1x64 adam 0.001 weight_decay 0.0123 schedule cosine",
+    ]
+    assert results.label(results.specs["0001"]) == results.trials["config"][1]
+
+
+def test_a_key_that_may_be_none_is_a_column_too(tmp_path):
+    lines = [run_line("0000", 2.0), run_line("0001", 2.0, epsilon=1e-8)]
+    results = with_space(tmp_path, lines, {"epsilon": [None, 1e-8]})
+    assert results.trials["epsilon"].isna().tolist() == [True, False]
+    assert results.trials["config"][0].endswith("epsilon None")
+
+
+@pytest.mark.parametrize("lines", [[], [run_line("0000", failure="oom")], [run_line("0000", 2.0)]])
+def test_types_are_those_that_are_documented_whatever_is_missing(tmp_path, lines):
+    lines = [line | {"num_parameters": None, "concurrent": 0} for line in lines]
+    lines += [run_line("0009", 1.0)] if len(lines) else []
+    results = results_folder(tmp_path, lines)
+    found = {key: str(kind) for key, kind in results.trials.dtypes.items()}
+    assert found == TRIAL_TYPES | EXTRA_TYPES
+    curves = {key: str(kind) for key, kind in results.curves.dtypes.items()}
+    assert curves == CURVE_TYPES
+    if lines:
+        assert results.trials["num_parameters"].tolist() == [pd.NA, 402_442]
+        assert results.trials.to_csv(index=False).count(",402442,") == 1, "an integer stays one"
+
+
+def test_times_of_day_and_worker_seconds(tmp_path):
+    line = run_line("0000", 2.0, num_workers=4, train_s=5.0)
+    line["finished"] = "2026-11-22T10:46:01+00:00"
+    missed = run_line("0001", num_workers=4)
+    results = results_folder(tmp_path, [line, missed])
+    row = results.trials.iloc[0]
+    assert row["finished_at"] == pd.Timestamp("2026-11-22 10:46:01", tz="UTC")
+    assert (row["worker_seconds"], row["worker_seconds_to_target"]) == (20.0, 8.0)
+    assert math.isnan(results.trials["worker_seconds_to_target"][1])
+
+
+def test_a_time_of_day_that_is_none_is_missing(tmp_path):
+    results = results_folder(tmp_path, [run_line("0000", 2.0) | {"finished": "yesterday"}])
+    assert results.trials["finished_at"].isna().all()
+
+
+def test_configurations_rank_the_confirmed_apart_from_single_runs(tmp_path):
+    lines = [
+        run_line("0000", 5.0),
+        run_line("0001", 4.0),
+        run_line("0002", 1.0, num_workers=2),  # the luckiest single run
+        run_line("0003"),
+        run_line("0004", failure="oom"),
+    ]
+    for trial, times in (("0000", [6.0, 7.0, 8.0]), ("0001", [3.0, 3.5, None])):
+        for n, time in enumerate(times):
+            stop = None if time else "max_train_seconds"
+            lines.append(run_line(f"{trial}-confirm{n}", time, phase="confirm", stop=stop))
+    table = results_folder(tmp_path, lines).configurations
+    assert list(table["trial"]) == ["0000", "0001", "0002", "0003"]
+    assert list(table["is_confirmed"]) == [True, True, False, False]
+    assert list(table["hits"]) == [3, 2, 1, 0]
+    assert list(table["runs"]) == [3, 3, 1, 1]
+    assert list(table["time_to_target_s"])[:3] == [7.0, 3.5, 1.0]
+    assert list(table["worker_seconds_to_target"])[:3] == [7.0, 3.5, 2.0]
+    assert math.isnan(table["time_to_target_s"][3])
+    assert {"config", "framework", "num_workers", "learning_rate"} <= set(table.columns)

@@ -1,11 +1,21 @@
 import json
 import math
+import shutil
 
 import pytest
+from test_load import curve, results_folder, run_line
 
 from raybench.core.documents import parse_yaml
-from raybench.core.errors import UserError
-from raybench.results.store import RECORDS_FILE, Store, read_records
+from raybench.core.errors import StudyError, UserError
+from raybench.results.load import load
+from raybench.results.store import (
+    RECORDS_FILE,
+    STUDY_FILE,
+    Store,
+    mend_last_line,
+    read_lines,
+    read_records,
+)
 
 LINES = [{"kind": "eval", "trial": "0000", "index": n} for n in range(3)]
 
@@ -18,23 +28,28 @@ def written(folder, lines=LINES):
     return folder / RECORDS_FILE
 
 
+def read(folder):
+    """What the file's lines hold, whatever it is."""
+    return [content for _, content in read_lines(folder / RECORDS_FILE)]
+
+
 def test_what_is_appended_is_read_in_order(tmp_path):
     written(tmp_path / "a" / "b")
-    assert read_records(tmp_path / "a" / "b") == LINES
+    assert read(tmp_path / "a" / "b") == LINES
 
 
 def test_a_record_is_in_the_file_when_append_returns(tmp_path):
     store = Store(tmp_path)
     for number, line in enumerate(LINES, start=1):
         store.append(line)
-        assert read_records(tmp_path) == LINES[:number]
+        assert read(tmp_path) == LINES[:number]
     store.close()
 
 
 def test_a_reopened_folder_goes_on(tmp_path):
     written(tmp_path, LINES[:1])
     written(tmp_path, LINES[1:])
-    assert read_records(tmp_path) == LINES
+    assert read(tmp_path) == LINES
 
 
 @pytest.mark.parametrize("torn", ['{"kind": "ev', "{", '{"a": "ü', '{"a": 1,\x00\x00'])
@@ -42,24 +57,24 @@ def test_a_torn_last_line_is_left_out_and_mended_on_reopening(tmp_path, torn):
     path = written(tmp_path)
     with path.open("ab") as file:
         file.write(torn.encode())
-    assert read_records(tmp_path) == LINES
+    assert read(tmp_path) == LINES
     written(tmp_path, [{"kind": "run"}])
-    assert read_records(tmp_path) == [*LINES, {"kind": "run"}]
+    assert read(tmp_path) == [*LINES, {"kind": "run"}]
     assert all(json.loads(line) for line in path.read_text().splitlines())
 
 
 def test_a_file_of_one_torn_line_is_emptied(tmp_path):
     (tmp_path / RECORDS_FILE).write_text('{"kind"')
-    assert read_records(tmp_path) == []
+    assert read(tmp_path) == []
     written(tmp_path, LINES[:1])
-    assert read_records(tmp_path) == LINES[:1]
+    assert read(tmp_path) == LINES[:1]
 
 
 def test_every_place_of_a_tear_is_survived(tmp_path):
     whole = written(tmp_path).read_bytes()
     for length in range(len(whole) + 1):
         (tmp_path / RECORDS_FILE).write_bytes(whole[:length])
-        kept = read_records(tmp_path)
+        kept = read(tmp_path)
         assert kept == LINES[: len(kept)]
         assert len(kept) >= whole[:length].count(b"\n")
 
@@ -67,16 +82,16 @@ def test_every_place_of_a_tear_is_survived(tmp_path):
 def test_reopening_loses_no_record_that_could_be_read(tmp_path):
     path = written(tmp_path)
     path.write_bytes(path.read_bytes()[:-1])  # torn between the record and its newline
-    assert read_records(tmp_path) == LINES
+    assert read(tmp_path) == LINES
     written(tmp_path, [])
-    assert read_records(tmp_path) == LINES
+    assert read(tmp_path) == LINES
 
 
 def test_bytes_that_are_no_text_are_a_torn_line_too(tmp_path):
     path = written(tmp_path)
     with path.open("ab") as file:
         file.write(b"\xff\xfe\x80")
-    assert read_records(tmp_path) == LINES
+    assert read(tmp_path) == LINES
 
 
 @pytest.mark.parametrize("broken", ["{oops}", '{"kind": "eval"', "not json"])
@@ -86,14 +101,14 @@ def test_a_broken_line_elsewhere_is_refused_with_its_number(tmp_path, broken):
     lines[1] = broken
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(UserError, match=r"records\.jsonl, line 2: is not JSON"):
-        read_records(tmp_path)
+        read(tmp_path)
 
 
 def test_no_number_is_null(tmp_path):
     line = {"a": math.nan, "b": [math.inf, 1.5], "c": {"d": -math.inf, "e": (math.nan,)}, "f": 0}
     path = written(tmp_path, [line])
     expected = {"a": None, "b": [None, 1.5], "c": {"d": None, "e": [None]}, "f": 0}
-    assert read_records(tmp_path) == [expected]
+    assert read(tmp_path) == [expected]
 
     def refuse(name):
         raise AssertionError(f"{name} is not JSON")
@@ -102,11 +117,13 @@ def test_no_number_is_null(tmp_path):
     assert math.isnan(line["a"]), "the given record was changed"
 
 
-@pytest.mark.parametrize("text", ["a\nb", "\u2028\u2029", "\x85", "ü\x1c", '"{}'])
-def test_a_message_never_breaks_a_line(tmp_path, text):
-    lines = [{"message": text}, {"message": "next"}]
-    written(tmp_path, lines)
-    assert read_records(tmp_path) == lines
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [("a\nb", "a b"), ("a\u2028\u2029b", "a b"), ("\x85", " "), ("ü\x1c", "ü "), ('"{}', '"{}')],
+)
+def test_a_message_never_breaks_a_line(tmp_path, text, kept):
+    written(tmp_path, [{"message": text}, {"message": "next"}])
+    assert read(tmp_path) == [{"message": kept}, {"message": "next"}]
 
 
 @pytest.mark.parametrize("below", ["", "sub", "sub/sub"])
@@ -126,7 +143,7 @@ def test_records_that_cannot_be_opened_are_the_users_mistake(tmp_path):
 def test_a_folder_without_records_is_no_results_folder(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(UserError, match=r"holds no records\.jsonl"):
-            read_records(folder)
+            read(folder)
 
 
 def test_files_are_written_whole_and_leave_nothing_behind(tmp_path):
@@ -148,10 +165,209 @@ def test_files_are_written_whole_and_leave_nothing_behind(tmp_path):
     }
 
 
+def test_strings_are_cleaned_on_the_way_in(tmp_path):
+    line = {"message": "caf\udce9 \x1b[31mred\x1b[0m", "hosts": ["a\nb"], "spec": {"k": "\x07"}}
+    path = written(tmp_path, [line])
+    assert read(tmp_path) == [{"message": "caf\ufffd red", "hosts": ["a b"], "spec": {"k": ""}}]
+    assert "\\ud" not in path.read_text()
+
+
+def test_strings_are_cleaned_on_the_way_out(tmp_path):
+    """A study of an earlier version, with half a surrogate pair in a message, is read."""
+    results_folder(tmp_path, [])
+    line = run_line("0000", failure="error") | {"message": "caf\udce9 \x1b]0;t\x07[/foo]"}
+    (tmp_path / RECORDS_FILE).write_text(json.dumps(line) + "\n")
+    (message,) = load(tmp_path).trials["message"]
+    assert message == "caf\ufffd [/foo]"
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("[1, 2]", "it holds no keys and values"),
+        ("3", "it holds no keys and values"),
+        ("null", "it holds no keys and values"),
+        ("{}", "its kind is none of eval, run, prediction"),
+        ('{"kind": ["run"]}', "its kind is none of"),
+        ('{"kind": "run"}', "the key 'trial' is missing"),
+        ('{"kind": "eval", "trial": 3}', "'trial' must be text"),
+        ('{"kind": "run", "trial": "0000"}', "the key 'phase' is missing"),
+        ('{"kind": "prediction", "trial": "0000"}', "the key 'framework' is missing"),
+    ],
+)
+def test_json_of_another_shape_is_refused_with_its_line(tmp_path, line, wrong):
+    results_folder(tmp_path, [run_line("0000", 1.0)])
+    with (tmp_path / RECORDS_FILE).open("a") as file:
+        file.write(line + "\n")
+    for reading in (read_records, load):
+        with pytest.raises(UserError) as refusal:
+            reading(tmp_path)
+        assert f"line 2: is no record ({wrong}" in str(refusal.value)
+        assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({"spec": 3}, "'spec' must be keys and values"),
+        ({"spec": {"framework": "torch"}}, "the key 'spec.workload' is missing"),
+        ({"ledger": {"train": "x"}}, "the key 'ledger.queue' is missing"),
+        ({"samples": None}, "'samples' must be a whole number"),
+        ({"wall_s": True}, "'wall_s' must be a number"),
+        ({"score": "low"}, "'score' must be a number or null"),
+        ({"message": 3}, "'message' must be text or null"),
+    ],
+)
+def test_a_run_of_another_shape_is_refused(tmp_path, change, wrong):
+    results_folder(tmp_path, [])
+    (tmp_path / RECORDS_FILE).write_text(json.dumps(run_line("0000", 1.0) | change) + "\n")
+    with pytest.raises(UserError, match=wrong):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wrong"),
+    [
+        ("num_workers", 0, "a whole number above 0"),
+        ("num_workers", 10**30, "a whole number above 0"),
+        ("batch_size_per_worker", 1.5, "a whole number above 0"),
+        ("learning_rate", "fast", "a number"),
+        ("optimizer", None, "text"),
+    ],
+)
+def test_a_spec_of_another_shape_is_refused(tmp_path, key, value, wrong):
+    results_folder(tmp_path, [])
+    line = run_line("0000", 1.0)
+    line["spec"][key] = value
+    (tmp_path / RECORDS_FILE).write_text(json.dumps(line) + "\n")
+    with pytest.raises(UserError, match=f"'spec.{key}' must be {wrong}"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "versions: {}",
+        "study: 3",
+        "study: {}",
+        "study: {objective: []}",
+        "study: {objective: {kind: time_to_accuracy}}",
+        "study: {objective: {kind: 3, target: 0.9}}",
+        "study: {objective: {kind: time_to_accuracy, target: high}}",
+        "study: {objective: {kind: time_to_accuracy, target: 0.9}, space: [1]}",
+        "study: {objective: {kind: time_to_accuracy, target: 0.9}, price: much}",
+        "{study: {objective: {kind: time_to_accuracy, target: 0.9}}, notes: 3}",
+    ],
+)
+def test_a_study_of_another_shape_is_refused(tmp_path, content):
+    results_folder(tmp_path, [run_line("0000", 1.0)])
+    (tmp_path / STUDY_FILE).write_text(content)
+    with pytest.raises(UserError, match=r"study\.yaml: is no study of ours \(.*\); restore"):
+        load(tmp_path)
+
+
+def test_no_line_that_lacks_a_key_or_has_another_value_there_is_a_traceback(tmp_path):
+    """Whatever one value is changed to, the study is read, or refused in a sentence."""
+    results_folder(tmp_path, [])
+    path = tmp_path / RECORDS_FILE
+    lines = [curve("0000", [0.5])[0], run_line("0000", 1.0)]
+    whole = [*lines, lines[1]["spec"], lines[1]["ledger"]]
+    refused = []
+    for part in whole:
+        for key in list(part):
+            for value in (None, "x", -1, 1.5, [], {}, True, 10**400, math.nan):
+                kept = part[key]
+                part[key] = value
+                path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+                part[key] = kept
+                try:
+                    load(tmp_path)
+                except UserError as error:
+                    refused.append(str(error))
+    assert len(refused) > 100
+    assert not [sentence for sentence in refused if "\n" in sentence]
+
+
+@pytest.mark.parametrize("how", ["folder", "file", "moved", "replaced"])
+def test_what_is_deleted_in_mid_study_is_one_sentence(tmp_path, how):
+    folder = tmp_path / "study"
+    store = Store(folder)
+    store.append(LINES[0])
+    if how == "folder":
+        shutil.rmtree(folder)
+    elif how == "file":
+        (folder / RECORDS_FILE).unlink()
+    elif how == "moved":
+        folder.rename(tmp_path / "elsewhere")
+    else:
+        (folder / RECORDS_FILE).rename(folder / "old")
+        (folder / RECORDS_FILE).write_text("")
+    with pytest.raises(StudyError, match="was deleted or replaced while the study ran") as refusal:
+        store.append(LINES[1])
+    assert "\n" not in str(refusal.value)
+    store.close()
+
+
+def test_files_of_a_deleted_folder_are_one_sentence_too(tmp_path):
+    store = Store(tmp_path / "study")
+    shutil.rmtree(tmp_path / "study")
+    for write in (
+        lambda: store.write_text("a.csv", "x"),
+        lambda: store.write_bytes("m.bin", b"x"),
+        lambda: store.write_yaml("s.yaml", {"a": 1}),
+        lambda: store.write_error("0000", "x"),
+    ):
+        with pytest.raises(StudyError, match="was deleted or replaced"):
+            write()
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_comment_with_line_ends_or_half_a_surrogate_stays_a_comment(tmp_path):
+    Store(tmp_path).write_yaml("best.yaml", {"a": 1}, comment="x\udce9\x1b[1m\nepochs: 3")
+    assert parse_yaml((tmp_path / "best.yaml").read_text(), "best.yaml") == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("trial", "name"),
+    [
+        ("0003", "0003.txt"),
+        ("0018.torch2", "0018.torch2.txt"),
+        ("../../etc/passwd", "_.._etc_passwd.txt"),
+        ("..", "_.txt"),
+        ("a b\n\udce9", "a_b__.txt"),
+        ("x" * 300, "x" * 100 + ".txt"),
+    ],
+)
+def test_the_full_text_of_a_failure_is_kept(tmp_path, trial, name):
+    store = Store(tmp_path)
+    text = 'Traceback:\n  File "m.py"\n\x1b[31mcaf\udce9\x1b[0m'
+    path = store.write_error(trial, text)
+    assert path == tmp_path / "errors" / name
+    assert path.read_text() == 'Traceback:\n  File "m.py"\ncaf\ufffd\n'
+    store.write_error(trial, "again")
+    assert path.read_text() == "again\n"
+    assert [one.name for one in path.parent.iterdir()] == [name]
+
+
+def test_optunas_journal_is_mended_like_the_records(tmp_path):
+    path = tmp_path / "optuna.log"
+    assert not mend_last_line(path)
+    whole = b"".join(b'{"op_code": %d, "worker_id": "w"}\n' % n for n in range(3))
+    path.write_bytes(whole)
+    assert not mend_last_line(path)
+    for cut in range(1, len(whole)):
+        path.write_bytes(whole[:-cut])
+        mend_last_line(path)
+        mended = path.read_bytes()
+        assert whole.startswith(mended)
+        assert mended.endswith(b"\n") or not mended
+        assert len(mended.splitlines()) >= whole[:-cut].count(b"\n")
+
+
 def test_clear_forgets_and_goes_on(tmp_path):
     written(tmp_path)
     store = Store(tmp_path)
     store.clear()
     store.append(LINES[2])
     store.close()
-    assert read_records(tmp_path) == [LINES[2]]
+    assert read(tmp_path) == [LINES[2]]

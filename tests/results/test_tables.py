@@ -1,20 +1,31 @@
 import io
+from pathlib import Path
 
 import pandas as pd
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 from test_load import OBJECTIVE, results_folder, run_line
 
+from raybench.core.documents import read_mapping, to_yaml
+from raybench.core.record import Prediction
 from raybench.core.spec import Objective
-from raybench.results.show import show
+from raybench.core.text import clean
+from raybench.results.console import make_console, say
+from raybench.results.load import load
+from raybench.results.printed import print_frame
+from raybench.results.show import show, verdict_lines
+from raybench.results.store import STUDY_FILE
 from raybench.results.tables import (
     best_per_framework,
     failures,
     ledger_totals,
+    predictions,
     ranked,
-    to_rich,
     top,
 )
+from raybench.results.verdict import confirmed, judge
 
 LINES = [
     run_line("0000", best_accuracy=0.5),
@@ -28,9 +39,9 @@ LINES = [
 ]
 
 
-def printed(thing, width=200):
+def printed(frame, width=200):
     console = Console(file=io.StringIO(), width=width)
-    console.print(thing)
+    print_frame(console, frame, "T")
     return console.file.getvalue()
 
 
@@ -55,7 +66,7 @@ def test_top_is_the_first_of_the_ranking(trials):
     assert list(table["trial"]) == ["0003", "0001"]
     row = table.iloc[1]
     assert (row["batch per worker"], row["global batch"], row["workers"]) == (128, 256, 2)
-    assert (row["target after s"], row["worker s"]) == (4.0, 8.0)
+    assert (row["target after s"], row["worker s to target"]) == (4.0, 8.0)
     assert row["end to end s"] > row["target after s"]
     assert len(top(trials)) == 4
 
@@ -83,6 +94,31 @@ def test_failures_by_cause_with_a_message(trials):
     assert table.loc["nan", "for example"] == "it was nan"
 
 
+def test_every_distinct_cause_has_its_message_and_its_count(tmp_path):
+    messages = [
+        "CUDA out of memory: 3.5 GiB of 16 (pid 7)",
+        "CUDA out of memory: 4.5 GiB of 16 (pid 123)",
+        "it raised, see results/x/errors/0002.txt",
+        "it raised, see results/x/errors/0018.torch2.txt",
+        "it raised, see results/x/errors/0018.tf1.txt",
+        "object at 0x7f00ab and 0xdeadbeef",
+        None,
+    ]
+    lines = [
+        run_line(f"{n:04d}", failure="error") | {"message": message}
+        for n, message in enumerate(messages)
+    ]
+    lines.append(run_line("0009", failure="oom") | {"message": messages[0]})
+    table = failures(results_folder(tmp_path, lines).trials)
+    assert list(zip(table["failure"], table["runs"], table["for example"], strict=True)) == [
+        ("error", 3, messages[2]),
+        ("error", 2, messages[0]),
+        ("error", 1, messages[5]),
+        ("error", 1, "no message"),
+        ("oom", 1, messages[0]),
+    ]
+
+
 def test_no_failures_is_an_empty_table_with_its_columns(tmp_path):
     table = failures(results_folder(tmp_path, [run_line("0000", 1.0)]).trials)
     assert table.empty
@@ -93,9 +129,9 @@ def test_missing_values_are_a_dash():
     frame = pd.DataFrame(
         {"trial": ["a", "b"], "target after s": [1.234, None], "note": ["x", None]}
     )
-    assert printed(to_rich(frame, "T")).count("-") == 2
-    assert "1.23" in printed(to_rich(frame, "T"))
-    assert "nan" not in printed(to_rich(frame, "T")).lower()
+    assert printed(frame).count("-") == 2
+    assert "1.23" in printed(frame)
+    assert "nan" not in printed(frame).lower()
 
 
 def test_numbers_are_shown_in_their_unit():
@@ -107,7 +143,7 @@ def test_numbers_are_shown_in_their_unit():
             "share": [0.5],
         }
     )
-    text = printed(to_rich(frame, "T"))
+    text = printed(frame)
     for shown in ("98.8%", "12,346", "0.000123", "50%"):
         assert shown in text
 
@@ -130,7 +166,8 @@ def test_the_verdict_is_the_end_of_what_is_printed(tmp_path):
     [
         ([], "no run has finished"),
         ([run_line("0000", best_accuracy=0.5)], "No run reached the target of 90 %: the best was"),
-        ([run_line("0000", failure="oom")], "No run reached the target of 90 %"),
+        ([run_line("0000", failure="oom")], "No result: the run failed."),
+        ([run_line(n, failure="oom") for n in ("0000", "0001")], "No result: all 2 runs failed."),
         ([run_line("0000", 2.0)], "unconfirmed: one search trial"),
     ],
 )
@@ -160,3 +197,194 @@ def test_the_sentinel_tells_what_a_neighbour_costs(tmp_path, beside_s, words):
         run_line("sentinel-alone", train_s=2.0, phase="reference"),
     ]
     assert words in shown(results_folder(tmp_path, lines))
+
+
+HOSTILE = [
+    "[/__w/pytorch/third_party/gloo/pair.cc:152]",
+    "[bold red]x[/] [link=http://e]y[/link] :smile: [blink]",
+    "\x1b[2J\x1b]0;owned\x07cleared",
+    "caf\udce9",
+    "line\nend\r\ttab \u2028 \x85 \u202e",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_no_string_of_a_study_is_read_as_markup_or_escape(tmp_path, text, is_terminal):
+    """Not the failures' messages, nor trials, specs, the folder's name, the notes."""
+    folder = tmp_path / text.replace("/", "|")
+    spec = {"optimizer": "adam", "workload": text}
+    lines = [
+        run_line("0000", failure="error", **spec) | {"message": text},
+        run_line("0001", 2.0, **spec),
+        run_line(f"{text}", 3.0, **spec),
+        run_line("0001-confirm0", 2.0, phase="confirm", **spec),
+    ]
+    lines[2]["spec"]["optimizer"] = text
+    results = results_folder(folder, lines)
+    results.study["notes"] = [text]
+    buffer = io.BytesIO()
+    out = io.TextIOWrapper(buffer, encoding="utf-8")
+    console = Console(file=out, width=300, force_terminal=is_terminal)  # reads markup by itself
+    show(console, results, plots=[folder / "curves.png"])
+    out.flush()
+    shown = buffer.getvalue().decode()
+    assert shown.count(clean(text)) >= 4
+    for bad in ("\x1b]", "\x1b[2J", "\x07", "\u202e", "\x1b[5m"):
+        assert bad not in shown
+    # The verdict is printed, and the last line tells the folder.
+    assert "Fastest and cheapest" in shown
+    assert shown.splitlines()[-1] == clean(f"results: {folder}")
+
+
+def wide_study(tmp_path):
+    """Everything as long as it comes: finalists' names, searched keys, thousands of seconds."""
+    space = {key: {} for key in ("optimizer", "weight_decay", "schedule", "warmup_epochs")}
+    spec = {
+        "framework": "tensorflow",
+        "num_workers": 64,
+        "batch_size_per_worker": 4096,
+        "optimizer": "radam",
+        "learning_rate": 0.000123,
+        "weight_decay": 0.000456,
+        "schedule": "cosine",
+        "warmup_epochs": 12.5,
+        "objective": OBJECTIVE.model_copy(update={"max_train_seconds": 1e6}),
+    }
+    name = "0118.torch64"
+    lines = [
+        run_line(name, 12345.678, train_s=20000.0, **spec),
+        run_line("0001", failure="error", **spec) | {"message": "word " * 300},
+        *(
+            run_line(f"{name}-confirm{n}", 12345.67 * (n + 1), phase="confirm", **spec)
+            for n in range(3)
+        ),
+    ]
+    results_folder(tmp_path, lines)
+    write_space(tmp_path, space)
+    return load(tmp_path)
+
+
+def write_space(folder, space):
+    content = read_mapping(folder / STUDY_FILE)
+    content["study"]["space"] = space
+    (folder / STUDY_FILE).write_text(to_yaml(content))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 140, 250])
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_no_head_and_no_number_is_cut_at_any_width(tmp_path, width, is_terminal):
+    results = wide_study(tmp_path)
+    console = Console(file=io.StringIO(), width=width, force_terminal=is_terminal)
+    show(console, results)
+    text = Text.from_ansi(console.file.getvalue()).plain
+    assert "\u2026" not in text
+    tables = text[: text.index("Fastest and")]
+    if width >= 80:
+        lines = [line for line in tables.splitlines() if not line.startswith("configuration:")]
+        assert max(cell_len(line) for line in lines) <= width
+    words = set(tables.split())
+    for head in ("trial", "configuration", "median", "target", "reached", "accuracy", "share"):
+        assert head in words, head
+    for number in ("12345.68", "24691.34", "0118.torch64"):
+        assert number in words, number
+    # What tells the configuration apart is whole, over several lines if need be.
+    for word in ("64x4096", "radam", "0.000123", "weight_decay", "0.000456", "cosine", "12.5"):
+        assert word in words, word
+
+
+def test_wider_terminals_show_more(tmp_path):
+    results = wide_study(tmp_path)
+    shown = []
+    for width in (80, 110, 250):
+        console = Console(file=io.StringIO(), width=width)
+        show(console, results)
+        shown.append(console.file.getvalue())
+    assert "samples/s" not in shown[0]
+    assert "samples/s" in shown[2]
+    assert [len(text.split()) for text in shown] == sorted(len(text.split()) for text in shown)
+
+
+def test_eighty_columns_hold_a_usual_study_whole():
+    results = load(Path(__file__).parents[1] / "fixtures" / "digits_study")
+    console = Console(file=io.StringIO(), width=80)
+    show(console, results)
+    text = console.file.getvalue()
+    for words in ("samples/s", "95.8%", "6,099", "0.80 - 3.14", "3 of 3", "97.4%", "1.44"):
+        assert words in text
+    assert "torch 2x64 radam 0.0259 " in text, "the configuration on one line"
+
+
+def test_searched_keys_are_in_every_label_and_table(tmp_path):
+    lines = [
+        run_line(f"{n:04d}", 2.0 + n, weight_decay=decay, schedule=schedule)
+        for n, (decay, schedule) in enumerate([(0.0, "constant"), (0.01, "cosine")])
+    ]
+    lines.append(run_line("0001-confirm0", 2.5, phase="confirm", weight_decay=0.01))
+    line = Prediction(
+        trial="0001",
+        framework="torch",
+        num_workers=2,
+        batch_size_per_worker=32,
+        time_to_target_s=1.0,
+    ).line()
+    results_folder(tmp_path, [*lines, line])
+    write_space(tmp_path, {"weight_decay": [0.0, 0.01], "schedule": ["constant", "cosine"]})
+    results = load(tmp_path)
+    label = "torch 1x64 adam 0.001 weight_decay 0.01 schedule cosine"
+    assert list(top(results.trials).columns)[7:9] == ["weight_decay", "schedule"]
+    assert list(confirmed(results)["config"]) == [label]
+    assert results.configurations.iloc[0]["config"] == label
+    assert list(predictions(results)["configuration"]) == [label.replace("1x64", "2x32")]
+    assert label in "".join(verdict_lines(results, judge(results)))
+    text = shown(results)
+    assert text.count("weight_decay 0.01 schedule cosine") >= 4
+    assert "weight_decay 0 schedule constant" in text
+
+
+def test_all_runs_failed_prints_no_empty_table(tmp_path):
+    text = shown(results_folder(tmp_path, [run_line("0000", failure="oom")]))
+    assert "Best" not in text
+    assert "configuration" not in text
+    assert "it was oom" in text
+
+
+def test_notes_and_plots_stand_at_the_end(tmp_path):
+    results = results_folder(tmp_path, [run_line("0000", 2.0)])
+    results.study["notes"] = ["the time budget of 90 s was too short to confirm: 140 s are needed."]
+    console = Console(file=io.StringIO(), width=300)
+    show(console, results, plots=[tmp_path / "curves.png", tmp_path / "pareto.png"])
+    assert console.file.getvalue().splitlines()[-3:] == [
+        results.study["notes"][0],
+        f"plots: {tmp_path}/curves.png, {tmp_path}/pareto.png",
+        f"results: {tmp_path}",
+    ]
+
+
+def test_notes_are_shown_where_nothing_ran_too(tmp_path):
+    results = results_folder(tmp_path, [])
+    results.study["notes"] = ["the time budget ended it."]
+    assert "the time budget ended it." in shown(results)
+
+
+def test_what_no_phase_accounts_for_is_shown(tmp_path):
+    line = run_line("0000", 2.0)
+    line["ledger"]["other"] = -0.5
+    line["wall_s"] -= 0.5
+    results = results_folder(tmp_path, [line, run_line("0001", 2.0)])
+    assert list(results.trials["other_s"]) == [-0.5, 0.0], "earlier records lack it"
+    table = ledger_totals(results.trials).set_index("phase")
+    assert table.loc["other", "seconds"] == -0.5
+    assert table.loc["sum", "share"] == pytest.approx(1.0)
+    assert "other" in shown(results)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_terminal_of_another_encoding_is_no_error(encoding):
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="strict")
+    console = make_console(out)
+    say(console, "漢 [bold]é[/bold] :smile: \udce9")
+    out.flush()
+    text = out.buffer.getvalue().decode(encoding)
+    assert "[bold]" in text
+    assert ":smile:" in text

@@ -1,9 +1,14 @@
+import io
 import math
 
 import pytest
+from rich.console import Console
 from test_load import results_folder, run_line
 
-from raybench.results.show import verdict_lines
+from raybench.core.spec import Objective
+from raybench.results.export import export
+from raybench.results.show import show, verdict_lines
+from raybench.results.store import Store
 from raybench.results.verdict import confirmed, judge, spec_comment
 
 
@@ -35,7 +40,7 @@ def test_a_confirmed_row_is_the_median_of_its_runs(tmp_path):
     row = confirmed(results).iloc[0].to_dict()
     assert (row["trial"], row["runs"], row["hits"]) == ("0002", 3, 3)
     assert (row["median_s"], row["low_s"], row["high_s"]) == (5.0, 4.0, 9.0)
-    assert row["worker_seconds"] == 10.0
+    assert row["worker_seconds_to_target"] == 10.0
     assert row["search_s"] == 3.0, "what the search saw stands beside it"
     assert row["test_accuracy"] == pytest.approx(0.91)
 
@@ -171,3 +176,128 @@ def test_a_price_per_worker_hour_is_money_in_the_verdict(tmp_path):
     results.study["study"]["price"] = 4.0
     line = verdict_lines(results, verdict)[0]
     assert "18.00 worker-seconds or 0.02 at 4 per worker-hour" in line
+
+
+@pytest.mark.parametrize("fault", ["timeout", "worker_lost"])
+def test_a_run_that_the_machine_broke_is_no_miss(tmp_path, fault):
+    broken = run_line("0000-confirm1", phase="confirm", failure=fault)
+    results, verdict = judged(tmp_path, again("0000", [4.0]), [broken])
+    row = confirmed(results).iloc[0]
+    assert (row["runs"], row["hits"], row["median_s"]) == (1, 1, 4.0)
+    assert verdict.is_confirmed
+
+
+def test_where_the_machine_broke_all_confirming_runs_nothing_is_confirmed(tmp_path):
+    broken = [
+        run_line(f"0000-confirm{n}", phase="confirm", failure="worker_lost") for n in range(3)
+    ]
+    results, verdict = judged(tmp_path, [run_line("0000", 3.0)], broken)
+    assert confirmed(results).empty
+    assert (verdict.fastest, verdict.is_confirmed) == ("0000", False)
+
+
+def test_a_faster_median_does_not_make_up_for_a_miss(tmp_path):
+    results, verdict = judged(
+        tmp_path, again("0000", [1.0, 1.2, None]), again("0001", [4.0, 4.5, 5.0])
+    )
+    assert verdict.fastest == verdict.cheapest == "0001"
+    assert list(confirmed(results)["trial"]) == ["0001", "0000"]
+    assert verdict.ties == ("0001", "0000"), "nor is the other told apart"
+
+
+def test_two_of_two_are_not_behind_three_of_three(tmp_path):
+    verdict = judged(tmp_path, again("0000", [1.0, 1.2]), again("0001", [4.0, 4.5, 5.0]))[1]
+    assert verdict.fastest == "0000"
+
+
+def test_a_confirming_run_whose_search_run_is_lost_is_left_out(tmp_path):
+    lines = again("0001", [4.0, 4.0])[1:]
+    results, verdict = judged(tmp_path, again("0000", [5.0]), lines)
+    assert list(confirmed(results)["trial"]) == ["0000"]
+    assert verdict.fastest == "0000"
+
+
+BUDGET = Objective(kind="accuracy_at_budget", max_train_seconds=60.0)
+
+
+def at_budget(trial, searched, found):
+    """A trial of the search and its confirming runs by accuracy; None is a run that failed."""
+    runs = [
+        run_line(trial, best_accuracy=searched, stop="max_train_seconds", objective=BUDGET),
+    ]
+    for repeat, accuracy in enumerate(found):
+        runs.append(
+            run_line(
+                f"{trial}-confirm{repeat}",
+                phase="confirm",
+                best_accuracy=accuracy or 0.99,
+                failure=None if accuracy else "nan",
+                stop=None if accuracy is None else "max_train_seconds",
+                test_accuracy=None if accuracy is None else 0.8,
+                objective=BUDGET,
+            )
+        )
+    return runs
+
+
+def judged_at_budget(folder, *groups):
+    lines = [line for group in groups for line in group]
+    results = results_folder(folder, lines, objective=BUDGET)
+    return results, judge(results)
+
+
+def test_accuracy_at_a_budget_is_judged_by_the_median_of_confirming_runs(tmp_path):
+    lucky = at_budget("0000", 0.99, [0.80, 0.81, 0.82])
+    good = at_budget("0001", 0.95, [0.90, 0.92, 0.94])
+    results, verdict = judged_at_budget(tmp_path, lucky, good)
+    assert (verdict.fastest, verdict.cheapest, verdict.is_confirmed) == ("0001", "0001", True)
+    assert verdict.ties == ("0001",)
+    row = confirmed(results).iloc[0]
+    assert (row["trial"], row["runs"], row["hits"]) == ("0001", 3, 3)
+    assert row["median_accuracy"] == 0.92
+    assert (row["low_accuracy"], row["high_accuracy"]) == (0.90, 0.94)
+    assert row["search_accuracy"] == 0.95
+    assert verdict_lines(results, verdict) == [
+        "Most accurate: torch 1x64 adam 0.001 (trial 0001) reaches 92.0 % within 60 s of training "
+        "(median of 3 new seeds, 90.0 to 94.0 %); confirmed."
+    ]
+    comment = spec_comment(results, "0001", verdict, "most accurate")
+    assert "confirmed: accuracy 0.9200 at the budget (median of 3 new seeds, 0.9000 to" in comment
+    assert "inf" not in comment
+    assert list(results.configurations["trial"]) == ["0001", "0000"]
+    assert list(results.configurations["best_accuracy"]) == [0.92, 0.81]
+
+
+def test_accuracies_that_overlap_are_not_told_apart(tmp_path):
+    first = at_budget("0000", 0.9, [0.90, 0.92, 0.94])
+    near = at_budget("0001", 0.9, [0.85, 0.86, 0.91])
+    results, verdict = judged_at_budget(tmp_path, first, near)
+    assert verdict.ties == ("0000", "0001")
+    line = verdict_lines(results, verdict)[-1]
+    assert line == "Not told apart from the most accurate: trials 0001."
+
+
+def test_a_confirming_run_that_failed_has_no_accuracy(tmp_path):
+    results, verdict = judged_at_budget(
+        tmp_path, at_budget("0000", 0.9, [0.95, None, None]), at_budget("0001", 0.9, [0.7] * 3)
+    )
+    row = confirmed(results).set_index("trial").loc["0000"]
+    assert (row["hits"], row["runs"], row["median_accuracy"]) == (1, 3, 0.0)
+    assert verdict.fastest == "0001"
+
+
+def test_a_budget_study_is_shown_with_its_confirmed_table_and_its_best_yaml(tmp_path):
+    results, _ = judged_at_budget(tmp_path, at_budget("0000", 0.9, [0.90, 0.92, 0.94]))
+    console = Console(file=io.StringIO(), width=80)
+    show(console, results)
+    text = console.file.getvalue()
+    assert "Confirmed: new seeds" in text
+    for words in ("3 of 3", "92.0%", "90.0% - 94.0%", "80.0%"):
+        assert words in text
+    assert "target" not in text
+    assert "inf" not in text
+    with Store(tmp_path) as store:
+        export(results, store)
+    best = (tmp_path / "best.yaml").read_text()
+    assert best.startswith(f"# most accurate of {tmp_path.name}: trial 0000")
+    assert "# confirmed: accuracy 0.9200 at the budget (median of 3 new seeds" in best

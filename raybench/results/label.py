@@ -1,0 +1,39 @@
+"""A configuration in one line: what tells it from the others of its study."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+BASE_KEYS = ("framework", "num_workers", "batch_size_per_worker", "optimizer", "learning_rate")
+"""Keys that every label tells."""
+
+
+def label_keys(space: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the searched keys, in order, that a label must tell beside BASE_KEYS.
+
+    `space` is a study's space as its file has it; a key with one value does not differ.
+    """
+    return tuple(
+        str(key)
+        for key, values in space.items()
+        if key not in BASE_KEYS and not (isinstance(values, list) and _is_one_value(values))
+    )
+
+
+def describe(spec: Mapping[str, Any], keys: Iterable[str] = ()) -> str:
+    """Return a configuration in one line: framework, workers x batch, optimizer, rate, `keys`.
+
+    `keys` (see `label_keys`) follow with their names: `torch 1x64 adam 0.003 weight_decay 0.01`.
+    """
+    base = (
+        f"{spec['framework']} {spec['num_workers']}x{spec['batch_size_per_worker']} "
+        f"{spec['optimizer']} {spec['learning_rate']:.3g}"
+    )
+    return " ".join([base, *(f"{key} {_short(spec[key])}" for key in keys if key in spec)])
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _is_one_value(values: list[Any]) -> bool:
+    return len(values) == 1 and not isinstance(values[0], dict)

@@ -1,0 +1,141 @@
+"""The tables of a study: their columns, and the type of each.
+
+Types are the same whatever a study holds: text is `object` (None where it is missing), counts
+that are always known are `int64` and others `Int64` (pandas' integers with missing values),
+seconds, accuracies, rates and other measured numbers are `float64` (NaN where they are missing),
+truths are `boolean` (pandas' own, with missing values), times of day are UTC timestamps. A
+searched key's column has the type of its values.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from raybench.core.clock import PHASES
+from raybench.core.record import CURVE_KEYS
+from raybench.results.label import describe, label_keys
+
+OTHER = "other"
+"""Key of a ledger: seconds that no phase accounts for; records of earlier versions lack it."""
+TEXT, COUNT, SOME_COUNT, NUMBER, TRUTH, TIME = (
+    "object",
+    "int64",
+    "Int64",
+    "float64",
+    "boolean",
+    "datetime64[us, UTC]",
+)
+TRIAL_TYPES = {
+    "trial": TEXT,
+    "phase": TEXT,
+    "state": TEXT,
+    "failure": TEXT,
+    "framework": TEXT,
+    "workload": TEXT,
+    "num_parameters": SOME_COUNT,
+    "num_workers": COUNT,
+    "batch_size_per_worker": COUNT,
+    "global_batch_size": COUNT,
+    "optimizer": TEXT,
+    "learning_rate": NUMBER,
+    "seed": SOME_COUNT,
+    "time_to_target_s": NUMBER,
+    "best_accuracy": NUMBER,
+    **{f"{name}_s": NUMBER for name in ("queue", "start", "setup", "compile", "train", "input")},
+    **{f"{name}_s": NUMBER for name in ("eval", "checkpoint", "report", "wall")},
+    "samples_per_s": NUMBER,
+    "worker_seconds": NUMBER,
+}
+"""Columns of `trials` that scripts may rely on, and their types; more may follow behind them.
+
+`worker_seconds` are of the whole run's training (`num_workers` x `train_s`), those up to the
+target are `worker_seconds_to_target`.
+"""
+EXTRA_TYPES = {
+    "score": NUMBER,
+    "samples": COUNT,
+    "stop": TEXT,
+    "message": TEXT,
+    "test_accuracy": NUMBER,
+    "concurrent": SOME_COUNT,
+    "config": TEXT,
+    "batch_statistics": TRUTH,
+    "worker_seconds_to_target": NUMBER,
+    "other_s": NUMBER,
+    "finished_at": TIME,
+}
+"""Further columns of `trials`."""
+TRIAL_COLUMNS, EXTRA_COLUMNS = tuple(TRIAL_TYPES), tuple(EXTRA_TYPES)
+CURVE_TYPES = {"trial": TEXT} | {key: NUMBER for key in CURVE_KEYS if key != "index"}
+CURVE_TYPES["samples"] = COUNT
+CURVE_COLUMNS = tuple(CURVE_TYPES)
+"""Columns of `curves` that scripts may rely on."""
+PREDICTION_TYPES = {
+    "trial": TEXT,
+    "framework": TEXT,
+    "num_workers": COUNT,
+    "batch_size_per_worker": COUNT,
+    "time_to_target_s": NUMBER,
+}
+PREDICTION_COLUMNS = tuple(PREDICTION_TYPES)
+SPEC_COLUMNS: tuple[str, ...] = (
+    "framework",
+    "workload",
+    "num_workers",
+    "batch_size_per_worker",
+    "optimizer",
+)
+SPEC_COLUMNS += ("learning_rate", "seed")
+
+
+def searched_columns(trials: pd.DataFrame) -> list[str]:
+    """Return the columns of searched keys that stand behind the others."""
+    return [str(key) for key in trials.columns if key not in (*TRIAL_COLUMNS, *EXTRA_COLUMNS)]
+
+
+def trial_table(runs: list[dict[str, Any]], space: Mapping[str, Any]) -> pd.DataFrame:
+    """Return one row per run record; every key of `space` is a column."""
+    types = TRIAL_TYPES | EXTRA_TYPES
+    more = [key for key in space if key not in types]
+    rows = [_trial_row(run, more, label_keys(space)) for run in runs]
+    table = pd.DataFrame(rows, columns=[*types, *more], dtype=object)
+    table["finished_at"] = pd.to_datetime(
+        table["finished_at"], utc=True, format="ISO8601", errors="coerce"
+    )
+    table = table.astype(types)
+    for key in more:
+        own = pd.Series(table[key].tolist())
+        if rows and pd.api.types.is_numeric_dtype(own):
+            table[key] = own
+    return table
+
+
+def curve_table(points: list[dict[str, Any]]) -> pd.DataFrame:
+    """Return one row per evaluation record."""
+    table = pd.DataFrame(points, columns=list(CURVE_COLUMNS), dtype=object)
+    return table.astype(CURVE_TYPES)
+
+
+def prediction_table(records: list[dict[str, Any]]) -> pd.DataFrame:
+    """Return one row per prediction record."""
+    table = pd.DataFrame(records, columns=list(PREDICTION_COLUMNS), dtype=object)
+    return table.astype(PREDICTION_TYPES)
+
+
+def _trial_row(run: dict[str, Any], more: list[str], label: tuple[str, ...]) -> dict[str, Any]:
+    spec, ledger = run["spec"], run["ledger"]
+    train, reached = ledger["train"], run["time_to_target_s"]
+    row = {key: run[key] for key in (*TRIAL_COLUMNS, *EXTRA_COLUMNS) if key in run}
+    row |= {key: spec.get(key) for key in (*SPEC_COLUMNS, *more)}
+    row |= {f"{name}_s": ledger[name] for name in (*PHASES, "input")}
+    row["other_s"] = ledger.get(OTHER, 0.0)
+    row["global_batch_size"] = (
+        spec["batch_size_per_worker"] * spec["num_workers"] * spec["accumulate"]
+    )
+    row["samples_per_s"] = run["samples"] / train if train > 0 else None
+    row["worker_seconds"] = spec["num_workers"] * train
+    row["worker_seconds_to_target"] = None if reached is None else spec["num_workers"] * reached
+    row["config"] = describe(spec, label)
+    row["finished_at"] = run.get("finished")
+    return row
