@@ -1,11 +1,8 @@
 """A Ray session: connect or start, find out what the cluster has, start the hub."""
 
-import fcntl
 import logging
 import os
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,6 +13,7 @@ from raybench.cluster.admission import Admission
 from raybench.cluster.capacity import Capacity, Node, num_local_cores
 from raybench.cluster.hub import Hub
 from raybench.cluster.local_ray import Token, on_loopback, own_signals, warning
+from raybench.cluster.scratch import Scratch
 from raybench.cluster.signals import without_hangup
 from raybench.core.errors import UserError
 
@@ -90,36 +88,6 @@ class Session:
             self._token.restore()
             self._token = None
         self._scratch.remove()
-
-
-class Scratch:
-    """A temporary folder for one session; those that killed sessions have left are removed.
-
-    A session holds a lock on a file in its own, which the system drops when the process ends.
-    """
-
-    PREFIX, LOCK = "raybench-", "alive"
-
-    def __init__(self) -> None:
-        for folder in Path(tempfile.gettempdir()).glob(f"{self.PREFIX}*"):
-            _remove_if_left(folder, self.LOCK)
-        self.folder = Path(tempfile.mkdtemp(prefix=self.PREFIX))
-        self._lock = (self.folder / self.LOCK).open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-
-    def remove(self) -> None:
-        """Remove the folder."""
-        self._lock.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _remove_if_left(folder: Path, lock: str) -> None:
-    try:
-        with (folder / lock).open("r") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-    except OSError:  # in use, another user's, or not one of ours
-        return
 
 
 def chosen_address(address: str | None) -> str | None:

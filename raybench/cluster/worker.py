@@ -27,12 +27,15 @@ from raybench.cluster.messages import (
     Reply,
     Start,
 )
+from raybench.cluster.scratch import on_this_host
 from raybench.core.clock import AWAY, Ledger
 from raybench.core.documents import validate
 from raybench.core.record import Evaluation
 from raybench.core.spec import RunSpec
 from raybench.workloads.find import load_workload_dataset
 
+DATA = "data"
+"""Folder below a host's scratch folder that all its workers map their data from."""
 OUT_OF_MEMORY = ("OutOfMemoryError", "ResourceExhaustedError", "MemoryError")
 
 
@@ -41,10 +44,10 @@ def serve(config: dict[str, Any]) -> None:
     from raybench.cluster.devices import join_group
 
     hub, group = config["hub"], config["group"]
-    if Path(config["scratch"]).is_dir():  # not on the other hosts of a cluster
-        # TensorFlow writes a file per traced function and removes it when its process exits,
-        # which this one does not: it is ended with the session, and so is this folder.
-        tempfile.tempdir = config["scratch"]
+    # TensorFlow writes a file per traced function and removes it when its process exits,
+    # which this one does not: it is ended with the session, and so is this folder.
+    scratch = on_this_host(config["scratch"])
+    tempfile.tempdir = str(scratch)
     world = join_group(config["framework"], config["cpus_per_worker"], config["search_path"])
     reply: Reply = _introduce(world)
     session: _Run | None = None
@@ -56,7 +59,7 @@ def serve(config: dict[str, Any]) -> None:
         heard = time.perf_counter()
         try:
             if isinstance(command, Start):
-                session = _Run(command, config["framework"], world)
+                session = _Run(command, config["framework"], world, scratch / DATA)
             assert session is not None
             answer = session.obey(command)
             reply = replace(answer, busy_s=time.perf_counter() - heard)
@@ -75,12 +78,14 @@ def serve(config: dict[str, Any]) -> None:
 class _Run:
     """One run on this worker, from its first command to its last."""
 
-    def __init__(self, command: Start, framework: str, world: World) -> None:
+    def __init__(self, command: Start, framework: str, world: World, data: Path) -> None:
         self._ledger = Ledger("setup")
         pin(command.cores)
         self._world = world
         self._spec = validate(RunSpec, command.spec, "run spec")
-        workload, self._dataset = load_workload_dataset(self._spec.workload, self._spec.dataset)
+        workload, self._dataset = load_workload_dataset(
+            self._spec.workload, self._spec.dataset, shared=data
+        )
         build = find_backend(framework).Trainer
         self._trainer: Trainer = build(self._spec, workload, self._dataset, world)
         self._evaluations: Iterator[Evaluation] = run(

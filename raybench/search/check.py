@@ -13,7 +13,8 @@ from raybench.core.errors import UserError
 from raybench.core.space import Cases, Choices, Powers, Space, known_values, possible_values
 from raybench.core.spec import RunSpec
 from raybench.core.study import CADENCE, TIME, StudySpec
-from raybench.data.dataset import Dataset, check_dataset
+from raybench.data.check import check_dataset
+from raybench.data.dataset import Dataset
 from raybench.workloads.find import load_workload_dataset, require_framework
 
 

@@ -7,9 +7,11 @@ from rich.console import Console
 
 from raybench.cluster.messages import MACHINE_FAULTS
 from raybench.cluster.session import Session
+from raybench.cluster.worker import DATA
 from raybench.core.space import Space
 from raybench.core.study import TIME, StudySpec
 from raybench.data.dataset import Dataset
+from raybench.data.shared import share, shared_key
 from raybench.results.load import StudyResults, load
 from raybench.results.provenance import command, machine, versions
 from raybench.results.store import STUDY_FILE, Store, read_records
@@ -56,6 +58,9 @@ class Phases:
 
         `earlier` is another study to learn from.
         """
+        # Loaded once here, mapped by every worker of this host.
+        key = shared_key(study.workload, study.dataset)
+        share(self.dataset, self.session.scratch / DATA / key)
         recorded = {r["trial"]: r for r in read_records(self.store.folder) if r["kind"] == "run"}
         if study.needs_reference:
             found = self._set_by_reference(study)
