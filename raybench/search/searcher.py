@@ -17,6 +17,7 @@ from raybench.search.grid import num_trials
 from raybench.search.journal import EARLIER_STUDY, INTERRUPTED, NOT_RUN, open_study, real_trials
 from raybench.search.opaque import unwrap
 from raybench.search.proposals import STARTUP_TRIALS, Proposals
+from raybench.search.restore import restore
 from raybench.search.seed_from import Told, tell_earlier
 from raybench.search.speed import Speed
 
@@ -49,6 +50,7 @@ class StudySearcher(Searcher):
         self.num_trials = num_trials(study, sampled)
         """Trials of the whole study."""
         self.optuna_study = open_study(study, folder)
+        restore(self.optuna_study, recorded or {}, study, sampled)
         self._open: dict[str, optuna.Trial] = {}
         self._ended: dict[str, tuple[dict[str, Any], bool]] = {}
         failures = Failures()

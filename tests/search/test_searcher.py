@@ -215,6 +215,64 @@ def test_a_trial_that_was_running_is_proposed_again_under_its_name(tmp_path: Pat
     assert again.suggest("c") == "FINISHED"
 
 
+def run_some(folder: Path, count: int) -> dict[str, dict[str, Any]]:
+    """Run trials of which some are stopped, fail or lose their workers; return their records."""
+    one = searcher(folder, search={"trials": 12})
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"state": "stopped", "stop": "cap"},
+        {"state": "failed", "stop": None, "failure": "nan"},
+        {"state": "failed", "stop": None, "failure": "worker_lost"},
+    ]
+    records: dict[str, dict[str, Any]] = {}
+    for number in range(count):
+        config = one.suggest(str(number))
+        assert isinstance(config, dict)
+        changes = kinds[number % len(kinds)] | {"spec": config["spec"]}
+        records |= record(config["trial"], **changes)
+        told = records[config["trial"]]
+        stop = told["stop"] if told["state"] == "complete" else None
+        found = result(stop=stop, failure=told["failure"], score=0.5, train_s=2.0)
+        end(one, str(number), found)
+    return records
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-25],
+        lambda content: content[: len(content) // 2],
+        lambda content: content[:200] + b"#garbage#" + content[210:],
+        lambda content: b"",
+        lambda content: b"[1, 2]\n" + content,
+    ],
+    ids=["torn", "half", "damaged", "empty", "another shape"],
+)
+def test_a_damaged_journal_is_mended_from_the_records(damage: Any, tmp_path: Path) -> None:
+    records = run_some(tmp_path, 8)
+    before = searcher(tmp_path, search={"trials": 12})
+    known = {t.user_attrs["trial"]: (t.state, t.values) for t in real_trials(before.optuna_study)}
+    journal = tmp_path / "optuna.log"
+    journal.write_bytes(damage(journal.read_bytes()))
+    study, space = build_study(STUDY | {"search": {"trials": 12}}, "test")
+    again = StudySearcher(study, space, tmp_path, Control(None), records)
+    mended = {t.user_attrs["trial"]: (t.state, t.values) for t in real_trials(again.optuna_study)}
+    assert mended == known
+    assert again.num_finished == 8
+    names = [again.suggest(str(number)) for number in range(4)]
+    assert [name["trial"] for name in names if isinstance(name, dict)] == [
+        f"{number:04d}" for number in range(8, 12)
+    ]
+
+
+def test_a_lock_that_a_killed_driver_left_does_not_cost_half_a_minute(tmp_path: Path) -> None:
+    run_some(tmp_path, 1)
+    (tmp_path / "optuna.log.lock").symlink_to(tmp_path / "optuna.log")
+    began = time.perf_counter()
+    assert searcher(tmp_path, search={"trials": 12}).num_finished == 1
+    assert time.perf_counter() - began < 5
+
+
 def test_a_trial_that_was_recorded_and_not_told_is_told(tmp_path: Path) -> None:
     killed = searcher(tmp_path, search={"trials": 2})
     killed.suggest("a")
