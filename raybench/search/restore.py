@@ -44,7 +44,7 @@ def restore(
         state, values, course = TrialState.COMPLETE, None, None
         if failure in MACHINE_FAULTS:
             state = TrialState.FAIL
-        elif record["state"] == "stopped":
+        elif record["state"] == "stopped" and len(journal.directions) == 1:
             state, values = TrialState.PRUNED, [record["score"]]
             course = {int(1000 * record["ledger"]["train"]): record["score"]}
         else:
