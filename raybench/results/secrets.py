@@ -7,11 +7,11 @@ HIDDEN = "***"
 SHORTEST = 6
 """Values of secret variables that are shorter are no secrets, and stand in too many words."""
 # A key is of words: `hf_token` and `token` are secret, `num_tokens` and `tokenizer` are not.
-_WORDS = r"(?:\w*(?:secret|passw(?:or)?d|passphrase|api[_-]?key|credential|private[_-]?key)\w*"
-_WORDS += r"|access[_-]?key\w*|(?:\w*_)?(?:token|auth))"
-KEY = re.compile(rf"(?i)(?<![a-z0-9])((?:[\w-]+[.-])*{_WORDS})(?![\w])([\"']?\s*[=:]\s*)(?=\S)")
-FLAG = re.compile(rf"(?i)--(?:[\w]+-)*{_WORDS}")
-USER = re.compile(r"([A-Za-z][\w+.-]*://)[^/\s?#]*@")
+KEY = re.compile(
+    r"(?i)(?:(?:secret|passw(?:or)?d|passphrase|api[_-]?key|credential|private[_-]?key|access[_-]?key)"
+    r"\w{0,40}|(?<![a-z0-9])(?:token|auth))(?!\w)[\"']?\s*[=:]\s*(?=\S)"
+)
+USER = re.compile(r"(?<=://)[^/\s?#]*@")
 VARIABLE = re.compile(r"(?i)token|secret|passw|passphrase|api_?key|_key$|credential|private_?key")
 
 
@@ -33,14 +33,15 @@ def redact(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str
     follows_flag = False
     for argument in arguments:
         hidden.append(HIDDEN if follows_flag else _redacted(argument, values))
-        follows_flag = FLAG.fullmatch(argument) is not None
+        follows_flag = argument.startswith("-") and KEY.search(f"{argument}=x") is not None
+        follows_flag = follows_flag and "=" not in argument
     return hidden
 
 
 def _redacted(argument: str, values: Sequence[str]) -> str:
     for value in values:
         argument = argument.replace(value, HIDDEN)
-    argument = USER.sub(rf"\g<1>{HIDDEN}@", argument)
+    argument = USER.sub(f"{HIDDEN}@", argument)
     found = KEY.search(argument)
     if found is None:
         return argument
