@@ -7,6 +7,9 @@ import sys
 from importlib import metadata
 from typing import Any
 
+from raybench.core.text import clean
+from raybench.results.secrets import redact
+
 PACKAGES = ("raybench", "ray", "torch", "tensorflow", "keras", "optuna", "pandas", "numpy")
 
 
@@ -32,10 +35,11 @@ def machine() -> dict[str, Any]:
 
 
 def command() -> str:
-    """Return the command line as it was given."""
+    """Return the command line as it was given, without secrets (`***` stands for them)."""
     module = getattr(sys.modules["__main__"], "__spec__", None)
-    program = f"python -m {module.name}" if module else sys.argv[0]
-    return shlex.join([*program.split(), *sys.argv[1:]])
+    program = ["python", "-m", module.name] if module else sys.argv[:1]
+    arguments = redact([*program, *sys.argv[1:]], os.environ)
+    return clean(shlex.join(arguments))
 
 
 def _processor() -> str:

@@ -1,0 +1,102 @@
+"""The command line that a study keeps tells no secrets."""
+
+import sys
+import time
+
+import pytest
+
+from raybench.core.documents import parse_yaml, to_yaml
+from raybench.results.provenance import command
+from raybench.results.secrets import redact
+
+SECRET = "hunter2,x=1:y"
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        f"token={SECRET}",
+        f"fixed.hf_token={SECRET}",
+        f"dataset.password={SECRET}",
+        f"a.db_passwd={SECRET}",
+        f"MY_SECRET={SECRET}",
+        f"x.client_secret_value={SECRET}",
+        f"api_key={SECRET}",
+        f"apikey={SECRET}",
+        f"x.API-KEY={SECRET}",
+        f"credentials={SECRET}",
+        f"aws.access_key_id={SECRET}",
+        f"private_key={SECRET}",
+        f"passphrase = {SECRET}",
+        f"dataset={{name: digits, token: {SECRET}}}",
+        f'dataset={{"password": "{SECRET}"}}',
+        f"--token={SECRET}",
+        f"--set=token={SECRET}",
+        f"--api-key={SECRET}",
+        f"https://user:{SECRET}@host/x".replace("=", ""),
+        f"workload=s3://me:{SECRET}@host/x".replace("x=1", "x1"),
+        "postgresql+psycopg://hunter2@host",
+    ],
+)
+def test_values_of_secret_keys_are_hidden(argument: str) -> None:
+    (shown,) = redact([argument], {})
+    assert "hunter2" not in shown
+    assert "***" in shown
+
+
+@pytest.mark.parametrize("flag", ["--token", "--api-key", "--hf-token", "--password"])
+def test_what_follows_a_secret_flag_is_hidden(flag: str) -> None:
+    assert redact([flag, SECRET, "next"], {}) == [flag, "***", "next"]
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "optimizer=lamb",
+        "space.framework=[torch]",
+        "fixed.num_tokens=512",
+        "tokenizer=bpe",
+        "secrets/space.yaml",
+        "http://host:8265",
+        "--address=ray://head:10001",
+        "passes=3",
+        "confirm.top=0",
+    ],
+)
+def test_the_rest_stays(argument: str) -> None:
+    assert redact([argument], {"HOME": "/root", "RAY_AUTH_MODE": "token", "PWD": argument}) == [
+        argument
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "ENC_KEY", "token"],
+)
+def test_values_of_secret_variables_are_hidden_wherever_they_stand(name: str) -> None:
+    arguments = ["--set", "workload=m:C?k=s3cr3t!", "--out", "s3cr3t!", "as3cr3t!b"]
+    shown = redact(arguments, {name: "s3cr3t!", "OTHER_TOKEN": "abc", "EMPTY_TOKEN": ""})
+    assert shown == ["--set", "workload=m:C?k=***", "--out", "***", "a***b"]
+
+
+def test_a_secret_within_a_secret_is_hidden_whole() -> None:
+    assert redact(["abcdefghi"], {"A_TOKEN": "abcdef", "B_TOKEN": "abcdefghi"}) == ["***"]
+
+
+def test_the_command_of_a_study_is_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        sys, "argv", ["tune", "--set", "token=hunter2", "env-value", "x y", "\udce9"]
+    )
+    monkeypatch.setenv("SOME_TOKEN", "env-value")
+    text = command()
+    assert "hunter2" not in text
+    assert "env-value" not in text
+    assert "'x y'" in text
+    assert parse_yaml(to_yaml({"command": text}), "study.yaml") == {"command": text}
+    text.encode()
+
+
+def test_a_long_argument_takes_no_time() -> None:
+    began = time.perf_counter()
+    redact(["a-" * 20_000, "secret" * 5000, "_-." * 10_000, "x" * 50_000], {})
+    assert time.perf_counter() - began < 5.0
