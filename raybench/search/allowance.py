@@ -20,13 +20,14 @@ NUM_FINALISTS = 3
 
 @dataclass(frozen=True)
 class Cost:
-    """What one more run of a configuration is expected to take, in seconds of wall-clock."""
+    """What a run that can be confirmed took."""
 
     trial: str
+    framework: str
     rank: float
     """Lower is better: seconds to the target, or the error."""
     worker_seconds: float
-    run_s: float
+    train_s: float
 
 
 @dataclass
@@ -35,6 +36,8 @@ class Allowance:
 
     study: StudySpec
     _costs: dict[str, Cost] = field(default_factory=dict)
+    _beside: dict[str, float] = field(default_factory=dict)
+    """Seconds beside training of a run in warm workers, by framework."""
 
     def add(self, record: RunRecord) -> None:
         """Take a run of the search; those that cannot be confirmed are left out."""
@@ -44,6 +47,7 @@ class Allowance:
             None if record.failure else record.best_accuracy,
             record.ledger,
             record.spec["num_workers"],
+            record.spec["framework"],
         )
 
     def learn(self, trials: pd.DataFrame) -> None:
@@ -53,11 +57,16 @@ class Allowance:
             ledger = {phase: row[f"{phase}_s"] for phase in (*BESIDE, "train")}
             numbers = (row["time_to_target_s"], row["best_accuracy"])
             seconds, accuracy = (None if pd.isna(n) else float(n) for n in numbers)
-            self._add(row["trial"], seconds, accuracy, ledger, row["num_workers"])
+            kind = row["num_workers"], row["framework"]
+            self._add(row["trial"], seconds, accuracy, ledger, *kind)
 
     def run_s(self, trial: str) -> float:
         """Return the seconds that one more run of a trial is expected to take."""
-        return self._costs[trial].run_s
+        return self._run_s(self._costs[trial])
+
+    def _run_s(self, cost: Cost) -> float:
+        longer = SLACK if self.study.objective.kind == TIME else 1.0
+        return longer * (cost.train_s + self._beside[cost.framework])
 
     def _add(
         self,
@@ -66,15 +75,17 @@ class Allowance:
         best_accuracy: float | None,
         ledger: Mapping[str, float],
         num_workers: int,
+        framework: str,
     ) -> None:
         is_time = self.study.objective.kind == TIME
         seconds = time_to_target_s if is_time else ledger["train"]
         if seconds is None or best_accuracy is None:
             return
+        # The first runs of a worker import much of the framework: the least is that of warm ones.
         beside = sum(ledger[phase] for phase in BESIDE)
-        run_s = (SLACK if is_time else 1.0) * (seconds + beside)
+        self._beside[framework] = min(beside, self._beside.get(framework, beside))
         rank = seconds if is_time else 1.0 - best_accuracy
-        self._costs[trial] = Cost(trial, rank, num_workers * seconds, run_s)
+        self._costs[trial] = Cost(trial, framework, rank, num_workers * seconds, seconds)
 
     def chosen(self) -> list[Cost]:
         """Return what is to be confirmed, as far as is known: the fastest, then the cheapest."""
@@ -87,15 +98,15 @@ class Allowance:
 
     def confirming_s(self) -> float:
         """Return the seconds that confirming as the study asks for takes."""
-        return self.study.confirm.repeats * sum(cost.run_s for cost in self.chosen())
+        return self.study.confirm.repeats * sum(map(self._run_s, self.chosen()))
 
     def reserve_s(self) -> float:
         """Return the seconds to set aside of the study's time budget while it searches."""
         chosen, budget = self.chosen(), self.study.search.time_budget_s
         if not chosen or budget is None:
             return 0.0
-        wanted = self.confirming_s() + NUM_FINALISTS * chosen[0].run_s
-        return min(wanted, max(MOST * budget, chosen[0].run_s))
+        one = self._run_s(chosen[0])
+        return min(self.confirming_s() + NUM_FINALISTS * one, max(MOST * budget, one))
 
 
 def affordable(run_s: list[float], repeats: int, left_s: float) -> tuple[int, int]:
