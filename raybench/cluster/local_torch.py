@@ -41,7 +41,7 @@ class LocalTorchBackend(_TorchBackend):  # type: ignore[misc, unused-ignore]
                 rank,
                 _join,
                 backend="nccl" if gpus else "gloo",
-                rank=rank,
+                member=rank,
                 size=size,
                 file=backend_config.meeting_file,
                 timeout_s=backend_config.timeout_s,

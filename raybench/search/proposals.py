@@ -64,12 +64,13 @@ class Proposals:
         """Return a trial and the run spec to run; None where nothing is left to try.
 
         That is at the end of the grid, or of a space of lists of which every configuration was
-        run or would fail. A draw that repeats an earlier one or nearly so (TPE draws what is best
+        run on all its splits or would fail. A draw that repeats an earlier one or nearly so (TPE draws what is best
         ever closer, far below what runs can tell apart) is drawn again, as DRAWS says; one that
         would fail as an earlier one has is never taken.
         """
         earlier = real_trials(self._journal)
-        if self._is_exhausted():
+        is_last_round = self._is_exhausted()
+        if is_last_round and not self._enqueue_other_split(earlier):
             return None
         for attempt, source in enumerate(itertools.chain(DRAWS, itertools.repeat(DRAWS[-1])), 1):
             is_listed = attempt > len(DRAWS) and self._size is not None
@@ -84,7 +85,7 @@ class Proposals:
                 is_near(params, distributions, other) for other in earlier
             )
             may_repeat = attempt >= len(DRAWS) and self._grid is None and self._size is None
-            if is_new or (options and may_repeat):
+            if is_new or is_last_round or (options and may_repeat):
                 break
             trial.set_user_attr(NOT_RUN, DUPLICATE if options else WOULD_FAIL)
             if options:
@@ -111,6 +112,20 @@ class Proposals:
         known = (None, WOULD_FAIL)
         tried = {key_of(t.params) for t in trials if t.user_attrs.get(NOT_RUN) in known}
         return len(tried) >= self._size
+
+    def _enqueue_other_split(self, earlier: list[FrozenTrial]) -> bool:
+        """Name a split that no trial has run, in a space whose configurations were all tried."""
+        if self._speed is None:
+            return False
+        ran = [trial.user_attrs.get("spec") for trial in earlier]
+        for values in grid(self._study, self._space, self._speed.factors):
+            for spec in self._specs(values):
+                if spec not in ran and not self._failures.forbid(spec):
+                    params = encode(self._space, self._study.fixed, values)
+                    split = {"split": split_of(spec).values()}
+                    self._journal.enqueue_trial(params, user_attrs=split)
+                    return True
+        return False
 
     def _ask(self, *, at_random: bool) -> tuple[optuna.Trial, dict[str, Any]]:
         sampler = self._journal.sampler

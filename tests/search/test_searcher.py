@@ -136,6 +136,16 @@ def test_an_exhausted_space_ends_the_search(tmp_path: Path) -> None:
     assert searcher(tmp_path, space=space, search={"trials": 9}).suggest("again") == "FINISHED"
 
 
+def test_a_space_taken_apart_is_exhausted_when_every_split_was_run(tmp_path: Path) -> None:
+    space = {"num_workers": [1, 2], "batch_size_per_worker": [32, 64]}
+    one = factored(tmp_path, space=space, search={"trials": 20})
+    specs = []
+    while isinstance(config := one.suggest("now"), dict):
+        specs.append((config["spec"]["num_workers"], config["spec"]["batch_size_per_worker"]))
+        end(one, "now", trained(config["spec"]))
+    assert sorted(specs) == [(1, 32), (1, 64), (2, 32), (2, 64)]
+
+
 def test_the_last_of_a_large_list_is_found_without_hundreds_of_draws(tmp_path: Path) -> None:
     rates = [1e-4 * 1.1**number for number in range(60)]
     space = {"learning_rate": rates}
