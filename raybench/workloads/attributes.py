@@ -9,7 +9,6 @@ from raybench.core.errors import UserError
 from raybench.workloads.base import LayerWorkload, Workload
 from raybench.workloads.layers import Layer
 
-
 _FIELDS: dict[str, Callable[[Any], bool]] = {
     "padding": lambda value: value in ("same", "valid"),
     "rate": lambda value: isinstance(value, int | float) and 0 <= value < 1,
