@@ -58,6 +58,9 @@ def study_schema() -> dict[str, Any]:
     schema["properties"]["fixed"] |= {"properties": keys, "additionalProperties": False}
     target = schema["$defs"]["Objective"]["properties"]["target"]
     target["anyOf"].append({"const": AUTO, "description": "set by reference runs"})
+    dataset = schema["properties"]["dataset"]
+    names = schema["$defs"]["DatasetSpec"]["properties"]["name"]["enum"]
+    dataset["anyOf"] = [{"$ref": dataset.pop("$ref")}, {"enum": names, "description": "its name"}]
     schema["properties"]["space"] |= {
         "properties": {
             key: {"description": value.get("description", ""), "anyOf": [_SIMPLE, _CASES]}

@@ -50,6 +50,12 @@ class DatasetSpec(Document):
     num_samples: PositiveInt = 4096
     """Number of `synthetic` training samples; validation and test get a quarter each."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _name_alone(cls, content: Any) -> Any:
+        """Take `dataset: mnist` for `dataset: {name: mnist}`."""
+        return {"name": content} if isinstance(content, str) else content
+
 
 class Objective(Document):
     """What a run is judged by, and when it may end."""

@@ -1,6 +1,7 @@
 """How much memory there is, asked before it is taken."""
 
 import os
+import sys
 from pathlib import Path
 
 from raybench.core.errors import UserError
@@ -39,13 +40,13 @@ def _of_machine() -> int:
     return int(entries["MemAvailable"].split()[0]) * 1024
 
 
-def _of_container(limit_name: str, use_name: str, statistics_name: str) -> float:
+def _of_container(limit_name: str, use_name: str, statistics_name: str) -> int:
     files = [_CGROUP_FOLDER / name for name in (limit_name, use_name, statistics_name)]
     if not all(file.is_file() for file in files):
-        return float("inf")
+        return sys.maxsize
     limit, use, statistics = (file.read_text() for file in files)
     if not limit.strip().isdigit():  # "max"
-        return float("inf")
+        return sys.maxsize
     entries = dict(line.split() for line in statistics.splitlines())
     # Pages of files count as used, and are given back when memory is asked for.
     reclaimable = int(entries.get("total_inactive_file", entries.get("inactive_file", 0)))

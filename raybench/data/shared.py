@@ -5,7 +5,6 @@ import errno
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 import threading
@@ -90,7 +89,7 @@ def _write(dataset: Dataset, folder: Path) -> None:
         }
         (part / ABOUT).write_text(json.dumps(about))
         part.chmod(0o755)  # mkdtemp's own keeps a node's other users out
-        os.replace(part, folder)
+        part.replace(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)  # gone by now, unless something went wrong
 

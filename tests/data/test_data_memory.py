@@ -34,7 +34,7 @@ def test_mnist_is_refused_before_it_is_scaled(tmp_path, monkeypatch):
         tmp_path / "mnist.npz", x_train=pair[0], y_train=pair[1], x_test=pair[0], y_test=pair[1]
     )
     monkeypatch.setenv("RAYBENCH_DATA", str(tmp_path))
-    with pytest.raises(UserError, match="dataset.image_size 100000 needs"):
+    with pytest.raises(UserError, match=r"dataset\.image_size 100000 needs"):
         load_dataset(DatasetSpec(name="mnist", image_size=100_000, validation_size=5))
 
 

@@ -1,0 +1,133 @@
+"""A user's own model tried before anything starts: in a process for each framework, side by side.
+
+`python -m raybench.backends.check_model` is such a process: a request as JSON on stdin, the
+answer as JSON on stdout.
+"""
+
+import base64
+import importlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from raybench.backends.find import PACKAGES
+from raybench.backends.probe import ProbeModel
+from raybench.core.documents import validate
+from raybench.core.errors import UserError
+from raybench.core.spec import RunSpec
+from raybench.data.dataset import Dataset
+from raybench.workloads.base import LayerWorkload
+from raybench.workloads.find import find_workload, load_workload_dataset
+
+SAMPLES = 8
+"""Training samples that a model is tried on: enough to normalise over, few enough to be quick."""
+TIMEOUT_S = 300.0
+"""Seconds after which a model that has not answered is taken for one that never will."""
+
+
+def check_models(spec: RunSpec, frameworks: list[str]) -> list[str]:
+    """Try the user's own model in each framework; return warnings, each a sentence.
+
+    It is built, and a small batch of the real data goes through model, loss and back. What
+    cannot be trained is a UserError, with the traceback in its `details`. Shipped workloads and
+    those given by layers are known to be whole and cost nothing.
+    """
+    if ":" not in spec.workload:
+        return []
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    if isinstance(workload, LayerWorkload):
+        return []
+    request = {"spec": spec.document(), "sample": _sample(dataset)}
+    processes = [_start(request, framework) for framework in frameworks]
+    with ThreadPoolExecutor(len(frameworks)) as pool:
+        try:
+            answers = list(pool.map(_answer, [request] * len(frameworks), frameworks, processes))
+        finally:  # of a Ctrl-C too, which would else wait for them
+            for process in processes:
+                process.kill()
+                process.wait()
+    for answer in answers:
+        if "error" in answer:
+            raise UserError(answer["error"], details=answer.get("details"))
+    return [warning for answer in answers for warning in answer["warnings"]]
+
+
+def _start(request: dict[str, Any], framework: str) -> "subprocess.Popen[bytes]":
+    """Start a process that tries the model."""
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    }
+    if not request["spec"]["gpus_per_worker"]:
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    return subprocess.Popen(
+        [sys.executable, "-m", "raybench.backends.check_model"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+
+
+def _answer(
+    request: dict[str, Any], framework: str, process: "subprocess.Popen[bytes]"
+) -> dict[str, Any]:
+    """Send the request and wait for the answer."""
+    what = f"Workload {request['spec']['workload']}: the trial of its model in {framework}"
+    content = json.dumps(request | {"framework": framework}).encode()
+    try:
+        answer, errors = process.communicate(content, timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return {"error": f"{what} took longer than {TIMEOUT_S:g} s; make it smaller or faster."}
+    if process.returncode == 0 and answer:
+        return json.loads(answer)  # type: ignore[no-any-return]
+    return {
+        "error": f"{what} ended with {_end(process.returncode)}.",
+        "details": errors.decode(errors="replace"),
+    }
+
+
+def _end(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def _sample(dataset: Dataset) -> str:
+    few = dataset.train.take(slice(SAMPLES))
+    file = io.BytesIO()
+    np.savez(file, inputs=few.inputs, labels=few.labels)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def answer_request(request: dict[str, Any]) -> dict[str, Any]:
+    """Try the model of a request, in this process."""
+    spec = validate(RunSpec, request["spec"], "spec")
+    try:
+        workload = find_workload(spec.workload)
+        probe: Any = importlib.import_module(f"{PACKAGES[request['framework']]}.probe")
+        probe_model: ProbeModel = probe.probe_model
+        with np.load(io.BytesIO(base64.b64decode(request["sample"]))) as arrays:
+            inputs, labels = arrays["inputs"], arrays["labels"]
+        gpu = bool(spec.gpus_per_worker)
+        return {"warnings": probe_model(workload, inputs, labels, gpu=gpu)}
+    except UserError as error:
+        return {"error": str(error), "details": error.details or traceback.format_exc()}
+
+
+def main() -> None:
+    """Answer on what was stdout; what the user's code prints goes to stderr instead."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    print(json.dumps(answer_request(json.load(sys.stdin))), file=answers, flush=True)
+    os._exit(0)  # the frameworks' own ends take long, and there is nothing left to do
+
+
+if __name__ == "__main__":
+    main()

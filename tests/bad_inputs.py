@@ -1,0 +1,200 @@
+"""Bad inputs of every kind, and words that the sentence on them must have."""
+
+import textwrap
+from dataclasses import dataclass
+
+STUDY = "objective: {target: 0.9}\nspace:\n  framework: [torch]\n  num_workers: [1]\n"
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A mistake: what stands in the file, what is given, what the user's class has."""
+
+    name: str
+    words: str
+    text: str | bytes = STUDY
+    arguments: tuple[str, ...] = ()
+    own: str = ""
+    """Body of the user's class `own_net:Net`, which is then workload and dataset."""
+    command: str = "tune"
+
+
+def in_file(name: str, lines: str, words: str) -> Bad:
+    """Return a space file with more lines."""
+    return Bad(name, words, STUDY + lines)
+
+
+def in_space(name: str, line: str, words: str) -> Bad:
+    """Return a space file that searches one more key."""
+    return Bad(name, words, f"{STUDY}  {line}\n")
+
+
+def given(words: str, *arguments: str, command: str = "tune") -> Bad:
+    """Return arguments for a good space file, or for the default run spec."""
+    return Bad(f"{command} {' '.join(arguments)}"[:60], words, STUDY, arguments, command=command)
+
+
+def by_user(name: str, body: str, words: str) -> Bad:
+    """Return a class of the user's."""
+    return Bad(name, words, own=textwrap.dedent(body))
+
+
+def data(train: str = "split(8)", validation: str = "split(4)", model: str = "Linear(3, 2)") -> str:
+    """Return the body of a class with its own data and a model."""
+    return f"""
+def build_torch(self):
+    import torch
+    return torch.nn.{model}
+
+def load_dataset(self, spec):
+    return Dataset("own", 2, train={train}, validation={validation}, test=split(4))
+"""
+
+
+FILES = [
+    Bad("empty", "found nothing", ""),
+    Bad("a list", "found a list", "- a\n- b\n"),
+    Bad("words", "found text", "hello\n"),
+    Bad("binary", "not a text file in UTF-8: byte 0x80 in line 2", b"a: 1\n\x80\x81"),
+    Bad("latin-1", "byte 0xe9 in line 5", STUDY.encode() + b"# caf\xe9\n"),
+    Bad("a null byte", "not valid YAML", b"a: 1\0\n"),
+    Bad("a terminal escape", "not valid YAML", "a: \x1b[31m\n"),
+    Bad("a tab", "line 2: not valid YAML", "a: 1\n\tb: 2\n"),
+    Bad("an open bracket", "not valid YAML", STUDY + "search: {trials: [1\n"),
+    Bad("windows line ends", "line 2: not valid YAML", "price: 2\r\na: b: c\r\n"),
+    Bad("utf-16", "unknown key 'serach'", (STUDY + "serach: {}\n").encode("utf-16")),
+    Bad("a byte-order mark", "unknown key 'serach'", "\ufeffserach: {}\n" + STUDY),
+    Bad("nested 3,000 deep", "nested too deep", "a: " + "[" * 3000),
+    Bad("closed 3,000 deep", "nested too deep", "a: " + "[" * 3000 + "]" * 3000),
+    Bad("mappings 3,000 deep", "nested too deep", "a: " + "{a: " * 3000 + "}" * 3000),
+    Bad("an alias of itself", "recursive", "a: &a [*a]\n"),
+    Bad("two documents", "another document", STUDY + "---\n" + STUDY),
+    Bad("a python object", "not valid YAML", "a: !!python/object:os.system x\n"),
+    Bad("a date", "not valid YAML", "a: !!timestamp x\n"),
+    Bad("no objective", "'objective' is required", "space: {optimizer: [adam]}\n"),
+    Bad("no space", "'space' is required", "objective: {target: 0.9}\n"),
+    in_file("a key twice", "price: 1\nprice: 2\n", "line 6: not valid YAML (the key 'price'"),
+    in_file("a space twice", "space: {}\n", "line 5: not valid YAML (the key 'space'"),
+    in_file("octal", "search: {trials: 010}\n", "line 5: not valid YAML (010 is octal"),
+    in_file("sexagesimal", "search: {time_budget_s: 1:30}\n", "found '1:30'"),
+    in_file("underscores", "search: {trials: 1_000}\n", "found '1_000'"),
+    in_file("yes", "search: {priors: yes}\n", "'search.priors': input should be a valid boolean"),
+    in_file("a date as a number", "price: 2020-01-01\n", "found '2020-01-01'"),
+    in_file("a number as a key", "7: 1\n", "'7"),
+    in_file("a line break in a key", '"a\\nb": 1\n', "unknown key 'a b'"),
+    in_file("infinity", "price: .inf\n", "'price'"),
+    in_file("a huge number", "search: {time_budget_s: 1e300}\n", "1e+300 is beyond float32"),
+    in_file("a huge integer", "search: {trials: 100000000000000000000}\n", "beyond 64 bits"),
+    in_file("a number of 5,000 digits", f"price: {'9' * 5000}\n", "not valid YAML"),
+    in_file("text as dataset", "dataset: cifar\n", "'dataset.name': input should be 'digits'"),
+    in_file("a number as dataset", "dataset: 3\n", "'dataset': must hold keys of its own"),
+    in_file("pixels", "dataset: {name: digits, image_size: 100000}\n", "needs 16,735.9 GiB"),
+    in_file("repeats", "dataset: {repeat: 1000000000000}\n", "dataset.repeat"),
+    in_file("samples", "dataset: {name: synthetic, num_samples: 1000000000000}\n", "samples of"),
+    in_file("classes", "dataset: {name: synthetic, num_classes: 10000000000}\n", "parameters and"),
+    in_file("a list as fixed", "fixed: [1]\n", "'fixed'"),
+    in_file("fixed and searched", "fixed: {num_workers: 1}\n", "also stands under 'fixed'"),
+    in_file("a rate in quotes", "fixed: {learning_rate: '0.1'}\n", "found '0.1'"),
+    in_file("a rate of 0 in float32", "fixed: {learning_rate: 1e-60}\n", "is 0 in float32"),
+    in_space("high of 1e300", "learning_rate: {low: 0.1, high: 1e300}", "1e+300"),
+    in_space("low of 1e-300", "learning_rate: {low: 1e-300, high: 0.1, log: true}", "1e-300"),
+    in_space("log of yes", "learning_rate: {low: 0.1, high: 1, log: yes}", "true or false"),
+    in_space("both logs", "accumulate: {low: 1, high: 8, log: true, log2: true}", "log or log2"),
+    in_space("a list in a list", "optimizer: [[adam]]", "'optimizer'"),
+    in_space("a value twice", "learning_rate: [1, 1.0]", "stands there twice"),
+    in_space("2**70", "accumulate: {low: 1, high: 1180591620717411303424}", "64 bits"),
+    in_space("null", "optimizer: null", "'optimizer'"),
+    in_space("a misspelt key", "optimzer: [adam]", "did you mean 'optimizer'?"),
+    in_space(
+        "a misspelt condition",
+        "learning_rate: [{when: {optimzer: adam}, values: [0.1]}]",
+        "unknown key 'optimzer' in 'when'; did you mean 'optimizer'?",
+    ),
+    in_space(
+        "a condition on no value",
+        "learning_rate: [{when: {precision: fp16}, values: [0.1]}]",
+        "found 'fp16'",
+    ),
+    in_space(
+        "no case for the default",
+        "learning_rate: [{when: {precision: bf16}, values: [0.1]}]",
+        "no case for precision: fp32",
+    ),
+    in_space("an empty case", "momentum: [{when: {precision: fp32}}]", "a case needs values"),
+    in_space("an empty condition", "momentum: [{when: {}, values: [0.9]}]", "'when' must name"),
+    in_space(
+        "keys that exclude each other",
+        "schedule: [constant, ramp_decay]\n  warmup_epochs: [0, 1]",
+        "schedule: ramp_decay, warmup_epochs: 1",
+    ),
+    in_space(
+        "a fixed key that excludes",
+        "schedule: [constant, ramp_decay]\nfixed: {warmup_epochs: 2}",
+        "schedule: ramp_decay, warmup_epochs: 2",
+    ),
+]
+FLAGS = [
+    given("'dataset.name'", "--set", "dataset=nowhere"),
+    given("write it as key=value", "--set", "optimizer"),
+    given("write it as key=value", "--set", "=1"),
+    given("010 is octal", "--set", "search.trials=010"),
+    given("nested too deep", "--set", "search.trials=" + "[" * 3000),
+    given("not valid YAML", "--set", "optimizer=\x1b[31m"),
+    given("not valid YAML", "--set", "optimizer=\udce9"),
+    given("unknown key 'search.trails'", "--set", "search.trails=1"),
+    given("found 'yes'", "--set", "search.factorise=yes"),
+    given("beyond float32", "--set", "learning_rate=1e300"),
+    given("beyond 64 bits", "--set", "space.num_workers=[100000000000000000000]"),
+    given("needs 16,735.9 GiB", "--set", "dataset.image_size=100000"),
+    given("beyond float32", "--price", "1e300"),
+    given("'price'", "--price", "nan"),
+    given("'search.time_budget_s'", "--time-budget", "inf"),
+    given("'search.seed'", "--seed", "4294967296"),
+    given("beyond 64 bits", "--trials", "1" + "0" * 30),
+    given("num_workers", "--workers", "1,,2"),
+    given("cannot be imported", "--workload", "no.such.module:Net"),
+    given("cannot be imported", "--workload", "':'"),
+    given("Unknown workload ''", "--workload", "''"),
+    given("is a file", "--out", "space.yaml"),
+    given("unknown key 'optimzer'", "--set", "optimzer=adam", command="train"),
+    given("010 is octal", "--set", "epochs=010", command="train"),
+    given("'dataset.name'", "--set", "dataset=cifar", command="train"),
+    given("beyond float32", "--set", "learning_rate=1e300", command="train"),
+    given("a ramp", "--set", "schedule=ramp_decay", "--set", "warmup_epochs=1", command="train"),
+]
+USERS = [
+    by_user("load_dataset raises", "def load_dataset(self, spec):\n    1 / 0", "own_net.py, line "),
+    by_user("load_dataset exits", "def load_dataset(self, spec):\n    sys.exit(5)", "sys.exit(5)"),
+    by_user("load_dataset returns None", "def load_dataset(self, spec):\n    pass", "NoneType"),
+    by_user("load_dataset is missing", "pass", "has no load_dataset"),
+    by_user("__init__ raises", "def __init__(self):\n    open('nowhere')", "FileNotFoundError"),
+    by_user("__init__ exits", "def __init__(self):\n    sys.exit()", "sys.exit(None)"),
+    by_user("classes in words", 'num_classes = "ten"', "num_classes must be a whole number"),
+    by_user("a shape in text", 'input_shape = "28"', "input_shape must be a tuple"),
+    by_user("a shape of 0", "input_shape = (0,)", "input_shape must be a tuple"),
+    by_user("fewer labels", data("Split(split(8).inputs, split(7).labels)"), "one label per"),
+    by_user("float64", data("Split(np.zeros((8, 3)), split(8).labels)"), "float64"),
+    by_user("another shape", data("split(8, 4)"), "takes inputs of shape (3,)"),
+    by_user("a module that exits", "pass\nsys.exit(5)", "sys.exit(5)"),
+    by_user("a module that raises", "pass\n1 / 0", "ZeroDivisionError"),
+    by_user("a module that does not parse", "def (", "SyntaxError"),
+]
+LEADS = [  # mended elsewhere
+    given("64", "--workers", "64"),
+    given("1000000000000", "--set", "space.num_workers=[1000000000000]"),
+    given("GPU", "--gpus-per-worker", "1"),
+    given("99999", "--address", "127.0.0.1:99999"),
+    given("space.yaml", "--out", "space.yaml/below"),
+    given("long", "--out", "x" * 300),
+    given("hold", "--set", "epochs=1", "--set", "objective.hold=2"),
+    given("home", "--home", "space.yaml/home"),
+    # `check_dataset` and `check_models`, once tune asks them:
+    by_user("labels out of range", data("split(8, label=2)"), "label 2 at sample 0"),
+    by_user("labels below 0", data("split(8, label=-1)"), "label -1 at sample 0"),
+    by_user("no training samples", data("split(0)"), "the train split is empty"),
+    by_user("no validation samples", data(validation="split(0)"), "validation split is empty"),
+    by_user("NaN", data("split(8, value=np.nan)"), "NaN or infinite inputs"),
+    by_user("7 outputs", data(model="Linear(3, 7)"), "returns outputs of shape (8, 7)"),
+    by_user("no parameters", data(model="Flatten()"), "trainable parameters"),
+    by_user("a model that raises", data(model="Linear(4, 2)"), "failed on inputs (8, 3)"),
+]
