@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: env tune test check
+.PHONY: env tune test test-all check
 
 env: .venv/ready
 
@@ -18,6 +18,10 @@ tune: env
 # All checks and tests; real Ray sessions among them.
 test: check
 	$(BIN)/python -m pytest $(ARGS)
+
+# The long loops of faults too: every signal at every moment, many kills.
+test-all: check
+	$(BIN)/python -m pytest -m "all or not all" $(ARGS)
 
 check: env
 	$(BIN)/ruff format --check .

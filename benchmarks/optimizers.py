@@ -5,11 +5,12 @@ least 2.5 times as fast as timm's, of LARS at least 1.4 times as fast as timm's 
 pytorch-optimizer's, of RAdam at least 4 times as fast as torch's; Adam is torch's fused one and
 costs the same within 3 %. Each at 1 and 2 threads, with and without weight decay.
 
-    pip install timm pytorch-optimizer
+    pip install 'raybench[benchmarks]'
     python benchmarks/optimizers.py
 
-Takes about five minutes on 2 quiet cores. All variants of a family update their own copy of the
-same weights with the same gradients, in interleaved rounds (ABC, CBA, ...), one step each;
+A library that is not installed is named at the start and left out, with the bars that compare
+with it. Takes about five minutes on 2 quiet cores. All variants of a family update their own copy
+of the same weights with the same gradients, in interleaved rounds (ABC, CBA, ...), one step each;
 gradients are written anew before every step, untimed. Each third of the rounds has newly
 allocated copies, since where a copy lies moves its time by some percent. Biases are kept from
 trust ratio and decay by parameter groups where the library can; timm's LAMB runs without its
@@ -24,13 +25,12 @@ Before the first round the heap is grown once, as the activations of a batch gro
 heap every temporary of a peer costs page faults: timm's LAMB takes a third longer there.
 
 Writes results/optimizers.json and results/optimizers.md beside this file. Exit code: 0 all bars
-met, 1 one missed, 2 a peer is not installed.
+met, 1 one missed.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import itertools
 import json
 import math
@@ -43,20 +43,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import installed
 import numpy as np
 import torch
+from peer_optimizers import Params, groups, left_out, peer_variants
 
 from raybench.backends.torch.optim import build_optimizer
 
-try:
-    import pytorch_optimizer
-    import timm.optim
-except ImportError as error:
-    print(f"optimizers.py: needs {error.name}: pip install timm pytorch-optimizer", file=sys.stderr)
-    sys.exit(2)
-
 Optimizer = torch.optim.Optimizer
-Params = list[torch.nn.Parameter]
 
 WARM_UP_ROUNDS = 6  # RAdam takes its usual form at step 6
 BLOCKS = 3
@@ -91,15 +85,6 @@ def resnet50_shapes() -> Iterator[tuple[int, ...]]:
     yield from ((1000, inputs), (1000,))
 
 
-def groups(params: Params, decay: float, **matrices_only: object) -> list[dict[str, object]]:
-    matrices = [p for p in params if p.ndim > 1]
-    vectors = [p for p in params if p.ndim <= 1]
-    return [
-        {"params": matrices, "weight_decay": decay, **matrices_only},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-
-
 def families(decay: float) -> dict[str, dict[str, Callable[[Params], Optimizer]]]:
     """Variants by family and name; the first of each is ours."""
 
@@ -109,8 +94,6 @@ def families(decay: float) -> dict[str, dict[str, Callable[[Params], Optimizer]]
         )
 
     adam, radam = torch.optim.AdamW, torch.optim.RAdam
-    lamb, lars = timm.optim.Lamb, timm.optim.Lars
-    po = pytorch_optimizer
     decoupled = {"lr": 1e-3, "decoupled_weight_decay": True}
     found: dict[str, dict[str, Callable[[Params], Optimizer]]] = {
         "adam": {
@@ -127,19 +110,15 @@ def families(decay: float) -> dict[str, dict[str, Callable[[Params], Optimizer]]
         "lars": {"raybench": ours("lars")},
         "lamb": {"raybench": ours("lamb")},
     }
-    for form, foreach in (("loop", False), ("foreach", True)):
-        options = {"lr": 1e-3, "foreach": foreach}
-        found["lamb"][f"timm {form}"] = lambda p, o=options: lamb(
-            groups(p, decay, always_adapt=True), max_grad_norm=None, **o
-        )
-        found["lars"][f"timm {form}"] = lambda p, o=options: lars(
-            groups(p, decay, always_adapt=True), momentum=0.9, **o
-        )
-        name = f"pytorch-optimizer {form}"
-        found["lamb"][name] = lambda p, o=options: po.Lamb(groups(p, decay), **o)
-        found["lars"][name] = lambda p, o=options: po.LARS(groups(p, decay), momentum=0.9, **o)
-        found["radam"][name] = lambda p, o=options: po.RAdam(groups(p, decay), **o)
+    for family, variants in peer_variants(decay).items():
+        found[family] |= variants
     return found
+
+
+def bars() -> list[tuple[str, str, float]]:
+    """Return the bars whose peer is installed."""
+    lacking = left_out()
+    return [bar for bar in BARS if bar[1] not in lacking]
 
 
 def measure(
@@ -185,7 +164,7 @@ def summary(times: dict[str, list[float]]) -> dict[str, dict[str, float]]:
 def verdicts(measurements: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Every bar in every setting, against the peer's faster form."""
     found = []
-    for family, peer, bar in BARS:
+    for family, peer, bar in bars():
         for setting in measurements:
             if setting["family"] == family:
                 forms = {k: v for k, v in setting["variants"].items() if k.startswith(peer)}
@@ -223,7 +202,8 @@ def environment() -> dict[str, Any]:
         "num_cpus": os.cpu_count(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "python": platform.python_version(),
-        "versions": {name: importlib.metadata.version(name) for name in packages},
+        "versions": installed.package_versions(packages),
+        "left_out": installed.note(left_out()),
         "load_average_before": os.getloadavg(),
     }
 
@@ -268,6 +248,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=21, help="timed rounds, a multiple of 3")
     parser.add_argument("--attempts", type=int, default=4, help="tries for a quiet machine")
     arguments = parser.parse_args()
+    installed.say_left_out("optimizers.py", left_out())
     shapes = list(resnet50_shapes())
     assert len(shapes) == 161
     assert sum(math.prod(shape) for shape in shapes) == 25_557_032

@@ -40,6 +40,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 REGISTRY = CONTESTANTS | VARIANTS
 
 
+def needs(name: str) -> tuple[str, ...]:
+    """Return the modules that a contestant needs and raybench does not."""
+    place, options = REGISTRY[name]
+    if not place.startswith("peer_syne:"):
+        return ()
+    # Its quantile searchers import their repository of black boxes, which imports the second.
+    is_cqr = str(options["method"]).endswith("CQR")
+    return ("syne_tune", "huggingface_hub") if is_cqr else ("syne_tune",)
+
+
 def make(name: str, task: Task, seed: int, folder: Path) -> Contestant:
     """Build a contestant of the registry."""
     place, options = REGISTRY[name]

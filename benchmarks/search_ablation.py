@@ -48,6 +48,8 @@ def main() -> int:
     lines = table_lines(tasks, cells, options.margin)
     lines += ["| without | median, times the whole search's | mean |", "|---|---|---|"]
     for name in WITHOUT:
+        if not all((table, one) in cells for table in tasks for one in (name, OURS)):
+            continue  # not among --contestants
         ratios = [
             geometric_mean([cells[t, name][key][what] / cells[t, OURS][key][what] for t in tasks])
             for what in ("median", "mean")

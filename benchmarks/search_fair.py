@@ -49,6 +49,9 @@ def main() -> int:
     lines = table_lines(tasks, cells, options.margin)
     bars = []
     for what, slower, faster, bar, is_least in CHECKS:
+        if not all((table, name) in cells for table in tasks for name in (slower, faster)):
+            lines.append(f"- {what}: not compared")
+            continue
         ratio = geometric_mean(
             [cells[t, slower][key]["median"] / cells[t, faster][key]["median"] for t in tasks]
         )

@@ -15,16 +15,16 @@ that has not found it by then counts with the time at which it ended, which favo
 
     python benchmarks/search_table.py [--tables mnist_conv mnist_mlp] [--seeds 20] [--jobs 2]
 
-Needs `pip install syne-tune huggingface_hub` (its CQR imports the latter). Six minutes on two
-cores without Syne Tune's BORE and CQR, alone or in ASHA: these take up to half a second of CPU
-for every suggestion, and 45 minutes with `--limit 60`. Contestants can be run apart
+Syne Tune comes with `pip install 'raybench[benchmarks]'`; contestants whose library is not
+installed are named at the start and left out, and so is the bar that compares with them. Six
+minutes on two cores without Syne Tune's BORE and CQR, alone or in ASHA: these take up to half a
+second of CPU for every suggestion, and 45 minutes with `--limit 60`. Contestants can be run apart
 (`--contestants`) and put into one table (`--add FILE.json`). Writes
-results/search_table.{md,json,png}; prints losses like wins; exit 1 below a bar.
+results/search_table.{md,json,png}; prints losses like wins; exit 1 below a bar, 2 if nothing that
+was asked for is installed.
 """
 
 import argparse
-import importlib
-import importlib.metadata
 import json
 import logging
 import math
@@ -37,9 +37,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import installed
 import numpy as np
 from recorded import TABLES, Table, Task
-from registry import CONTESTANTS, OURS, REGISTRY, make
+from registry import CONTESTANTS, OURS, REGISTRY, make, needs
 from replay import LIMIT, MARGINS, MAX_TRIALS, search
 from search_plot import Row, draw, key_of
 
@@ -173,6 +174,8 @@ def ratio_lines(cells: Cells, margin: float) -> tuple[list[str], list[Bar]]:
     for what, beginning, bar in BARS:
         if found := ratios(cells, beginning, key_of(margin)):
             bars.append((what, geometric_mean(found), bar, geometric_mean(found) >= bar))
+        else:
+            lines.append(f"- {what}: not compared (bar {bar:g})")
     never = max(cell[key_of(margin)]["never"] for (_, name), cell in cells.items() if name == OURS)
     bars.append(("raybench never", never, 0.0, never == 0))
     lines += [
@@ -200,18 +203,23 @@ def parse(contestants: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=TABLES, help="where the tables are")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
-    options.contestants = options.contestants or list(CONTESTANTS)
     options.targets = {k: float(v) for k, _, v in (text.partition("=") for text in options.targets)}
+    for file in options.add:
+        if not file.is_file():
+            parser.error(f"--add: no file {file}")
+    wanted = options.contestants or list(CONTESTANTS)
+    options.left_out = installed.left_out({name: needs(name) for name in wanted})
+    options.contestants = [name for name in wanted if name not in options.left_out]
+    program = Path(sys.argv[0]).name
+    installed.say_left_out(program, options.left_out)
+    if not options.contestants and not options.add:
+        installed.nothing_left(program)
     return options
 
 
 def run_all(options: argparse.Namespace) -> list[Row]:
     """Run every search, interleaved: all contestants with one seed before the next seed."""
-    names = [
-        name
-        for name in options.contestants
-        if Path(__file__).with_name(REGISTRY[name][0].partition(":")[0] + ".py").is_file()
-    ]
+    names = options.contestants
     jobs: list[Job] = [
         (table, name, seed, options)
         for seed in range(options.first_seed, options.first_seed + options.seeds)
@@ -257,10 +265,8 @@ def main() -> int:
     if any(name == OURS for _, name in cells):
         ratio_text, bars = ratio_lines(cells, options.margin)
         lines += ratio_text
-    programs = versions() | {
-        name: importlib.metadata.version(name)
-        for name in ("optuna", "ray", "syne-tune", "xgboost", "scikit-learn")
-    }
+    programs = versions() | installed.package_versions(("syne-tune", "xgboost", "scikit-learn"))
+    lines += installed.note(options.left_out)
     lines += [
         "Search time in best times to target: median (quartiles) and mean; a search that never "
         "gets there counts with the time at which it ended.",

@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import installed
 import ray
 
 from raybench.cluster.lease import Lease
@@ -135,6 +136,7 @@ def main() -> int:
     parser.add_argument("--frameworks", nargs="+", default=["torch", "tensorflow"])
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2])
     options = parser.parse_args()
+    options.frameworks = installed.frameworks("trial_overhead.py", options.frameworks)
     os.environ.update({"RAY_AIR_NEW_OUTPUT": "0", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"})
     measured: dict[tuple[str, str, int], list[dict[str, float]]] = {}
     with Session() as session:

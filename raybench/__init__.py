@@ -10,8 +10,24 @@ from raybench.core.errors import UserError as UserError
 
 if TYPE_CHECKING:
     from raybench.results.load import StudyResults
+    from raybench.workloads.base import Workload as Workload
 
-__all__ = ["UserError", "load", "load_model"]
+    __version__: str
+
+__all__ = ["UserError", "Workload", "__version__", "load", "load_model"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `Workload` (numpy) and look up `__version__` when they are first asked for."""
+    if name == "Workload":
+        from raybench.workloads.base import Workload
+
+        return Workload
+    if name == "__version__":
+        from importlib import metadata
+
+        return metadata.version("raybench")
+    raise AttributeError(f"module 'raybench' has no attribute '{name}'")
 
 
 def load(folder: str | Path) -> "StudyResults":

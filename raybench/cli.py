@@ -3,12 +3,17 @@
 import argparse
 import errno
 import importlib
+import os
+import signal
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from raybench.core.errors import UserError
+from raybench.cluster.signals import SIGNALS
+from raybench.core.errors import StudyError, UserError
+from raybench.core.text import clean
 
 COMMANDS = {
     "tune": "search for the configuration that reaches the target soonest",
@@ -50,8 +55,11 @@ def run_command(command: Callable[[], int]) -> int:
     try:
         return command()
     except UserError as error:
-        print(f"raybench: {error}", file=sys.stderr)
+        print(f"raybench: {clean(str(error))}{_details(error)}", file=sys.stderr)
         return WRONG_INPUT
+    except StudyError as error:
+        print(f"raybench: {clean(str(error))}", file=sys.stderr)
+        return FAILED
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
@@ -64,6 +72,23 @@ def run_command(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("raybench: interrupted.", file=sys.stderr)
         return INTERRUPTED
+
+
+def leave(code: int) -> NoReturn:
+    """End the process; a signal that comes now changes nothing any more."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(code)
+
+
+def _details(error: UserError) -> str:
+    """Keep what else is known of an error in a file; return where it is."""
+    if not error.details:
+        return ""
+    handle, name = tempfile.mkstemp(prefix="raybench-error-", suffix=".txt")
+    with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+        file.write(error.details)
+    return f" (traceback: {name})"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

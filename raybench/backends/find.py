@@ -39,16 +39,17 @@ class Backend(Protocol):
 
 def find_backend(framework: str) -> Backend:
     """Import a backend's loop; a framework that is not installed raises UserError."""
-    module: Any = _import(framework, "loop")
+    module: Any = find_part(framework, "loop")
     return module  # type: ignore[no-any-return]
 
 
 def find_model_module(framework: str) -> Any:
     """Import a backend's functions on models; UserError as `find_backend`."""
-    return _import(framework, "model")
+    return find_part(framework, "model")
 
 
-def _import(framework: str, name: str) -> Any:
+def find_part(framework: str, name: str) -> Any:
+    """Import a module of a backend; UserError as `find_backend`."""
     try:
         return importlib.import_module(f"{PACKAGES[framework]}.{name}")
     except ModuleNotFoundError as error:

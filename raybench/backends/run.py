@@ -14,6 +14,10 @@ from raybench.core.stopping import StopRule, is_finite
 from raybench.data.dataset import Dataset
 from raybench.data.order import epoch_order, shard, worker_share
 
+BUDGET = "accuracy_at_budget"
+EARLY = 0.98
+"""Share of the budget at which its last evaluation is aimed, since speeds vary a little."""
+
 
 def run(
     spec: RunSpec, dataset: Dataset, trainer: Trainer, world: World, ledger: Ledger
@@ -31,10 +35,12 @@ def run(
     _wait_for_all(world)
     ledger.enter("compile")
     trainer.warm_up(warm_up_step(spec, dataset, world))
-    _wait_for_all(world)
-    samples, index, train_seconds = 0, 0, 0.0
+    samples, index, train_seconds, fitting = 0, 0, 0.0, samples_total
     while True:
         goal = min((samples // cadence + 1) * cadence, samples_total)
+        goal = min(goal, fitting)
+        # Ranks hear "go on" at different moments: none of them trains, or is timed, before all do.
+        _wait_for_all(world)
         ledger.enter("train")
         chunk, seen = take_until(steps, goal - samples)
         loss = trainer.train(chunk)
@@ -52,6 +58,10 @@ def run(
             accuracy=accuracy, train_s=train_seconds, finished=samples >= samples_total
         )
         failure = None if is_finite(train_loss) else "nan"
+        if spec.objective.kind == BUDGET:
+            fitting = _within_budget(samples, train_seconds, spec)
+            if fitting < samples + spec.global_batch_size:
+                stop = stop or "max_train_seconds"
         yield Evaluation(
             index=index,
             epoch=samples / dataset.num_train_samples,
@@ -70,6 +80,16 @@ def run(
         if stop or failure:
             return
         index += 1
+
+
+def _within_budget(samples: int, train_seconds: float, spec: RunSpec) -> int:
+    """Return the samples that can be trained on within the budget, at the speed so far.
+
+    What is reached after the budget does not count, so the last evaluation comes just before
+    it. From numbers that all ranks share.
+    """
+    budget = EARLY * spec.objective.max_train_seconds
+    return int(min(samples * budget / max(train_seconds, 1e-9), 2.0**62))
 
 
 def evaluate_split(dataset: Dataset, trainer: Trainer, world: World, part: str) -> float:

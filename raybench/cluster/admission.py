@@ -1,11 +1,12 @@
 """Who may run now: worker groups, the trials that wait for them, and what must close for whom.
 
 Pure bookkeeping without Ray, so that it is tested on thousands of fake trials. Trials are
-admitted first come, first served, by the sum of the workers they need: a wide trial at the
-head of the queue is never overtaken, so it cannot starve, and nothing that was admitted waits
-for anything else, so nothing can deadlock.
+admitted first come, first served, and only where their workers fit on the nodes: a wide trial
+at the head of the queue is never overtaken, so it cannot starve, and nothing that was admitted
+waits for anything else, so nothing can deadlock.
 """
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 
@@ -28,6 +29,11 @@ class Shape:
         """GPUs of the whole group."""
         return self.num_workers * self.gpus_per_worker
 
+    def num_fitting(self, cpus: int, gpus: int) -> int:
+        """Return how many of its workers fit into so many free cores and GPUs of a node."""
+        by_gpus = gpus // self.gpus_per_worker if self.gpus_per_worker else self.num_workers
+        return max(0, min(cpus // self.cpus_per_worker, by_gpus, self.num_workers))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
@@ -44,6 +50,8 @@ class Grant:
 class _Group:
     shape: Shape
     trial: str | None
+    places: tuple[int, ...]
+    """Node of every worker."""
     last_used: int = 0
 
 
@@ -51,13 +59,13 @@ class _Group:
 class Admission:
     """The pool's state.
 
-    `idle_holds_cpus`: whether an idle group keeps its cores reserved (it does where several
-    nodes share them out; on one node its processes merely sleep). GPUs are always held,
-    because their memory is. `max_workers` bounds the processes alive, idle ones included.
+    `nodes`: (CPU cores, GPUs) of every node. `idle_holds_cpus`: whether an idle group keeps its
+    cores reserved (it does where several nodes share them out; on one node its processes merely
+    sleep). GPUs are always held, because their memory is. `max_workers` bounds the processes
+    alive, idle ones included.
     """
 
-    cpus: int
-    gpus: int = 0
+    nodes: Sequence[tuple[int, int]]
     max_workers: int = 10**9
     idle_holds_cpus: bool = False
     groups: dict[int, _Group] = field(default_factory=dict)
@@ -66,8 +74,8 @@ class Admission:
     _next_group: int = 0
 
     def fits(self, shape: Shape) -> bool:
-        """Whether the shape fits an otherwise empty cluster."""
-        return shape.cpus <= self.cpus and shape.gpus <= self.gpus
+        """Whether the shape fits the nodes when they are empty."""
+        return pack(shape, self.nodes) is not None
 
     def submit(self, trial: str, shape: Shape) -> None:
         """Put a trial at the end of the queue."""
@@ -88,6 +96,11 @@ class Admission:
             self.waiting.pop(0)
             grants.append(grant)
         return grants
+
+    def settle(self, group: int, places: Sequence[int]) -> None:
+        """Correct where the workers of a group are: Ray chose, and may have chosen otherwise."""
+        if group in self.groups:
+            self.groups[group].places = tuple(places)
 
     def release(self, trial: str) -> int | None:
         """Mark the trial's group idle; return the group, None if it had none."""
@@ -113,40 +126,72 @@ class Admission:
         )
         for number in reversed(idle):
             if self.groups[number].shape == shape:
-                if not self._has_room(shape, reused=number):
+                if not self._can_wake(number):
                     return None
                 self.groups[number].trial = trial
                 return Grant(trial=trial, group=number, shape=shape, is_new=False)
         evict: list[int] = []
-        while not self._has_room(shape, evicted=evict):
+        places = self._find_room(shape, evict)
+        while places is None:
             if not idle:
                 return None
             evict.append(idle.pop(0))
+            places = self._find_room(shape, evict)
         # Oldest first may have named groups whose end frees nothing that was missing.
         for number in list(evict):
             others = [other for other in evict if other != number]
-            if self._has_room(shape, evicted=others):
-                evict = others
+            found = self._find_room(shape, others)
+            if found is not None:
+                evict, places = others, found
         for number in evict:
             del self.groups[number]
         number = self._next_group
         self._next_group += 1
-        self.groups[number] = _Group(shape, trial)
+        self.groups[number] = _Group(shape, trial, places)
         return Grant(trial=trial, group=number, shape=shape, is_new=True, evict=tuple(evict))
 
-    def _has_room(
-        self, shape: Shape, *, reused: int | None = None, evicted: list[int] | None = None
-    ) -> bool:
-        cpus, gpus, workers = shape.cpus, shape.gpus, shape.num_workers
+    def _can_wake(self, number: int) -> bool:
+        """Whether the nodes of an idle group have its cores free."""
+        group = self.groups[number]
+        free = self._free(without=(number,))
+        for place in group.places:
+            free[place][0] -= group.shape.cpus_per_worker
+            free[place][1] -= group.shape.gpus_per_worker
+        return all(cpus >= 0 and gpus >= 0 for cpus, gpus in free)
+
+    def _find_room(self, shape: Shape, evicted: list[int]) -> tuple[int, ...] | None:
+        alive = sum(g.shape.num_workers for n, g in self.groups.items() if n not in evicted)
+        if alive and alive + shape.num_workers > self.max_workers:
+            return None
+        return pack(shape, [(cpus, gpus) for cpus, gpus in self._free(without=evicted)])
+
+    def _free(self, *, without: Collection[int]) -> list[list[int]]:
+        """Return the free (CPUs, GPUs) of every node, as if groups `without` were not there."""
+        free = [[cpus, gpus] for cpus, gpus in self.nodes]
         for number, group in self.groups.items():
-            if number == reused or number in (evicted or []):
+            if number in without:
                 continue
-            active = group.trial is not None
-            cpus += group.shape.cpus if active or self.idle_holds_cpus else 0
-            gpus += group.shape.gpus
-            workers += group.shape.num_workers
-        return (
-            cpus <= self.cpus
-            and gpus <= self.gpus
-            and workers <= max(self.max_workers, shape.num_workers)
-        )
+            holds_cpus = group.trial is not None or self.idle_holds_cpus
+            for place in group.places:
+                free[place][0] -= group.shape.cpus_per_worker if holds_cpus else 0
+                free[place][1] -= group.shape.gpus_per_worker
+        return free
+
+
+def pack(shape: Shape, free: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
+    """Return a node for every worker, on as few nodes as can be; None if they do not fit.
+
+    `free` are the free (CPUs, GPUs) of the nodes. Of nodes that hold the whole group the
+    fullest is taken, and GPUs are left to those who need them, so that room stays in one piece.
+    """
+    room = {node: shape.num_fitting(*free[node]) for node in range(len(free))}
+
+    def order(node: int) -> tuple[bool, int, int, int]:
+        cpus, gpus = free[node]
+        wasted = gpus if not shape.gpus_per_worker else 0
+        return wasted > 0, -room[node], cpus, gpus
+
+    places: list[int] = []
+    for node in sorted(room, key=order):
+        places += [node] * min(room[node], shape.num_workers - len(places))
+    return tuple(places) if len(places) == shape.num_workers else None

@@ -126,6 +126,10 @@ class Group:
         """Host name of every rank."""
         return [self._members[rank].host for rank in sorted(self._members)]
 
+    def nodes(self) -> list[str]:
+        """Ray's id of the node of every rank."""
+        return [self._members[rank].node for rank in sorted(self._members)]
+
     def devices(self) -> list[str]:
         """Device of every rank."""
         return [self._members[rank].device for rank in sorted(self._members)]

@@ -13,7 +13,18 @@ from typing import Any
 from raybench.cluster.admission import Admission, Grant, Shape
 from raybench.cluster.group import Group
 from raybench.cluster.launch import trainer_class
-from raybench.cluster.messages import Close, Command, Lent, Reply, RunFailed, Start
+from raybench.cluster.messages import (
+    MACHINE_FAULTS,
+    Close,
+    Command,
+    Lent,
+    Reply,
+    RunFailed,
+    Start,
+)
+
+START_ATTEMPTS = 3
+"""How often a group is started before its trial fails: that it does not is no trial's fault."""
 
 
 class Hub:
@@ -73,6 +84,22 @@ class Hub:
         return replace(lent, start_s=lent.start_s + waited)
 
     async def _acquire(self, trial: str, shape: Shape) -> Lent:
+        """Get a group for the trial; one that does not start is replaced, a few times."""
+        lost_s = 0.0
+        for attempt in range(1, START_ATTEMPTS + 1):
+            began = time.perf_counter()
+            try:
+                lent = await self._acquire_once(trial, shape)
+                return replace(lent, start_s=lent.start_s + lost_s)
+            except RunFailed as error:
+                if error.failure not in MACHINE_FAULTS or attempt == START_ATTEMPTS:
+                    raise
+                self._refuse_abandoned(trial)
+                lost_s += time.perf_counter() - began
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _acquire_once(self, trial: str, shape: Shape) -> Lent:
+        asked = time.perf_counter()
         self._granted[trial] = asyncio.get_running_loop().create_future()
         self._admission.submit(trial, shape)
         self._admit()
@@ -96,6 +123,7 @@ class Hub:
         self._mark_concurrent()
         return Lent(
             group=grant.group,
+            queue_s=started - asked,
             start_s=time.perf_counter() - started if grant.is_new else 0.0,
             hosts=group.hosts(),
             devices=group.devices(),
@@ -118,7 +146,15 @@ class Hub:
             except RunFailed:
                 await self._drop(trial, grant.group)
                 raise
+            self._settle(grant.group, group)
         return self._groups[grant.group]
+
+    def _settle(self, number: int, group: Group) -> None:
+        """Tell the admission on which nodes Ray has put the workers."""
+        known = self._options.get("node_ids", [])
+        nodes = group.nodes()
+        if all(node in known for node in nodes):
+            self._admission.settle(number, [known.index(node) for node in nodes])
 
     async def command(self, trial: str, command: Command, timeout_s: float) -> list[Reply]:
         """Give every worker of the trial's group a command; return their replies by rank.

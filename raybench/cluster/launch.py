@@ -1,6 +1,7 @@
 """From a group's shape to the Ray trainer that runs it."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from raybench.cluster.admission import Shape
@@ -43,8 +44,21 @@ def build_trainer(number: int, shape: Shape, options: dict[str, Any]) -> Any:
             failure_config=ray.train.FailureConfig(max_failures=0),
         ),
     }
+    if options["is_local"] and shape.framework == "torch":
+        arguments |= _meeting_in_a_file(number, options["scratch"])
     trainer = lean(trainer_class(shape.framework)(serve, **arguments))
-    return controlled_here(trainer, autoscales=options["autoscales"])
+    return controlled_here(trainer, autoscales=not options["is_local"])
+
+
+def _meeting_in_a_file(number: int, folder: str) -> dict[str, Any]:
+    """Return the argument that keeps torch's store off the network; nothing for another Ray."""
+    try:
+        from raybench.cluster.local_torch import LocalTorchConfig
+    except ImportError:
+        return {}
+    config = LocalTorchConfig()
+    config.meeting_file = str(Path(folder) / f"group-{number}.store")
+    return {"torch_config": config}
 
 
 def trainer_class(framework: str) -> Any:

@@ -17,7 +17,7 @@ from raybench.cluster.messages import (
     RunFailed,
     Start,
 )
-from raybench.core.clock import merge_ranks
+from raybench.core.clock import OTHER, merge_ranks
 from raybench.core.record import Evaluation
 from raybench.core.spec import RunSpec
 
@@ -46,7 +46,10 @@ class Lease:
         limit = 3 * spec.objective.max_train_seconds
         self._timeout_s = slice_timeout_s or max(SLICE_TIMEOUT_S, limit)
         self._asked = time.perf_counter()
-        self._granted: float | None = None
+        self._between: float | None = None
+        """When the last answer came; the owner's own time runs from there."""
+        self._report_s = 0.0
+        """Seconds between commands, and of commands and answers on their way."""
         self._lent: Lent | None = None
         self._worker_ledger: dict[str, float] = {}
         self.num_parameters: int | None = None
@@ -62,7 +65,9 @@ class Lease:
     def take(self, reference: Any) -> None:
         """Wait for workers that were asked for by `hub.acquire.remote`."""
         self._lent = _get(reference)
-        self._granted = time.perf_counter()
+        self._between = time.perf_counter()
+        waited = self._lent.queue_s + self._lent.start_s
+        self._report_s += max(0.0, self._between - self._asked - waited)
 
     def start(self) -> Evaluation:
         """Build the run and train to its first evaluation."""
@@ -101,17 +106,19 @@ class Lease:
     def ledger(self) -> tuple[dict[str, float], float]:
         """Return seconds by phase, and the wall seconds since workers were asked for.
 
-        What the owner has waited beyond the workers' own account is travel of commands and
-        results, and belongs to `report`.
+        Every phase is measured by itself: `queue` and `start` by the hub, the others by the
+        workers; to their `report` comes what the owner has measured of its own time and of the
+        travel. `other` is what then is left of the wall time.
         """
         now = time.perf_counter()
-        granted = self._granted or now
-        start = self._lent.start_s if self._lent else 0.0
-        phases = {"queue": granted - self._asked - start, "start": start} | self._worker_ledger
-        if self._worker_ledger:
-            known = sum(s for name, s in self._worker_ledger.items() if name != "input")
-            phases["report"] += max(0.0, now - granted - known)
-        return phases, now - self._asked
+        wall = now - self._asked
+        if self._lent is None:  # it never got workers: all of it was waiting
+            return {"queue": wall, OTHER: 0.0}, wall
+        phases = {"queue": self._lent.queue_s, "start": self._lent.start_s} | self._worker_ledger
+        own = self._report_s + (now - self._between if self._between else 0.0)
+        phases["report"] = phases.get("report", 0.0) + own
+        known = sum(seconds for name, seconds in phases.items() if name != "input")
+        return phases | {OTHER: wall - known}, wall
 
     def account(self) -> dict[str, Any]:
         """Return what the run's record holds of its workers and its time."""
@@ -137,7 +144,15 @@ class Lease:
         return first.evaluation
 
     def _command(self, command: Command) -> list[Reply]:
-        return _get(self._hub.command.remote(self._trial, command, self._timeout_s))
+        sent = time.perf_counter()
+        if self._between is not None:
+            self._report_s += sent - self._between
+        self._between = None
+        replies: list[Reply] = _get(self._hub.command.remote(self._trial, command, self._timeout_s))
+        self._between = time.perf_counter()
+        busy = max(r.busy_s for r in replies if isinstance(r, Progress | Finished))
+        self._report_s += self._between - sent - busy
+        return replies
 
 
 def shape_of(spec: RunSpec) -> Shape:

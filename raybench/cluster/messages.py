@@ -60,6 +60,8 @@ class Progress:
     num_parameters: int
     batch_statistics: bool
     num_classes: int
+    busy_s: float = 0.0
+    """Seconds from hearing the command to this reply, on the worker's clock."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +71,8 @@ class Finished:
     ledger: dict[str, float]
     weights: bytes | None = None
     test_accuracy: float | None = None
+    busy_s: float = 0.0
+    """As in Progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +89,10 @@ class Crashed:
 Reply = Ready | Progress | Finished | Crashed
 
 
+MACHINE_FAULTS = ("timeout", "worker_lost")
+"""Failures that say nothing of the configuration: such a run may be tried again."""
+
+
 class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)
     """A run ended without a result; the owner's side of `Crashed`, lost and hung workers."""
 
@@ -98,7 +106,9 @@ class Lent:
     """Hub to client: a group was given."""
 
     group: int
+    queue_s: float
+    """Seconds until there was room for it."""
     start_s: float
-    """Seconds its start took; 0 when it was warm."""
+    """Seconds its start took, starts that failed included; 0 when it was warm."""
     hosts: list[str] = field(default_factory=list)
     devices: list[str] = field(default_factory=list)

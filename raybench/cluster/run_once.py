@@ -20,15 +20,18 @@ def run_once(
     *,
     on_evaluation: Callable[[str, Evaluation], None],
     outer_stop: Callable[[], str | None],
+    on_error: Callable[[str, str, str], str] = lambda name, message, traceback: message,
     save: bool = False,
-    test: bool = True,
+    test: bool = False,
+    keep: bool = True,
 ) -> tuple[RunRecord, bytes | None]:
     """Train `spec`, measure the test split if `test`, and return the record and the saved weights.
 
     `outer_stop` is asked after every evaluation and ends the run by returning a reason. A
-    failed run is a record too; weights are None unless `save` and the run ended well.
+    failed run is a record too, and `on_error` is given its traceback; weights are None unless
+    `save` and the run ended well. With `keep` False the workers are new and end with the run.
     """
-    lease = Lease(hub, name, spec)
+    lease = Lease(hub, name, spec, keep=keep)
     result: dict[str, Any] = {}
     weights: bytes | None = None
     reason: str | None = None
@@ -57,7 +60,8 @@ def run_once(
             finished = lease.finish(test=test, save=save)
             result["test_accuracy"], weights = finished.test_accuracy, finished.weights
     except RunFailed as error:
-        result |= {"failure": error.failure, "message": error.message}
+        message = on_error(name, error.message, error.traceback)
+        result |= {"failure": error.failure, "message": message}
     result |= lease.account()
     lease.close()
     result["concurrent"] = lease.concurrent

@@ -2,20 +2,20 @@
 
 import logging
 import os
-import shutil
-import tempfile
-from dataclasses import dataclass
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import ray
 
-from raybench.cluster.admission import Admission, Shape
+from raybench.cluster.admission import Admission
+from raybench.cluster.capacity import Capacity, Node, num_local_cores
 from raybench.cluster.hub import Hub
-from raybench.cluster.lease import shape_of
+from raybench.cluster.local_ray import Token, on_loopback, own_signals, warning
+from raybench.cluster.scratch import Scratch
+from raybench.cluster.signals import without_hangup
 from raybench.core.errors import UserError
-from raybench.core.spec import RunSpec
 
 WORKER_MEMORY_BYTES = 1.2e9
 """Resident memory of an idle worker, measured: torch 0.7 GB, TensorFlow 0.8 GB, and data."""
@@ -33,65 +33,35 @@ WORKER_ENVIRONMENT = {
     "TF_USE_LEGACY_KERAS": "0",
     "KERAS_BACKEND": "tensorflow",
 }
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """What the cluster has, node by node: (CPUs, GPUs)."""
-
-    nodes: tuple[tuple[int, int], ...]
-    memory_bytes: float
-
-    @property
-    def cpus(self) -> int:
-        """CPU cores of all nodes."""
-        return sum(cpus for cpus, _ in self.nodes)
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of all nodes."""
-        return sum(gpus for _, gpus in self.nodes)
-
-    def refuse_infeasible(self, shape: Shape) -> None:
-        """Raise UserError for a shape that the whole empty cluster cannot hold."""
-        per_node = [
-            min(
-                cpus // shape.cpus_per_worker,
-                gpus // shape.gpus_per_worker if shape.gpus_per_worker else 10**9,
-            )
-            for cpus, gpus in self.nodes
-        ]
-        if sum(per_node) < shape.num_workers:
-            needs = f"{shape.cpus_per_worker} CPU" + (
-                f" and {shape.gpus_per_worker} GPU" if shape.gpus_per_worker else ""
-            )
-            raise UserError(
-                f"num_workers: {shape.num_workers} workers of {needs} each do not fit, the "
-                f"cluster has room for {sum(per_node)} ({self.cpus} CPUs, {self.gpus} GPUs); "
-                "ask for fewer workers or connect a larger cluster with --address."
-            )
-
-    def refuse_infeasible_spec(self, spec: RunSpec) -> None:
-        """Raise UserError for a run that the whole empty cluster cannot hold."""
-        self.refuse_infeasible(shape_of(spec))
+LOCAL_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+"""Workers of one host talk over its own address."""
 
 
 class Session:
     """A Ray connection with a hub; closes what it started."""
 
     def __init__(self, *, address: str | None = None, log_level: str = "ERROR") -> None:
-        self.scratch = Path(tempfile.mkdtemp(prefix="raybench-"))
+        self._scratch = Scratch()
+        self.scratch = self._scratch.folder
+        self._token: Token | None = None
         self._started = False
-        address = address or os.environ.get("RAY_ADDRESS")
-        if address == "local":
-            address = None
+        address = chosen_address(address)
         self._is_local = address is None
-        _connect(address, log_level)
-        self._started = True
-        self.capacity = _capacity()
-        self.hub = start_hub(
-            self.capacity, scratch=str(self.scratch), autoscales=not self._is_local
-        )
+        try:
+            with own_signals(), without_hangup():
+                if address is None:
+                    self._token = Token()
+                    _start_local(log_level)
+                else:
+                    _connect(address, log_level)
+            self._started = True
+            self.capacity = _capacity()
+            self.hub = start_hub(self.capacity, scratch=str(self.scratch), is_local=self._is_local)
+        except BaseException:
+            self.close()
+            raise
+        self.warning = warning() if self._is_local else None
+        """A sentence for the user, where there is something to know of this Ray."""
 
     def __enter__(self) -> "Session":
         return self
@@ -106,34 +76,41 @@ class Session:
 
     def close(self) -> None:
         """Close all groups and the connection; a cluster it did not start goes on."""
-        if not self._started:
-            return
-        self._started = False
-        if not self._is_local:
+        if self._started and not self._is_local:
             # A Ray of our own ends with all its processes; elsewhere others may need the room.
             try:
                 ray.get(self.hub.shutdown.remote(), timeout=60)
             except (ray.exceptions.RayError, TimeoutError):
                 logging.getLogger(__name__).warning("worker groups were ended with the session")
+        self._started = False
         ray.shutdown()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        if self._token is not None:
+            self._token.restore()
+            self._token = None
+        self._scratch.remove()
 
 
-def start_hub(capacity: Capacity, *, scratch: str, autoscales: bool) -> Any:
+def chosen_address(address: str | None) -> str | None:
+    """Return the cluster to connect to, asked for or by RAY_ADDRESS; None to start our own."""
+    address = address or os.environ.get("RAY_ADDRESS")
+    return None if address in (None, "", "local") else address
+
+
+def start_hub(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
     """Start the actor that owns the worker groups; return its handle.
 
-    `autoscales` says that the cluster may grow when workers are asked for.
+    `is_local`: it is a Ray of our own, which has one node and does not grow.
     """
     one_node = len(capacity.nodes) == 1
     admission = Admission(
-        cpus=capacity.cpus,
-        gpus=capacity.gpus,
+        nodes=[(node.cpus, node.gpus) for node in capacity.nodes],
         max_workers=max(int(capacity.memory_bytes * 0.8 / WORKER_MEMORY_BYTES), capacity.cpus),
         idle_holds_cpus=not one_node,
     )
     options = {
         "reserve_cpus": not one_node,
-        "autoscales": autoscales,
+        "is_local": is_local,
+        "node_ids": [node.id for node in capacity.nodes],
         "search_path": str(Path.cwd()),
         "scratch": scratch,
     }
@@ -143,18 +120,29 @@ def start_hub(capacity: Capacity, *, scratch: str, autoscales: bool) -> Any:
     return hub
 
 
-def _connect(address: str | None, log_level: str) -> None:
+def _start_local(log_level: str) -> None:
     # Ray's own processes read these too, so they are set before it starts.
-    os.environ.update(WORKER_ENVIRONMENT)
-    try:
+    os.environ.update(WORKER_ENVIRONMENT | LOCAL_ENVIRONMENT)
+    with on_loopback():
         ray.init(
-            address=address or "local",
-            include_dashboard=None if address else False,
+            address="local",
+            num_cpus=num_local_cores(),
+            include_dashboard=False,
             log_to_driver=False,
             logging_level=log_level,
             configure_logging=True,
-            # A local Ray inherits this process's environment, and its prestarted workers serve.
-            runtime_env={"env_vars": WORKER_ENVIRONMENT} if address else None,
+        )
+
+
+def _connect(address: str, log_level: str) -> None:
+    os.environ.update(WORKER_ENVIRONMENT)
+    try:
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=log_level,
+            configure_logging=True,
+            runtime_env={"env_vars": WORKER_ENVIRONMENT},
         )
     except ConnectionError as error:
         raise UserError(
@@ -164,9 +152,11 @@ def _connect(address: str | None, log_level: str) -> None:
 
 
 def _capacity() -> Capacity:
-    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    nodes = tuple((int(node.get("CPU", 0)), int(node.get("GPU", 0))) for node in alive)
-    return Capacity(
-        nodes=tuple(node for node in nodes if any(node)),
-        memory_bytes=sum(float(node.get("memory", 0.0)) for node in alive),
-    )
+    nodes = []
+    memory_bytes = 0.0
+    for node in ray.nodes():
+        if node["Alive"]:
+            has = node["Resources"]
+            memory_bytes += float(has.get("memory", 0.0))
+            nodes.append(Node(int(has.get("CPU", 0)), int(has.get("GPU", 0)), node["NodeID"]))
+    return Capacity(tuple(node for node in nodes if node.cpus or node.gpus), memory_bytes)

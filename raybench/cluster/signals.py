@@ -1,22 +1,60 @@
-"""Ctrl-C: once ends at the next evaluation with everything written, twice ends at once."""
+"""Ctrl-C and its like: once ends at the next evaluation with everything written, twice at once."""
 
 import contextlib
 import os
 import signal
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+INTERRUPTED = 130
+"""Exit code, whichever signal it was."""
+
 
 class Interrupt:
-    """Remembers that the user asked to stop."""
+    """Remembers that the user asked to stop: by Ctrl-C, a termination, or a closed terminal."""
 
     def __init__(self) -> None:
         self.is_set = False
+        self.can_continue = False
+        """Whether a results folder holds something that the same command goes on with."""
+        self._is_immediate = False
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take the signals meanwhile; the first raises KeyboardInterrupt until `defer`.
+
+        Elsewhere than in the main thread Python does not offer them: nothing is taken there.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+        self._is_immediate = True
+        self.listen()
+        try:
+            yield
+        finally:
+            self._is_immediate = False
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def listen(self) -> None:
-        """Take Ctrl-C and termination from now on."""
-        signal.signal(signal.SIGINT, self._on_signal)
-        signal.signal(signal.SIGTERM, self._on_signal)
+        """Take the signals from now on; again after a library has taken one of them."""
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                signal.signal(number, self._on_signal)
+
+    def defer(self) -> None:
+        """From now on only remember: what runs must end in order, and asks `check`."""
+        self._is_immediate = False
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if the user asked to stop."""
+        if self.is_set:
+            raise KeyboardInterrupt
 
     def reason(self) -> str | None:
         """Return `interrupted` once the user asked, None before."""
@@ -24,15 +62,54 @@ class Interrupt:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
+        if number == signal.SIGHUP:
+            _leave_terminal()
+            if self.is_set:
+                return  # a closed terminal says so more than once
         if self.is_set:
-            # Records are flushed line by line. A Ray of our own ends with this process, but its
-            # agents would take a minute to notice.
-            for process in descendants(os.getpid()):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
-            os.write(2, b"raybench: ended at once; the same command continues.\n")
-            os._exit(128 + number)
+            end_at_once(self.can_continue)
         self.is_set = True
+        if self._is_immediate:
+            raise KeyboardInterrupt
+
+
+def end_at_once(can_continue: bool) -> None:
+    """End this process and all below it; records are flushed line by line.
+
+    A Ray of our own ends with this process, but its agents would take a minute to notice.
+    """
+    for process in descendants(os.getpid()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    tail = "; the same command continues" if can_continue else ""
+    os.write(2, f"raybench: ended at once{tail}.\n".encode())
+    os._exit(INTERRUPTED)
+
+
+@contextlib.contextmanager
+def without_hangup() -> Iterator[None]:
+    """Let processes that are started meanwhile never hear of a closed terminal.
+
+    It is told to all of its processes: Ray's would be gone before the results are written. A
+    blocked signal stays blocked in a process that is started; ours comes when this ends.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _leave_terminal() -> None:
+    """Write nowhere from now on, where the terminal that was written to is gone."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        if os.isatty(descriptor):
+            os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def descendants(process: int) -> list[int]:

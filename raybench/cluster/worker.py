@@ -4,8 +4,10 @@ import gc
 import os
 import socket
 import tempfile
+import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,6 @@ from raybench.backends.base import Trainer, World
 from raybench.backends.find import find_backend
 from raybench.backends.run import evaluate_split, run
 from raybench.cluster.messages import (
-    Advance,
     Close,
     Command,
     Crashed,
@@ -26,12 +27,15 @@ from raybench.cluster.messages import (
     Reply,
     Start,
 )
-from raybench.core.clock import Ledger
+from raybench.cluster.scratch import on_this_host
+from raybench.core.clock import AWAY, Ledger
 from raybench.core.documents import validate
 from raybench.core.record import Evaluation
 from raybench.core.spec import RunSpec
 from raybench.workloads.find import load_workload_dataset
 
+DATA = "data"
+"""Folder below a host's scratch folder that all its workers map their data from."""
 OUT_OF_MEMORY = ("OutOfMemoryError", "ResourceExhaustedError", "MemoryError")
 
 
@@ -40,10 +44,10 @@ def serve(config: dict[str, Any]) -> None:
     from raybench.cluster.devices import join_group
 
     hub, group = config["hub"], config["group"]
-    if Path(config["scratch"]).is_dir():  # not on the other hosts of a cluster
-        # TensorFlow writes a file per traced function and removes it when its process exits,
-        # which this one does not: it is ended with the session, and so is this folder.
-        tempfile.tempdir = config["scratch"]
+    # TensorFlow writes a file per traced function and removes it when its process exits,
+    # which this one does not: it is ended with the session, and so is this folder.
+    scratch = on_this_host(config["scratch"])
+    tempfile.tempdir = str(scratch)
     world = join_group(config["framework"], config["cpus_per_worker"], config["search_path"])
     reply: Reply = _introduce(world)
     session: _Run | None = None
@@ -52,11 +56,13 @@ def serve(config: dict[str, Any]) -> None:
         command: Command = ray.get(hub.exchange.remote(group, world.rank, reply))
         if isinstance(command, Close):
             return
+        heard = time.perf_counter()
         try:
             if isinstance(command, Start):
-                session = _Run(command, config["framework"], world)
+                session = _Run(command, config["framework"], world, scratch / DATA)
             assert session is not None
-            reply = session.obey(command)
+            answer = session.obey(command)
+            reply = replace(answer, busy_s=time.perf_counter() - heard)
             if isinstance(command, Finish) and not is_settled:
                 # What is imported by now stays. Kept out of every later collection, the one
                 # after each run takes milliseconds instead of a tenth of a second. Not before
@@ -72,29 +78,33 @@ def serve(config: dict[str, Any]) -> None:
 class _Run:
     """One run on this worker, from its first command to its last."""
 
-    def __init__(self, command: Start, framework: str, world: World) -> None:
+    def __init__(self, command: Start, framework: str, world: World, data: Path) -> None:
         self._ledger = Ledger("setup")
         pin(command.cores)
         self._world = world
         self._spec = validate(RunSpec, command.spec, "run spec")
-        workload, self._dataset = load_workload_dataset(self._spec.workload, self._spec.dataset)
+        workload, self._dataset = load_workload_dataset(
+            self._spec.workload, self._spec.dataset, shared=data
+        )
         build = find_backend(framework).Trainer
         self._trainer: Trainer = build(self._spec, workload, self._dataset, world)
         self._evaluations: Iterator[Evaluation] = run(
             self._spec, self._dataset, self._trainer, world, self._ledger
         )
 
-    def obey(self, command: Command) -> Reply:
-        if isinstance(command, Start | Advance):
-            evaluation = next(self._evaluations)
-            return Progress(
-                evaluation=evaluation,
-                num_parameters=self._trainer.num_parameters,
-                batch_statistics=self._trainer.batch_statistics,
-                num_classes=self._dataset.num_classes,
-            )
-        assert isinstance(command, Finish)
-        return self._finish(command)
+    def obey(self, command: Command) -> Progress | Finished:
+        if not isinstance(command, Start):
+            self._ledger.enter("report")
+        if isinstance(command, Finish):
+            return self._finish(command)
+        evaluation = next(self._evaluations)
+        self._ledger.enter(AWAY)
+        return Progress(
+            evaluation=evaluation,
+            num_parameters=self._trainer.num_parameters,
+            batch_statistics=self._trainer.batch_statistics,
+            num_classes=self._dataset.num_classes,
+        )
 
     def _finish(self, command: Finish) -> Finished:
         accuracy, weights = None, None
@@ -105,34 +115,39 @@ class _Run:
             self._ledger.enter("checkpoint")
             weights = self._trainer.save() if self._world.rank == 0 else None
             self._world.gather([0.0])
-        self._ledger.enter("report")
-        ledger = self._ledger.snapshot() | {"input": self._trainer.input_seconds()}
+        self._ledger.enter("setup")
+        input_s = self._trainer.input_seconds()
         self._trainer.close()
         del self._trainer, self._evaluations
         gc.collect()
+        self._ledger.enter(AWAY)
+        ledger = self._ledger.snapshot() | {"input": input_s}
         return Finished(ledger=ledger, weights=weights, test_accuracy=accuracy)
 
 
+ALL_CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+"""What this process may use, before any run was pinned."""
+
+
 def pin(cores: tuple[int, ...]) -> None:
-    """Bind every thread of this process to `cores`; none given leaves it as it is."""
-    if not cores or not hasattr(os, "sched_setaffinity"):
+    """Bind every thread of this process to `cores`; none given frees it of an earlier run's."""
+    if not hasattr(os, "sched_setaffinity"):
         return
     for task in Path("/proc/self/task").iterdir():
         try:
-            os.sched_setaffinity(int(task.name), cores)
+            os.sched_setaffinity(int(task.name), cores or ALL_CORES)
         except ProcessLookupError:
             continue  # the thread ended between the listing and the call
 
 
 def _introduce(world: World) -> Ready:
     context = ray.get_runtime_context()
-    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     return Ready(
         host=socket.gethostname(),
         node=context.get_node_id(),
         pid=os.getpid(),
         device=world.device,
-        cores=tuple(sorted(cores)),
+        cores=tuple(sorted(ALL_CORES)),
         actor=context.current_actor,
     )
 

@@ -6,19 +6,24 @@ from collections.abc import Callable, Mapping
 OWNER_PHASES = ("queue", "start")
 WORKER_PHASES = ("setup", "compile", "train", "eval", "checkpoint", "report")
 PHASES = OWNER_PHASES + WORKER_PHASES
-"""Every second of a run belongs to exactly one of these; `input` is a part of `train`.
+"""What the seconds of a run are spent on, each measured by itself; `input` is a part of `train`.
 
 | phase | seconds spent |
 |---|---|
 | queue | from asking for workers until a worker group is given |
 | start | starting that group; 0 when it was warm |
-| setup | data, model, optimizer |
+| setup | data, model, optimizer: building and releasing them |
 | compile | first step, tracing and warm-up on throw-away data |
 | train | training: the objective's clock (`input` is waiting for data in it) |
 | eval | validation |
 | checkpoint | saving weights |
-| report | sending results, waiting for the next command, travel between owner and workers |
+| report | results and commands on their way, and the owner's own work between two commands |
 """
+OTHER = "other"
+"""Seconds of a run's wall time that no phase accounts for: the test of the ledger, below 1 % of
+the wall time of a run that ended well. Below zero where the ranks' maxima overlap."""
+AWAY = "away"
+"""Where a worker's ledger stands between two commands: that time is the owner's to account for."""
 
 
 class Ledger:
@@ -30,7 +35,7 @@ class Ledger:
 
     def __init__(self, phase: str, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._seconds = dict.fromkeys(WORKER_PHASES, 0.0)
+        self._seconds = dict.fromkeys((*WORKER_PHASES, AWAY), 0.0)
         self._input = 0.0
         self._phase = phase
         self._since = clock()
@@ -65,7 +70,7 @@ class Ledger:
 def merge_ranks(snapshots: list[Mapping[str, float]]) -> dict[str, float]:
     """Maximum over ranks, phase by phase.
 
-    Ranks wait for one another at every phase edge, so the maxima still sum to the run's
-    wall time (tested within 1 %).
+    Ranks wait for one another at every phase edge, so the maxima still sum to the seconds the
+    workers were busy (`OTHER` would show it if not).
     """
     return {name: max(snapshot[name] for snapshot in snapshots) for name in snapshots[0]}

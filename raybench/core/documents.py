@@ -1,17 +1,23 @@
-"""YAML files into validated models, and validation errors into one sentence."""
+"""Plain data into validated models, and validation errors into one sentence."""
 
 import difflib
-import re
-from pathlib import Path
+import math
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from raybench.core.errors import UserError
+from raybench.core.yaml_text import parse_yaml as parse_yaml
+from raybench.core.yaml_text import read_mapping as read_mapping
+from raybench.core.yaml_text import to_yaml as to_yaml
 
 Model = TypeVar("Model", bound="Document")
+
+SHORT_FORMS = {"dataset": "name"}
+"""Keys that may be one word, and what of theirs it is: `dataset: mnist` is `{name: mnist}`."""
+FLOAT32_MAX, FLOAT32_MIN = 3.4e38, 1.2e-38
+"""Bounds of what float32, in which all training happens, holds at full precision."""
 
 
 class Document(BaseModel):
@@ -22,76 +28,60 @@ class Document(BaseModel):
     )
 
 
-class _Loader(yaml.SafeLoader):
-    """SafeLoader that reads `1e-4` as a number (YAML 1.2), where PyYAML reads a string."""
-
-
-def _mapping_without_duplicates(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise yaml.MarkedYAMLError(
-                problem=f"the key '{key}' stands there twice", problem_mark=node.start_mark
-            )
-    return loader.construct_mapping(node, deep=True)
-
-
-class _Dumper(yaml.SafeDumper):
-    """SafeDumper that quotes text which `_Loader` would read as a number."""
-
-
-for _class in (_Loader, _Dumper):
-    _class.add_implicit_resolver(
-        "tag:yaml.org,2002:float",
-        re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)$"),
-        list("-+0123456789."),
-    )
-_Loader.add_constructor("tag:yaml.org,2002:map", _mapping_without_duplicates)
-
-
-def parse_yaml(text: str, source: str) -> Any:
-    """Parse YAML; a syntax error becomes a UserError naming `source` and the line."""
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else "?"
-        raise UserError(f"{source}, line {line}: not valid YAML ({error.problem}).") from None
-    except (yaml.YAMLError, ValueError) as error:
-        # ValueError: PyYAML's own, for a date such as 2020-13-45.
-        raise UserError(f"{source}: not valid YAML ({' '.join(str(error).split())}).") from None
-
-
-def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file that must hold a mapping."""
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a text file"
-        raise UserError(f"{path}: cannot be read ({reason}).") from None
-    content = parse_yaml(text, str(path))
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: must hold 'key: value' lines, found {_kind(content)}.")
-    return content
-
-
-def to_yaml(content: dict[str, Any]) -> str:
-    """Render a mapping as YAML in the order given."""
-    return yaml.dump(
-        content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None
-    )
-
-
 def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
     """Build `model` from parsed YAML; the first problem becomes a one-sentence UserError."""
+    _check_numbers(content, source)
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise UserError(_sentence(error.errors()[0], model, content, source)) from None
+        raise UserError(_sentence(error.errors()[0], model, source)) from None
 
 
-def _sentence(
-    detail: ErrorDetails, model: type[BaseModel], content: dict[str, Any], source: str
-) -> str:
+def validate_key(model: type[Model], key: str, value: Any, source: str) -> None:
+    """Raise UserError if `model` cannot have `key: value`, whatever its other keys are."""
+    _check_numbers({key: value}, source)
+    try:
+        model.model_validate({key: value})
+    except ValidationError as error:
+        for detail in error.errors():
+            if detail["loc"][:1] == (key,):
+                raise UserError(_sentence(detail, model, source)) from None
+
+
+def problem_of(detail: ErrorDetails) -> str:
+    """Return what pydantic found, as the end of a sentence without its full stop."""
+    if detail["type"] == "model_type":
+        return "must hold keys of its own"
+    message = detail["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:] if not message[1:2].isupper() else message
+    return message.rstrip(".")
+
+
+def number_problem(value: Any) -> str:
+    """Return why no machine holds this number, or nothing."""
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return "is a number beyond 64 bits; name a smaller one"
+    if isinstance(value, float) and math.isfinite(value):
+        if abs(value) > FLOAT32_MAX:
+            return f"is beyond float32, which ends at {FLOAT32_MAX:g}; name a smaller number"
+        if 0 < abs(value) < FLOAT32_MIN:
+            return f"is 0 in float32, which begins at {FLOAT32_MIN:g}; name a larger number, or 0"
+    return ""
+
+
+def _check_numbers(content: dict[str, Any], source: str) -> None:
+    todo: list[tuple[str, Any]] = [("", content)]
+    while todo:
+        path, value = todo.pop()
+        if isinstance(value, dict):
+            todo += [(f"{path}.{key}", inner) for key, inner in reversed(value.items())]
+        elif isinstance(value, list | tuple):
+            todo += [(f"{path}.{index}", inner) for index, inner in enumerate(value)][::-1]
+        elif problem := number_problem(value):
+            raise UserError(f"{source}: '{path[1:]}': {_shown(value)} {problem}.")
+
+
+def _sentence(detail: ErrorDetails, model: type[BaseModel], source: str) -> str:
     path = [str(part) for part in detail["loc"]]
     key = ".".join(path) or "the whole file"
     if detail["type"] == "extra_forbidden":
@@ -101,10 +91,16 @@ def _sentence(
         return f"{source}: unknown key '{key}'; {hint}"
     if detail["type"] == "missing":
         return f"{source}: the key '{key}' is required."
-    message = detail["msg"].removeprefix("Value error, ")
-    message = message[0].lower() + message[1:] if not message[1:2].isupper() else message
-    shown = "" if isinstance(detail["input"], dict) else f" (found {detail['input']!r})"
-    return f"{source}: '{key}': {message.rstrip('.')}{shown}."
+    shown = "" if isinstance(detail["input"], dict) else f" (found {_shown(detail['input'])})"
+    return f"{source}: '{key}': {problem_of(detail)}{shown}."
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # of an int with more digits than Python writes
+        return "a number of thousands of digits"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
@@ -117,11 +113,6 @@ def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
     return list(model.model_fields)
 
 
-def _kind(content: object) -> str:
-    names = {list: "a list", str: "text", type(None): "nothing"}
-    return names.get(type(content), type(content).__name__)
-
-
 def apply_settings(content: dict[str, Any], settings: list[str]) -> dict[str, Any]:
     """Return `content` with every `--set key.sub=value` applied (values are YAML)."""
     result: dict[str, Any] = _copy(content)
@@ -132,6 +123,8 @@ def apply_settings(content: dict[str, Any], settings: list[str]) -> dict[str, An
         target = result
         *parents, last = key.strip().split(".")
         for parent in parents:
+            if isinstance(target.get(parent), str) and parent in SHORT_FORMS:
+                target[parent] = {SHORT_FORMS[parent]: target[parent]}
             target = target.setdefault(parent, {})
             if not isinstance(target, dict):
                 raise UserError(f"--set {setting}: '{parent}' holds no keys of its own.")

@@ -1,11 +1,21 @@
-"""The one error class that means: the user can fix this."""
+"""The two error classes whose message is one sentence for the user."""
+
+from raybench.core.text import clean
 
 
 class UserError(ValueError):
     """The user's input is wrong; the message is one sentence that says what to do.
 
-    Commands print it without a traceback and exit with code 2.
+    Commands print it without a traceback and exit with code 2. What a file, a key or a library
+    brings into it is made printable. `details` is what helps beyond the sentence, such as the
+    traceback of the user's code.
     """
+
+    details: str | None
+
+    def __init__(self, message: object = "", details: str | None = None) -> None:
+        super().__init__(clean(str(message)))
+        self.details = details
 
 
 class StudyError(Exception):

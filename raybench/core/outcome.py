@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from raybench.core.clock import PHASES
+from raybench.core.clock import OTHER, PHASES
 from raybench.core.record import Failure, Phase, RunRecord, State
 from raybench.core.score import worst_score
 from raybench.core.spec import Objective
@@ -29,7 +29,7 @@ def run_record(
     stop = result.get("stop")
     state: State = "failed" if failure else ("complete" if stop else "stopped")
     evaluation = result.get("evaluation") or {}
-    ledger = dict.fromkeys((*PHASES, "input"), 0.0) | result.get("ledger", {})
+    ledger = dict.fromkeys((*PHASES, OTHER, "input"), 0.0) | result.get("ledger", {})
     return RunRecord(
         trial=name,
         phase=phase,

@@ -100,7 +100,7 @@ class RunRecord:
     score: float
     samples: int
     ledger: dict[str, float]
-    """Seconds of every phase (`queue`, `start`, `setup`, ...) and of `input`."""
+    """Seconds of every phase (`queue`, `start`, `setup`, ...), of `input` and of `other`."""
     wall_s: float
     """Seconds from asking for workers until the result was known, on the owner's clock."""
     concurrent: int

@@ -41,8 +41,17 @@ class StopRule:
 
     @property
     def best_accuracy(self) -> float | None:
-        """Best accuracy so far; None before the first evaluation."""
-        return max(self._accuracies, default=None)
+        """Best accuracy so far; None before the first evaluation.
+
+        With `accuracy_at_budget`, what was reached within the budget: an evaluation that comes
+        later has trained for longer than others may.
+        """
+        accuracies = self._accuracies
+        if self._objective.kind == "accuracy_at_budget":
+            limit = self._objective.max_train_seconds
+            timed = zip(self._seconds, accuracies, strict=True)
+            accuracies = [accuracy for seconds, accuracy in timed if seconds <= limit]
+        return max(accuracies, default=None)
 
 
 def is_finite(*values: float) -> bool:

@@ -7,13 +7,16 @@ from pydantic import Field
 
 from raybench.core.documents import Document, apply_settings, read_mapping, validate
 from raybench.core.errors import UserError
-from raybench.core.space import Space, parse_space
+from raybench.core.parse_space import parse_space
+from raybench.core.space import Space
 from raybench.core.spec import DatasetSpec, Objective, PositiveFloat, PositiveInt, RunSpec, Seed
 
 TIME = "time_to_accuracy"
 AUTO = "auto"
 NOT_SET = 1.0
 """Stands for a target that reference runs have yet to set."""
+CADENCE = "eval_every_samples"
+AutoKey = Literal["target", "max_train_seconds", "eval_every_samples"]
 
 
 class SearchSpec(Document):
@@ -24,7 +27,8 @@ class SearchSpec(Document):
     seed: Seed = 0
     """Seed of the sampler, and of every trial's training."""
     time_budget_s: PositiveFloat | None = None
-    """Seconds after which no trial starts and running ones stop at their next evaluation."""
+    """Seconds for everything, start-up and confirmation included: the search ends when what is
+    left is needed to confirm."""
     concurrency: PositiveInt | None = None
     """Trials at the same time; none is as many as the cluster has room for."""
     sampler: Literal["tpe", "gp", "cmaes", "nsga2", "random", "qmc", "grid"] = "tpe"
@@ -65,8 +69,11 @@ class StudySpec(Document):
     """How long and in what way to search."""
     confirm: ConfirmSpec = ConfirmSpec()
     """How winners are confirmed."""
-    auto_target: bool = False
-    """Set by `target: auto`: reference runs set the target before the search."""
+    auto: list[AutoKey] = []
+    """What reference runs set before the search: keys of the objective that the file has as
+    `auto`, and the distance of evaluations where it names none. Not written by hand."""
+    is_set: bool = False
+    """Whether they have; not written by hand."""
     price: PositiveFloat | None = None
     """Money per worker-hour; with it, winners are given in money too."""
     space: dict[str, Any]
@@ -75,9 +82,14 @@ class StudySpec(Document):
     """Run-spec keys with one value for all trials."""
 
     @property
+    def needs_reference(self) -> bool:
+        """Whether reference runs have yet to set something."""
+        return bool(self.auto) and not self.is_set
+
+    @property
     def needs_target(self) -> bool:
         """Whether reference runs have yet to set the target."""
-        return self.auto_target and self.objective.target == NOT_SET
+        return "target" in self.auto and not self.is_set
 
     def document(self) -> dict[str, Any]:
         """Return the study as plain data for YAML, every key included."""
@@ -97,12 +109,20 @@ class StudySpec(Document):
 
 def load_study(path: Path, settings: list[str]) -> tuple[StudySpec, Space]:
     """Read and validate a search-space file with `--set` applied; every mistake is a UserError."""
-    return build_study(apply_settings_to_study(read_mapping(path), settings), str(path))
+    return build_study(load_content(path, settings), str(path))
+
+
+def load_content(path: Path, settings: list[str]) -> dict[str, Any]:
+    """Read a search-space file with `--set` applied, not validated yet."""
+    return apply_settings_to_study(read_mapping(path), settings)
 
 
 def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]:
     """Validate a study's content, its space and its fixed keys."""
-    study = validate(StudySpec, _auto_target(content), source)
+    for key in ("auto", "is_set"):
+        if key in content:
+            raise UserError(f"{source}: unknown key '{key}'; write auto as a key's value.")
+    study = validate(StudySpec, _auto(content, source), source)
     if not study.space:
         raise UserError(f"{source}: 'space': is empty; name at least one key to search.")
     for key in study.fixed:
@@ -114,14 +134,30 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
     return study, parse_space(study.space, study.fixed, source)
 
 
-def _auto_target(content: dict[str, Any]) -> dict[str, Any]:
-    """Turn `target: auto` into a flag; until reference runs have set it, it is NOT_SET."""
+def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
+    """Note what is `auto`, and put a number there that stands for it until it is set."""
     objective = content.get("objective")
-    if not isinstance(objective, dict) or objective.get("target") != AUTO:
-        return content
-    if objective.get("kind", TIME) != TIME:
-        raise UserError(f"objective.target: auto is for {TIME}; leave it out.")
-    return content | {"auto_target": True, "objective": objective | {"target": NOT_SET}}
+    auto: list[str] = []
+    if isinstance(objective, dict):
+        objective = dict(objective)
+        if objective.get("target") == AUTO:
+            if objective.get("kind", TIME) != TIME:
+                raise UserError(f"{source}: 'objective.target': auto is for {TIME}; leave it out.")
+            auto.append("target")
+            objective["target"] = NOT_SET
+        if objective.get("max_train_seconds") == AUTO:
+            if auto or objective.get("kind", TIME) != TIME:
+                raise UserError(
+                    f"{source}: 'objective.max_train_seconds': auto needs a target that is "
+                    "named; name one, or the seconds."
+                )
+            auto.append("max_train_seconds")
+            objective["max_train_seconds"] = Objective.model_fields["max_train_seconds"].default
+        content = content | {"objective": objective}
+    parts = [content.get("space"), content.get("fixed", {})]
+    if not any(isinstance(part, dict) and CADENCE in part for part in parts):
+        auto.append(CADENCE)
+    return content | {"auto": auto}
 
 
 def apply_settings_to_study(content: dict[str, Any], settings: list[str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from raybench.core.spec import DatasetSpec
 from raybench.data.dataset import Dataset, Split, hold_out
-from raybench.data.resize import resize
+from raybench.data.resize import require_room, resize
 
 TEST_SIZE = 180
 VALIDATION_SIZE = 360
@@ -17,14 +17,19 @@ VALIDATION_SIZE = 360
 def load_digits(spec: DatasetSpec) -> Dataset:
     """Return 1,257 training, 360 validation and 180 test images of (size, size, 1), uint8."""
     pixels, digits = _read()
+    require_room(len(pixels), spec.image_size)
     # Grey levels are whole numbers from 0 to 16; 8 is half of 16, for rounding.
     images = ((pixels.astype(np.int64) * 255 + 8) // 16).astype(np.uint8).reshape(-1, 8, 8)
-    images = resize(images, spec.image_size)[..., None]
     samples = Split(images, digits.astype(np.int64))
     # The test split is cut first, so it is the same whatever the validation size.
     test, rest = hold_out(samples, TEST_SIZE, seed=spec.split_seed, source="digits")
     size = spec.validation_size or VALIDATION_SIZE
     validation, train = hold_out(rest, size, seed=spec.split_seed, source="digits")
+    # Scaled last, so that no two copies of the large images are held.
+    train, validation, test = (
+        Split(resize(split.inputs, spec.image_size)[..., None], split.labels)
+        for split in (train, validation, test)
+    )
     return Dataset("digits", 10, train=train, validation=validation, test=test)
 
 

@@ -8,9 +8,12 @@ from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
 from raybench.data.dataset import Dataset
 from raybench.data.digits import load_digits
+from raybench.data.memory import require_memory
 from raybench.data.mnist import load_mnist
 from raybench.data.synthetic import load_synthetic
 
+ORDER_BYTES = 16
+"""Of each sample of an epoch in memory: its place in the order, and in the arrays."""
 LOADERS: dict[str, Callable[[DatasetSpec], Dataset]] = {
     "digits": load_digits,
     "mnist": load_mnist,
@@ -31,12 +34,19 @@ def load_dataset(spec: DatasetSpec) -> Dataset:
 
 @lru_cache(maxsize=4)
 def _load(spec_json: str) -> Dataset:
-    spec = DatasetSpec.model_validate_json(spec_json)
+    return build_dataset(DatasetSpec.model_validate_json(spec_json))
+
+
+def build_dataset(spec: DatasetSpec) -> Dataset:
+    """Load, scale and split anew: as `load_dataset`, and nothing of it is kept here."""
     return limit_and_repeat(LOADERS[spec.name](spec), spec)
 
 
 def limit_and_repeat(dataset: Dataset, spec: DatasetSpec) -> Dataset:
-    """Keep the first `spec.limit` training samples, `spec.repeat` times an epoch."""
+    """Keep the first `spec.limit` training samples, `spec.repeat` times an epoch.
+
+    A limit above what there is, and an epoch whose order fills the memory, are UserErrors.
+    """
     train = dataset.train
     if spec.limit is not None:
         if spec.limit > len(train):
@@ -45,4 +55,8 @@ def limit_and_repeat(dataset: Dataset, spec: DatasetSpec) -> Dataset:
                 f"{dataset.name}; choose a smaller one, or leave it out to use all."
             )
         train = train.take(slice(spec.limit))
+    require_memory(
+        ORDER_BYTES * len(train) * spec.repeat,
+        f"dataset.repeat {spec.repeat} (the order of {len(train) * spec.repeat:,} samples)",
+    )
     return dataclasses.replace(dataset, train=train, repeat=spec.repeat)

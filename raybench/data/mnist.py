@@ -13,7 +13,7 @@ from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
 from raybench.data.dataset import Array, Dataset, Split, hold_out
 from raybench.data.idx import read_idx
-from raybench.data.resize import resize
+from raybench.data.resize import require_room, resize
 
 Pair = tuple[Array, Array]
 """Images (N, 28, 28) uint8 and their labels (N,) uint8."""
@@ -39,12 +39,16 @@ def load_mnist(spec: DatasetSpec) -> Dataset:
     Images are (size, size, 1). Missing or damaged files, and a failing download, are
     UserErrors that name the file or what to provide.
     """
-    rest, test = (
-        Split(resize(images, spec.image_size)[..., None], labels.astype(np.int64))
-        for images, labels in _read()
-    )
+    pairs = _read()
+    require_room(sum(len(images) for images, _ in pairs), spec.image_size)
+    rest, test = (Split(images, labels.astype(np.int64)) for images, labels in pairs)
     size = spec.validation_size or VALIDATION_SIZE
     validation, train = hold_out(rest, size, seed=spec.split_seed, source="mnist")
+    # Scaled last, so that no two copies of the large images are held.
+    train, validation, test = (
+        Split(resize(split.inputs, spec.image_size)[..., None], split.labels)
+        for split in (train, validation, test)
+    )
     return Dataset("mnist", 10, train=train, validation=validation, test=test)
 
 

@@ -3,7 +3,9 @@
 import numpy as np
 import numpy.typing as npt
 
-_CHUNK = 4096  # images scaled at a time: bounds the float32 copies to some 10 MB at 28x28
+from raybench.data.memory import require_memory
+
+_CHUNK = 2**22  # pixels scaled at a time: bounds the float32 copies to some 16 MB
 
 
 def resize(images: npt.NDArray[np.uint8], size: int | None) -> npt.NDArray[np.uint8]:
@@ -16,10 +18,17 @@ def resize(images: npt.NDArray[np.uint8], size: int | None) -> npt.NDArray[np.ui
         return images
     rows, columns = _weights(height, size), _weights(width, size)
     scaled = np.empty((num_images, size, size), np.uint8)
-    for start in range(0, num_images, _CHUNK):
-        chunk = images[start : start + _CHUNK].astype(np.float32)
-        scaled[start : start + _CHUNK] = np.rint(rows @ chunk @ columns.T)
+    count = max(1, _CHUNK // (max(size, height) * max(size, width)))
+    for start in range(0, num_images, count):
+        chunk = images[start : start + count].astype(np.float32)
+        scaled[start : start + count] = np.rint(rows @ chunk @ columns.T)
     return scaled
+
+
+def require_room(num_images: int, size: int | None) -> None:
+    """Raise UserError if so many images of `size` pixels squared do not fit into memory."""
+    if size is not None:
+        require_memory(num_images * size * size, f"dataset.image_size {size}")
 
 
 def _weights(size_in: int, size_out: int) -> npt.NDArray[np.float32]:

@@ -1,16 +1,22 @@
 """Random images and labels of any shape: for throughput, there is nothing to learn."""
 
+import math
+
 import numpy as np
 
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
 from raybench.data.dataset import Dataset, Split
+from raybench.data.memory import require_memory
+
+LABEL_BYTES = 8
 
 
 def load_synthetic(spec: DatasetSpec) -> Dataset:
     """Return `num_samples` training samples of `shape`, uint8; a function of `split_seed`.
 
-    Validation and test have a quarter of `num_samples` each, or `validation_size`.
+    Validation and test have a quarter of `num_samples` each, or `validation_size`. More than
+    this machine's memory holds is a UserError.
     """
     if spec.image_size is not None and spec.shape[:2] != [spec.image_size, spec.image_size]:
         raise UserError(
@@ -18,11 +24,11 @@ def load_synthetic(spec: DatasetSpec) -> Dataset:
             "synthetic images take their size from dataset.shape, so set image_size to null."
         )
     quarter = max(1, spec.num_samples // 4)
+    sizes = (spec.num_samples, spec.validation_size or quarter, quarter)
+    num_bytes = sum(sizes) * (math.prod(spec.shape) + LABEL_BYTES)
+    require_memory(num_bytes, f"{sum(sizes):,} synthetic samples of shape {spec.shape}")
     rng = np.random.default_rng(spec.split_seed)
-    train, validation, test = (
-        _random_split(rng, num_samples, spec)
-        for num_samples in (spec.num_samples, spec.validation_size or quarter, quarter)
-    )
+    train, validation, test = (_random_split(rng, num_samples, spec) for num_samples in sizes)
     return Dataset("synthetic", spec.num_classes, train=train, validation=validation, test=test)
 
 

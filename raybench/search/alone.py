@@ -2,13 +2,18 @@
 
 from dataclasses import dataclass
 
+from raybench.cluster.messages import MACHINE_FAULTS
 from raybench.cluster.run_once import run_once
 from raybench.cluster.session import Session
 from raybench.core.record import Evaluation, Phase, RunRecord
 from raybench.core.spec import RunSpec
+from raybench.results.errors import keep_error
 from raybench.results.store import Store
 from raybench.search.control import Control
 from raybench.search.screen import Screen
+
+ATTEMPTS = 3
+"""How often a run is tried that loses its workers, or does not get them."""
 
 
 @dataclass(frozen=True)
@@ -19,19 +24,29 @@ class Alone:
     store: Store
     control: Control
     screen: Screen
+    keep_groups: bool = True
+    """False gives every run new worker processes."""
 
     def train(self, spec: RunSpec, name: str, phase: Phase, *, test: bool = False) -> RunRecord:
-        """Train `spec` to its end, or until `control` ends it; measure the test split if `test`."""
+        """Train `spec` to its end, or until `control` ends it; measure the test split if `test`.
+
+        A run that the machine broke is no answer: it is repeated, a few times.
+        """
         self.screen.started(name, spec.document())
-        record, _ = run_once(
-            self.session.hub,
-            spec,
-            name,
-            phase,
-            on_evaluation=self._record,
-            outer_stop=self.control.reason,
-            test=test,
-        )
+        for _ in range(ATTEMPTS):
+            record, _ = run_once(
+                self.session.hub,
+                spec,
+                name,
+                phase,
+                on_evaluation=self._record,
+                outer_stop=self.control.reason,
+                on_error=lambda *error: keep_error(self.store, *error),
+                test=test,
+                keep=self.keep_groups,
+            )
+            if record.failure not in MACHINE_FAULTS or self.control.over:
+                break
         self.store.append(record.line())
         self.screen.finished(record)
         return record

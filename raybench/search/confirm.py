@@ -6,14 +6,15 @@ from raybench.core.documents import validate
 from raybench.core.spec import RunSpec
 from raybench.search.alone import Alone
 
-FIRST_SEED = 1000
-"""Seeds of confirming runs begin here, far from those of searches."""
+SEEDS_FROM = 1000
+"""How far the seeds of confirming runs are from the search's: never the same."""
 
 
 def confirm(
     candidates: dict[str, dict[str, Any]],
     *,
     repeats: int,
+    search_seed: int,
     already: set[str],
     alone: Alone,
 ) -> None:
@@ -27,5 +28,6 @@ def confirm(
             name = f"{trial}-confirm{repeat}"
             if name in already or alone.control.over:
                 continue
-            spec = validate(RunSpec, document | {"seed": FIRST_SEED + repeat}, trial)
+            seed = (search_seed + SEEDS_FROM + repeat) % 2**32
+            spec = validate(RunSpec, document | {"seed": seed}, trial)
             alone.train(spec, name, "confirm", test=True)

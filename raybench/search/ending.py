@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import optuna
 from optuna.trial import TrialState
 
+from raybench.cluster.messages import MACHINE_FAULTS
 from raybench.core.score import worst_score
 from raybench.core.study import StudySpec
 from raybench.search.avoid import Failures
@@ -88,8 +89,8 @@ class Endings:
 
     def _tell(self, ended: Ended) -> None:
         trial, score = ended.trial, ended.score
-        if ended.failure == "worker_lost":
-            # The machine's fault: it says nothing about the configuration.
+        if ended.failure in MACHINE_FAULTS:
+            # It says nothing about the configuration.
             self._journal.tell(trial, state=TrialState.FAIL)
         elif ended.failure is not None:
             trial.set_user_attr("failure", ended.failure)

@@ -15,7 +15,7 @@ from raybench.core.space import Cases, Choices, Powers, Range, Simple, Space
 from raybench.core.spec import RunSpec
 from raybench.core.study import StudySpec
 from raybench.search.factor import GLOBAL_BATCH, Factors
-from raybench.search.priors import rate_factor, usual_rate
+from raybench.search.priors import known_values, rate_factor, usual_rate
 
 NEARNESS = 3.0
 """Rates within this factor of the usual one come first, then those within its square, ..."""
@@ -46,7 +46,7 @@ def grid(study: StudySpec, space: Space, factors: Factors | None = None) -> list
         combinations = [
             values | {key: value}
             for values in combinations
-            for value in _values(_simple(dimension, study.fixed | values))
+            for value in _values(_simple(dimension, known_values(study.fixed, values)))
         ]
     random.Random(study.search.seed).shuffle(combinations)
     if study.search.priors and "learning_rate" in space:
@@ -77,8 +77,7 @@ def _num_workers(study: StudySpec, values: dict[str, Any], factors: Factors | No
 
 
 def _remoteness(study: StudySpec, values: dict[str, Any]) -> int:
-    defaults = {name: field.default for name, field in RunSpec.model_fields.items()}
-    known = defaults | study.fixed | values
+    known = known_values(study.fixed, values)
     batch = values.get(GLOBAL_BATCH) or known["batch_size_per_worker"] * known["num_workers"]
     usual = usual_rate(known["optimizer"], batch * known["accumulate"])
     usual *= rate_factor(study)

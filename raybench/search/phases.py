@@ -1,28 +1,38 @@
 """The phases of a study, in order: target, search, finalists, sentinel, confirm."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
 
+from raybench.cluster.messages import MACHINE_FAULTS
 from raybench.cluster.session import Session
+from raybench.cluster.worker import DATA
 from raybench.core.space import Space
 from raybench.core.study import TIME, StudySpec
+from raybench.data.dataset import Dataset
+from raybench.data.shared import share, shared_key
 from raybench.results.load import StudyResults, load
 from raybench.results.provenance import command, machine, versions
 from raybench.results.store import STUDY_FILE, Store, read_records
 from raybench.results.tables import ranked
+from raybench.search.allowance import SLACK, Allowance, affordable
 from raybench.search.alone import Alone
 from raybench.search.confirm import confirm
 from raybench.search.control import Control
 from raybench.search.factor import Factors, study_factors
 from raybench.search.finalists import run_finalists
-from raybench.search.reference import set_target
+from raybench.search.reference import set_by_reference
 from raybench.search.run import search
 from raybench.search.screen import Screen
 from raybench.search.searcher import StudySearcher
 from raybench.search.sentinel import run_sentinel
 from raybench.search.speed import Speed
+
+KEPT_FOR_CONFIRM = 0.75
+"""Share of the time left that finalists leave to confirming, where there is little of it."""
+SENTINEL_S = 5.0
+"""What measuring the sentinel takes at most, about."""
 
 
 @dataclass(frozen=True)
@@ -34,24 +44,31 @@ class Phases:
     store: Store
     console: Console
     control: Control
-    num_classes: int
+    dataset: Dataset
     concurrency: int
     keep_groups: bool
     """False starts new worker processes for every trial."""
+    notes: list[str] = field(default_factory=list)
+    """What the user should know of how the study went, in sentences."""
+    set_by: list[str] = field(default_factory=list)
+    """What reference runs have set, in sentences."""
 
     def run(self, study: StudySpec, earlier: StudyResults | None) -> None:
         """Run what is left of the study in its folder, until it is done or `control` ends it.
 
         `earlier` is another study to learn from.
         """
+        # Loaded once here, mapped by every worker of this host.
+        key = shared_key(study.workload, study.dataset)
+        share(self.dataset, self.session.scratch / DATA / key)
         recorded = {r["trial"]: r for r in read_records(self.store.folder) if r["kind"] == "run"}
-        if study.needs_target:
-            found = self._set_target(study)
+        if study.needs_reference:
+            found = self._set_by_reference(study)
             if found is None:
                 return
             study = found
         elif not (recorded and (self.store.folder / STUDY_FILE).is_file()):
-            self._write_study(study, "the user")  # else the session that began the study has
+            self._write_study(study)  # else the session that began the study has
         factors = study_factors(study, self.space)
         speed = Speed(factors) if isinstance(factors, Factors) else None
         searcher = StudySearcher(
@@ -59,10 +76,13 @@ class Phases:
         )
         told = searcher.tell_earlier(earlier) if earlier is not None else None
         if earlier is not None and told is not None:
-            self.console.print(told.sentence(earlier.folder), highlight=False)
+            self._say(told.sentence(earlier.folder))
         num_done = searcher.num_finished
         if num_done:
-            self.console.print(f"continuing {self.store.folder}: {num_done} trials are done")
+            self._say(f"continuing {self.store.folder}: {num_done} trials are done")
+        allowance = Allowance(study)
+        if recorded:
+            allowance.learn(load(self.store.folder).trials)
         screen = Screen(self.console, num_trials=searcher.num_trials, num_done=num_done)
         with screen:
             search(
@@ -72,49 +92,117 @@ class Phases:
                 store=self.store,
                 control=self.control,
                 screen=screen,
+                allowance=allowance,
                 keep_groups=self.keep_groups,
                 concurrency=self.concurrency,
                 speed=speed,
             )
-            self._finish(study, speed, self._alone(screen))
+            self.control.raise_fault()
+            if searcher.num_finished < searcher.num_trials and self.control.reason():
+                budget = study.search.time_budget_s
+                if not self.control.interrupted:
+                    self.notes.append(
+                        f"The time budget of {budget:g} s ended the search after "
+                        f"{searcher.num_finished} of {searcher.num_trials} trials."
+                    )
+            self._finish(study, speed, self._alone(screen), allowance)
+        if self.notes:
+            self._write_study(study)
 
-    def _set_target(self, study: StudySpec) -> StudySpec | None:
-        """Run the reference for `target: auto`; None if it was ended."""
-        self._write_study(study, "not set yet")
+    def _set_by_reference(self, study: StudySpec) -> StudySpec | None:
+        """Run the reference for what is `auto`; None if it was ended."""
+        self._write_study(study)
         with Screen(self.console, num_trials=study.search.trials) as screen:
-            alone = self._alone(screen)
-            found = set_target(study, self.space, alone, num_classes=self.num_classes)
+            found = set_by_reference(
+                study,
+                self.space,
+                self._alone(screen),
+                num_classes=self.dataset.num_classes,
+                num_train_samples=self.dataset.num_train_samples,
+            )
         if found is None:
             return None
-        study, target_set_by = found
-        self._write_study(study, target_set_by)
-        self.console.print(f"target {study.objective.target} ({target_set_by})", highlight=False)
+        study, words = found
+        self.set_by.extend(words)
+        self._write_study(study)
+        for sentence in words:
+            self._say(sentence)
         return study
 
-    def _finish(self, study: StudySpec, speed: Speed | None, alone: Alone) -> None:
+    def _finish(
+        self, study: StudySpec, speed: Speed | None, alone: Alone, allowance: Allowance
+    ) -> None:
         """Train what was only predicted, measure the sentinel, confirm the best."""
-        folder = self.store.folder
+        folder, control = self.store.folder, self.control
+        # A part of what is left, so that what is less than expected serves both phases.
+        control.reserve_s = min(allowance.confirming_s(), KEPT_FOR_CONFIRM * control.left_s)
         if speed is not None:
             run_finalists(load(folder), speed, alone)
         results = load(folder)
-        run_sentinel(results, session=self.session, store=self.store, control=self.control)
+        if control.left_s > allowance.confirming_s() + SENTINEL_S:
+            run_sentinel(results, session=self.session, store=self.store, control=control)
+        control.reserve_s = 0.0
         candidates, already = _to_confirm(results, study)
-        if candidates and not self.control.over:
-            alone.screen.begin("confirm", len(candidates) * study.confirm.repeats)
-            confirm(candidates, repeats=study.confirm.repeats, already=already, alone=alone)
+        if not candidates or control.over:
+            if study.confirm.top and candidates and control.reason() == "time_budget":
+                self._note_unconfirmed(study, 0, len(candidates))
+            return
+        count, repeats = self._affordable(study, results, list(candidates))
+        kept = dict(list(candidates.items())[:count])
+        if count < len(candidates) or repeats < study.confirm.repeats:
+            self._note_unconfirmed(study, count, len(candidates), repeats)
+        if kept:
+            alone.screen.begin("confirm", count * repeats)
+            confirm(
+                kept,
+                repeats=repeats,
+                search_seed=study.search.seed,
+                already=already,
+                alone=alone,
+            )
+
+    def _affordable(
+        self, study: StudySpec, results: StudyResults, names: list[str]
+    ) -> tuple[int, int]:
+        """Return how many of the configurations can be confirmed, and how often."""
+        allowance = Allowance(study)
+        allowance.learn(results.trials)
+        expected = [allowance.run_s(name) for name in names]
+        left = self.control.left_s
+        found = affordable(expected, study.confirm.repeats, left)
+        # The expectation has room for bad luck; one run is worth trying without it.
+        return (1, 1) if found == (0, 0) and expected[0] < SLACK * left else found
+
+    def _note_unconfirmed(
+        self, study: StudySpec, count: int, wanted: int, repeats: int = 0
+    ) -> None:
+        budget = f"The time budget of {study.search.time_budget_s:g} s"
+        if not count:
+            self.notes.append(f"{budget} was too short to confirm the result with new seeds.")
+        else:
+            runs = "run" if repeats == 1 else "runs"
+            self.notes.append(
+                f"{budget} left time to confirm {count} of {wanted} configurations, with {repeats} "
+                f"{runs} each."
+            )
 
     def _alone(self, screen: Screen) -> Alone:
-        return Alone(self.session, self.store, self.control, screen)
+        return Alone(self.session, self.store, self.control, screen, self.keep_groups)
 
-    def _write_study(self, study: StudySpec, target_set_by: str) -> None:
+    def _say(self, sentence: str) -> None:
+        self.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+    def _write_study(self, study: StudySpec) -> None:
         nodes = self.session.capacity.nodes
         content = {
             "study": study.document(),
-            "target_set_by": target_set_by,
+            "target_set_by": "reference runs" if "target" in study.auto else "the user",
+            "set_by_reference": self.set_by,
+            "notes": self.notes,
             "command": command(),
             "versions": versions(),
             "machine": machine(),
-            "cluster": {"nodes": [{"cpus": cpus, "gpus": gpus} for cpus, gpus in nodes]},
+            "cluster": {"nodes": [{"cpus": node.cpus, "gpus": node.gpus} for node in nodes]},
             "concurrency": self.concurrency,
         }
         self.store.write_yaml(STUDY_FILE, content)
@@ -129,12 +217,16 @@ def _to_confirm(
     be asked of the fast.
     """
     runs = ranked(results.trials)
-    runs = runs[runs["time_to_target_s"].notna() & (study.objective.kind == TIME)]
-    cost = (runs["num_workers"] * runs["time_to_target_s"]).sort_values(kind="stable")
+    if study.objective.kind == TIME:
+        runs = runs[runs["time_to_target_s"].notna()]
+        cost = (runs["num_workers"] * runs["time_to_target_s"]).sort_values(kind="stable")
+    else:
+        runs = runs[runs["best_accuracy"].notna()]
+        cost = runs["score"].head(0)  # the seconds are the same for all
     chosen = [*runs["trial"].head(study.confirm.top)]
     if chosen:
         chosen += [str(runs.loc[index, "trial"]) for index in cost.index[:1]]
-    done = results.trials[
-        (results.trials["phase"] == "confirm") & (results.trials["state"] != "stopped")
-    ]
+    trials = results.trials
+    is_answered = (trials["state"] != "stopped") & ~trials["failure"].isin(MACHINE_FAULTS)
+    done = trials[(trials["phase"] == "confirm") & is_answered]
     return {name: results.specs[name] for name in chosen}, set(done["trial"])

@@ -65,10 +65,10 @@ def print_plan(
 
 
 def _reference(study: StudySpec) -> list[str]:
-    if not study.needs_target:
+    if not study.needs_reference:
         return []
-    seconds = study.objective.max_train_seconds
-    return [f"before: {RUNS} reference runs of {seconds:g} s training set the target"]
+    runs = f"{RUNS} reference runs set" if study.needs_target else "a reference run sets"
+    return [f"before: {runs} {', '.join(study.auto)}"]
 
 
 def _sampling(factors: Factors | str) -> str:

@@ -55,13 +55,38 @@ def priors(space: Space, fixed: dict[str, Any], *, factor: float = 1.0) -> list[
             if batch_key != GLOBAL_BATCH:
                 workers = _values(space, fixed, "num_workers")
                 values["num_workers"] = workers[number % len(workers)]
-            known = _defaults() | fixed | values
+            values |= _conditions(space, fixed, values, number)
+            known = known_values(fixed, values)
             samples = values.get(GLOBAL_BATCH) or batch * known["num_workers"]
             rate = usual_rate(optimizer, samples * known["accumulate"])
             rate *= factor / _own_scaling(known)
             values["learning_rate"] = _nearest(_simple(space["learning_rate"], known), rate)
             found.append({key: value for key, value in values.items() if key in space})
     return found
+
+
+def known_values(fixed: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return every key of a run spec that has a value: defaults, what is fixed, and `values`."""
+    return _defaults() | fixed | values
+
+
+def _conditions(
+    space: Space, fixed: dict[str, Any], values: dict[str, Any], number: int
+) -> dict[str, Any]:
+    """Choose the searched keys that the rate's range depends on and that have no value yet."""
+    dimension = space["learning_rate"]
+    if not isinstance(dimension, Cases):
+        return {}
+    named = {key for case in dimension.cases for key, _ in case.when}
+    chosen: dict[str, Any] = {}
+    for key in space:  # in this order a key stands below those that it depends on
+        if key in named and key not in values:
+            one = space[key]
+            if isinstance(one, Cases):
+                one = one.choose(known_values(fixed, values | chosen)).dimension
+            options = possible_values(one)
+            chosen[key] = options[number % len(options)]
+    return chosen
 
 
 def _own_scaling(known: dict[str, Any]) -> float:

@@ -32,7 +32,9 @@ from raybench.search.speed import Speed
 DRAWS = (*2 * ["sampler"], "neighbour", *20 * ["random"])
 """Where a proposal comes from, and after each repetition the next one: TPE twice (then it has said
 all it knows of where to look), what lies next to the best trials, chance; then a repetition is
-accepted."""
+accepted where the space has no end."""
+PATIENCE = 500
+"""Draws of which every one is known to fail, after which all that is left is taken to fail."""
 STARTUP_TRIALS = 10
 """Trials before TPE begins to model; every other one of them is a prior."""
 
@@ -53,24 +55,25 @@ class Proposals:
         self._failures, self._endings, self._speed = failures, endings, speed
         num_earlier = len(journal.get_trials(deepcopy=False))
         self._random = build_sampler("random", seed=study.search.seed + 1, num_earlier=num_earlier)
+        self._size = num_configurations(space)
         self._grid: Iterator[dict[str, Any]] | None = None
         if study.search.sampler == "grid":
             self._grid = iter(grid(study, space, speed.factors if speed else None))
 
     def next(self) -> tuple[optuna.Trial, dict[str, Any]] | None:
-        """Return a trial and the run spec to run; None at the end of the grid.
+        """Return a trial and the run spec to run; None where nothing is left to try.
 
-        A draw that repeats an earlier one or nearly so (TPE draws what is best ever closer, far
-        below what runs can tell apart), or would fail as an earlier one has, is drawn again, as
-        DRAWS says.
+        That is at the end of the grid, or of a space of lists of which every configuration was
+        run or would fail. A draw that repeats an earlier one or nearly so (TPE draws what is best
+        ever closer, far below what runs can tell apart) is drawn again, as DRAWS says; one that
+        would fail as an earlier one has is never taken.
         """
         earlier = real_trials(self._journal)
-        size = num_configurations(self._space)
-        num_tried = len({key_of(trial.params) for trial in earlier})
-        is_exhausted = size is not None and num_tried >= size
-        num_draws = 1 if is_exhausted else len(DRAWS)
+        if self._is_exhausted():
+            return None
         for attempt, source in enumerate(itertools.chain(DRAWS, itertools.repeat(DRAWS[-1])), 1):
-            if not self._enqueue(earlier):
+            is_listed = attempt > len(DRAWS) and self._size is not None
+            if not (self._enqueue_listed() if is_listed else self._enqueue(earlier)):
                 return None
             if source == "neighbour":
                 self._enqueue_neighbour(earlier)
@@ -80,20 +83,34 @@ class Proposals:
             is_new = bool(options) and not any(
                 is_near(params, distributions, other) for other in earlier
             )
-            if is_new or (attempt >= num_draws and self._grid is None):
+            may_repeat = attempt >= len(DRAWS) and self._grid is None and self._size is None
+            if is_new or (options and may_repeat):
                 break
             trial.set_user_attr(NOT_RUN, DUPLICATE if options else WOULD_FAIL)
             if options:
                 self._journal.tell(trial, state=TrialState.FAIL)
             else:  # the sampler learns it as if it had
                 self._endings.tell_would_fail(trial)
+            if self._is_exhausted() or (attempt >= PATIENCE and not options):
+                return None
         # The lowest free name: a trial that was interrupted comes back under its own.
         names = {earlier_trial.user_attrs.get("trial") for earlier_trial in earlier}
         name = next(name for number in itertools.count() if (name := f"{number:04d}") not in names)
         trial.set_user_attr("trial", name)
-        spec = self._choose(trial, options or self._specs(values))
+        spec = self._choose(trial, options)
         trial.set_user_attr("spec", spec)
         return trial, spec
+
+    def _is_exhausted(self) -> bool:
+        """Whether every configuration of a space of lists was run, or is known to fail."""
+        if self._size is None or self._grid is not None:
+            return False
+        trials = self._journal.get_trials(deepcopy=False)
+        if any(trial.state == TrialState.WAITING for trial in trials):
+            return False  # an interrupted one comes back
+        known = (None, WOULD_FAIL)
+        tried = {key_of(t.params) for t in trials if t.user_attrs.get(NOT_RUN) in known}
+        return len(tried) >= self._size
 
     def _ask(self, *, at_random: bool) -> tuple[optuna.Trial, dict[str, Any]]:
         sampler = self._journal.sampler
@@ -110,18 +127,26 @@ class Proposals:
         if self._journal.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
             return True  # interrupted trials come first
         if self._grid is not None:
-            return self._enqueue_of_grid()
+            return self._enqueue_listed()
         self._enqueue_prior(earlier)
         return True
 
-    def _enqueue_of_grid(self) -> bool:
-        assert self._grid is not None
+    def _enqueue_listed(self) -> bool:
+        """Name the next combination of a space of lists that was not tried; whether there is one.
+
+        That is the grid's order, and for other samplers what chance has not found in many draws.
+        """
+        if self._grid is None:
+            factors = self._speed.factors if self._speed else None
+            listed = iter(grid(self._study, self._space, factors))
+        else:
+            listed = self._grid
         known = {
             key_of(trial.params)
             for trial in self._journal.get_trials(deepcopy=False)
             if trial.user_attrs.get(NOT_RUN) != INTERRUPTED
         }
-        for values in self._grid:
+        for values in listed:
             params = encode(self._space, self._study.fixed, values)
             if key_of(params) not in known:
                 self._journal.enqueue_trial(params)

@@ -12,6 +12,7 @@ from optuna.distributions import (
 )
 
 from raybench.core.space import Cases, Choices, Dimension, Powers, Range, Simple, Space
+from raybench.search.priors import known_values
 
 
 def propose(trial: optuna.Trial, space: Space, fixed: dict[str, Any]) -> dict[str, Any]:
@@ -27,9 +28,9 @@ def propose(trial: optuna.Trial, space: Space, fixed: dict[str, Any]) -> dict[st
     for key, dimension in space.items():
         if isinstance(dimension, Cases) and _are_ranges(dimension):
             share = trial.suggest_float(_share_name(key), 0.0, 1.0)
-            values[key] = _at(dimension.choose(fixed | values).dimension, share)
+            values[key] = _at(dimension.choose(known_values(fixed, values)).dimension, share)
             continue
-        name, simple = _resolve(key, dimension, fixed | values)
+        name, simple = _resolve(key, dimension, known_values(fixed, values))
         values[key] = _ask(trial, name, simple)
     return values
 
@@ -43,10 +44,10 @@ def encode(space: Space, fixed: dict[str, Any], values: dict[str, Any]) -> dict[
     for key, value in values.items():
         dimension = space[key]
         if isinstance(dimension, Cases) and _are_ranges(dimension):
-            case = dimension.choose(fixed | values)
+            case = dimension.choose(known_values(fixed, values))
             params[_share_name(key)] = _share(case.dimension, value)
             continue
-        name, simple = _resolve(key, space[key], fixed | values)
+        name, simple = _resolve(key, space[key], known_values(fixed, values))
         params[name] = int(value).bit_length() - 1 if isinstance(simple, Powers) else value
     return params
 

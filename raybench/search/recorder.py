@@ -7,11 +7,14 @@ from ray.tune import Callback
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
+from raybench.core.errors import StudyError
 from raybench.core.outcome import run_record
 from raybench.core.record import Evaluation
 from raybench.core.spec import Objective
+from raybench.results.errors import keep_error
 from raybench.results.store import Store
 from raybench.results.tables import BATCH_STATISTICS
+from raybench.search.allowance import Allowance
 from raybench.search.control import Control
 from raybench.search.opaque import unwrap
 from raybench.search.scheduler import TimeRungs
@@ -32,13 +35,16 @@ class Recorder(Callback):  # type: ignore[misc, unused-ignore]
         scheduler: TrialScheduler,
         searcher: StudySearcher,
         *,
+        allowance: Allowance,
         is_factorised: bool,
+        keep_groups: bool,
     ) -> None:
         self._store, self._objective, self._hub = store, objective, hub
         self._control, self._screen = control, screen
         self._scheduler, self._searcher = scheduler, searcher
         self._last: dict[str, dict[str, Any]] = {}
         self._may_warn = is_factorised
+        self._keep_groups, self._allowance = keep_groups, allowance
 
     def __getstate__(self) -> dict[str, Any]:
         """Give Tune nothing to pickle: its saved state is not used, the records are."""
@@ -62,7 +68,7 @@ class Recorder(Callback):  # type: ignore[misc, unused-ignore]
             self._screen.say(BATCH_STATISTICS)
         if "evaluation" in result:
             evaluation = Evaluation(**result["evaluation"])
-            self._store.append(evaluation.line(name))
+            self._append(evaluation.line(name))
             self._screen.evaluated(name, evaluation)
 
     def on_trial_complete(
@@ -73,7 +79,7 @@ class Recorder(Callback):  # type: ignore[misc, unused-ignore]
         result = self._last.pop(name, {})
         if not (result.get("stop") or result.get("failure")):
             # Stopped from outside: its group still waits for the next command.
-            result["concurrent"] = ray.get(self._hub.release.remote(name))
+            result["concurrent"] = self._release(name)
         self._write(trial, result)
 
     def on_trial_error(
@@ -81,12 +87,16 @@ class Recorder(Callback):  # type: ignore[misc, unused-ignore]
     ) -> None:
         """Write the record of a trial whose Tune actor was lost."""
         name = trial.config["trial"]
-        ray.get(self._hub.release.remote(name))
+        self._release(name)
         result = self._last.pop(name, {}) | {
             "failure": "worker_lost",
             "message": "the trial's own process was lost",
         }
         self._write(trial, result)
+
+    def _release(self, name: str) -> int:
+        concurrent: int = ray.get(self._hub.release.remote(name, keep=self._keep_groups))
+        return concurrent
 
     def _write(self, trial: Trial, result: dict[str, Any]) -> None:
         name = trial.config["trial"]
@@ -94,7 +104,20 @@ class Recorder(Callback):  # type: ignore[misc, unused-ignore]
         if stop is None and isinstance(self._scheduler, TimeRungs):
             stop = self._scheduler.reason(name)
         spec = trial.config["spec"]
+        if "traceback" in result:
+            message = keep_error(self._store, name, result["message"], result["traceback"])
+            result = result | {"message": message}
         record = run_record(name, spec, result, self._objective, stop or "scheduler")
-        self._store.append(record.line())
+        self._append(record.line())
         self._searcher.settle(trial.trial_id)
+        self._allowance.add(record)
+        self._control.reserve_s = self._allowance.reserve_s()
+        self._screen.after_s = self._allowance.confirming_s()
         self._screen.finished(record)
+
+    def _append(self, line: dict[str, Any]) -> None:
+        """Write a record; where that fails the study ends, and says why when it has."""
+        try:
+            self._store.append(line)
+        except (OSError, StudyError) as error:
+            self._control.fault = self._control.fault or error

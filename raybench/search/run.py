@@ -11,6 +11,7 @@ from raybench.cluster.session import Session
 from raybench.core.study import StudySpec
 from raybench.results.load import load
 from raybench.results.store import Store
+from raybench.search.allowance import Allowance
 from raybench.search.control import Control
 from raybench.search.recorder import Recorder
 from raybench.search.scheduler import TimeRungs
@@ -19,8 +20,10 @@ from raybench.search.searcher import StudySearcher
 from raybench.search.speed import Speed
 from raybench.search.trainable import TrialRun
 
-NOMINAL_CPU = 0.001
-"""What Tune reserves for a trial's own process, which only waits; the hub admits workers."""
+HEAD = "node:__internal_head__"
+"""A resource that only the head has: what Tune reserves for a trial's own process, which merely
+waits, is taken where no worker runs. Cores are admitted by the hub."""
+NOMINAL = 0.0001
 
 
 def search(
@@ -31,6 +34,7 @@ def search(
     store: Store,
     control: Control,
     screen: Screen,
+    allowance: Allowance,
     keep_groups: bool = True,
     concurrency: int,
     speed: Speed | None = None,
@@ -40,7 +44,8 @@ def search(
     `speed` is what the searcher was given, or None if the space is not taken apart.
     """
     trainable = tune.with_resources(
-        tune.with_parameters(TrialRun, hub=session.hub, keep=keep_groups), {"CPU": NOMINAL_CPU}
+        tune.with_parameters(TrialRun, hub=session.hub, keep=keep_groups),
+        tune.PlacementGroupFactory([{HEAD: NOMINAL}]),
     )
     scheduler = FIFOScheduler()
     if study.search.early_stopping:
@@ -54,7 +59,9 @@ def search(
         screen,
         scheduler,
         searcher,
+        allowance=allowance,
         is_factorised=speed is not None,
+        keep_groups=keep_groups,
     )
     tuner = tune.Tuner(
         trainable,
@@ -75,6 +82,7 @@ def search(
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
         ),
     )
+    control.reserve_s = allowance.reserve_s()
     with _quiet(store.folder / "ray.log"):
         tuner.fit()
     if not control.interrupted:

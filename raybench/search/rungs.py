@@ -5,9 +5,13 @@ ones.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+Costs = tuple[float, float]
+"""Seconds and worker-seconds."""
 
 
 class Rungs:
@@ -48,22 +52,34 @@ class Cap:
     so far, and after more than `beta` times the fewest worker-seconds. Whatever it reaches then
     is no better: its score is censored. `beta` 1 is exact where times are; above 1 it leaves room
     for noise (Zeus, arXiv 2208.06102, stops batch sizes so, with 2).
+
+    Kept is what was measured. What it stands for on other splits is a prediction, and asked for
+    anew each time: `costs` returns the (seconds, worker-seconds) of a run spec and its seconds.
     """
 
-    def __init__(self, beta: float) -> None:
-        self._beta = beta
-        self._best_s = self._best_worker_s = math.inf
+    KEPT = 8
+    """Finished trials that are compared with: the best by what is known of them."""
 
-    def reached(self, seconds: float, worker_seconds: float) -> None:
+    def __init__(self, beta: float, costs: Callable[[dict[str, Any], float], Costs]) -> None:
+        self._beta, self._costs = beta, costs
+        self._measured: list[tuple[dict[str, Any], float]] = []
+
+    def reached(self, spec: dict[str, Any], seconds: float) -> None:
         """Take what a finished trial needed to the target."""
-        self._best_s = min(self._best_s, seconds)
-        self._best_worker_s = min(self._best_worker_s, worker_seconds)
+        self._measured.append((spec, seconds))
+        if len(self._measured) > self.KEPT:
+            order = sorted(self._measured, key=lambda one: self._costs(*one)[0])
+            cheapest = min(self._measured, key=lambda one: self._costs(*one)[1])
+            kept = order[: self.KEPT - 1]
+            self._measured = kept if cheapest in kept else [*kept, cheapest]
 
-    def allows(self, seconds: float, worker_seconds: float) -> bool:
+    def allows(self, spec: dict[str, Any], seconds: float) -> bool:
         """Whether a trial may go on that will be at the target then at the soonest."""
-        return (
-            seconds < self._beta * self._best_s or worker_seconds < self._beta * self._best_worker_s
-        )
+        if not self._measured:
+            return True
+        best = [self._costs(*one) for one in self._measured]
+        own = self._costs(spec, seconds)
+        return any(own[axis] < self._beta * min(one[axis] for one in best) for axis in (0, 1))
 
 
 def next_evaluation_s(evaluation: dict[str, Any], epochs: float) -> float:

@@ -31,7 +31,8 @@ class TimeRungs(FIFOScheduler):  # type: ignore[misc, unused-ignore]
         objective, beta = study.objective, study.search.cap_factor
         self._limit_s = objective.max_train_seconds
         self._target = objective.target if objective.kind == "time_to_accuracy" else None
-        self._cap = Cap(beta) if beta is not None and self._target is not None else None
+        has_cap = beta is not None and self._target is not None
+        self._cap = Cap(beta, self._costs) if beta is not None and has_cap else None
         # A grid is exact: only what cannot win any more is stopped.
         self._has_rungs = study.search.sampler != "grid"
         self._rungs: dict[int, Rungs] = {}
@@ -64,11 +65,7 @@ class TimeRungs(FIFOScheduler):  # type: ignore[misc, unused-ignore]
         # In a row of evaluations at the target, the first one counts: it may still be soonest.
         is_there = self._target is not None and evaluation["accuracy"] >= self._target
         soonest = next_evaluation_s(evaluation, spec["epochs"])
-        if (
-            self._cap is not None
-            and not is_there
-            and not self._cap.allows(*self._costs(spec, soonest))
-        ):
+        if self._cap is not None and not is_there and not self._cap.allows(spec, soonest):
             self._reasons[name] = "cap"
         elif not self._passes_rungs(name, spec, seconds, evaluation["best_accuracy"]):
             self._reasons[name] = "scheduler"
@@ -102,7 +99,7 @@ class TimeRungs(FIFOScheduler):  # type: ignore[misc, unused-ignore]
 
     def _reached(self, seconds: float, spec: dict[str, Any]) -> None:
         if self._cap is not None:
-            self._cap.reached(*self._costs(spec, seconds))
+            self._cap.reached(spec, seconds)
 
     def _passes_rungs(
         self, name: str, spec: dict[str, Any], seconds: float, accuracy: float

@@ -17,8 +17,12 @@ from raybench.search.grid import num_trials
 from raybench.search.journal import EARLIER_STUDY, INTERRUPTED, NOT_RUN, open_study, real_trials
 from raybench.search.opaque import unwrap
 from raybench.search.proposals import STARTUP_TRIALS, Proposals
+from raybench.search.restore import restore
 from raybench.search.seed_from import Told, tell_earlier
 from raybench.search.speed import Speed
+
+RECORDED = " (recorded)"
+"""Tells the totals of an earlier session's run from those of its rerun."""
 
 
 class StudySearcher(Searcher):
@@ -46,6 +50,7 @@ class StudySearcher(Searcher):
         self.num_trials = num_trials(study, sampled)
         """Trials of the whole study."""
         self.optuna_study = open_study(study, folder)
+        restore(self.optuna_study, recorded or {}, study, sampled)
         self._open: dict[str, optuna.Trial] = {}
         self._ended: dict[str, tuple[dict[str, Any], bool]] = {}
         failures = Failures()
@@ -57,7 +62,9 @@ class StudySearcher(Searcher):
             if "failure" in trial.user_attrs:
                 failures.add(trial.user_attrs["failure"], trial.user_attrs["spec"])
         for name, record in (recorded or {}).items():
-            self._observe(name, record["spec"], record["samples"], record["ledger"]["train"])
+            # Not under its own name: what was interrupted runs again from the start, under it.
+            seconds = record["ledger"]["train"]
+            self._observe(f"{name}{RECORDED}", record["spec"], record["samples"], seconds)
         self._close_open(recorded or {})
 
     @property

@@ -83,7 +83,7 @@ def tell_earlier(
     runs = ranked(earlier.trials)
     for row in [*runs.to_dict("records"), *_failed(earlier)]:
         spec = earlier.specs[str(row["trial"])]
-        params = _params(spec, study, space, known)
+        params = params_of(spec, study, space, known)
         if params is None:
             num_outside += 1
             continue
@@ -112,7 +112,7 @@ def _fastest(earlier: StudyResults) -> dict[str, float]:
     return times
 
 
-def _params(
+def params_of(
     spec: dict[str, Any], study: StudySpec, space: Space, known: dict[str, BaseDistribution]
 ) -> dict[str, Any] | None:
     """Return a run spec as the sampler's parameters; None if it is none of the space."""

@@ -83,12 +83,7 @@ def _run(
 
 
 def _fit_together(one: RunSpec, other: RunSpec, session: Session) -> bool:
-    shapes = (shape_of(one), shape_of(other))
-    capacity = session.capacity
-    return (
-        sum(shape.cpus for shape in shapes) <= capacity.cpus
-        and sum(shape.gpus for shape in shapes) <= capacity.gpus
-    )
+    return session.capacity.fits_together([shape_of(one), shape_of(other)])
 
 
 def _for_measuring(document: dict[str, object], seconds: float) -> RunSpec:

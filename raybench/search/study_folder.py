@@ -1,5 +1,6 @@
 """A study's folder: where it lies, and whether an earlier session may be continued there."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -32,15 +33,35 @@ def shipped_space(name: str) -> Path | None:
     return None
 
 
+LONGEST_NAME = 255
+"""Bytes of a file's name that common file systems take; some are shorter, none is much longer."""
+
+
+def check_folder(wanted: Path) -> None:
+    """Raise UserError if results cannot be written to a folder; creates nothing."""
+    for part in wanted.parts:
+        if len(os.fsencode(part)) > LONGEST_NAME - len(".partial"):
+            raise UserError(
+                f"--out: the name {part[:20]}... has {len(part)} letters, more than a file system "
+                "takes; name a shorter one."
+            )
+    try:
+        there = next(folder for folder in (wanted, *wanted.absolute().parents) if folder.exists())
+    except OSError as error:
+        raise UserError(f"--out: is no usable folder ({error.strerror}).") from None
+    if not there.is_dir():
+        if there == wanted:
+            raise UserError(f"--out {wanted}: is a file; name a folder.")
+        raise UserError(f"--out {wanted}: cannot be written ({there} is a file); name another.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"--out {wanted}: cannot be written (no permission in {there}).")
+
+
 def choose_folder(wanted: Path, study: StudySpec, *, fresh: bool) -> Path:
     """Return the folder to use: `wanted`, or beside it with a number where `fresh`.
 
     An earlier study that differs raises UserError with the difference.
     """
-    try:
-        wanted.exists()
-    except OSError as error:
-        raise UserError(f"--out: is no usable folder ({error.strerror}).") from None
     if fresh:
         wanted = wanted.resolve()
         if not wanted.name:
@@ -53,15 +74,22 @@ def choose_folder(wanted: Path, study: StudySpec, *, fresh: bool) -> Path:
     earlier = wanted / STUDY_FILE
     if earlier.is_file():
         before = read_mapping(earlier).get("study", {})
+        if not isinstance(before, dict):
+            raise UserError(f"{earlier}: is not a study's; restore it, or name another folder.")
         changes = list(_differences(before, study.document()))
         if changes:
             raise UserError(
-                f"{wanted}: holds another study ({'; '.join(changes[:3])}); "
-                "use --fresh to start beside it, or --out for another folder."
+                f"{wanted}: holds another study ({'; '.join(changes[:3])}); use --fresh "
+                f"to start beside it{_learning(wanted, changes)}, or --out for another folder."
             )
-    elif wanted.exists() and not wanted.is_dir():
-        raise UserError(f"--out {wanted}: is a file; name a folder.")
     return wanted
+
+
+def _learning(wanted: Path, changes: list[str]) -> str:
+    """Say how the new study can learn from the old one, where both are of the same task."""
+    if any(change.startswith(("workload", "dataset", "objective")) for change in changes):
+        return ""
+    return f" (with --seed-from {wanted} it learns from this one)"
 
 
 def _differences(before: Any, now: Any, path: str = "") -> list[str]:

@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from raybench.cluster.admission import Admission, Shape
+from raybench.cluster.admission import Admission, Shape, pack
 
 WIDTHS = (1, 2, 4, 8)
 FRAMEWORKS = ("torch", "tensorflow")
@@ -11,6 +11,24 @@ FRAMEWORKS = ("torch", "tensorflow")
 
 def shape(num_workers, framework="torch", **resources):
     return Shape(framework, num_workers, **resources)
+
+
+def one_node(cpus, gpus=0, **limits):
+    return Admission(nodes=((cpus, gpus),), **limits)
+
+
+def split_over_nodes(draw, cpus, gpus, *, at_least):
+    """One to four nodes that hold a group of `at_least` workers together when they are empty."""
+    while True:
+        count = draw.choice([1, 2, 3, 4])
+        own_cpus, own_gpus = [0] * count, [0] * count
+        for _ in range(cpus):
+            own_cpus[draw.randrange(count)] += 1
+        for _ in range(gpus):
+            own_gpus[draw.randrange(count)] += 1
+        nodes = tuple(zip(own_cpus, own_gpus, strict=True))
+        if sum(min(c, g) if gpus else c for c, g in nodes) >= at_least:
+            return nodes
 
 
 def run(admission, trial, given):
@@ -27,9 +45,9 @@ class Simulation:
     def __init__(self, seed, *, gpus_per_worker):
         draw = self.draw = random.Random(seed)
         cpus = draw.choice([8, 9, 12, 16, 64])
+        gpus = draw.choice([8, 11, 16]) if gpus_per_worker else 0
         self.admission = Admission(
-            cpus=cpus,
-            gpus=draw.choice([8, 11, 16]) if gpus_per_worker else 0,
+            nodes=split_over_nodes(draw, cpus, gpus, at_least=max(WIDTHS)),
             max_workers=draw.choice([4, 8, 12, 10**9]),
             idle_holds_cpus=draw.random() < 0.5,
         )
@@ -88,11 +106,17 @@ class Simulation:
         busy = [grant.shape for grant in self.running.values()]
         assert set(self.admission.busy()) == {str(number) for number in self.running}
         assert set(self.admission.groups) == set(self.alive)
-        assert sum(one.cpus for one in busy) <= self.admission.cpus
         held = self.alive.values()
-        assert sum(one.gpus for one in held) <= self.admission.gpus, "idle groups hold GPUs"
-        if self.admission.idle_holds_cpus:
-            assert sum(one.cpus for one in held) <= self.admission.cpus
+        for node, (cpus, gpus) in enumerate(self.admission.nodes):
+            groups = [
+                (group, group.places.count(node), group.trial is not None)
+                for group in self.admission.groups.values()
+            ]
+            assert sum(n for group, n, is_busy in groups if is_busy) <= cpus
+            # GPUs are held by idle groups too.
+            assert sum(n * group.shape.gpus_per_worker for group, n, _ in groups) <= gpus
+            if self.admission.idle_holds_cpus:
+                assert sum(n for _, n, _ in groups) <= cpus
         assert sum(one.num_workers for one in held) <= max(self.admission.max_workers, *WIDTHS)
         if not busy:
             assert not self.admission.waiting, "an empty cluster lets the head of the queue wait"
@@ -115,7 +139,7 @@ def test_the_simulation_reuses_and_evicts():
 
 
 def test_a_wide_trial_is_never_overtaken():
-    admission = Admission(cpus=8)
+    admission = one_node(cpus=8)
     run(admission, "a", shape(4))
     admission.submit("wide", shape(8))
     admission.submit("narrow", shape(1))
@@ -129,7 +153,7 @@ def test_a_wide_trial_is_never_overtaken():
     [shape(2, "tensorflow"), shape(1), shape(2, cpus_per_worker=2), shape(2, gpus_per_worker=1)],
 )
 def test_a_group_of_another_shape_is_not(other):
-    admission = Admission(cpus=8, gpus=8)
+    admission = one_node(cpus=8, gpus=8)
     first = run(admission, "a", shape(2))
     admission.release("a")
     second = run(admission, "b", other)
@@ -138,7 +162,7 @@ def test_a_group_of_another_shape_is_not(other):
 
 
 def test_the_group_used_last_is_reused_first():
-    admission = Admission(cpus=8)
+    admission = one_node(cpus=8)
     run(admission, "a", shape(2))
     last = run(admission, "b", shape(2))
     admission.release("a")
@@ -156,7 +180,7 @@ def test_the_group_used_last_is_reused_first():
     ids=["idle_holds_cpus", "max_workers", "gpus"],
 )
 def test_the_least_recently_used_idle_group_closes(limits, resources):
-    admission = Admission(**limits)
+    admission = one_node(**limits)
     old = run(admission, "old", shape(2, **resources))
     new = run(admission, "new", shape(2, **resources))
     admission.release("new")
@@ -167,7 +191,7 @@ def test_the_least_recently_used_idle_group_closes(limits, resources):
 
 
 def test_sleeping_groups_of_one_node_need_not_close():
-    admission = Admission(cpus=2, idle_holds_cpus=False)
+    admission = one_node(cpus=2, idle_holds_cpus=False)
     run(admission, "a", shape(2))
     admission.release("a")
     assert run(admission, "b", shape(2, "tensorflow")).evict == ()
@@ -179,7 +203,7 @@ def test_sleeping_groups_of_one_node_need_not_close():
 
 
 def test_nothing_closes_for_a_trial_that_cannot_run_yet():
-    admission = Admission(cpus=4, idle_holds_cpus=True)
+    admission = one_node(cpus=4, idle_holds_cpus=True)
     run(admission, "a", shape(2))
     idle = run(admission, "b", shape(1))
     admission.release("b")
@@ -189,7 +213,7 @@ def test_nothing_closes_for_a_trial_that_cannot_run_yet():
 
 
 def test_only_what_helps_is_closed():
-    admission = Admission(cpus=8, gpus=2)
+    admission = one_node(cpus=8, gpus=2)
     plain = run(admission, "plain", shape(1))
     gpu = run(admission, "gpu", shape(2, gpus_per_worker=1))
     admission.release("plain")
@@ -200,7 +224,7 @@ def test_only_what_helps_is_closed():
 
 
 def test_a_group_wider_than_max_workers_runs_alone():
-    admission = Admission(cpus=8, max_workers=2)
+    admission = one_node(cpus=8, max_workers=2)
     run(admission, "a", shape(1))
     admission.submit("wide", shape(8))
     assert admission.admit() == []
@@ -211,7 +235,7 @@ def test_a_group_wider_than_max_workers_runs_alone():
 
 
 def test_a_cancelled_trial_leaves_the_queue_and_lets_others_through():
-    admission = Admission(cpus=2)
+    admission = one_node(cpus=2)
     run(admission, "a", shape(1))
     admission.submit("wide", shape(2))
     admission.submit("next", shape(1))
@@ -222,7 +246,7 @@ def test_a_cancelled_trial_leaves_the_queue_and_lets_others_through():
 
 
 def test_release_of_an_unknown_or_waiting_trial_is_nothing():
-    admission = Admission(cpus=1)
+    admission = one_node(cpus=1)
     run(admission, "a", shape(1))
     admission.submit("b", shape(1))
     assert admission.release("nobody") is None
@@ -231,7 +255,7 @@ def test_release_of_an_unknown_or_waiting_trial_is_nothing():
 
 
 def test_a_crashed_group_gives_its_place_away_and_is_not_reused():
-    admission = Admission(cpus=1)
+    admission = one_node(cpus=1)
     crashed = run(admission, "a", shape(1))
     admission.remove(crashed.group)
     assert run(admission, "b", shape(1)).group != crashed.group
@@ -241,7 +265,50 @@ def test_a_crashed_group_gives_its_place_away_and_is_not_reused():
     ("resources", "most"), [({}, 8), ({"cpus_per_worker": 2}, 4), ({"gpus_per_worker": 1}, 2)]
 )
 def test_what_can_never_fit_is_not_accepted(resources, most):
-    admission = Admission(cpus=8, gpus=2)
+    admission = one_node(cpus=8, gpus=2)
     assert admission.fits(shape(most, **resources))
     with pytest.raises(AssertionError, match="can never fit"):
         admission.submit("a", shape(most + 1, **resources))
+
+
+def test_workers_are_packed_onto_nodes_that_hold_them():
+    """Of six groups that fit the sums, two fit the nodes: the GPUs are where few cores are."""
+    admission = Admission(nodes=((16, 0), (8, 8)), idle_holds_cpus=True)
+    for number in range(6):
+        admission.submit(str(number), shape(1, cpus_per_worker=4, gpus_per_worker=1))
+    assert [grant.trial for grant in admission.admit()] == ["0", "1"]
+    assert [group.places for group in admission.groups.values()] == [(1,), (1,)]
+
+
+def test_what_fits_the_sum_of_the_nodes_but_no_node_never_fits():
+    nodes = ((1, 0), (1, 0))
+    assert Admission(nodes=nodes).fits(shape(2))
+    assert not Admission(nodes=nodes).fits(shape(1, cpus_per_worker=2))
+
+
+@pytest.mark.parametrize(
+    ("free", "places"),
+    [
+        (((4, 0), (2, 0)), (1, 1)),  # the smaller hole that holds both
+        (((1, 0), (1, 0), (1, 0)), (0, 1)),
+        (((1, 0), (3, 0)), (1, 1)),
+        (((2, 2), (2, 0)), (1, 1)),  # GPUs are left to those who need them
+        (((1, 0),), None),
+    ],
+)
+def test_a_group_stays_together_where_it_can(free, places):
+    assert pack(shape(2), free) == places
+
+
+def test_an_idle_group_does_not_wake_where_its_cores_are_taken():
+    admission = Admission(nodes=((2, 0), (2, 0)), idle_holds_cpus=False)
+    first = run(admission, "a", shape(2))
+    admission.release("a")
+    admission.settle(first.group, (1, 1))  # where Ray really put it
+    admission.submit("b", shape(2, "tensorflow"))
+    (other,) = admission.admit()
+    admission.settle(other.group, (1, 1))
+    admission.submit("c", shape(2))
+    assert admission.admit() == []
+    admission.release("b")
+    assert [grant.group for grant in admission.admit()] == [first.group]

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,8 @@ def part_of(module, commands):
     names = module.split(".")
     if len(names) == 1 or names[1] in ("UserError", "load", "load_model"):
         return "core"
+    if names[1] == "Workload":
+        return "workloads"
     if names[1] in commands:
         return "commands"
     if names[1] not in (*LAYERS, "results"):
@@ -200,3 +203,14 @@ def test_the_public_names_exist():
     assert "load" in raybench.__all__
     assert "UserError" in raybench.__all__
     assert [name for name in raybench.__all__ if not hasattr(raybench, name)] == []
+    assert not hasattr(raybench, "Wrokload")
+
+
+def test_the_names_that_messages_and_habit_expect():
+    import raybench
+    from raybench.workloads.base import Workload
+
+    assert raybench.Workload is Workload
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", raybench.__version__)
+    code = "import sys, raybench; print('numpy' in sys.modules, raybench.Workload.__name__)"
+    assert in_new_process(code) == "False Workload"

@@ -95,3 +95,13 @@ def test_nothing_is_known_before_the_first_evaluation():
 )
 def test_is_finite(values, finite):
     assert is_finite(*values) is finite
+
+
+def test_what_is_reached_after_the_budget_does_not_count():
+    """Or slow evaluations would be rewarded."""
+    objective = Objective(kind="accuracy_at_budget", max_train_seconds=6.0)
+    rule, answers = follow(objective, [(0.5, 5.0), (0.9, 10.0)])
+    assert answers == [None, "max_train_seconds"]
+    assert rule.best_accuracy == 0.5
+    rule, _ = follow(objective, [(0.9, 10.0)])
+    assert rule.best_accuracy is None

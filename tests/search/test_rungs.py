@@ -36,22 +36,53 @@ def test_of_many_trials_about_one_in_four_comes_to_the_end() -> None:
     assert sum(q >= 0.75 for q in survivors) >= 85
 
 
+def costs(spec: dict[str, int], seconds: float) -> tuple[float, float]:
+    return seconds, seconds * spec["num_workers"]
+
+
+ONE, TWO, FOUR = ({"num_workers": count} for count in (1, 2, 4))
+
+
 @pytest.mark.parametrize("beta", [1.0, 1.5])
 def test_a_trial_beyond_the_best_time_is_capped(beta: float) -> None:
-    cap = Cap(beta)
-    assert cap.allows(1e9, 1e9)
-    cap.reached(10, 20)
-    cap.reached(20, 40)
-    assert cap.allows(9.9 * beta, 2 * 9.9 * beta)
-    assert not cap.allows(10 * beta, 20 * beta)
+    cap = Cap(beta, costs)
+    assert cap.allows(ONE, 1e9)
+    cap.reached(TWO, 10)
+    cap.reached(TWO, 20)
+    assert cap.allows(TWO, 9.9 * beta)
+    assert not cap.allows(TWO, 10 * beta)
 
 
 def test_a_trial_that_may_still_be_the_cheapest_is_not_capped() -> None:
-    cap = Cap(1.0)
-    cap.reached(10, 40)
-    assert cap.allows(39, 39)  # 39 worker-seconds against 40
-    assert not cap.allows(41, 41)
-    assert not cap.allows(11, 44)
+    cap = Cap(1.0, costs)
+    cap.reached(FOUR, 10)
+    assert cap.allows(ONE, 39)  # 39 worker-seconds against 40
+    assert not cap.allows(ONE, 41)
+    assert not cap.allows(FOUR, 11)
+
+
+def test_an_early_underestimate_caps_only_as_long_as_it_is_believed() -> None:
+    """What was measured is kept, and what it stands for is asked for anew."""
+    belief = {"factor": 0.1}
+
+    def believed(spec: dict[str, int], seconds: float) -> tuple[float, float]:
+        return seconds * belief["factor"], seconds * belief["factor"] * spec["num_workers"]
+
+    cap = Cap(1.0, believed)
+    cap.reached(ONE, 10)  # believed to stand for 1 s
+    belief["factor"] = 1.0
+    assert cap.allows(ONE, 5.0), "nothing that was measured is faster"
+    assert not cap.allows(ONE, 11.0)
+
+
+def test_of_many_finished_trials_the_best_decide() -> None:
+    cap = Cap(1.0, costs)
+    for seconds in range(100, 10, -1):
+        cap.reached(FOUR, seconds)
+    cap.reached(ONE, 30)
+    assert cap.allows(ONE, 29)
+    assert not cap.allows(FOUR, 11)
+    assert not cap.allows(ONE, 30)
 
 
 @pytest.mark.parametrize(

@@ -128,14 +128,65 @@ def test_regions_that_fail_are_left(tmp_path: Path) -> None:
     assert len(late) < 0.1 * 5 * 40, late
 
 
-def test_a_small_space_repeats_itself_without_redraws(tmp_path: Path) -> None:
+def test_an_exhausted_space_ends_the_search(tmp_path: Path) -> None:
     space = {"num_workers": [1, 2], "optimizer": ["adam", "lars"]}
     one = searcher(tmp_path, space=space, search={"trials": 8})
     specs = search(one, lambda _: result())
-    assert len(specs) == 8
-    assert len({(s["num_workers"], s["optimizer"]) for s in specs[:4]}) == 4
+    assert len({(s["num_workers"], s["optimizer"]) for s in specs}) == len(specs) == 4
+    assert searcher(tmp_path, space=space, search={"trials": 9}).suggest("again") == "FINISHED"
+
+
+def test_the_last_of_a_large_list_is_found_without_hundreds_of_draws(tmp_path: Path) -> None:
+    rates = [1e-4 * 1.1**number for number in range(60)]
+    space = {"learning_rate": rates}
+    one = searcher(tmp_path, space=space, search={"trials": 100, "sampler": "random"})
+    specs = search(one, lambda _: result())
+    assert sorted(spec["learning_rate"] for spec in specs) == pytest.approx(rates)
     redrawn = [t for t in one.optuna_study.get_trials() if t.user_attrs.get(NOT_RUN)]
-    assert len(redrawn) <= 40
+    assert len(redrawn) <= 24 * 60
+
+
+def test_a_configuration_known_to_fail_is_never_drawn(tmp_path: Path) -> None:
+    """Where nothing else is left, the search ends."""
+    space = {"batch_size_per_worker": [16, 32, 64, 128], "optimizer": ["adam", "lars"]}
+    one = searcher(tmp_path, space=space, search={"trials": 50})
+
+    def judge(spec: dict[str, Any]) -> dict[str, Any]:
+        if spec["batch_size_per_worker"] >= 32:
+            return result(failure="oom", stop=None)
+        return result()
+
+    specs = search(one, judge)
+    for optimizer in ("adam", "lars"):
+        failed = [
+            spec["batch_size_per_worker"]
+            for spec in specs
+            if spec["optimizer"] == optimizer and spec["batch_size_per_worker"] >= 32
+        ]
+        assert failed == sorted(set(failed), reverse=True), "never as large as one that failed"
+    assert [s["batch_size_per_worker"] for s in specs].count(16) == 2
+
+
+def test_a_space_of_rates_that_all_diverge_ends_the_search(tmp_path: Path) -> None:
+    space = {"learning_rate": {"low": 0.1, "high": 1.0, "log": True}}
+    one = searcher(tmp_path, space=space, search={"trials": 50, "priors": False})
+    first = one.suggest("a")
+    assert isinstance(first, dict)
+    first["spec"]["learning_rate"] = 0.1  # as if the lowest had been drawn
+    one._open["a"].set_user_attr("spec", first["spec"])
+    end(one, "a", result(failure="nan", stop=None))
+    assert one.suggest("b") == "FINISHED"
+
+
+@pytest.mark.parametrize("failure", ["timeout", "worker_lost"])
+def test_the_machine_s_fault_is_not_told_as_a_bad_configuration(
+    failure: str, tmp_path: Path
+) -> None:
+    one = searcher(tmp_path)
+    one.suggest("a")
+    end(one, "a", result(failure=failure, stop=None))
+    (trial,) = one.optuna_study.get_trials()
+    assert (trial.state.name, trial.values) == ("FAIL", None)
 
 
 def test_a_new_session_knows_the_failures_of_the_one_before(tmp_path: Path) -> None:
@@ -162,6 +213,64 @@ def test_a_trial_that_was_running_is_proposed_again_under_its_name(tmp_path: Pat
     assert again.num_finished == 0
     assert [again.suggest("a"), again.suggest("b")] == [first, second]
     assert again.suggest("c") == "FINISHED"
+
+
+def run_some(folder: Path, count: int) -> dict[str, dict[str, Any]]:
+    """Run trials of which some are stopped, fail or lose their workers; return their records."""
+    one = searcher(folder, search={"trials": 12})
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"state": "stopped", "stop": "cap"},
+        {"state": "failed", "stop": None, "failure": "nan"},
+        {"state": "failed", "stop": None, "failure": "worker_lost"},
+    ]
+    records: dict[str, dict[str, Any]] = {}
+    for number in range(count):
+        config = one.suggest(str(number))
+        assert isinstance(config, dict)
+        changes = kinds[number % len(kinds)] | {"spec": config["spec"]}
+        records |= record(config["trial"], **changes)
+        told = records[config["trial"]]
+        stop = told["stop"] if told["state"] == "complete" else None
+        found = result(stop=stop, failure=told["failure"], score=0.5, train_s=2.0)
+        end(one, str(number), found)
+    return records
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-25],
+        lambda content: content[: len(content) // 2],
+        lambda content: content[:200] + b"#garbage#" + content[210:],
+        lambda content: b"",
+        lambda content: b"[1, 2]\n" + content,
+    ],
+    ids=["torn", "half", "damaged", "empty", "another shape"],
+)
+def test_a_damaged_journal_is_mended_from_the_records(damage: Any, tmp_path: Path) -> None:
+    records = run_some(tmp_path, 8)
+    before = searcher(tmp_path, search={"trials": 12})
+    known = {t.user_attrs["trial"]: (t.state, t.values) for t in real_trials(before.optuna_study)}
+    journal = tmp_path / "optuna.log"
+    journal.write_bytes(damage(journal.read_bytes()))
+    study, space = build_study(STUDY | {"search": {"trials": 12}}, "test")
+    again = StudySearcher(study, space, tmp_path, Control(None), records)
+    mended = {t.user_attrs["trial"]: (t.state, t.values) for t in real_trials(again.optuna_study)}
+    assert mended == known
+    assert again.num_finished == 8
+    names = [again.suggest(str(number)) for number in range(4)]
+    assert [name["trial"] for name in names if isinstance(name, dict)] == [
+        f"{number:04d}" for number in range(8, 12)
+    ]
+
+
+def test_a_lock_that_a_killed_driver_left_does_not_cost_half_a_minute(tmp_path: Path) -> None:
+    run_some(tmp_path, 1)
+    (tmp_path / "optuna.log.lock").symlink_to(tmp_path / "optuna.log")
+    began = time.perf_counter()
+    assert searcher(tmp_path, search={"trials": 12}).num_finished == 1
+    assert time.perf_counter() - began < 5
 
 
 def test_a_trial_that_was_recorded_and_not_told_is_told(tmp_path: Path) -> None:
@@ -289,3 +398,23 @@ def test_nsga2_is_told_seconds_and_worker_seconds(tmp_path: Path) -> None:
         wanted = [math.log(min(times)), math.log(min(costs))]
         assert trial.values == pytest.approx(wanted, abs=0.15), (trial.number, spec)
     assert one.optuna_study.best_trials
+
+
+def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path: Path) -> None:
+    """Else 200 steps in 12 s were learnt as 99 in 1.9 s, where the rerun had another split."""
+    factored(tmp_path, search={"trials": 3}).suggest("a")
+    spec = {"framework": "torch", "num_workers": 1, "batch_size_per_worker": 64}
+    spec |= {"optimizer": "adam", "accumulate": 1}
+    ended = record("0000", stop="interrupted", state="stopped", spec=spec, samples=6_464)
+    ended["0000"]["ledger"]["train"] = 10.1
+    again = factored(tmp_path, ended, search={"trials": 3})
+    speed = again._speed
+    assert speed is not None
+    wide = spec | {"num_workers": 2, "batch_size_per_worker": 32}
+    speed.observe("0000", wide, samples=12_800, train_s=12.0)
+    (seconds,) = [
+        seconds / steps
+        for setup, (steps, seconds) in speed._model._totals.items()
+        if setup.num_workers == 2
+    ]
+    assert seconds == pytest.approx(12.0 / 200)

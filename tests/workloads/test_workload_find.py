@@ -157,3 +157,187 @@ def test_the_workloads_own_dataset_is_limited_repeated_and_kept():
 def test_a_workload_without_usable_data_is_refused(name, message):
     with pytest.raises(UserError, match=message):
         load_workload_dataset(name, DatasetSpec(name="workload"))
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Write a module of the user's with one class, and return the class's name."""
+    names = []
+
+    def write(body, *, head="", base="Workload"):
+        name = f"users_file_{len(names)}"
+        names.append(name)
+        text = f"""
+import sys
+import numpy as np
+from raybench.data.dataset import Dataset, Split
+from raybench.workloads.base import LayerWorkload, Workload
+from raybench.workloads.layers import Conv, Dense, Dropout, Flatten, MaxPool
+{head}
+class Net({base}):
+    name, input_shape, num_classes = "net", (3,), 2
+{textwrap.indent(textwrap.dedent(body), "    ")}
+"""
+        (tmp_path / f"{name}.py").write_text(text)
+        return f"{name}:Net"
+
+    yield write
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def refused(function, *arguments):
+    with pytest.raises(UserError) as caught:
+        function(*arguments)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+OWN = DatasetSpec(name="workload")
+
+
+def test_what_a_users_load_dataset_raises_is_named_with_its_place(own, tmp_path):
+    name = own("def load_dataset(self, spec):\n    return np.zeros(3).reshape(2, 2)")
+    error = refused(load_workload_dataset, name, OWN)
+    assert str(error).startswith(
+        f"Workload {name}: load_dataset failed ({tmp_path}/users_file_0.py, line 11: ValueError: "
+        "cannot reshape"
+    )
+    assert "Traceback (most recent call last)" in error.details
+    assert "reshape(2, 2)" in error.details
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("def __init__(self):\n    raise RuntimeError('a\\nb [/x]')", "RuntimeError: a b [/x]"),
+        ("def __init__(self):\n    sys.exit(5)", "sys.exit(5)"),
+        ("def __init__(self):\n    self.missing", "AttributeError"),
+        ("def __init__(self):\n    raise KeyError", "line 11: KeyError)."),
+        ("def __init__(self):\n    raise OSError('x' * 9999)", "xxx...)."),
+        ("def __init__(self, size):\n    pass", "TypeError"),
+    ],
+    ids=lambda value: None,
+)
+def test_what_a_users_init_raises(own, body, words):
+    error = refused(find_workload, own(body))
+    assert "Net() failed (" in str(error)
+    assert words in str(error)
+    assert len(str(error)) < 600
+    assert "Traceback" in error.details
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        ("sys.exit(5)", "line 7: sys.exit(5)"),
+        ("sys.exit()", "sys.exit(None)"),
+        ("1 / 0", "line 7: ZeroDivisionError: division by zero"),
+        ("import nowhere_at_all", "ModuleNotFoundError: No module named 'nowhere_at_all'"),
+        ("raise ValueError('\\udce9\\x1b[31m')", "ValueError: \\udce9\\x1b[31m"),
+    ],
+)
+def test_a_module_that_ends_or_raises_at_import(own, head, words):
+    error = refused(find_workload, own("pass", head=head))
+    assert "cannot be imported (" in str(error)
+    assert words in str(error)
+
+
+def test_ctrl_c_in_a_users_code_stays_ctrl_c(own):
+    with pytest.raises(KeyboardInterrupt):
+        find_workload(own("def __init__(self):\n    raise KeyboardInterrupt"))
+
+
+@pytest.mark.parametrize("code", ["sys.exit(5)", "raise MemoryError", "raise SystemExit"])
+def test_a_load_dataset_that_ends_or_fills_the_memory(own, code):
+    error = refused(load_workload_dataset, own(f"def load_dataset(self, spec):\n    {code}"), OWN)
+    assert "load_dataset failed (" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            "num_classes = 'ten'",
+            "attribute num_classes must be a whole number from 1 (found 'ten')",
+        ),
+        ("num_classes = 0", "attribute num_classes"),
+        ("num_classes = True", "attribute num_classes"),
+        ("num_classes = 2.0", "attribute num_classes"),
+        ("input_shape = '28'", "attribute input_shape must be a tuple of whole numbers"),
+        ("input_shape = 28", "attribute input_shape"),
+        ("input_shape = ()", "attribute input_shape"),
+        ("input_shape = (28, 28.0, 1)", "attribute input_shape"),
+        ("input_shape = (28, -1, 1)", "attribute input_shape"),
+        ("input_shape = None", "attribute input_shape"),
+        ("name = 7", "attribute name must be text"),
+        ("name = ' '", "attribute name must be text"),
+    ],
+)
+def test_attributes_of_a_wrong_kind(own, body, words):
+    name = own(body)
+    sentence = str(refused(find_workload, name, (3,), 2))
+    assert sentence.startswith(f"Workload {name}: its ")
+    assert words in sentence
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        ("Dense(2)", "attribute layers must be a tuple of layers"),
+        ("()", "attribute layers"),
+        ("(Dense,)", "attribute layers"),
+        ("(Dense('ten'),)", "units cannot be (found Dense(units='ten'))"),
+        ("(Dense(0),)", "units cannot be"),
+        ("(Dropout(1.5), Dense(2))", "rate cannot be"),
+        ("(Conv(3, padding='full'), Dense(2))", "padding cannot be"),
+        ("(Dense(7),)", "its last layer gives (7,) for a sample; end its layers with Dense(2)"),
+        ("(Dense(10**12), Dense(2))", "has 6,000,000,000,002 parameters and needs"),
+    ],
+)
+def test_layers_of_a_wrong_kind(own, layers, words):
+    sentence = str(refused(find_workload, own(f"layers = {layers}", base="LayerWorkload")))
+    assert words in sentence
+
+
+def test_numpy_numbers_and_lists_are_as_good(own):
+    workload = find_workload(own("num_classes = np.int64(2)\ninput_shape = [np.int32(3)]"), (3,), 2)
+    assert workload.num_classes == 2
+
+
+def test_a_model_too_large_for_memory_is_refused():
+    sentence = str(refused(find_workload, "mnist_small", (100_000, 100_000, 1), 10))
+    assert "parameters and needs" in sentence
+
+
+def test_shared_data_are_loaded_once_and_mapped(own, tmp_path):
+    name = own(
+        """
+        def load_dataset(self, spec):
+            with open("loaded", "a") as file:
+                file.write("x")
+            split = Split(np.ones((8, 3), np.float32), np.arange(8) % 2)
+            return Dataset("own", 2, train=split, validation=split, test=split)
+        """
+    )
+    shared = tmp_path / "shared"
+    spec = DatasetSpec(name="workload", limit=6, repeat=2)
+    workload, dataset = load_workload_dataset(name, spec, shared=shared)
+    assert load_workload_dataset(name, spec, shared=shared)[1] is dataset
+    find._load_own.cache_clear()  # as another process
+    again = load_workload_dataset(name, spec, shared=shared)[1]
+    assert (tmp_path / "loaded").read_text() == "x"
+    assert workload.name == "net"
+    assert again.num_train_samples == 12
+    assert again.train.inputs.tolist() == [[1.0, 1.0, 1.0]] * 6
+
+
+def test_shipped_data_are_shared_by_all_workloads(tmp_path):
+    spec = DatasetSpec(name="digits", limit=20)
+    first, dataset = load_workload_dataset("deep_mlp", spec, shared=tmp_path)
+    find._load_shared.cache_clear()
+    again = load_workload_dataset("mnist_small", spec, shared=tmp_path)[1]
+    assert first.input_shape == (8, 8, 1)
+    assert len(list(tmp_path.glob("digits-*/dataset.json"))) == 1
+    assert (again.train.inputs == dataset.train.inputs).all()
+    assert (load_workload_dataset("deep_mlp", spec)[1].train.labels == dataset.train.labels).all()

@@ -5,6 +5,7 @@ is slower, so the loop over steps is inside `tf.function`, on arrays held in dev
 """
 
 import itertools
+import os
 import time
 from typing import Any
 
@@ -251,6 +252,8 @@ def _seed_generators(model: keras.Model, seed: int) -> None:
 def join(*, rank: int, num_workers: int, device: str, num_threads: int) -> World:
     """Return this process's World; Ray Train has written TF_CONFIG already."""
     del device  # TensorFlow sees only the worker's own devices
+    if num_workers == 1:  # a cluster of one would listen on the network, for nobody
+        os.environ.pop("TF_CONFIG", None)
     tf.config.threading.set_intra_op_parallelism_threads(num_threads)
     tf.config.threading.set_inter_op_parallelism_threads(num_threads)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()

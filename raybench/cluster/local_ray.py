@@ -1,0 +1,92 @@
+"""A Ray of our own: on this machine's own address alone, and behind a token.
+
+The only user of what Ray does not offer in public for this: the constant that decides whether a
+node takes the outside address, and the token's cache. A Ray that has them otherwise starts as it
+does by itself, and `warning` says what that means.
+"""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+
+import ray
+
+LOOPBACK = "127.0.0.1"
+
+
+class Token:
+    """A token for one session, whatever the environment says of tokens; `restore` ends it.
+
+    Ray's own would be written to the home folder, which a container may not be able to write,
+    and `RAY_AUTH_MODE=disabled` in the environment would leave it out.
+    """
+
+    NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
+
+    def __init__(self) -> None:
+        self._before = {name: os.environ.get(name) for name in self.NAMES}
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        _reload_token()
+
+    def restore(self) -> None:
+        """Give the environment back what it had, for a session on the user's own cluster."""
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        _reload_token()
+
+
+def _reload_token() -> None:
+    try:
+        from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+    except ImportError:  # a Ray without tokens, or with another cache: it reads the environment
+        return
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+@contextlib.contextmanager
+def on_loopback() -> Iterator[None]:
+    """Let a Ray that is started meanwhile take 127.0.0.1 as its node's address."""
+    from ray._private import ray_constants
+
+    if not hasattr(ray_constants, "ENABLE_RAY_CLUSTER"):
+        yield
+        return
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextlib.contextmanager
+def own_signals() -> Iterator[None]:
+    """Keep the handlers of signals as they are while Ray starts: it would take SIGTERM."""
+    from ray._private import utils
+
+    take = getattr(utils, "set_sigterm_handler", None)
+    if take is None:
+        yield
+        return
+    utils.set_sigterm_handler = lambda handler: None
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = take
+
+
+def warning() -> str | None:
+    """Return a sentence where the local Ray can be reached from other hosts."""
+    addresses = {node["NodeManagerAddress"] for node in ray.nodes()}
+    if addresses <= {LOOPBACK}:
+        return None
+    return (
+        f"this Ray listens on {', '.join(sorted(addresses))}, not on {LOOPBACK} alone "
+        f"(Ray {ray.__version__} chooses its address otherwise); only its token protects it."
+    )

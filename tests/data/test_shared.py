@@ -1,0 +1,252 @@
+"""One copy of a dataset on a node: built once, mapped by all, whole or not there."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raybench.core.spec import DatasetSpec
+from raybench.data import shared
+from raybench.data.dataset import Dataset, Split
+from raybench.data.load import build_dataset
+from raybench.data.shared import open_shared, share, shared_key
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("train", "validation", "test")
+
+
+def dataset(size=64):
+    rng = np.random.default_rng(0)
+
+    def one(count, kind):
+        inputs = rng.integers(0, 256, (count, 8, 8, 1)).astype(kind)
+        return Split(inputs, rng.integers(0, 10, count))
+
+    kinds = (np.uint8, np.uint8, np.uint8)
+    train, validation, test = (one(size, kind) for kind in kinds)
+    return Dataset("own", 10, train=train, validation=validation, test=test, repeat=3)
+
+
+def assert_equal(found, wanted):
+    assert (found.name, found.num_classes, found.repeat) == ("own", 10, 3)
+    for part in PARTS:
+        np.testing.assert_array_equal(getattr(found, part).inputs, getattr(wanted, part).inputs)
+        np.testing.assert_array_equal(getattr(found, part).labels, getattr(wanted, part).labels)
+
+
+def never():
+    raise AssertionError("was there already")
+
+
+def in_new_process(code, folder):
+    """Start a process that runs `code`, with `folder`, and all that it needs, at hand."""
+    head = f"""
+        import os, sys, time
+        import numpy as np
+        from pathlib import Path
+        from raybench.data import shared
+        from raybench.data.dataset import Dataset, Split
+        from raybench.data.shared import open_shared
+        folder = Path({str(folder)!r})
+        def dataset(count=20000):
+            split = Split(np.ones((count, 28, 28, 1), np.uint8), np.zeros(count, np.int64))
+            return Dataset("own", 10, train=split, validation=split, test=split)
+        """
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(head) + textwrap.dedent(code)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_what_is_shared_is_what_was_built(tmp_path):
+    wanted = dataset()
+    assert_equal(open_shared(tmp_path / "a", dataset), wanted)
+    assert_equal(open_shared(tmp_path / "a", never), wanted)
+    share(wanted, tmp_path / "b")
+    share(dataset(3), tmp_path / "b")  # is there already
+    assert_equal(open_shared(tmp_path / "b", never), wanted)
+
+
+def test_arrays_of_any_layout_come_back_in_rows(tmp_path):
+    base = np.asfortranarray(np.arange(2 * 6 * 4, dtype=np.float32).reshape(6, 8))
+    odd = Split(base[::2, ::-1], np.arange(6, dtype=np.int64)[::2])
+    empty = Split(np.empty((0, 8), np.float32), np.empty(0, np.int64))
+    found = open_shared(tmp_path / "x", lambda: Dataset("n", 9, odd, odd, empty))
+    np.testing.assert_array_equal(found.train.inputs, base[::2, ::-1])
+    assert found.train.inputs.flags.c_contiguous
+    assert found.test.inputs.shape == (0, 8)
+    assert type(found.train.inputs) is np.ndarray
+
+
+def test_writing_stays_in_the_process(tmp_path):
+    first = open_shared(tmp_path / "x", dataset)
+    first.train.inputs[:] = 0
+    assert_equal(open_shared(tmp_path / "x", never), dataset())
+
+
+def test_torch_takes_the_arrays_without_a_copy_or_a_warning(tmp_path):
+    torch = pytest.importorskip("torch")
+    found = open_shared(tmp_path / "x", dataset)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tensor = torch.from_numpy(found.train.inputs).to("cpu")
+    assert tensor.data_ptr() == found.train.inputs.ctypes.data
+    np.testing.assert_array_equal(tensor.numpy(), dataset().train.inputs)
+
+
+def test_tensorflow_takes_the_arrays(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    found, wanted = open_shared(tmp_path / "x", dataset), dataset()
+    for array, values in (
+        (found.train.inputs, wanted.train.inputs),
+        (found.train.labels, wanted.train.labels),
+    ):
+        np.testing.assert_array_equal(tf.constant(array).numpy(), values)
+        mapped = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+        np.testing.assert_array_equal(mapped.numpy(), values)
+        np.testing.assert_array_equal(mapped[3:9].numpy(), values[3:9])
+
+
+def test_processes_that_ask_at_once_build_once(tmp_path):
+    code = """
+        def build():
+            with (folder.parent / "built").open("a") as file:
+                file.write("x")
+            time.sleep(0.5)
+            return dataset(100)
+        sys.stdin.readline()
+        print(len(open_shared(folder, build).train))
+        """
+    processes = [in_new_process(code, tmp_path / "data") for _ in range(3)]
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert [process.communicate()[0].strip() for process in processes] == ["100"] * 3
+    assert (tmp_path / "built").read_text() == "x"
+
+
+MEMORY = """
+    found = open_shared(folder, dataset)
+    total = sum(int(part.inputs.sum()) for part in (found.train, found.validation, found.test))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    sizes, wanted = {}, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first = line.split()[0]
+        if "-" in first:
+            wanted = str(folder) in line
+        elif wanted and line.endswith("kB"):
+            sizes[first[:-1]] = sizes.get(first[:-1], 0) + int(line.split()[1])
+    print(total, sizes["Rss"], sizes["Private_Dirty"] + sizes["Private_Clean"], sizes["Pss"])
+    """
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").is_file(), reason="reads Linux's own counts")
+def test_two_processes_hold_the_pages_once(tmp_path):
+    processes = [in_new_process(MEMORY, tmp_path / "data") for _ in range(2)]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:  # one after the other: both have read everything, none has ended
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        total, resident, private, proportional = map(int, process.stdout.readline().split())
+        kilobytes = 3 * 20000 * 28 * 28 // 1024
+        assert total == 3 * 20000 * 28 * 28
+        if process is processes[0]:
+            assert resident >= kilobytes
+            assert private < 0.05 * kilobytes
+            assert proportional < 0.6 * kilobytes
+    for process in processes:
+        process.communicate()
+
+
+@pytest.mark.parametrize("moment", ["building", "writing"])
+def test_a_builder_that_is_killed_leaves_nothing_broken(tmp_path, moment):
+    code = f"""
+        def stop(*arguments):
+            print("here", flush=True)
+            time.sleep(60)
+        save, count = np.save, iter(range(9))
+        def slow_save(file, array):
+            save(file, array)
+            if next(count) == 2:
+                stop()
+        shared.np.save = slow_save
+        open_shared(folder, stop if {moment == "building"} else dataset)
+        """
+    process = in_new_process(code, tmp_path / "data")
+    assert process.stdout.readline() == "here\n"
+    waiting = in_new_process("print(len(open_shared(folder, dataset).train))", tmp_path / "data")
+    time.sleep(0.2)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert waiting.communicate()[0] == "20000\n"
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["data", "data.lock"], "the half-written folder stays behind"
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == sorted(
+        ["dataset.json", *(f"{part}-{what}.npy" for part in PARTS for what in ("inputs", "labels"))]
+    )
+
+
+def test_a_build_that_fails_is_tried_again_by_the_next(tmp_path):
+    def fail():
+        raise RuntimeError("no data today")
+
+    with pytest.raises(RuntimeError, match="no data today"):
+        open_shared(tmp_path / "x", fail)
+    assert_equal(open_shared(tmp_path / "x", dataset), dataset())
+
+
+def test_a_full_disk_leaves_the_data_private(tmp_path, monkeypatch):
+    def full(file, array):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shared.np, "save", full)
+    assert_equal(open_shared(tmp_path / "x", dataset), dataset())
+    assert [path.name for path in tmp_path.iterdir()] == ["x.lock"]
+
+
+def test_another_error_of_the_disk_is_raised(tmp_path, monkeypatch):
+    def broken(file, array):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(shared.np, "save", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        open_shared(tmp_path / "x", dataset)
+
+
+def test_the_key_is_of_the_data_alone():
+    digits = DatasetSpec(name="digits", limit=100)
+    assert shared_key("cnn7", digits) == shared_key("mnist_small", digits)
+    own = DatasetSpec(name="workload")
+    keys = {
+        shared_key("a:Net", own),
+        shared_key("b:Net", own),
+        shared_key("a:Net", digits),
+        shared_key("a:Net", own.model_copy(update={"limit": 5})),
+    }
+    assert len(keys) == 4
+    assert all(Path(key).name == key for key in keys)
+
+
+def test_a_shipped_dataset_is_the_same_shared_or_not(tmp_path):
+    spec = DatasetSpec(name="digits", limit=50, repeat=2)
+    wanted = build_dataset(spec)
+    found = open_shared(tmp_path / shared_key("cnn7", spec), lambda: build_dataset(spec))
+    assert found.num_train_samples == 100
+    for part in PARTS:
+        np.testing.assert_array_equal(getattr(found, part).inputs, getattr(wanted, part).inputs)
+    about = json.loads(next(tmp_path.glob("*/dataset.json")).read_text())
+    assert about == {"name": "digits", "num_classes": 10, "repeat": 2}

@@ -1,0 +1,167 @@
+"""Every signal at every moment: exit code, sentence, no process left, the same command continues.
+
+Four cases run always; the whole loop of forty is marked `all`.
+"""
+
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import raybench
+
+from .watched import Watched
+
+pytestmark = pytest.mark.ray
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+MOMENTS_S = (0.5, 1.0, 1.5, 2.5, 3.5, 5.0, 6.0, 8.0, 10.0)
+PHASES = ("reference", "search", "finalist", "confirm")
+INTERRUPTED = 130
+IMPORTING_S = 0.5
+"""Until then Python may not have come to raybench's own code, and dies as any program does."""
+ENDS_S = 60.0
+GONE_S = 10.0
+EVERY_NTH_CONTINUES = 5
+SPACE = """
+workload: mnist_small
+dataset: {name: digits, image_size: 28}
+objective: {kind: time_to_accuracy, target: TARGET, hold: 1, max_train_seconds: 2}
+search: {trials: TRIALS, seed: 0, early_stopping: false}
+confirm: {top: 1, repeats: 3}
+space:
+  num_workers: WORKERS
+  batch_size_per_worker: {low: 16, high: 64, log2: true}
+  learning_rate: {low: 1.0e-3, high: 6.0e-3, log: true}
+fixed: {framework: torch, optimizer: adam}
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A signal, and when it comes: so many seconds after the start, or in a phase."""
+
+    signal: signal.Signals
+    when: float | str
+    continues: bool = False
+    """Whether the same command is run again, to its end."""
+
+    def __str__(self) -> str:
+        when = self.when if isinstance(self.when, str) else f"{self.when}s"
+        return f"{self.signal.name}-{when}"
+
+
+def loop() -> list[Case]:
+    """Every signal at every moment and in every phase."""
+    pairs = [(one, when) for when in (*MOMENTS_S, *PHASES) for one in SIGNALS]
+    return [
+        Case(one, when, continues=number % EVERY_NTH_CONTINUES == 0)
+        for number, (one, when) in enumerate(pairs)
+    ]
+
+
+SHORT = [
+    Case(signal.SIGTERM, 1.0),
+    Case(signal.SIGINT, 6.0, continues=True),
+    Case(signal.SIGHUP, "search"),
+]
+"""With Ctrl-C twice, the four that run always: each has hung, or left something, once."""
+
+
+def num_trials(phase: str | None) -> int:
+    """Enough to search for more than 10 s where no phase is waited for."""
+    return 24 if phase is None else 3
+
+
+def write_space(folder: Path, phase: str | None) -> Path:
+    """Write a search that has the phase; without one, a search that takes longer than 10 s."""
+    # The first trials try both numbers of workers, so a faster split of one of them is left.
+    workers = "[1, 2]" if phase == "finalist" else "[1]"
+    target = "auto" if phase == "reference" else "0.9"
+    trials = str(num_trials(phase))
+    text = SPACE.replace("WORKERS", workers).replace("TARGET", target).replace("TRIALS", trials)
+    file = folder / "small.yaml"
+    file.write_text(text)
+    return file
+
+
+def strike(case: Case, folder: Path) -> None:
+    """Run the search, send the signal, and hold all that is promised."""
+    phase = case.when if isinstance(case.when, str) else None
+    space = write_space(folder, phase)
+    with Watched("tune", space, cwd=folder) as run:
+        if isinstance(case.when, str):
+            run.wait_for_line(case.when)
+        else:
+            run.wait_until(case.when)
+        run.send(case.signal)
+        code = run.wait(ENDS_S)
+        assert "Traceback" not in run.stdout + run.stderr, run.printed
+        is_early = case.when == IMPORTING_S and code == -case.signal
+        if not is_early:
+            assert code == INTERRUPTED, f"exit code {code}\n{run.printed}"
+            assert says_so(run.stdout, run.stderr), run.printed
+        run.expect_none_left(GONE_S)
+    assert not (results(folder) / "optuna.log.lock").exists(), "a lock that costs 30 s next time"
+    if case.continues:
+        continue_to_the_end(space, folder, phase)
+
+
+def says_so(stdout: str, stderr: str) -> bool:
+    """Whether one sentence says that the command was interrupted."""
+    sentences = [line for line in stderr.splitlines() if line.startswith("raybench:")]
+    last = stdout.strip().splitlines()[-1:]
+    return len(sentences) == 1 or (not sentences and bool(last) and "interrupted" in last[0])
+
+
+def continue_to_the_end(space: Path, folder: Path, phase: str | None) -> None:
+    """Run the same command again; what both sessions recorded is one whole study."""
+    with Watched("tune", space, cwd=folder) as run:
+        code = run.wait(240)
+        assert code == 0, f"exit code {code}\n{run.printed}"
+        assert "Traceback" not in run.stderr, run.printed
+        assert "confirmed by" in run.stdout, run.printed
+        run.expect_none_left(GONE_S)
+    trials = raybench.load(results(folder)).trials
+    searched = trials[
+        (trials["phase"] == "search") & ~trials["trial"].str.contains(".", regex=False)
+    ]
+    assert sorted(searched["trial"]) == [f"{n:04d}" for n in range(num_trials(phase))]
+    assert not (searched["stop"] == "interrupted").any(), "an interrupted trial is run again"
+
+
+def results(folder: Path) -> Path:
+    """The study's folder."""
+    return folder / "results" / "small"
+
+
+@pytest.mark.parametrize("case", SHORT, ids=str)
+def test_a_signal_ends_the_search_cleanly(case: Case, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    strike(case, tmp_path)
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("case", loop(), ids=str)
+def test_every_signal_at_every_moment(case: Case, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    strike(case, tmp_path)
+
+
+def test_ctrl_c_twice_in_the_confirm_phase_ends_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    space = write_space(tmp_path, "confirm")
+    with Watched("tune", space, cwd=tmp_path) as run:
+        run.wait_for_line("confirm 1/")
+        run.send(signal.SIGINT)
+        time.sleep(0.1)
+        run.send(signal.SIGINT)
+        assert run.wait(3) == INTERRUPTED, run.printed
+        assert "Traceback" not in run.stdout + run.stderr, run.printed
+        run.expect_none_left(3)
+
+
+def test_the_loop_has_forty_cases() -> None:
+    assert len(loop()) + 1 == 40  # and Ctrl-C twice
+    assert sum(case.continues for case in loop()) == 8
