@@ -5,14 +5,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from raybench import cli
+from raybench.results.console import make_console
 from raybench.results.export import export
+from raybench.results.files import StudyFiles
 from raybench.results.load import load
-from raybench.results.plots import curves_figure, ledger_figure, pareto_figure
+from raybench.results.plots import write_plots
 from raybench.results.show import show
-from raybench.results.store import Store
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,17 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def report(folder: Path) -> int:
-    """Write the derived files anew from the records, draw, and print the tables."""
+    """Write the derived files anew from the records, draw, and print the tables.
+
+    A study that is running may be reported on: its records are read, never written.
+    """
     results = load(folder)
-    with Store(folder) as store:
-        export(results, store)
-    for name, figure in (
-        ("curves", curves_figure(results)),
-        ("pareto", pareto_figure(results)),
-        ("ledger", ledger_figure(results)),
-    ):
-        figure.savefig(folder / f"{name}.png", dpi=100)
-    show(Console(file=sys.stdout), results)
+    # Not a Store: the study may be running, and its records are not ours.
+    export(results, StudyFiles(folder))
+    show(make_console(sys.stdout), results, plots=write_plots(results, folder))
     return cli.DONE
 
 

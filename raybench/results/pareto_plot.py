@@ -1,24 +1,31 @@
 """The figure of speed against cost: is more hardware worth it?"""
 
+import textwrap
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from raybench.results import plot_parts as parts
 from raybench.results.load import StudyResults
 from raybench.results.pareto import configurations, not_dominated, pareto_front
 from raybench.results.tables import ranked
+from raybench.results.verdict import confirmed, is_timed
+
+MOST_NAMED = 5
+"""Points of the front whose configurations there is room to name."""
 
 
 def pareto_figure(results: StudyResults) -> Figure:
     """What speed costs: seconds to the target against worker-seconds to the target.
 
-    Each worker count is one diagonal; the numbers at its end say how many of its search runs
-    reached the target. If no run did: best accuracy against worker-seconds of training.
+    Each worker count is one diagonal; the words at its end say how many of its search runs
+    reached the target. If no run did, or none is asked for: best accuracy against worker-seconds
+    of training.
     """
     points = configurations(results)
     if points.empty:
@@ -28,6 +35,7 @@ def pareto_figure(results: StudyResults) -> Figure:
     axes.set_xlabel("worker-seconds to the target = workers x seconds  (right: dearer)")
     axes.set_ylabel("seconds of training to the target  (up: slower)")
     front = pareto_front(points)
+    _limits(axes, points, front)
     bands: list[Patch] = []
     for _, row in points.iterrows():
         seconds, is_filled = row["time_to_target_s"], bool(row["is_confirmed"])
@@ -37,11 +45,11 @@ def pareto_figure(results: StudyResults) -> Figure:
             colour = parts.colour_of(row["framework"])
             axes.plot(ends * row["num_workers"], ends, color=colour, alpha=0.25, lw=6, zorder=1)
             bands = [Patch(color=colour, alpha=0.25, label="its fastest to slowest run")]
-    _diagonals(axes, points, results.trials[results.trials["phase"] == "search"])
+    _diagonals(axes, results.trials[results.trials["phase"] == "search"])
     cheapest_first = front.iloc[::-1]
     cost = cheapest_first["worker_seconds_to_target"]
     _front(axes, cost, cheapest_first["time_to_target_s"], worst=axes.get_ylim()[1])
-    _name_front(axes, front)
+    _name_front(figure, axes, front)
     runs = points["runs"][points["is_confirmed"]]
     kinds = [("search (one run)", False)] if not points["is_confirmed"].all() else []
     if len(runs):
@@ -58,36 +66,55 @@ def _accuracy_figure(results: StudyResults) -> Figure:
     runs = runs[runs["best_accuracy"].notna() & (runs["worker_seconds"] > 0)]
     if runs.empty:
         return parts.say(figure, axes, parts.NOTHING)
-    x, y = runs["worker_seconds"].astype(float), 100 * runs["best_accuracy"].astype(float)
-    for (_, row), cost, accuracy in zip(runs.iterrows(), x, y, strict=True):
-        parts.point(axes, row, cost, accuracy, is_filled=False)
+    proof = confirmed(results).set_index("trial")
+    is_confirmed = runs["trial"].isin(proof.index) & (not is_timed(results))
+    medians = runs["trial"].map(proof["median_accuracy"])
+    y = 100 * medians.where(is_confirmed, runs["best_accuracy"])
+    x = runs["worker_seconds"]
+    for (_, row), cost, accuracy, filled in zip(runs.iterrows(), x, y, is_confirmed, strict=True):
+        parts.point(axes, row, cost, accuracy, is_filled=filled)
     front = x[not_dominated(np.column_stack([x, -y]))].sort_values()
     parts.accuracy_axis(axes, results)
-    axes.set(xscale="log", xlim=(0.8 * x.min(), 1.3 * x.max()))
+    axes.set(xscale="log", xlim=parts.window(x.min(), x.max()))
     _front(axes, front, y[front.index], worst=axes.get_ylim()[0])
     parts.plain_ticks(axes, "x")
-    if results.target is not None:
+    if is_timed(results):
         axes.set_title("no run reached the target: best accuracy of each, and its cost")
-    parts.point_legend(figure, runs, kinds=[("search (one run)", False)])
+    kinds = [("search (one run)", False)] if not is_confirmed.all() else []
+    if is_confirmed.any():
+        kinds.append((f"confirmed (median of {proof['runs'].max()})", True))
+    parts.point_legend(figure, runs, kinds=kinds)
     return figure
 
 
-def _diagonals(axes: Axes, points: pd.DataFrame, search: pd.DataFrame) -> None:
-    """Draw the line of each worker count, and on the top axis its hit rate."""
-    counts = sorted(set(search["num_workers"]))
-    low, high = 0.6 * points["low_s"].min(), 1.6 * points["time_to_target_s"].max()
-    axes.set(ylim=(low, high), xlim=(low * counts[0] * 0.16, high * counts[-1] * 1.4))
-    for count in counts:
-        axes.plot([count * low, count * high], [low, high], color="#DDDDDD", linewidth=1, zorder=0)
+def _limits(axes: Axes, points: pd.DataFrame, front: pd.DataFrame) -> None:
+    """Frame the points, and the ranges that are drawn of those on the front."""
+    seconds = [*points["time_to_target_s"], *front["low_s"].dropna(), *front["high_s"].dropna()]
+    costs = [*points["worker_seconds_to_target"]]
+    costs += [*(front["low_s"] * front["num_workers"]).dropna()]
+    costs += [*(front["high_s"] * front["num_workers"]).dropna()]
+    axes.set(
+        xlim=parts.window(min(costs), max(costs)), ylim=parts.window(min(seconds), max(seconds))
+    )
     parts.plain_ticks(axes, "x")
     parts.plain_ticks(axes, "y")
-    top = axes.secondary_xaxis("top")
+
+
+def _diagonals(axes: Axes, search: pd.DataFrame) -> None:
+    """Draw the line of each worker count, and where it leaves the frame its hit rate."""
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     hits = search["time_to_target_s"].notna().groupby(search["num_workers"]).agg(["sum", "size"])
-    labels = [f"{count}\n{hits.loc[count, 'sum']} of {hits.loc[count, 'size']}" for count in counts]
-    top.set_xticks([count * high for count in counts], labels, minor=False)
-    top.tick_params(which="both", length=0)
-    top.set_xlabel("workers / search runs that reached the target", fontsize=9)
-    top.spines["top"].set_visible(False)
+    for count in sorted(set(search["num_workers"])):
+        if count * high <= left or count * low >= right:
+            continue  # it does not cross the frame
+        axes.plot([count * low, count * high], [low, high], color="#DDDDDD", linewidth=1, zorder=0)
+        reached, tried = hits.loc[count, "sum"], hits.loc[count, "size"]
+        words = f"{parts.plural(count, 'worker')}:\n{reached} of {tried} reached it"
+        style: dict[str, Any] = {"fontsize": 8.5, "color": parts.INK, "gid": f"{count} workers"}
+        if count * high <= right:
+            axes.text(count * high, high, words, ha="center", va="bottom", **style)
+        else:
+            axes.text(right, right / count, f" {words}", ha="left", va="center", **style)
 
 
 def _front(axes: Axes, cost: pd.Series, value: pd.Series, *, worst: float) -> None:
@@ -100,21 +127,39 @@ def _front(axes: Axes, cost: pd.Series, value: pd.Series, *, worst: float) -> No
     axes.plot([cost.iloc[-1], right], [value.iloc[-1]] * 2, **style)
 
 
-def _name_front(axes: Axes, front: pd.DataFrame) -> None:
-    """Name the points of the front at their left, where nothing can be, from the top down."""
-    low, high = axes.get_ylim()
-    line_height = (high / low) ** 0.045
-    y = float("inf")
-    for _, row in front.iloc[::-1].iterrows():
-        y = min(float(row["time_to_target_s"]), y / line_height)
-        axes.annotate(
-            f"{row['trial']}  {row['config']}",
-            (row["worker_seconds_to_target"], y),
-            xytext=(-9, 0),
-            textcoords="offset points",
-            ha="right",
-            va="center",
-            fontsize=9,
-            color=parts.colour_of(row["framework"]),
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
+def _name_front(figure: Figure, axes: Axes, front: pd.DataFrame) -> None:
+    """Number the points of the front, and say above the figure what they are."""
+    handles, num_lines = [], 0
+    for number, (_, row) in enumerate(front.iterrows(), start=1):
+        colour = parts.colour_of(row["framework"])
+        cost, seconds = row["worker_seconds_to_target"], row["time_to_target_s"]
+        style: dict[str, Any] = {"fontsize": 9, "color": colour, "ha": "right", "va": "top"}
+        if len(front) > 1:
+            offset: dict[str, Any] = {"xytext": (-6, -6), "textcoords": "offset points"}
+            axes.annotate(str(number), (cost, seconds), **offset, **style)
+        if number > MOST_NAMED:
+            continue
+        words = f"{row['trial']}  {row['config']}: {seconds:.3g} s, {cost:.3g} worker-seconds"
+        if row["is_confirmed"] and row["hits"] < row["runs"]:
+            words += f" ({row['hits']} of {row['runs']} runs reached the target)"
+        lines = textwrap.wrap(
+            f"{number}  {words}" if len(front) > 1 else words, 92, break_on_hyphens=False
         )
+        num_lines += len(lines)
+        face = colour if row["is_confirmed"] else "white"
+        marker = parts.marker_of(row["num_workers"])
+        label = parts.plain("\n".join(lines))
+        handles.append(
+            Line2D([], [], marker=marker, ls="none", color=colour, mfc=face, label=label)
+        )
+    title = "on the Pareto front" + (f" (first {MOST_NAMED})" if len(front) > MOST_NAMED else "")
+    figure.legend(
+        handles=handles,
+        loc="outside upper left",
+        frameon=False,
+        fontsize=8.5,
+        title=title,
+        title_fontsize=8.5,
+        alignment="left",
+    )
+    figure.set_figheight(figure.get_figheight() + 0.18 * num_lines)

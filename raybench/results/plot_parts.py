@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from raybench.core.text import clean
 from raybench.results.load import StudyResults
 
 # Okabe and Ito's colours: told apart by colour-blind readers.
@@ -24,6 +25,7 @@ PHASE_COLOURS = {
     "eval": "#009E73",
     "checkpoint": "#CC79A7",
     "report": "#000000",
+    "other": "#F0E442",
 }
 WORKER_MARKERS = {1: "o", 2: "s", 4: "^", 8: "D", 16: "P", 32: "X"}
 ACCURACY_TICKS = (0, 30, 50, 70, 80, 90, 95, 98, 99, 99.5, 99.8, 99.9, 100)
@@ -121,7 +123,7 @@ def point_legend(
 ) -> None:
     """Explain colours, markers and fillings; `kinds` are (words, is_filled)."""
     handles: list[Artist] = [
-        Patch(color=colour_of(name), label=name) for name in sorted(set(rows["framework"]))
+        Patch(color=colour_of(name), label=plain(name)) for name in sorted(set(rows["framework"]))
     ]
     for count in sorted(set(rows["num_workers"])):
         label = plural(count, "worker")
@@ -138,11 +140,27 @@ def point_legend(
 
 
 def plain_ticks(axes: Axes, which: str) -> None:
-    """Label a log axis 1, 2, 5, 10 instead of powers of ten."""
+    """Label a log axis, its limits set, 1, 2, 5, 10 instead of powers of ten."""
     axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    low, high = sorted(axis.get_view_interval())
+    is_short = high < 15 * low
+    axis.set_major_locator(
+        LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if is_short else (1.0, 2.0, 5.0))
+    )
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
+
+
+def window(low: float, high: float, *, margin: float = 1.3) -> tuple[float, float]:
+    """Return the limits of a log axis around `low` to `high`, never so near that ticks run out."""
+    least = 2.2  # either side of the middle: a factor of about five in all
+    middle = (low * high) ** 0.5
+    return min(low / margin, middle / least), max(high * margin, middle * least)
+
+
+def plain(text: str) -> str:
+    """Return text from outside so that matplotlib reads no formula in it."""
+    return "\n".join(map(clean, text.split("\n"))).replace("$", r"\$")
 
 
 def plural(number: int, noun: str) -> str:

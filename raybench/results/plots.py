@@ -1,5 +1,8 @@
 """Figures of a study, each a function from its results to a matplotlib Figure."""
 
+import io
+import textwrap
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -10,12 +13,30 @@ from matplotlib.lines import Line2D
 
 from raybench.core.clock import PHASES
 from raybench.results import plot_parts as parts
-from raybench.results.load import StudyResults
+from raybench.results.files import StudyFiles
+from raybench.results.load import StudyResults, describe
 from raybench.results.pareto_plot import pareto_figure as pareto_figure
 from raybench.results.tables import ranked
-from raybench.results.verdict import confirmed
+from raybench.results.trials import OTHER
+from raybench.results.verdict import confirmed, is_timed
 
 LINE_STYLES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+
+
+def write_plots(results: StudyResults, folder: Path) -> list[Path]:
+    """Draw a study's figures into its folder and return their files."""
+    files = StudyFiles(folder)
+    written = []
+    for name, draw in (
+        ("curves.png", curves_figure),
+        ("pareto.png", pareto_figure),
+        ("ledger.png", ledger_figure),
+    ):
+        picture = io.BytesIO()
+        draw(results).savefig(picture, format="png", dpi=100)
+        files.write_bytes(name, picture.getvalue())
+        written.append(folder / name)
+    return written
 
 
 def curves_figure(results: StudyResults, *, number: int = 3) -> Figure:
@@ -100,22 +121,24 @@ def ledger_figure(results: StudyResults) -> Figure:
     if not groups:
         return parts.say(figure, axes, parts.NOTHING)
     names = [
-        f"{phase}, {framework}\n{parts.plural(len(runs), 'run')}"
+        parts.plain(f"{phase}, {framework}") + f"\n{parts.plural(len(runs), 'run')}"
         for (phase, framework), runs in groups
     ]
     left = np.zeros(len(groups))
-    for phase in PHASES:
+    for phase in (*PHASES, OTHER):
         seconds = np.array([float(runs[f"{phase}_s"].sum()) for _, runs in groups])
         label = f"{phase} {seconds.sum():.1f} s"
-        axes.barh(names, seconds, left=left, color=parts.PHASE_COLOURS[phase], label=label)
-        left += seconds
+        bars = seconds.clip(min=0)  # what no phase accounts for may be a little less than nothing
+        axes.barh(names, bars, left=left, color=parts.PHASE_COLOURS[phase], label=label)
+        left += bars
     for row, (_, runs) in enumerate(groups):
-        share = float(runs["train_s"].sum()) / left[row] if left[row] else 0.0
-        axes.text(left[row], row, f" {left[row]:.0f} s, {share:.0%} train", va="center", fontsize=9)
+        wall = float(runs["wall_s"].sum())
+        share = float(runs["train_s"].sum()) / wall if wall else 0.0
+        axes.text(left[row], row, f" {wall:.0f} s, {share:.0%} train", va="center", fontsize=9)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     axes.set_xlim(0, 1.25 * left.max() or 1.0)
-    figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize=9)
+    figure.legend(loc="outside upper center", ncols=5, frameon=False, fontsize=9)
     return figure
 
 
@@ -135,7 +158,11 @@ def _xy(curve: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 
 def _name(results: StudyResults, trial: str) -> str:
     run = results.trials.set_index("trial").loc[trial]
-    return f"{trial}  {run['config']}"
+    base, more = describe(results.specs[trial]), run["config"]
+    rest = textwrap.wrap(
+        more.removeprefix(base).strip(), 40
+    )  # searched keys: lines that fit a panel
+    return parts.plain("\n".join([f"{trial}  {base}", *rest]))
 
 
 def _seconds(results: StudyResults, trial: str) -> list[str]:
@@ -151,6 +178,12 @@ def _seconds(results: StudyResults, trial: str) -> list[str]:
     if trial not in proof.index:
         return [f"search {found} (one run)"]
     row = proof.loc[trial]
+    if not is_timed(results):
+        found = f"best {run['best_accuracy']:.1%}"
+        return [
+            f"search {found}",
+            f"confirmed {row['median_accuracy']:.1%} (median of {row['runs']})",
+        ]
     median = f"{row['median_s']:.2f} s" if np.isfinite(row["median_s"]) else "missed"
     return [f"search {found}", f"confirmed {median} (median of {row['runs']})"]
 
@@ -158,7 +191,8 @@ def _seconds(results: StudyResults, trial: str) -> list[str]:
 def _mark(axes: Axes, curve: pd.DataFrame, run: Any, colour: str) -> None:
     """Put the marker on a curve: at the target, else at the best accuracy."""
     if pd.notna(run["time_to_target_s"]):
-        at = curve[curve["train_s"] >= float(run["time_to_target_s"]) - 1e-9].iloc[0]
+        later = curve[curve["train_s"] >= float(run["time_to_target_s"]) - 1e-9]
+        at = later.iloc[0] if len(later) else curve.iloc[-1]  # part of a curve may be lost
     else:
         at = curve.sort_values("accuracy", kind="stable").iloc[-1]
     x, y = float(at["train_s"]), 100 * float(at["accuracy"])

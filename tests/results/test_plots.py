@@ -13,9 +13,13 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from test_load import curve, results_folder, run_line
 
 import raybench
+from raybench import report
 from raybench.core.clock import PHASES
+from raybench.core.documents import read_mapping, to_yaml
+from raybench.core.spec import Objective
 from raybench.results import plots
 from raybench.results.load import StudyResults
 from raybench.results.pareto import configurations, pareto_front
@@ -151,15 +155,16 @@ def test_pareto_figure_tells_confirmed_from_search(results: StudyResults) -> Non
     )
     assert "search (one run)" in words(figure)
     assert "confirmed (median of 3)" in words(figure)
-    (top,) = axes.child_axes
-    assert [label.get_text() for label in top.get_xticklabels()] == ["1\n0 of 5", "2\n8 of 19"]
+    assert "0016  torch 2x64 adam 0.0109: 1.25 s, 2.5 worker-seconds" in words(figure)
+    assert "1 worker:\n0 of 5 reached it" in words(figure)
+    assert "2 workers:\n8 of 19 reached it" in words(figure)
 
 
 def test_ledger_figure_adds_up_to_the_ledger(results: StudyResults) -> None:
     figure = plots.ledger_figure(results)
     (axes,) = figure.axes
     assert axes.get_xlabel().startswith("seconds summed over runs")
-    for phase, bars in zip(PHASES, axes.containers, strict=True):
+    for phase, bars in zip((*PHASES, "other"), axes.containers, strict=True):
         seconds = results.trials[f"{phase}_s"].sum()
         assert sum(bar.get_width() for bar in bars) == pytest.approx(seconds)
         assert f"{phase} {seconds:.1f} s" in words(figure)
@@ -214,3 +219,155 @@ print(sorted({{"matplotlib.pyplot", "ray", "torch", "tensorflow"}} & set(sys.mod
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def boxes(figure: Figure) -> dict[str, Any]:
+    """Where every visible text of a figure lies, in pixels."""
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    ticks = [label for axis in (axes.xaxis, axes.yaxis) for label in axis.get_ticklabels("both")]
+    texts = [*ticks, axes.xaxis.label, axes.yaxis.label, *axes.texts]
+    texts += [text for legend in figure.legends for text in legend.get_texts()]
+    return {
+        f"{number}: {text.get_text()}": text.get_window_extent()
+        for number, text in enumerate(texts)
+        if text.get_text() and text.get_visible()
+    }
+
+
+def many_workers(folder: Path) -> StudyResults:
+    """A study of 1 to 64 workers with long configurations, one of them confirmed by 2 of 3."""
+    lines = []
+    for number, workers in enumerate([1, 1, 2, 4, 8, 16, 32, 64]):
+        spec = {"num_workers": workers, "weight_decay": 0.01 * number, "schedule": "cosine"}
+        seconds = 40.0 / workers**0.6 * (1 + 0.3 * (number % 2))
+        lines.append(run_line(f"{number:04d}", seconds, optimizer="lamb", **spec))
+    for repeat, time in enumerate([3.3, 3.4, None]):
+        stop = None if time else "max_train_seconds"
+        name = f"0007-confirm{repeat}"
+        lines.append(run_line(name, time, phase="confirm", stop=stop, num_workers=64))
+    results_folder(folder, lines)
+    content = read_mapping(folder / "study.yaml")
+    content["study"]["space"] = {"weight_decay": {}, "schedule": {}}
+    (folder / "study.yaml").write_text(to_yaml(content))
+    return raybench.load(folder)
+
+
+STUDIES: dict[str, Callable[[dict[str, Any]], bool] | None] = {
+    "the fixture": lambda run: True,
+    "one point": lambda run: run["trial"] == "0016",
+    "one confirmed": lambda run: run["trial"].startswith("0016"),
+    "one that missed": lambda run: run["trial"] == "0001",
+    "many workers": None,
+}
+
+
+@pytest.fixture(params=STUDIES)
+def drawn(request: pytest.FixtureRequest, part_of_study: Any, tmp_path: Path) -> StudyResults:
+    keep = STUDIES[request.param]
+    return many_workers(tmp_path) if keep is None else part_of_study(keep)
+
+
+def test_no_text_of_the_pareto_figure_lies_over_another(drawn: StudyResults) -> None:
+    found = list(boxes(plots.pareto_figure(drawn)).items())
+    for number, (name, box) in enumerate(found):
+        for other, other_box in found[number + 1 :]:
+            assert not box.overlaps(other_box), (name, other)
+
+
+def test_the_pareto_figure_is_filled_and_inside_its_frame(drawn: StudyResults) -> None:
+    figure = plots.pareto_figure(drawn)
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    for name, box in boxes(figure).items():
+        assert box.x0 >= 0, name
+        assert box.x1 <= figure.bbox.x1, name
+        assert box.y1 <= figure.bbox.y1, name
+    names = set(drawn.trials["trial"])
+    points = [line for line in axes.lines if line.get_gid() in names]
+    inside = [
+        axes.transAxes.inverted().transform(axes.transData.transform(p.get_xydata()[0]))
+        for p in points
+    ]
+    xs = [x for x, _ in inside]
+    assert all(0 < x < 1 and 0 < y < 1 for x, y in inside)
+    if len(points) == 1:
+        assert 0.3 < xs[0] < 0.7, "in the middle"
+    else:
+        assert min(xs) < 0.4, "no empty left half"
+        assert max(xs) > 0.6
+    for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        shown = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
+        assert len(shown) >= 3, "enough to read it by"
+
+
+def test_long_configurations_and_misses_are_named_on_the_front(tmp_path: Path) -> None:
+    text = " ".join(words(plots.pareto_figure(many_workers(tmp_path))).split())
+    assert "0007 torch 64x64 lamb 0.001 weight_decay 0.07 schedule cosine: 3.4 s" in text
+    assert "(2 of 3 runs reached the target)" in text
+
+
+def test_searched_keys_are_in_the_curves_names(tmp_path: Path) -> None:
+    results = many_workers(tmp_path)
+    for draw in (plots.curves_figure, plots.repeats_figure):
+        assert "weight_decay 0.07 schedule cosine" in words(draw(results))
+
+
+def test_no_text_is_read_as_a_formula(tmp_path: Path) -> None:
+    lines = [*curve("0000", [0.5, 0.95]), run_line("0000", 2.0)]
+    lines[-1]["spec"]["optimizer"] = r"$\frac{$ $x_1$ \udce9"
+    results = results_folder(tmp_path, lines)
+    for draw in FIGURES:
+        figure = draw(results)
+        figure.draw_without_rendering()  # a formula would raise here
+        if draw is not plots.ledger_figure:
+            assert r"\frac{" in words(figure)
+
+
+def test_accuracy_at_budget_shows_confirmed_medians(tmp_path: Path) -> None:
+    budget = Objective(kind="accuracy_at_budget", max_train_seconds=60.0)
+    lines = [*curve("0000", [0.8]), run_line("0000", best_accuracy=0.8, objective=budget)]
+    lines += [
+        run_line(
+            f"0000-confirm{n}",
+            best_accuracy=found,
+            phase="confirm",
+            stop="epochs",
+            objective=budget,
+        )
+        for n, found in enumerate([0.6, 0.7, 0.75])
+    ]
+    results = results_folder(tmp_path, lines, objective=budget)
+    figure = plots.pareto_figure(results)
+    (axes,) = figure.axes
+    assert line_of(axes, "0000").get_ydata()[0] == pytest.approx(70)
+    assert line_of(axes, "0000").get_markerfacecolor() != "white"
+    assert "no run reached" not in words(figure)
+    assert "confirmed (median of 3)" in words(figure)
+    assert "search best 80.0%, confirmed 70.0% (median of 3)" in words(plots.curves_figure(results))
+
+
+def test_plots_are_written_whole(tmp_path: Path) -> None:
+    results = results_folder(tmp_path, [*curve("0000", [0.5]), run_line("0000", 2.0)])
+    paths = plots.write_plots(results, tmp_path)
+    assert paths == [tmp_path / f"{name}.png" for name in ("curves", "pareto", "ledger")]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "records.jsonl",
+        "study.yaml",
+        *(path.name for path in paths),
+    }
+
+
+def test_a_report_of_a_running_study_leaves_its_records_alone(tmp_path: Path, capsys: Any) -> None:
+    results_folder(tmp_path, [run_line("0000", 2.0)])
+    with (tmp_path / "records.jsonl").open("a") as file:
+        file.write('{"kind": "eval", "tri')  # the search is writing it
+    before = (tmp_path / "records.jsonl").read_bytes()
+    assert report.main([str(tmp_path)]) == 0
+    assert (tmp_path / "records.jsonl").read_bytes() == before
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == f"results: {tmp_path}"
+    assert lines[-2] == "plots: " + ", ".join(
+        str(tmp_path / f"{name}.png") for name in ("curves", "pareto", "ledger")
+    )
