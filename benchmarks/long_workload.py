@@ -31,6 +31,8 @@ class Long(Workload):
         class Net(nn.Module):
             """The net; its ballast has no parameters that are trained or saved."""
 
+            ballast: torch.Tensor
+
             def __init__(self) -> None:
                 super().__init__()
                 self.layers = nn.Sequential(
