@@ -25,20 +25,18 @@ on two cores, half a minute with `--no-ray`. Writes results/clock_skew.md; exit 
 import argparse
 import json
 import os
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+from typing import Any
 
 import installed
 import trees
+from skew_group import DELAYS_MS, gaps_of, without_ray
 
 from raybench.results.provenance import machine, versions
 
-DELAYS_MS = (0, 5, 20)
 BAR_DELAY, BAR_SHARE = 0.1, 0.01
 LIMIT_S = 180.0
 BATCH, WORKERS, SAMPLES = 32, 2, 1257
@@ -49,7 +47,7 @@ CADENCES = {"fine": BATCH * WORKERS, "coarse": round(EPOCHS * SAMPLES)}
 Measured = dict[str, list[float]]
 
 
-def spec(framework: str, epochs: float = EPOCHS) -> dict[str, object]:
+def spec(framework: str, epochs: float = EPOCHS) -> dict[str, Any]:
     """A short run that ends by itself, evaluating at every step."""
     return {
         "framework": framework,
@@ -60,68 +58,6 @@ def spec(framework: str, epochs: float = EPOCHS) -> dict[str, object]:
         "epochs": epochs,
         "eval_every_samples": CADENCES["fine"],
     }
-
-
-def free_ports(number: int) -> list[str]:
-    """Return ports that nobody listens on now."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [str(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
-
-
-def gaps_of(folder: Path) -> list[float]:
-    """Return the seconds between the first and the last rank's entry into training, in order."""
-    times = [[float(t) for t in file.read_text().split()] for file in folder.glob("*.times")]
-    assert len(times) == WORKERS, f"{len(times)} ranks noted their times"
-    assert len({len(one) for one in times}) == 1, "the ranks trained unequally often"
-    return [max(moment) - min(moment) for moment in zip(*times, strict=True)]
-
-
-def without_ray(tree: Path, framework: str) -> dict[int, tuple[float, float]]:
-    """Train on two processes, the last of which hears everything later.
-
-    Returns, for every delay in ms, the median ms of training and between the ranks' entries.
-    """
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        ports, environment = free_ports(WORKERS), trees.environment(tree, SKEW_FOLDER=name)
-        files = [folder / f"{rank}.json" for rank in range(WORKERS)]
-        delays = json.dumps([delay / 1e3 for delay in DELAYS_MS])
-        content = json.dumps(spec(framework, LOCAL_EPOCHS))
-        waiting, release = os.pipe()
-        processes = []
-        for rank, file in enumerate(files):
-            script = str(trees.HERE / "skew_rank.py")
-            command = [sys.executable, script, content, str(rank), delays, str(file), *ports]
-            with file.with_suffix(".log").open("w") as log:
-                processes.append(
-                    subprocess.Popen(command, stdin=waiting, stderr=log, env=environment)
-                )
-        os.close(waiting)
-        deadline = time.monotonic() + LIMIT_S
-        while not all(file.exists() for file in files):
-            failed = any(process.poll() is not None for process in processes)
-            if failed or time.monotonic() > deadline:
-                for process in processes:
-                    process.kill()
-                logs = [file.with_suffix(".log").read_text()[-2000:] for file in files]
-                raise RuntimeError(f"a rank failed: {logs}")
-            time.sleep(0.02)
-        os.close(release)
-        for process in processes:
-            process.wait(timeout=30)
-        slices = json.loads(files[0].read_text())
-        gaps = gaps_of(folder)
-    # The first slice follows no command, and has what is done once in it.
-    rows = list(zip(slices, gaps, strict=True))[1:]
-    medians = {}
-    for delay in DELAYS_MS:
-        own = [(train, gap) for (heard, train), gap in rows if round(1e3 * heard) == delay]
-        trained, apart = (1e3 * statistics.median(values) for values in zip(*own, strict=True))
-        medians[delay] = (trained, apart)
-    return medians
 
 
 def with_ray(tree: Path, framework: str, num_workers: int, cadence: str) -> dict[str, float]:
@@ -148,7 +84,7 @@ def with_ray(tree: Path, framework: str, num_workers: int, cadence: str) -> dict
         train_s = float(run["ledger"]["train"])
         found = {"us": 1e6 * train_s / run["samples"]}
         if num_workers > 1 and cadence == "fine":
-            gaps = gaps_of(folder)
+            gaps = gaps_of(folder, WORKERS)
             found |= {"share": sum(gaps) / train_s, "skew_ms": 1e3 * sum(gaps) / len(gaps)}
     return found
 
@@ -164,7 +100,7 @@ def local_table(names: dict[str, Path], frameworks: list[str]) -> tuple[list[str
     is_met = True
     for framework in frameworks:
         for name, tree in names.items():
-            found = without_ray(tree, framework)
+            found = without_ray(tree, spec(framework, LOCAL_EPOCHS))
             for delay, (trained, apart) in found.items():
                 share = (trained - found[0][0]) / delay if delay else 0.0
                 lines.append(

@@ -84,7 +84,9 @@ class Memory:
             for process in psutil.Process().children(recursive=True):
                 with contextlib.suppress(OSError):  # it ended, or this is no Linux
                     text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
-                    total += int(re.search(r"^Pss:\s+(\d+)", text, re.MULTILINE)[1]) / 1024
+                    # Empty of one that has ended and waits to be reaped.
+                    for size in re.findall(r"^Pss:\s+(\d+)", text, re.MULTILINE):
+                        total += int(size) / 1024
             self.most_mb = max(self.most_mb, total)
 
 

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 from raybench.core.clock import Ledger
-from raybench.workloads.shipped import WORKLOADS, ShippedWorkload
+from raybench.workloads.base import LayerWorkload
+from raybench.workloads.shipped import WORKLOADS
 
 SMALL = WORKLOADS["mnist_small"]()
 _ENTER = Ledger.enter
@@ -26,8 +27,10 @@ def _enter(ledger: Ledger, phase: str) -> None:
 Ledger.enter = _enter  # type: ignore[method-assign]
 
 
-class Skewed(ShippedWorkload):
+class Skewed(LayerWorkload):
     """`mnist_small` under another name."""
 
-    def __init__(self) -> None:
-        super().__init__("skewed", SMALL.input_shape, SMALL.num_classes, SMALL.layers)
+    name = "skewed"
+    input_shape = SMALL.input_shape
+    num_classes = SMALL.num_classes
+    layers = SMALL.layers

@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from raybench.core.clock import Ledger
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MODULES = sorted(file.stem for file in BENCHMARKS.glob("*.py"))
 PEERS = ("syne_tune", "timm", "pytorch_optimizer")
@@ -19,6 +21,7 @@ PEERS = ("syne_tune", "timm", "pytorch_optimizer")
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """The benchmarks importable by name, and none of their peers installed."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setattr(Ledger, "enter", Ledger.enter)  # skew_workload patches it
     for name in MODULES:
         # Each test imports them anew, without peers; other tests find sys.modules as it was.
         monkeypatch.delitem(sys.modules, name, raising=False)
