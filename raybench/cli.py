@@ -88,7 +88,7 @@ def _details(error: UserError) -> str:
     handle, name = tempfile.mkstemp(prefix="raybench-error-", suffix=".txt")
     with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
         file.write(error.details)
-    return f" (traceback: {name})"
+    return f" The whole traceback: {name}."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

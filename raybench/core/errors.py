@@ -1,20 +1,18 @@
 """The two error classes whose message is one sentence for the user."""
 
-from raybench.core.text import clean
-
 
 class UserError(ValueError):
     """The user's input is wrong; the message is one sentence that says what to do.
 
     Commands print it without a traceback and exit with code 2. What a file, a key or a library
-    brings into it is made printable. `details` is what helps beyond the sentence, such as the
-    traceback of the user's code.
+    brings into it is made printable: no line break, no terminal escape, no half character.
+    `details` is what helps beyond the sentence, such as the traceback of the user's code.
     """
 
     details: str | None
 
     def __init__(self, message: object = "", details: str | None = None) -> None:
-        super().__init__(clean(str(message)))
+        super().__init__("".join(map(_printable, str(message))))
         self.details = details
 
 
@@ -23,3 +21,9 @@ class StudyError(Exception):
 
     Commands print it without a traceback and exit with code 1.
     """
+
+
+def _printable(character: str) -> str:
+    if character.isprintable():
+        return character
+    return " " if character.isspace() else character.encode("unicode_escape").decode()

@@ -58,6 +58,11 @@ def study_schema() -> dict[str, Any]:
     schema["properties"]["fixed"] |= {"properties": keys, "additionalProperties": False}
     target = schema["$defs"]["Objective"]["properties"]["target"]
     target["anyOf"].append({"const": AUTO, "description": "set by reference runs"})
+    seconds = schema["$defs"]["Objective"]["properties"]["max_train_seconds"]
+    number = {key: seconds.pop(key) for key in ("type", "exclusiveMinimum")}
+    seconds["anyOf"] = [number, {"const": AUTO, "description": "from a reference run"}]
+    for key in ("auto", "is_set"):  # what a study notes by itself
+        del schema["properties"][key]
     dataset = schema["properties"]["dataset"]
     names = schema["$defs"]["DatasetSpec"]["properties"]["name"]["enum"]
     dataset["anyOf"] = [{"$ref": dataset.pop("$ref")}, {"enum": names, "description": "its name"}]

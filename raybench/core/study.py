@@ -141,12 +141,12 @@ def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
     if isinstance(objective, dict):
         objective = dict(objective)
         if objective.get("target") == AUTO:
-            if objective.get("kind", TIME) != TIME:
+            if objective.get("kind") == "accuracy_at_budget":
                 raise UserError(f"{source}: 'objective.target': auto is for {TIME}; leave it out.")
             auto.append("target")
             objective["target"] = NOT_SET
         if objective.get("max_train_seconds") == AUTO:
-            if auto or objective.get("kind", TIME) != TIME:
+            if auto or objective.get("kind") == "accuracy_at_budget":
                 raise UserError(
                     f"{source}: 'objective.max_train_seconds': auto needs a target that is "
                     "named; name one, or the seconds."

@@ -29,7 +29,9 @@ def check_task(spec: RunSpec, frameworks: list[str]) -> Dataset:
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
     for framework in frameworks:
         require_framework(workload, framework)
-    check_dataset(dataset, f"dataset {spec.dataset.name}")
+    own = spec.dataset.name == "workload"
+    source = f"load_dataset of workload {spec.workload}" if own else f"dataset {spec.dataset.name}"
+    check_dataset(dataset, source)
     chance = 1.0 / dataset.num_classes
     target = spec.objective.target
     if target is not None and target <= chance:

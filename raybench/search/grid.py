@@ -11,11 +11,11 @@ import random
 from typing import Any
 
 from raybench.core.errors import UserError
-from raybench.core.space import Cases, Choices, Powers, Range, Simple, Space
+from raybench.core.space import Cases, Choices, Powers, Range, Simple, Space, known_values
 from raybench.core.spec import RunSpec
 from raybench.core.study import StudySpec
 from raybench.search.factor import GLOBAL_BATCH, Factors
-from raybench.search.priors import known_values, rate_factor, usual_rate
+from raybench.search.priors import rate_factor, usual_rate
 
 NEARNESS = 3.0
 """Rates within this factor of the usual one come first, then those within its square, ..."""

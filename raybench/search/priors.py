@@ -3,7 +3,16 @@
 import math
 from typing import Any
 
-from raybench.core.space import Cases, Choices, Powers, Range, Simple, Space, possible_values
+from raybench.core.space import (
+    Cases,
+    Choices,
+    Powers,
+    Range,
+    Simple,
+    Space,
+    known_values,
+    possible_values,
+)
 from raybench.core.spec import RunSpec
 from raybench.core.study import TIME, StudySpec
 from raybench.search.factor import GLOBAL_BATCH
@@ -63,11 +72,6 @@ def priors(space: Space, fixed: dict[str, Any], *, factor: float = 1.0) -> list[
             values["learning_rate"] = _nearest(_simple(space["learning_rate"], known), rate)
             found.append({key: value for key, value in values.items() if key in space})
     return found
-
-
-def known_values(fixed: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return every key of a run spec that has a value: defaults, what is fixed, and `values`."""
-    return _defaults() | fixed | values
 
 
 def _conditions(

@@ -55,7 +55,7 @@ class Proposals:
         self._failures, self._endings, self._speed = failures, endings, speed
         num_earlier = len(journal.get_trials(deepcopy=False))
         self._random = build_sampler("random", seed=study.search.seed + 1, num_earlier=num_earlier)
-        self._size = num_configurations(space)
+        self._size = num_configurations(space, study.fixed)
         self._grid: Iterator[dict[str, Any]] | None = None
         if study.search.sampler == "grid":
             self._grid = iter(grid(study, space, speed.factors if speed else None))
@@ -64,9 +64,9 @@ class Proposals:
         """Return a trial and the run spec to run; None where nothing is left to try.
 
         That is at the end of the grid, or of a space of lists of which every configuration was
-        run on all its splits or would fail. A draw that repeats an earlier one or nearly so (TPE draws what is best
-        ever closer, far below what runs can tell apart) is drawn again, as DRAWS says; one that
-        would fail as an earlier one has is never taken.
+        run on all its splits or would fail. A draw that repeats an earlier one or nearly so (TPE
+        draws what is best ever closer, far below what runs can tell apart) is drawn again, as
+        DRAWS says; one that would fail as an earlier one has is never taken.
         """
         earlier = real_trials(self._journal)
         is_last_round = self._is_exhausted()

@@ -11,8 +11,16 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from raybench.core.space import Cases, Choices, Dimension, Powers, Range, Simple, Space
-from raybench.search.priors import known_values
+from raybench.core.space import (
+    Cases,
+    Choices,
+    Dimension,
+    Powers,
+    Range,
+    Simple,
+    Space,
+    known_values,
+)
 
 
 def propose(trial: optuna.Trial, space: Space, fixed: dict[str, Any]) -> dict[str, Any]:

@@ -20,12 +20,12 @@ import pandas as pd
 
 from raybench.core.errors import UserError
 from raybench.core.record import RunRecord
-from raybench.core.space import Cases, Space, possible_values
+from raybench.core.space import Cases, Space, known_values, possible_values
 from raybench.core.spec import Objective, RunSpec
 from raybench.core.study import CADENCE, StudySpec
 from raybench.results.load import describe, load
 from raybench.search.alone import Alone
-from raybench.search.priors import known_values, priors, rate_factor
+from raybench.search.priors import priors, rate_factor
 
 RUNS = 3
 SEEDS_FROM = 2000

@@ -58,7 +58,7 @@ def test_a_line_of_a_run_is_plain_data_with_every_field():
 
 def test_an_unknown_phase_of_the_ledger_is_zero():
     ledger = record(known(ledger={"train": 2.5})).ledger
-    assert set(ledger) == {*PHASES, "input"}
+    assert set(ledger) == {*PHASES, "input", "other"}
     assert ledger["train"] == 2.5
     assert sum(ledger.values()) == 2.5
 

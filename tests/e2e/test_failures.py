@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import raybench
-from raybench.cluster.lease import Lease
+from raybench.cluster.lease import Lease, shape_of
 from raybench.cluster.messages import RunFailed
 from raybench.cluster.session import Session
 from raybench.cluster.signals import descendants
@@ -125,8 +125,9 @@ def test_an_exception_in_user_code_is_the_run_s_failure(session: Session) -> Non
 
 
 def test_more_workers_than_the_cluster_has_are_refused(session: Session) -> None:
+    shape = shape_of(SPEC.model_copy(update={"num_workers": 999}))
     with pytest.raises(UserError, match=r"num_workers: 999 workers .* room for \d+"):
-        session.capacity.refuse_infeasible_spec(SPEC.model_copy(update={"num_workers": 999}))
+        session.capacity.refuse_infeasible(shape)
 
 
 def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) -> None:

@@ -31,7 +31,9 @@ def test_batch_normalisation_is_said_once_where_curves_are_carried_over(
         screen=Screen(Console(file=said), num_trials=2),
         scheduler=nothing,
         searcher=nothing,
+        allowance=nothing,
         is_factorised=is_factorised,
+        keep_groups=True,
     )
     trial: Any = SimpleNamespace(config={"trial": "0000"})
     for number, has in enumerate(has_statistics):

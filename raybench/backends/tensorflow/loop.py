@@ -222,7 +222,14 @@ def _all_reduce(rows: tf.Tensor) -> tf.Tensor:
 
 
 def _on_device(split: Split) -> tuple[tf.Tensor, tf.Tensor]:
-    return tf.constant(split.inputs), tf.constant(split.labels)
+    return _tensor(split.inputs), _tensor(split.labels)
+
+
+def _tensor(array: np.ndarray) -> tf.Tensor:
+    """Return an array on the device; a CPU takes it where it is, mapped from a file perhaps."""
+    if tf.config.list_logical_devices("GPU"):
+        return tf.constant(array)
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
 
 def _any_rows(tensor: tf.Tensor) -> tf.TensorSpec:

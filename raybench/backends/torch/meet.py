@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 
 def meet_in_file(*, backend: str, member: int, size: int, file: str, timeout_s: int) -> None:
-    """Join the default process group of `size` ranks, as rank `member`, that all name the same new `file`."""
+    """Join the default process group as rank `member` of `size`; all name the same new `file`."""
     dist.init_process_group(
         backend,
         init_method=f"file://{file}",
