@@ -92,14 +92,14 @@ def test_a_file_in_the_way_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is a file; name a folder"):
         check_folder(tmp_path / "file")
-    with pytest.raises(UserError, match="cannot be written .*file is a file"):
+    with pytest.raises(UserError, match=r"cannot be written .*file is a file"):
         check_folder(tmp_path / "file" / "below")
     check_folder(tmp_path / "new" / "below")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_name_that_is_too_long_is_refused(tmp_path):
-    with pytest.raises(UserError, match="--out: the name x.* has 300 letters"):
+    with pytest.raises(UserError, match=r"--out: the name x.* has 300 letters"):
         check_folder(tmp_path / ("x" * 300))
 
 
