@@ -8,11 +8,14 @@ from raybench.results.files import ERRORS_FOLDER
 
 NUMBERS = re.compile(rf"\S*\b{ERRORS_FOLDER}/\S+|0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 
+LONGEST = 2000
+"""Characters of a message by which causes are told apart."""
+
 
 def cause_of(failure: str, message: str | None) -> str:
     """Return the same text for failures of one cause, whatever numbers (sizes, pids, the trial's
     own file) their messages hold."""
-    return f"{failure}: {NUMBERS.sub('#', message or '')}"
+    return f"{failure}: {NUMBERS.sub('#', (message or '')[:LONGEST])}"
 
 
 def failures(trials: pd.DataFrame) -> pd.DataFrame:

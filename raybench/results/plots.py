@@ -11,13 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from raybench.core.clock import PHASES
+from raybench.core.clock import OTHER, PHASES
 from raybench.results import plot_parts as parts
 from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults, describe
 from raybench.results.pareto_plot import pareto_figure as pareto_figure
 from raybench.results.tables import ranked
-from raybench.results.trials import OTHER
 from raybench.results.verdict import confirmed, is_timed
 
 LINE_STYLES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from raybench.core.clock import PHASES
+from raybench.core.clock import OTHER, PHASES
 from raybench.core.documents import read_mapping
 from raybench.core.errors import UserError
 from raybench.core.record import CURVE_KEYS
@@ -78,6 +78,8 @@ def problem(record: object) -> str | None:
         found = found or _first_wrong(record["ledger"], LEDGER, "ledger.")
         there = {key: kind for key, kind in MAY_LACK.items() if key in record}
         found = found or _first_wrong(record, there, "")
+        if OTHER in record["ledger"]:  # earlier versions did not write it
+            found = found or _first_wrong(record["ledger"], {OTHER: NUMBER}, "ledger.")
     return found
 
 

@@ -2,10 +2,10 @@
 
 import pandas as pd
 
-from raybench.core.clock import PHASES
+from raybench.core.clock import OTHER, PHASES
 from raybench.results.failures import failures as failures
 from raybench.results.load import StudyResults
-from raybench.results.trials import OTHER, searched_columns
+from raybench.results.trials import searched_columns
 
 BATCH_STATISTICS = (
     "The model has batch normalisation over each worker's own samples, so what it learns depends "

@@ -12,12 +12,10 @@ from typing import Any
 
 import pandas as pd
 
-from raybench.core.clock import PHASES
+from raybench.core.clock import OTHER, PHASES
 from raybench.core.record import CURVE_KEYS
 from raybench.results.label import describe, label_keys
 
-OTHER = "other"
-"""Key of a ledger: seconds that no phase accounts for; records of earlier versions lack it."""
 TEXT, COUNT, SOME_COUNT, NUMBER, TRUTH, TIME = (
     "object",
     "int64",
@@ -129,7 +127,7 @@ def _trial_row(run: dict[str, Any], more: list[str], label: tuple[str, ...]) -> 
     row = {key: run[key] for key in (*TRIAL_COLUMNS, *EXTRA_COLUMNS) if key in run}
     row |= {key: spec.get(key) for key in (*SPEC_COLUMNS, *more)}
     row |= {f"{name}_s": ledger[name] for name in (*PHASES, "input")}
-    row["other_s"] = ledger.get(OTHER, 0.0)
+    row[f"{OTHER}_s"] = ledger.get(OTHER, 0.0)  # records of earlier versions lack it
     row["global_batch_size"] = (
         spec["batch_size_per_worker"] * spec["num_workers"] * spec["accumulate"]
     )

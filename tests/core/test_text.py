@@ -1,5 +1,7 @@
 """No string from outside does anything but stand there."""
 
+import time
+
 import pytest
 
 from raybench.core.text import clean, clean_lines, shorten
@@ -54,3 +56,12 @@ def test_shorten_keeps_both_ends() -> None:
     assert len(text) == 40
     assert text.startswith("begin")
     assert text.endswith("end")
+
+
+@pytest.mark.parametrize(
+    "part", [" ", "\n", "\x1b", "\x1b]", "\x9d", "\x1b[0", "\t", "a \n", "\ud800"]
+)
+def test_a_long_text_takes_no_time(part: str) -> None:
+    began = time.perf_counter()
+    clean(part * 100_000 + "\x00")
+    assert time.perf_counter() - began < 5.0

@@ -7,7 +7,7 @@ from raybench.core.documents import to_yaml
 from raybench.core.errors import UserError
 from raybench.core.study import build_study
 from raybench.results.store import STUDY_FILE
-from raybench.search.study_folder import choose_folder, shipped_space
+from raybench.search.study_folder import check_folder, choose_folder, shipped_space
 
 
 def study(**changes):
@@ -91,12 +91,16 @@ def test_fresh_in_the_present_folder(begun, monkeypatch):
 def test_a_file_in_the_way_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is a file; name a folder"):
-        choose_folder(tmp_path / "file", study(), fresh=False)
+        check_folder(tmp_path / "file")
+    with pytest.raises(UserError, match=r"cannot be written .*file is a file"):
+        check_folder(tmp_path / "file" / "below")
+    check_folder(tmp_path / "new" / "below")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_name_that_is_too_long_is_refused(tmp_path):
-    with pytest.raises(UserError, match="--out"):
-        choose_folder(tmp_path / ("x" * 300), study(), fresh=False)
+    with pytest.raises(UserError, match=r"--out: the name x.* has 300 letters"):
+        check_folder(tmp_path / ("x" * 300))
 
 
 def test_a_damaged_study_file_is_refused(begun):
