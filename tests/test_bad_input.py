@@ -9,7 +9,7 @@ import pytest
 from raybench import cli, train, tune
 from raybench.workloads import find
 
-from .bad_inputs import FILES, FLAGS, ENDLESS, USERS, Bad
+from .bad_inputs import ENDLESS, FILES, FLAGS, USERS, Bad
 
 OWN_NET = """\
 import sys

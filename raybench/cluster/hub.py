@@ -14,7 +14,6 @@ from raybench.cluster.admission import Admission, Grant, Shape
 from raybench.cluster.group import Group
 from raybench.cluster.launch import trainer_class
 from raybench.cluster.messages import (
-    MACHINE_FAULTS,
     Close,
     Command,
     Lent,
@@ -22,6 +21,7 @@ from raybench.cluster.messages import (
     RunFailed,
     Start,
 )
+from raybench.core.record import MACHINE_FAULTS
 
 START_ATTEMPTS = 3
 """How often a group is started before its trial fails: that it does not is no trial's fault."""

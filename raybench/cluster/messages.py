@@ -89,10 +89,6 @@ class Crashed:
 Reply = Ready | Progress | Finished | Crashed
 
 
-MACHINE_FAULTS = ("timeout", "worker_lost")
-"""Failures that say nothing of the configuration: such a run may be tried again."""
-
-
 class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)
     """A run ended without a result; the owner's side of `Crashed`, lost and hung workers."""
 

@@ -6,6 +6,8 @@ from typing import Any, Literal
 Phase = Literal["search", "confirm", "reference"]
 State = Literal["complete", "stopped", "failed"]
 Failure = Literal["oom", "nan", "timeout", "error", "worker_lost"]
+MACHINE_FAULTS = ("timeout", "worker_lost")
+"""Failures that say nothing of the configuration: such a run may be tried again."""
 StopReason = Literal[
     "target", "max_train_seconds", "epochs", "scheduler", "cap", "time_budget", "interrupted"
 ]

@@ -5,7 +5,6 @@ import fcntl
 import json
 import os
 import platform
-import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -99,7 +98,8 @@ class StudyLock:
         path, own = self._owner_file, path_of_this_process(self._owner_file)
         with suppress(FileNotFoundError):
             found = path.read_bytes()
-            is_torn = not _parse(found) and time.time() - path.stat().st_mtime > TORN_S
+            age_s = datetime.now(UTC).timestamp() - path.stat().st_mtime
+            is_torn = not _parse(found) and age_s > TORN_S
             if not (is_torn or _is_gone(_parse(found))):
                 raise self._held(_parse(found), delete=path)
             # Aside first: what is deleted must be what was looked at.

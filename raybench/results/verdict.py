@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from raybench.core.record import MACHINE_FAULTS
 from raybench.core.study import TIME
 from raybench.core.text import clean
 from raybench.results.load import StudyResults
@@ -14,8 +15,6 @@ TIE = 0.05
 """Configurations whose medians are this close are not told apart."""
 TIE_ACCURACY = 0.005
 """So are those whose median accuracies are: half a point."""
-MACHINE_FAULTS = ("timeout", "worker_lost")
-"""Failures that say nothing of a configuration: its workers did not start, or were lost."""
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from raybench.cluster.messages import MACHINE_FAULTS
 from raybench.cluster.run_once import run_once
 from raybench.cluster.session import Session
-from raybench.core.record import Evaluation, Phase, RunRecord
+from raybench.core.record import MACHINE_FAULTS, Evaluation, Phase, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.results.errors import keep_error
 from raybench.results.store import Store

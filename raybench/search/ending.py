@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import optuna
 from optuna.trial import TrialState
 
-from raybench.cluster.messages import MACHINE_FAULTS
+from raybench.core.record import MACHINE_FAULTS
 from raybench.core.score import worst_score
 from raybench.core.study import StudySpec
 from raybench.search.avoid import Failures

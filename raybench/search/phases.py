@@ -5,13 +5,15 @@ from typing import Any
 
 from rich.console import Console
 
-from raybench.cluster.messages import MACHINE_FAULTS
 from raybench.cluster.session import Session
 from raybench.cluster.worker import DATA
+from raybench.core.record import MACHINE_FAULTS
 from raybench.core.space import Space
 from raybench.core.study import TIME, StudySpec
 from raybench.data.dataset import Dataset
 from raybench.data.shared import share, shared_key
+from raybench.results.console import say
+from raybench.results.label import label_keys
 from raybench.results.load import StudyResults, load
 from raybench.results.provenance import command, machine, versions
 from raybench.results.store import STUDY_FILE, Store, read_records
@@ -83,7 +85,12 @@ class Phases:
         allowance = Allowance(study)
         if recorded:
             allowance.learn(load(self.store.folder).trials)
-        screen = Screen(self.console, num_trials=searcher.num_trials, num_done=num_done)
+        screen = Screen(
+            self.console,
+            num_trials=searcher.num_trials,
+            num_done=num_done,
+            keys=label_keys(study.space),
+        )
         with screen:
             search(
                 study,
@@ -112,7 +119,9 @@ class Phases:
     def _set_by_reference(self, study: StudySpec) -> StudySpec | None:
         """Run the reference for what is `auto`; None if it was ended."""
         self._write_study(study)
-        with Screen(self.console, num_trials=study.search.trials) as screen:
+        with Screen(
+            self.console, num_trials=study.search.trials, keys=label_keys(study.space)
+        ) as screen:
             found = set_by_reference(
                 study,
                 self.space,
@@ -133,11 +142,13 @@ class Phases:
         self, study: StudySpec, speed: Speed | None, alone: Alone, allowance: Allowance
     ) -> None:
         """Train what was only predicted, measure the sentinel, confirm the best."""
+        self.store.check()
         folder, control = self.store.folder, self.control
         # A part of what is left, so that what is less than expected serves both phases.
         control.reserve_s = min(allowance.confirming_s(), KEPT_FOR_CONFIRM * control.left_s)
         if speed is not None:
             run_finalists(load(folder), speed, alone)
+            self.store.check()
         results = load(folder)
         if control.left_s > allowance.confirming_s() + SENTINEL_S:
             run_sentinel(results, session=self.session, store=self.store, control=control)
@@ -190,7 +201,7 @@ class Phases:
         return Alone(self.session, self.store, self.control, screen, self.keep_groups)
 
     def _say(self, sentence: str) -> None:
-        self.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        say(self.console, sentence)
 
     def _write_study(self, study: StudySpec) -> None:
         nodes = self.session.capacity.nodes

@@ -7,7 +7,7 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState, create_trial
 
-from raybench.cluster.messages import MACHINE_FAULTS
+from raybench.core.record import MACHINE_FAULTS
 from raybench.core.score import worst_score
 from raybench.core.space import Space
 from raybench.core.study import StudySpec

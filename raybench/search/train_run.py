@@ -19,7 +19,7 @@ from raybench.core.documents import apply_settings, read_mapping, to_yaml, valid
 from raybench.core.errors import UserError
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
-from raybench.results.console import make_console
+from raybench.results.console import make_console, say
 from raybench.results.errors import keep_error
 from raybench.results.export import export
 from raybench.results.load import describe, load
@@ -45,7 +45,7 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
     dataset = check_task(spec, [spec.framework])
     console = make_console(file=sys.stdout)
     for warning in check_models(spec, [spec.framework]):
-        console.print(warning, soft_wrap=True)
+        say(console, warning)
     if options.dry_run:
         console.print(to_yaml(spec.document()), soft_wrap=True)
         console.print(f"{dataset.num_train_samples:,} training samples an epoch")

@@ -17,7 +17,7 @@ from raybench.core.errors import UserError
 from raybench.core.space import Space
 from raybench.core.study import StudySpec, build_study, load_content
 from raybench.data.dataset import Dataset
-from raybench.results.console import make_console
+from raybench.results.console import make_console, say
 from raybench.results.export import export
 from raybench.results.load import StudyResults, load
 from raybench.results.lock import StudyLock
@@ -72,7 +72,7 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
     folder = choose_folder(wanted, study, fresh=options.fresh)
     earlier = load_earlier(options.seed_from, study) if options.seed_from else None
     for sentence in words:
-        console.print(sentence, soft_wrap=True)
+        say(console, sentence)
     if options.dry_run:
         print_plan(console, study, space, dataset, folder, study_factors(study, space))
         return DONE
@@ -81,6 +81,7 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
         interrupted = _run(
             options, study, space, store, console, dataset, earlier, interrupt, began
         )
+        store.check()
         results = load(folder)
         export(results, store)
         plots = write_plots(results, folder) if len(results.trials) else []
@@ -115,7 +116,7 @@ def _run(
         importing.join()
         interrupt.check()
         if session.warning is not None:
-            console.print(session.warning, soft_wrap=True)
+            say(console, session.warning)
         check_room(study, space, session.capacity)
         concurrency = study.search.concurrency or default_concurrency(
             study, space, session.capacity
