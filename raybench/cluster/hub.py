@@ -14,6 +14,7 @@ from raybench.cluster.admission import Admission, Grant, Shape
 from raybench.cluster.group import Group
 from raybench.cluster.launch import trainer_class
 from raybench.cluster.messages import (
+    STOPPED,
     Close,
     Command,
     Lent,
@@ -42,6 +43,9 @@ class Hub:
         """Groups that start ahead of the trials, and that no trial waits for yet."""
         self._abandoned: set[str] = set()
         """Trials that were released while their group was still starting."""
+        self._over: set[str] = set()
+        """Trials that are over for good; what they may still ask for comes too late."""
+        self._stop = asyncio.Event()
 
     def attach(self, handle: Any) -> None:
         """Take this actor's own handle, which the workers need."""
@@ -66,7 +70,28 @@ class Hub:
         is_ready.set()
 
     async def acquire(self, trial: str, shape: Shape) -> Lent:
-        """Wait for workers of `shape` and return them; RunFailed if they do not start."""
+        """Wait for workers of `shape` and return them.
+
+        RunFailed if they do not start, or if `stop_waiting` comes first.
+        """
+        self._refuse_abandoned(trial)
+        asking = asyncio.ensure_future(self._acquire_or_join(trial, shape))
+        stopping = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if asking.done():
+            return asking.result()
+        asking.add_done_callback(lambda ended: ended.exception())  # nobody else asks for it
+        await self.release(trial)
+        raise RunFailed(STOPPED, "the run was stopped")
+
+    def stop_waiting(self) -> None:
+        """Send away all who wait for workers at this moment."""
+        self._stop.set()
+        self._stop = asyncio.Event()
+
+    async def _acquire_or_join(self, trial: str, shape: Shape) -> Lent:
+        """Get a group of its own, or the one that is being started ahead."""
         began = time.perf_counter()
         coming = next((entry for entry in self._preparing if entry[0] == shape), None)
         if coming is None:
@@ -130,9 +155,9 @@ class Hub:
         )
 
     def _refuse_abandoned(self, trial: str) -> None:
-        if trial in self._abandoned:
+        if trial in self._abandoned or trial in self._over:
             self._abandoned.discard(trial)
-            raise RunFailed("error", "the run was stopped")
+            raise RunFailed(STOPPED, "the run was stopped")
 
     async def _open(self, trial: str, grant: Grant) -> Group:
         """Return the granted group, started if it is new."""
@@ -164,7 +189,7 @@ class Hub:
         """
         number = self._group_of.get(trial)
         if number is None:
-            raise RunFailed("error", "the run was stopped")
+            raise RunFailed(STOPPED, "the run was stopped")
         group = self._groups[number]
         try:
             if isinstance(command, Start):
@@ -176,16 +201,19 @@ class Hub:
             await self._drop(trial, number)
             raise
 
-    async def release(self, trial: str, *, keep: bool = True) -> int:
+    async def release(self, trial: str, *, keep: bool = True, for_good: bool = False) -> int:
         """Give the trial's workers back; return the most others that ran beside it.
 
         With `keep` False the group is closed (isolation by process). Releasing a trial that
-        waits or holds nothing is fine.
+        waits or holds nothing is fine. `for_good`: its own process may not know yet that it is
+        over, and ask for workers that nobody would give back; these are refused.
         """
+        if for_good:
+            self._over.add(trial)
         self._admission.cancel(trial)
         waiting = self._granted.pop(trial, None)
         if waiting is not None and not waiting.done():
-            waiting.set_exception(RunFailed("error", "the run was stopped"))
+            waiting.set_exception(RunFailed(STOPPED, "the run was stopped"))
         if trial in self._starting:
             self._abandoned.add(trial)
         concurrent = self._concurrent.pop(trial, 0)

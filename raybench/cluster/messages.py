@@ -89,6 +89,10 @@ class Crashed:
 Reply = Ready | Progress | Finished | Crashed
 
 
+STOPPED = "stopped"
+"""What RunFailed says of a run that was ended from outside before it had workers: no failure."""
+
+
 class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)
     """A run ended without a result; the owner's side of `Crashed`, lost and hung workers."""
 

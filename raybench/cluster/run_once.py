@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from raybench.cluster.lease import Lease
-from raybench.cluster.messages import RunFailed
+from raybench.cluster.messages import STOPPED, RunFailed
 from raybench.core.outcome import run_record
 from raybench.core.record import Evaluation, Phase, RunRecord
 from raybench.core.score import search_score
@@ -60,8 +60,9 @@ def run_once(
             finished = lease.finish(test=test, save=save)
             result["test_accuracy"], weights = finished.test_accuracy, finished.weights
     except RunFailed as error:
-        message = on_error(name, error.message, error.traceback)
-        result |= {"failure": error.failure, "message": message}
+        if error.failure != STOPPED:
+            message = on_error(name, error.message, error.traceback)
+            result |= {"failure": error.failure, "message": message}
     result |= lease.account()
     lease.close()
     result["concurrent"] = lease.concurrent

@@ -41,8 +41,12 @@ class Control(Stopper):  # type: ignore[misc, unused-ignore]
         return self.over
 
     def stop_all(self) -> bool:
-        """Whether all trials must stop now."""
-        return self.over
+        """Whether Tune must drop all trials as they are: nothing follows them.
+
+        At the end of a time budget other phases follow, so every trial ends by itself, at its next
+        evaluation, and gives its workers back.
+        """
+        return self.interrupted
 
     @property
     def over(self) -> bool:

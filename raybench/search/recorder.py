@@ -50,6 +50,11 @@ class Recorder(Callback):  # type: ignore[misc, unused-ignore]
         """Give Tune nothing to pickle: its saved state is not used, the records are."""
         return {}
 
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        """Once the search is over, let nobody wait for workers any more."""
+        if self._control.over:
+            self._hub.stop_waiting.remote()
+
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
@@ -95,7 +100,9 @@ class Recorder(Callback):  # type: ignore[misc, unused-ignore]
         self._write(trial, result)
 
     def _release(self, name: str) -> int:
-        concurrent: int = ray.get(self._hub.release.remote(name, keep=self._keep_groups))
+        concurrent: int = ray.get(
+            self._hub.release.remote(name, keep=self._keep_groups, for_good=True)
+        )
         return concurrent
 
     def _write(self, trial: Trial, result: dict[str, Any]) -> None:

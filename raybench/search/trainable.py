@@ -11,7 +11,7 @@ from typing import Any
 from ray import tune
 
 from raybench.cluster.lease import Lease
-from raybench.cluster.messages import RunFailed
+from raybench.cluster.messages import STOPPED, RunFailed
 from raybench.core.documents import validate
 from raybench.core.record import Evaluation
 from raybench.core.score import search_score
@@ -78,10 +78,8 @@ class TrialRun(tune.Trainable):  # type: ignore[misc, unused-ignore]
 
     def _failure(self, lease: Lease, error: RunFailed) -> dict[str, Any]:
         lease.close()
-        return lease.account() | {
-            "stop": None,
-            "failure": error.failure,
-            "message": error.message,
-            "traceback": error.traceback,
-            tune.result.DONE: True,
-        }
+        ended = lease.account() | {"stop": None, "failure": None, tune.result.DONE: True}
+        if error.failure == STOPPED:
+            return ended
+        what = {"failure": error.failure, "message": error.message, "traceback": error.traceback}
+        return ended | what

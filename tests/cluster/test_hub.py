@@ -85,3 +85,48 @@ def test_a_released_group_is_kept_or_closed(hub: Hub, keep: bool) -> None:
 
     asyncio.run(story())
     assert len(hub._groups) == int(keep)
+
+
+def test_a_trial_that_is_over_gets_no_workers_any_more(hub: Hub) -> None:
+    """Its own process may ask after Tune has ended it: nobody would give them back."""
+
+    async def story() -> None:
+        await hub.release("late", for_good=True)
+        with pytest.raises(RunFailed, match="was stopped"):
+            await hub.acquire("late", ONE)
+        await hub.release("again")  # a run that is repeated under its name
+        await hub.acquire("again", ONE)
+
+    asyncio.run(story())
+    assert hub._admission.busy() == ["again"]
+
+
+def test_a_trial_that_ends_while_its_group_starts_holds_nothing(hub: Hub) -> None:
+    async def story() -> None:
+        asking = asyncio.ensure_future(hub.acquire("a", ONE))
+        await asyncio.sleep(0.005)
+        await hub.release("a", for_good=True)
+        with pytest.raises(RunFailed, match="was stopped"):
+            await asking
+        await hub.acquire("b", Shape("torch", 2))
+
+    asyncio.run(story())
+    assert hub._admission.busy() == ["b"]
+
+
+def test_who_waits_is_sent_away_and_holds_nothing(hub: Hub) -> None:
+    """In the queue, and while a group starts; later phases may ask again."""
+
+    async def story() -> None:
+        starting = asyncio.ensure_future(hub.acquire("starting", Shape("torch", 2)))
+        waiting = asyncio.ensure_future(hub.acquire("waiting", ONE))
+        await asyncio.sleep(0.005)
+        hub.stop_waiting()
+        for one in (starting, waiting):
+            with pytest.raises(RunFailed, match="was stopped"):
+                await one
+        await hub.acquire("later", Shape("torch", 2))
+
+    asyncio.run(story())
+    assert hub._admission.busy() == ["later"]
+    assert hub._admission.waiting == []

@@ -90,7 +90,8 @@ def test_the_search_is_over_when_what_is_left_is_set_aside() -> None:
     assert control.reason() is None
     control.reserve_s = 96.0
     assert control.reason() == "time_budget"
-    assert control.stop_all()
+    assert control("0000", {})
+    assert not control.stop_all(), "trials end by themselves and give their workers back"
     control.reserve_s = 0.0
     assert control.reason() is None
     late = Control(100.0, began=time.perf_counter() - 100)
