@@ -14,7 +14,7 @@ from raybench.cluster.capacity import Capacity, Node, num_local_cores
 from raybench.cluster.hub import Hub
 from raybench.cluster.local_ray import Token, on_loopback, own_signals, warning
 from raybench.cluster.scratch import Scratch
-from raybench.cluster.signals import without_hangup
+from raybench.cluster.signals import descendants, without_hangup
 from raybench.core.errors import UserError
 
 WORKER_MEMORY_BYTES = 1.2e9
@@ -60,6 +60,8 @@ class Session:
         except BaseException:
             self.close()
             raise
+        self.processes = ray_processes() if self._is_local else []
+        """Ids of this Ray's own processes, without which it does not answer."""
         self.warning = warning() if self._is_local else None
         """A sentence for the user, where there is something to know of this Ray."""
 
@@ -88,6 +90,19 @@ class Session:
             self._token.restore()
             self._token = None
         self._scratch.remove()
+
+
+def ray_processes() -> list[int]:
+    """Return the ids of the store and the scheduler of a Ray that this process has started."""
+    found = []
+    for child in descendants(os.getpid()):
+        try:
+            program = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")[0]
+        except OSError:  # it has ended
+            continue
+        if program.endswith((b"/gcs_server", b"/raylet")):
+            found.append(child)
+    return found
 
 
 def chosen_address(address: str | None) -> str | None:

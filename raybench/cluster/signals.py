@@ -4,11 +4,13 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+WATCH_S, LAST_WORDS_S = 0.5, 1.0
 INTERRUPTED = 130
 """Exit code, whichever signal it was."""
 
@@ -21,6 +23,20 @@ class Interrupt:
         self.can_continue = False
         """Whether a results folder holds something that the same command goes on with."""
         self._is_immediate = False
+        self._needed: list[int] = []
+
+    @contextlib.contextmanager
+    def needing(self, processes: list[int]) -> Iterator[None]:
+        """Name processes without which nothing can end in order, while the context lasts.
+
+        A signal to a whole process group (`timeout`, a service manager) ends these too: once one is
+        gone, this process ends at once instead of waiting for answers that cannot come.
+        """
+        self._needed = processes
+        try:
+            yield
+        finally:
+            self._needed = []
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -69,8 +85,28 @@ class Interrupt:
         if self.is_set:
             end_at_once(self.can_continue)
         self.is_set = True
+        threading.Thread(target=self._watch, daemon=True).start()
         if self._is_immediate:
             raise KeyboardInterrupt
+
+    def _watch(self) -> None:
+        while True:
+            if any(not is_running(process) for process in self._needed):
+                time.sleep(LAST_WORDS_S)
+                if self._needed:
+                    end_at_once(self.can_continue)
+            time.sleep(WATCH_S)
+
+
+def is_running(process: int) -> bool:
+    """Whether a process is there and has not ended (True where there is no /proc to ask)."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return not Path("/proc/self/stat").exists()
+    except OSError:
+        return False
+    return state not in ("Z", "X")
 
 
 def end_at_once(can_continue: bool) -> None:

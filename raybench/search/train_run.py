@@ -85,7 +85,7 @@ def _run(
     console: Console,
     interrupt: Interrupt,
 ) -> RunRecord:
-    with Session(address=options.address) as session:
+    with Session(address=options.address) as session, interrupt.needing(session.processes):
         interrupt.listen()  # again: what a library may have taken meanwhile
         interrupt.check()
         session.capacity.refuse_infeasible(shape_of(spec))

@@ -111,7 +111,7 @@ def _run(
         target=importlib.import_module, args=["raybench.search.phases"], daemon=True
     )
     importing.start()
-    with Session(address=options.address) as session:
+    with Session(address=options.address) as session, interrupt.needing(session.processes):
         interrupt.listen()  # again: what a library may have taken meanwhile
         importing.join()
         interrupt.check()

@@ -20,7 +20,12 @@ WARM = 8
 
 
 def die_once(phase: str) -> None:
-    """Kill this process, unless another has died in `phase` before or none shall."""
+    """Kill this process, unless another has died in `phase` before or none shall.
+
+    Workers of Ray only: before a search the model is tried in a process of its own.
+    """
+    if "RAY_RAYLET_PID" not in os.environ:
+        return
     if phase not in os.environ["DEATHS"].split(","):
         return
     try:

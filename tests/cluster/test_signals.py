@@ -1,0 +1,127 @@
+"""What signals do to a command, each in a process of its own."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from raybench.cluster.signals import is_running
+
+HEAD = """
+import os, signal, subprocess, sys, time
+from raybench.cluster.signals import Interrupt
+interrupt = Interrupt()
+"""
+
+
+def run(body: str, *signals: int, pause_s: float = 0.3) -> "tuple[int, str, str]":
+    """Start a script that prints a line when it is ready, send the signals, wait for its end."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HEAD + body],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,  # what `readline` does not return is left for `communicate`
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    for number in signals:
+        process.send_signal(number)
+        time.sleep(pause_s)
+    out, err = process.communicate(timeout=20)
+    return process.returncode, out.decode(), err.decode()
+
+
+ALL = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.mark.parametrize("number", ALL)
+def test_before_anything_has_started_the_first_ends_the_command(number: int) -> None:
+    body = """
+from raybench import cli
+def command():
+    print("ready", flush=True)
+    time.sleep(20)
+with interrupt.listening():
+    cli.leave(cli.run_command(command))
+"""
+    assert run(body, number) == (130, "", "raybench: interrupted.\n")
+
+
+@pytest.mark.parametrize("number", ALL)
+def test_later_the_first_is_remembered(number: int) -> None:
+    body = """
+with interrupt.listening():
+    interrupt.defer()
+    print("ready", flush=True)
+    while interrupt.reason() is None:
+        time.sleep(0.05)
+    print(interrupt.reason())
+"""
+    assert run(body, number) == (0, "interrupted\n", "")
+
+
+@pytest.mark.parametrize(
+    ("can_continue", "tail"), [(True, "; the same command continues"), (False, "")]
+)
+def test_the_second_ends_it_and_all_below_it_at_once(can_continue: bool, tail: str) -> None:
+    body = f"""
+interrupt.can_continue = {can_continue}
+with interrupt.listening():
+    interrupt.defer()
+    child = subprocess.Popen(["sleep", "60"])
+    print("ready", flush=True)
+    print(child.pid, flush=True)
+    time.sleep(20)
+"""
+    code, out, err = run(body, signal.SIGINT, signal.SIGTERM)
+    assert (code, err) == (130, f"raybench: ended at once{tail}.\n")
+    assert not is_running(int(out))
+
+
+def test_a_terminal_that_closes_twice_is_one_signal() -> None:
+    body = """
+with interrupt.listening():
+    interrupt.defer()
+    print("ready", flush=True)
+    time.sleep(1.5)
+    print(interrupt.reason())
+"""
+    assert run(body, signal.SIGHUP, signal.SIGHUP) == (0, "interrupted\n", "")
+
+
+def test_without_what_it_needs_it_ends_at_once() -> None:
+    """A signal to the whole group has ended Ray too: there is nothing to wait for."""
+    body = """
+with interrupt.listening():
+    interrupt.defer()
+    child = subprocess.Popen(["sleep", "60"])
+    with interrupt.needing([child.pid]):
+        print("ready", flush=True)
+        while interrupt.reason() is None:
+            time.sleep(0.05)
+        child.kill()
+        time.sleep(20)
+"""
+    began = time.monotonic()
+    code, _, err = run(body, signal.SIGTERM)
+    assert (code, err) == (130, "raybench: ended at once.\n")
+    assert time.monotonic() - began < 10
+
+
+def test_processes_started_without_hangup_never_hear_of_it() -> None:
+    body = """
+from raybench.cluster.signals import without_hangup
+with interrupt.listening():
+    interrupt.defer()
+    with without_hangup():
+        child = subprocess.Popen(["sleep", "60"])
+    os.kill(child.pid, signal.SIGHUP)
+    time.sleep(0.3)
+    print("ready", flush=True)
+    print(child.poll())
+    child.kill()
+"""
+    assert run(body) == (0, "None\n", "")
