@@ -48,12 +48,18 @@ class Interrupt:
             yield
             return
         before = {number: signal.getsignal(number) for number in SIGNALS}
+        numbers, written = os.pipe()
+        os.set_blocking(written, False)
+        earlier = signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+        threading.Thread(target=self._read, args=[numbers], daemon=True).start()
         self._is_immediate = True
         self.listen()
         try:
             yield
         finally:
             self._is_immediate = False
+            signal.set_wakeup_fd(earlier)
+            os.close(written)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -80,14 +86,22 @@ class Interrupt:
         del frame
         if number == signal.SIGHUP:
             _leave_terminal()
-            if self.is_set:
-                return  # a closed terminal says so more than once
-        if self.is_set:
-            end_at_once(self.can_continue)
         self.is_set = True
-        threading.Thread(target=self._watch, daemon=True).start()
         if self._is_immediate:
             raise KeyboardInterrupt
+
+    def _read(self, numbers: int) -> None:
+        """Count signals as they come: the main thread may be waiting in a library, and to it two
+        of them are one."""
+        is_first = True
+        while byte := os.read(numbers, 1):
+            self.is_set = True
+            if is_first:
+                threading.Thread(target=self._watch, daemon=True).start()
+            elif byte[0] != signal.SIGHUP:  # a closed terminal says so more than once
+                end_at_once(self.can_continue)
+            is_first = False
+        os.close(numbers)
 
     def _watch(self) -> None:
         while True:

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from raybench.cluster.session import Session
 from raybench.cluster.worker import DATA
+from raybench.core.documents import read_mapping
 from raybench.core.record import MACHINE_FAULTS
 from raybench.core.space import Space
 from raybench.core.study import TIME, StudySpec
@@ -63,6 +64,9 @@ class Phases:
         # Loaded once here, mapped by every worker of this host.
         key = shared_key(study.workload, study.dataset)
         share(self.dataset, self.session.scratch / DATA / key)
+        if (self.store.folder / STUDY_FILE).is_file():
+            earlier_study = read_mapping(self.store.folder / STUDY_FILE)
+            self.set_by.extend(map(str, earlier_study.get("set_by_reference") or []))
         recorded = {r["trial"]: r for r in read_records(self.store.folder) if r["kind"] == "run"}
         if study.needs_reference:
             found = self._set_by_reference(study)
@@ -203,11 +207,16 @@ class Phases:
     def _say(self, sentence: str) -> None:
         say(self.console, sentence)
 
+    def _target_set_by(self, study: StudySpec) -> str:
+        if "target" not in study.auto:
+            return "the user"
+        return next((text for text in self.set_by if text.startswith("target")), "not set yet")
+
     def _write_study(self, study: StudySpec) -> None:
         nodes = self.session.capacity.nodes
         content = {
             "study": study.document(),
-            "target_set_by": "reference runs" if "target" in study.auto else "the user",
+            "target_set_by": self._target_set_by(study),
             "set_by_reference": self.set_by,
             "notes": self.notes,
             "command": command(),

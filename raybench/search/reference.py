@@ -13,6 +13,7 @@ All stay as they are from then on, the same for every run.
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,6 +157,17 @@ def target_from(accuracies: list[float], chance: float) -> float:
     return target
 
 
+def held(accuracies: Sequence[float] | pd.Series, hold: int) -> float:
+    """Return the best accuracy that was reached and held for `hold` evaluations in a row."""
+    values = list(accuracies)
+    windows = [values[at : at + hold] for at in range(len(values) - hold + 1)]
+    return max((min(window) for window in windows), default=0.0)
+
+
+def _in_a_row(hold: int) -> str:
+    return f" held for {hold} evaluations" if hold > 1 else ""
+
+
 def cadence_from(samples: float, evaluation_samples: float, most: int) -> int:
     """Return the training samples between evaluations.
 
@@ -182,12 +194,13 @@ def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpe
 
 
 def _set_target(study: StudySpec, runs: list[Measured], num_classes: int) -> tuple[StudySpec, str]:
-    accuracies = [one.record.best_accuracy or 0.0 for one in runs]
+    accuracies = [held(one.curve["accuracy"], study.objective.hold) for one in runs]
     target = target_from(accuracies, 1.0 / num_classes)
     objective = study.objective.model_copy(update={"target": target})
     how = (
         f"target {target} (auto: median of {', '.join(f'{one:.4f}' for one in accuracies)}, best "
-        f"validation accuracy of {describe(runs[0].record.spec)}, less half a point)"
+        f"validation accuracy{_in_a_row(study.objective.hold)} of "
+        f"{describe(runs[0].record.spec)}, less half a point)"
     )
     return study.model_copy(update={"objective": objective}), how
 

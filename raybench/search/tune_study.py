@@ -60,8 +60,10 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
     study, space = build_study(content, source)
     words: list[str] = []
     if chosen_address(options.address) is None:
-        content, words = without_too_wide(content, study, space, local_capacity())
-        study, space = build_study(content, source)
+        # A file is shared between machines; what the command line asks for is meant for this one.
+        if options.workers is None and not any("num_workers" in s for s in options.settings):
+            content, words = without_too_wide(content, study, space, local_capacity())
+            study, space = build_study(content, source)
         check_room(study, space, local_capacity())
     dataset, warnings = check_study(study, space)
     words += warnings

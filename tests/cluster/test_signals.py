@@ -81,6 +81,22 @@ with interrupt.listening():
     assert not is_running(int(out))
 
 
+def test_two_in_quick_succession_are_two_while_the_main_thread_waits() -> None:
+    """In a library that does not come back to Python: there two signals are one."""
+    body = """
+with interrupt.listening():
+    interrupt.defer()
+    import ctypes
+    print("ready", flush=True)
+    for _ in range(3):
+        ctypes.CDLL(None).usleep(900_000)
+"""
+    began = time.monotonic()
+    code, _, err = run(body, signal.SIGINT, signal.SIGINT, pause_s=0.05)
+    assert (code, err) == (130, "raybench: ended at once.\n")
+    assert time.monotonic() - began < 2.5
+
+
 def test_a_terminal_that_closes_twice_is_one_signal() -> None:
     body = """
 with interrupt.listening():

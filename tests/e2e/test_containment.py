@@ -23,7 +23,8 @@ search: {early_stopping: false}
 confirm: {top: 0}
 space:
   learning_rate: {low: 1.0e-4, high: 1.0e-2, log: true}
-fixed: {framework: FRAMEWORK, num_workers: 2, batch_size_per_worker: 32}
+fixed:  # the distance of evaluations is named, so that no reference run comes first, and dies
+  {framework: FRAMEWORK, num_workers: 2, batch_size_per_worker: 32, eval_every_samples: 1257}
 """
 QUICK = ("--set", "confirm.top=0", "--set", "space.framework=[torch]")
 

@@ -7,7 +7,13 @@ import pytest
 from raybench.core.errors import UserError
 from raybench.core.study import build_study
 from raybench.search.priors import usual_rate
-from raybench.search.reference import cadence_from, earlier_settings, reference_spec, target_from
+from raybench.search.reference import (
+    cadence_from,
+    earlier_settings,
+    held,
+    reference_spec,
+    target_from,
+)
 
 STUDY: dict[str, Any] = {
     "objective": {"target": "auto", "max_train_seconds": 5},
@@ -54,6 +60,13 @@ def test_the_target_is_the_median_less_half_a_point() -> None:
     assert target_from([0.99, 0.9512, 0.2], 0.1) == 0.946
     with pytest.raises(UserError, match="hardly above chance"):
         target_from([0.1, 0.108, 0.3], 0.1)
+
+
+def test_the_target_is_of_what_the_reference_held() -> None:
+    """One lucky evaluation of many is not what a search has to hold."""
+    assert held([0.5, 0.98, 0.9, 0.95, 0.94], 1) == 0.98
+    assert held([0.5, 0.98, 0.9, 0.95, 0.94], 2) == 0.94
+    assert held([0.9], 2) == 0.0
 
 
 def test_a_study_that_goes_on_keeps_what_it_set() -> None:
