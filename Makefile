@@ -8,7 +8,9 @@ env: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode \
+		-c constraints.txt -e '.[dev]'
 	touch $@
 
 # The default search: real digits, both frameworks, 1 and 2 workers.

@@ -51,6 +51,21 @@ def test_sentinel_runs_where_trials_ran_beside_each_other(
         assert (beside["train_s"] > 0.9).all()
 
 
+def test_the_ledger_accounts_for_every_second(folder: Path) -> None:
+    """Measured phase by phase: what is left over is below 1 % of the wall time, or 10 ms."""
+    trials = raybench.load(folder).trials
+    runs = trials[trials["state"] == "complete"]
+    assert len(runs) >= 6
+    for row in runs.to_dict("records"):
+        assert abs(row["other_s"]) < max(0.01 * row["wall_s"], 0.01), row
+
+
+def test_only_confirmed_winners_read_the_test_split(folder: Path) -> None:
+    trials = raybench.load(folder).trials
+    has_read = trials["test_accuracy"].notna()
+    assert set(trials["phase"][has_read]) == {"confirm"}
+
+
 def test_files(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()}
     assert {"study.yaml", "records.jsonl", "optuna.log", "trials.csv", "curves.csv"} <= names
