@@ -117,3 +117,14 @@ def test_shipped_spaces_are_found_by_name(name):
 @pytest.mark.parametrize("name", ["nowhere", "digits.yaml", "", "."])
 def test_other_names_are_no_shipped_space(name):
     assert shipped_space(name) is None
+
+
+def test_a_changed_space_is_told_how_to_learn_from_the_old_one(begun):
+    study, folder = begun
+    changed = study.model_copy(update={"space": {"num_workers": [1]}})
+    with pytest.raises(UserError, match=rf"--fresh .*--seed-from {folder} it learns from this one"):
+        choose_folder(folder, changed, fresh=False)
+    other = study.model_copy(update={"workload": "mnist_large"})
+    with pytest.raises(UserError, match="holds another study") as caught:
+        choose_folder(folder, other, fresh=False)
+    assert "--seed-from" not in str(caught.value), "another task says nothing here"
