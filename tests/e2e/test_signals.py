@@ -92,7 +92,13 @@ def strike(case: Case, folder: Path) -> None:
     space = write_space(folder, phase)
     with Watched("tune", space, cwd=folder) as run:
         if isinstance(case.when, str):
-            run.wait_for_line(case.when)
+            try:
+                run.wait_for_line(case.when)
+            except AssertionError:
+                # What the probes have measured by chance is not predicted, and not run again.
+                if case.when == "finalist" and run.process.poll() == 0:
+                    pytest.skip("this search had no finalist")
+                raise
         else:
             run.wait_until(case.when)
         run.send(case.signal)
