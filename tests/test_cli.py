@@ -147,6 +147,13 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(capsys, tmp_path, argument
     assert list(tmp_path.iterdir()) == [], "a dry run writes nothing"
 
 
+def test_the_plan_is_no_longer_than_the_time_budget(capsys):
+    assert tune.main(["--dry-run"]) == cli.DONE
+    printed = capsys.readouterr().out
+    assert "120 trials of at most auto s training" in printed
+    assert "at most about 170 s on this machine" in printed
+
+
 @pytest.mark.parametrize(
     ("arguments", "runs"),
     [(["--confirm", "top=2"], 6), (["--confirm", "top=1, repeats=5"], 5), (["--no-confirm"], 0)],

@@ -91,7 +91,8 @@ def _cell(name: str, value: Any) -> str:
     if pd.api.types.is_scalar(value) and pd.isna(value):
         return "-"
     if name in FORMATS:
-        return FORMATS[name].format(value)
+        text = FORMATS[name].format(value)
+        return "0%" if text == "-0%" else text
     if isinstance(value, float):
         return SECONDS.format(value)
     return shorten(clean(str(value)), LONGEST)

@@ -388,3 +388,9 @@ def test_a_terminal_of_another_encoding_is_no_error(encoding):
     text = out.buffer.getvalue().decode(encoding)
     assert "[bold]" in text
     assert ":smile:" in text
+
+
+def test_a_share_that_rounds_to_nothing_has_no_sign():
+    from raybench.results.printed import _cell
+
+    assert _cell("share", -0.0004) == _cell("share", 0.0004) == "0%"
