@@ -150,7 +150,7 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(capsys, tmp_path, argument
 def test_the_plan_is_no_longer_than_the_time_budget(capsys):
     assert tune.main(["--dry-run"]) == cli.DONE
     printed = capsys.readouterr().out
-    assert "120 trials of at most auto s training" in printed
+    assert "120 trials (a reference run sets how long each may train)" in printed
     assert "at most about 170 s on this machine" in printed
 
 

@@ -51,7 +51,9 @@ def print_plan(
     if budget is not None:  # it is for everything
         bound = min(bound, budget)
     is_auto = "max_train_seconds" in study.auto and not study.is_set
-    most = "auto" if is_auto else f"{objective.max_train_seconds:g}"
+    most = f"of at most {objective.max_train_seconds:g} s training"
+    if is_auto:
+        most = "(a reference run sets how long each may train)"
     length = f"{bound / 60:.0f} min" if bound >= 600 else f"{bound:.0f} s"
     for line in (
         f"workload {study.workload}, dataset {dataset.name}: {dataset.num_train_samples:,} "
@@ -59,7 +61,7 @@ def print_plan(
         f"frameworks {', '.join(map(str, searched(study, space, 'framework')))}; "
         f"{len(groups)} kinds of worker group, the widest takes {widest} CPUs "
         f"and {max(shape.gpus for shape in groups)} GPUs",
-        f"{runs} trials of at most {most} s training, then {confirming} confirming runs",
+        f"{runs} trials {most}, then {confirming} confirming runs",
         f"at most about {length} on this machine's {cores} cores, evaluation apart; "
         "runs that reach the target or fall behind end sooner",
         _sampling(factors),
