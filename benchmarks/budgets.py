@@ -93,7 +93,8 @@ def calibrate(run_seconds: float) -> int:
     from raybench.backends.find import find_backend
     from raybench.backends.run import run
     from raybench.core.clock import Ledger
-    from raybench.core.spec import DatasetSpec, Objective, RunSpec
+    from raybench.core.objective import Objective
+    from raybench.core.spec import DatasetSpec, RunSpec
     from raybench.data.load import load_dataset
 
     os.environ["LONG_PASSES"] = "0"

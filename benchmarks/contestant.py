@@ -11,12 +11,12 @@ from recorded import Config, Point, Space
 
 from raybench.core.study import build_study
 from raybench.search import near, priors, proposals
-from raybench.search.control import Control
-from raybench.search.factor import Factors, factorise
-from raybench.search.opaque import wrap
-from raybench.search.scheduler import TimeRungs
-from raybench.search.searcher import StudySearcher
-from raybench.search.speed import Speed
+from raybench.search.pipeline.deadline import Deadline
+from raybench.search.ray_tune.opaque import wrap
+from raybench.search.ray_tune.scheduler import TimeRungs
+from raybench.search.ray_tune.searcher import StudySearcher
+from raybench.speed.factorisation import Factors, factorise
+from raybench.speed.placement import Placer
 
 USUAL = dict(priors.BASE_RATES)
 HASTE = priors.HASTE
@@ -47,8 +47,8 @@ class Raybench:
         study, parsed = build_study(content, "benchmark")
         factors = factorise(study, parsed, equal_frameworks=True)
         is_factored = study.search.factorise and isinstance(factors, Factors)
-        self.speed = Speed(factors) if is_factored else None
-        control = Control(None, began=time.perf_counter())
+        self.speed = Placer(factors) if is_factored else None
+        control = Deadline(None, began=time.perf_counter())
         self.searcher = StudySearcher(study, parsed, folder, control, None, self.speed)
         self.scheduler = TimeRungs(study, self.speed)
         self.scheduler._has_rungs &= rungs

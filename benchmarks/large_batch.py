@@ -23,7 +23,8 @@ from pathlib import Path
 from raybench.backends.find import find_backend
 from raybench.backends.run import run
 from raybench.core.clock import Ledger
-from raybench.core.spec import DatasetSpec, Objective, RunSpec
+from raybench.core.objective import Objective
+from raybench.core.spec import DatasetSpec, RunSpec
 from raybench.results.provenance import machine, versions
 from raybench.workloads.find import load_workload_dataset
 

@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from raybench.core.spec import DatasetSpec, Objective, RunSpec
+from raybench.core.objective import Objective
+from raybench.core.spec import DatasetSpec, RunSpec
 from raybench.results.provenance import machine, versions
 
 TABLES = Path(__file__).with_name("tables")
@@ -124,7 +125,7 @@ def record_curves(table: str, num_seeds: int, jobs: int) -> None:
 
 def record_times(table: str, rounds: int) -> None:
     """Time short trainings in groups of one and two torch workers, in turn; keep every figure."""
-    from raybench.cluster.lease import Lease
+    from raybench.cluster.run_client import RunClient
     from raybench.cluster.session import Session
 
     measured: list[dict[str, Any]] = []
@@ -139,7 +140,7 @@ def record_times(table: str, rounds: int) -> None:
                     epochs=steps * batch * workers / SPECS[table]["dataset"].limit,
                     eval_every_samples=steps * batch * workers,
                 )
-                lease = Lease(session.hub, f"{number}-{optimizer}-{batch}-{workers}", spec)
+                lease = RunClient(session.hub, f"{number}-{optimizer}-{batch}-{workers}", spec)
                 lease.acquire()
                 evaluation = lease.start()
                 lease.finish()

@@ -26,9 +26,10 @@ from typing import Any
 import installed
 import ray
 
-from raybench.cluster.lease import Lease
+from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
-from raybench.core.spec import Objective, RunSpec
+from raybench.core.objective import Objective
+from raybench.core.spec import RunSpec
 from raybench.results.provenance import machine, versions
 
 BARS = {"torch": 0.15, "tensorflow": 0.3}
@@ -56,7 +57,7 @@ def overhead(wall: float, ledger: dict[str, float]) -> float:
 def warm(session: Session, spec: RunSpec, name: str) -> dict[str, float]:
     """Run a trial in a group of the pool."""
     began = time.perf_counter()
-    lease = Lease(session.hub, name, spec)
+    lease = RunClient(session.hub, name, spec)
     lease.acquire()
     evaluation = lease.start()
     while not evaluation.stop:

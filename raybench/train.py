@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def run() -> int:
         # Imported here: the signals are taken before anything that takes long.
-        from raybench.search.train_run import train
+        from raybench.search.pipeline.train import train
 
         return train(options, interrupt)
 

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def run() -> int:
         # Imported here: the signals are taken before anything that takes long.
-        from raybench.search.tune_study import tune
+        from raybench.search.pipeline.tune import tune
 
         return tune(options, interrupt, began=began)
 

@@ -7,10 +7,10 @@ import numpy as np
 
 from raybench.backends.base import Step, Trainer, World
 from raybench.core.clock import Ledger, merge_ranks
+from raybench.core.objective import StopRule, is_finite
 from raybench.core.record import Evaluation
 from raybench.core.schedule import Schedule, build_schedule
 from raybench.core.spec import RunSpec
-from raybench.core.stopping import StopRule, is_finite
 from raybench.data.dataset import Dataset
 from raybench.data.order import epoch_order, shard, worker_share
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from raybench.cluster.lease import Lease
-from raybench.cluster.messages import STOPPED, RunFailed
+from raybench.cluster.protocol import STOPPED, RunFailed
+from raybench.cluster.run_client import RunClient
+from raybench.core.objective import search_score
 from raybench.core.outcome import run_record
 from raybench.core.record import Evaluation, Phase, RunRecord
-from raybench.core.score import search_score
 from raybench.core.spec import RunSpec
 
 
@@ -31,7 +31,7 @@ def run_once(
     failed run is a record too, and `on_error` is given its traceback; weights are None unless
     `save` and the run ended well. With `keep` False the workers are new and end with the run.
     """
-    lease = Lease(hub, name, spec, keep=keep)
+    lease = RunClient(hub, name, spec, keep=keep)
     result: dict[str, Any] = {}
     weights: bytes | None = None
     reason: str | None = None

@@ -11,10 +11,10 @@ import ray
 
 from raybench.cluster.admission import Admission
 from raybench.cluster.capacity import Capacity, Node, num_local_cores
-from raybench.cluster.hub import Hub
-from raybench.cluster.local_ray import Token, on_loopback, own_signals, warning
+from raybench.cluster.ray_internals import Token, on_loopback, own_signals, warning
 from raybench.cluster.scratch import Scratch
 from raybench.cluster.signals import descendants, without_hangup
+from raybench.cluster.worker_pool import WorkerPool
 from raybench.core.errors import UserError
 
 WORKER_MEMORY_BYTES = 1.2e9
@@ -129,7 +129,7 @@ def start_hub(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
         "search_path": str(Path.cwd()),
         "scratch": scratch,
     }
-    remote = ray.remote(num_cpus=0, max_concurrency=10_000)(Hub)
+    remote = ray.remote(num_cpus=0, max_concurrency=10_000)(WorkerPool)
     hub = remote.remote(admission, options)
     ray.get(hub.attach.remote(hub))
     return hub

@@ -16,7 +16,7 @@ import ray
 from raybench.backends.base import Trainer, World
 from raybench.backends.find import find_backend
 from raybench.backends.run import evaluate_split, run
-from raybench.cluster.messages import (
+from raybench.cluster.protocol import (
     Close,
     Command,
     Crashed,

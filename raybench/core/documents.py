@@ -2,17 +2,23 @@
 
 import difflib
 import math
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from raybench.core.errors import UserError
-from raybench.core.yaml_text import parse_yaml as parse_yaml
-from raybench.core.yaml_text import read_mapping as read_mapping
-from raybench.core.yaml_text import to_yaml as to_yaml
+from raybench.core.yaml_files import parse_yaml as parse_yaml
+from raybench.core.yaml_files import read_mapping as read_mapping
+from raybench.core.yaml_files import to_yaml as to_yaml
 
 Model = TypeVar("Model", bound="Document")
+
+PositiveInt = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 SHORT_FORMS = {"dataset": "name"}
 """Keys that may be one word, and what of theirs it is: `dataset: mnist` is `{name: mnist}`."""

@@ -1,54 +1,82 @@
-"""From the last thing known of a run to its record."""
+"""What is known of a run: after each of its evaluations, and at its end."""
 
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 from raybench.core.clock import OTHER, PHASES
-from raybench.core.record import Failure, Phase, RunRecord, State
-from raybench.core.score import worst_score
-from raybench.core.spec import Objective
+from raybench.core.objective import Objective, search_score, worst_score
+from raybench.core.record import Evaluation, Failure, Role, RunRecord, StopReason
+from raybench.core.spec import RunSpec
 
 
-def run_record(
-    name: str,
-    spec: dict[str, Any],
-    result: dict[str, Any],
-    objective: Objective,
-    outer_stop: str,
-    *,
-    phase: Phase = "search",
-) -> RunRecord:
-    """Turn what is known of a run at its end into its record.
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """A run so far, as its owner knows it; once `is_over`, what its record is made of."""
 
-    `result` holds the last `evaluation` (as a dict), `failure`, `message`, `stop`, `score`,
-    `ledger`, `wall_s`, `num_parameters`, `batch_statistics`, `concurrent`, `hosts`, `devices`,
-    `test_accuracy`; what is missing was never known. `outer_stop` says why a run ended that had
-    no reason of its own to stop.
-    """
-    failure: Failure | None = result.get("failure")
-    stop = result.get("stop")
-    state: State = "failed" if failure else ("complete" if stop else "stopped")
-    evaluation = result.get("evaluation") or {}
-    ledger = dict.fromkeys((*PHASES, OTHER, "input"), 0.0) | result.get("ledger", {})
-    return RunRecord(
-        trial=name,
-        phase=phase,
-        state=state,
-        failure=failure,
-        message=result.get("message"),
-        stop=None if failure else (stop or outer_stop),
-        spec=spec,
-        num_parameters=result.get("num_parameters"),
-        batch_statistics=result.get("batch_statistics"),
-        time_to_target_s=None if failure else evaluation.get("time_to_target_s"),
-        best_accuracy=evaluation.get("best_accuracy"),
-        test_accuracy=result.get("test_accuracy"),
-        score=worst_score(objective) if failure else result.get("score", worst_score(objective)),
-        samples=evaluation.get("samples", 0),
-        ledger=ledger,
-        wall_s=result.get("wall_s", 0.0),
-        concurrent=result.get("concurrent", 0),
-        hosts=result.get("hosts", []),
-        devices=result.get("devices", []),
-        finished=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
+    evaluation: Evaluation | None = None
+    """The last one; None before the first."""
+    is_over: bool = False
+    """Whether the run has ended, by itself or by a failure."""
+    failure: Failure | None = None
+    message: str | None = None
+    """The cause of a failure, one line."""
+    traceback: str = ""
+    """Of a failure in code."""
+    ledger: dict[str, float] = field(default_factory=dict)
+    """Seconds of every phase (`queue`, `start`, `setup`, ...), of `input` and of `other`."""
+    wall_s: float = 0.0
+    num_parameters: int | None = None
+    batch_statistics: bool | None = None
+    chance: float = 0.0
+    """Accuracy of guessing."""
+    test_accuracy: float | None = None
+    concurrent: int = 0
+    hosts: tuple[str, ...] = ()
+    """Host of every rank."""
+    devices: tuple[str, ...] = ()
+    """Device of every rank."""
+
+    @property
+    def stop(self) -> StopReason | None:
+        """Why the run ended by itself; None where it has not."""
+        return self.evaluation.stop if self.evaluation else None
+
+    def score(self, objective: Objective) -> float:
+        """Return the number that the search minimises; the worst one without an evaluation."""
+        if self.failure is not None or self.evaluation is None:
+            return worst_score(objective)
+        return search_score(
+            objective,
+            time_to_target_s=self.evaluation.time_to_target_s,
+            best_accuracy=self.evaluation.best_accuracy,
+            chance=self.chance,
+        )
+
+    def record(
+        self, name: str, spec: RunSpec, *, role: Role, source: str | None, stopped_by: StopReason
+    ) -> RunRecord:
+        """Return the record of a run that has ended, or is ended from outside: by `stopped_by`."""
+        last = self.evaluation
+        return RunRecord(
+            trial=name,
+            role=role,
+            source=source,
+            state="failed" if self.failure else ("complete" if self.stop else "stopped"),
+            failure=self.failure,
+            message=self.message,
+            stop=None if self.failure else (self.stop or stopped_by),
+            spec=spec,
+            num_parameters=self.num_parameters,
+            batch_statistics=self.batch_statistics,
+            time_to_target_s=None if self.failure or last is None else last.time_to_target_s,
+            best_accuracy=None if last is None else last.best_accuracy,
+            test_accuracy=self.test_accuracy,
+            score=self.score(spec.objective),
+            samples=0 if last is None else last.samples,
+            ledger=dict.fromkeys((*PHASES, OTHER, "input"), 0.0) | self.ledger,
+            wall_s=self.wall_s,
+            concurrent=self.concurrent,
+            hosts=list(self.hosts),
+            devices=list(self.devices),
+            finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        )

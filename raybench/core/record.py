@@ -1,9 +1,21 @@
 """Records of a study: one line per evaluation, one per finished run."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
+from raybench.core.spec import RunSpec
+
 Phase = Literal["search", "confirm", "reference"]
+Role = Literal["trial", "finalist", "confirm", "reference", "sentinel"]
+"""What a run is for: proposed by the search; a placement that was only predicted; a winner with a
+new seed; what sets a target; what measures how trials disturb each other."""
+PHASE_OF: dict[Role, Phase] = {
+    "trial": "search",
+    "finalist": "search",
+    "confirm": "confirm",
+    "reference": "reference",
+    "sentinel": "reference",
+}
 State = Literal["complete", "stopped", "failed"]
 Failure = Literal["oom", "nan", "timeout", "error", "worker_lost"]
 MACHINE_FAULTS = ("timeout", "worker_lost")
@@ -50,9 +62,9 @@ class Evaluation:
     """Best accuracy of the run so far."""
     time_to_target_s: float | None = None
     """Train seconds to the target; None while it is not reached (and held)."""
-    stop: str | None = None
+    stop: StopReason | None = None
     """Why the run ends here; None if it goes on."""
-    failure: str | None = None
+    failure: Literal["nan"] | None = None
     """`nan` if the loss or the weights are not finite."""
 
     def line(self, trial: str) -> dict[str, Any]:
@@ -86,13 +98,16 @@ class RunRecord:
     """What is kept of one finished run; the columns of `trials.csv` come from here."""
 
     trial: str
-    phase: Phase
+    """Name of the run, its own in the study."""
+    role: Role
+    source: str | None
+    """The trial whose configuration it runs again (`finalist`, `confirm`, `sentinel`)."""
     state: State
     failure: Failure | None
     message: str | None
     """The cause of a failure, one line."""
-    stop: str | None
-    spec: dict[str, Any]
+    stop: StopReason | None
+    spec: RunSpec
     num_parameters: int | None
     batch_statistics: bool | None
     """Whether the model normalises over the samples of one worker's batch."""
@@ -112,6 +127,13 @@ class RunRecord:
     finished: str
     """UTC, ISO 8601."""
 
+    @property
+    def phase(self) -> Phase:
+        """The phase of the study that it belongs to."""
+        return PHASE_OF[self.role]
+
     def line(self) -> dict[str, Any]:
         """Return the record line of this run."""
-        return {"kind": "run", **asdict(self)}
+        content = {one.name: getattr(self, one.name) for one in fields(self)}
+        own = {"kind": "run", "trial": self.trial, "phase": self.phase}
+        return own | content | {"spec": self.spec.document()}

@@ -2,30 +2,16 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from raybench.core.documents import Document
+from raybench.core.documents import Document, NonNegativeFloat, PositiveFloat, PositiveInt, Seed
+from raybench.core.objective import Objective
+from raybench.core.placement import Placement
 
 FRAMEWORKS = ("torch", "tensorflow")
 OPTIMIZERS = ("adam", "radam", "lars", "lamb", "sgd")
 
-PositiveInt = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(gt=0, le=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
-
-
-def _refuse_ratio(kind: str) -> str:
-    if kind == "accuracy_per_second":
-        raise ValueError(
-            "accuracy divided by seconds is refused, because 40 % in 10 s would beat 93 % in "
-            "200 s; use time_to_accuracy with a target, or accuracy_at_budget"
-        )
-    if kind not in ("time_to_accuracy", "accuracy_at_budget"):
-        raise ValueError("must be time_to_accuracy or accuracy_at_budget")
-    return kind
 
 
 class DatasetSpec(Document):
@@ -55,25 +41,6 @@ class DatasetSpec(Document):
     def _name_alone(cls, content: Any) -> Any:
         """Take `dataset: mnist` for `dataset: {name: mnist}`."""
         return {"name": content} if isinstance(content, str) else content
-
-
-class Objective(Document):
-    """What a run is judged by, and when it may end."""
-
-    kind: Annotated[str, AfterValidator(_refuse_ratio)] = "time_to_accuracy"
-    """`time_to_accuracy` (train seconds to the target) or `accuracy_at_budget`."""
-    target: Fraction | None = None
-    """Validation accuracy to reach, as a fraction: 0.98, not 98."""
-    hold: PositiveInt = 1
-    """Evaluations in a row at or above the target; the time of the first one counts."""
-    max_train_seconds: PositiveFloat = 60.0
-    """Seconds on the training clock after which a run ends (at the next evaluation)."""
-
-    @model_validator(mode="after")
-    def _target_given(self) -> "Objective":
-        if self.kind == "time_to_accuracy" and self.target is None:
-            raise ValueError("time_to_accuracy needs a target, for example target: 0.95")
-        return self
 
 
 class RunSpec(Document):
@@ -138,6 +105,17 @@ class RunSpec(Document):
     def global_batch_size(self) -> int:
         """Samples per optimizer step: per worker x workers x accumulate."""
         return self.batch_size_per_worker * self.num_workers * self.accumulate
+
+    @property
+    def placement(self) -> Placement:
+        """How it is spread over workers."""
+        return Placement(
+            self.framework,
+            self.num_workers,
+            self.batch_size_per_worker,
+            self.cpus_per_worker,
+            self.gpus_per_worker,
+        )
 
     def document(self) -> dict[str, Any]:
         """Return the spec as plain data for YAML or JSON, every key included."""

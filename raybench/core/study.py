@@ -5,11 +5,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from raybench.core.documents import Document, apply_settings, read_mapping, validate
+from raybench.core.documents import (
+    Document,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    apply_settings,
+    read_mapping,
+    validate,
+)
 from raybench.core.errors import UserError
+from raybench.core.objective import Objective
 from raybench.core.parse_space import parse_space
 from raybench.core.space import Space
-from raybench.core.spec import DatasetSpec, Objective, PositiveFloat, PositiveInt, RunSpec, Seed
+from raybench.core.spec import DatasetSpec, RunSpec
 
 TIME = "time_to_accuracy"
 AUTO = "auto"

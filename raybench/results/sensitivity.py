@@ -1,6 +1,6 @@
 """Whether the result hangs on the target: too easy or too hard, and one point either side."""
 
-from raybench.core.score import time_to_target
+from raybench.core.objective import time_to_target
 from raybench.results.load import StudyResults
 from raybench.results.tables import ranked
 from raybench.results.verdict import is_timed

@@ -4,8 +4,9 @@ from raybench.backends.base import Trainer
 from raybench.backends.find import find_backend
 from raybench.backends.run import run
 from raybench.core.clock import Ledger
+from raybench.core.objective import Objective
 from raybench.core.record import Evaluation
-from raybench.core.spec import DatasetSpec, Objective, RunSpec
+from raybench.core.spec import DatasetSpec, RunSpec
 from raybench.workloads.find import load_workload_dataset
 
 SMALL = DatasetSpec(image_size=28, limit=300)

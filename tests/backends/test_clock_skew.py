@@ -9,7 +9,8 @@ import pytest
 from raybench.backends.base import Step, Totals
 from raybench.backends.run import run
 from raybench.core.clock import Ledger
-from raybench.core.spec import DatasetSpec, Objective, RunSpec
+from raybench.core.objective import Objective
+from raybench.core.spec import DatasetSpec, RunSpec
 from raybench.data.dataset import Dataset, Split
 
 LATE_S = 0.2

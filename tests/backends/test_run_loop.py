@@ -13,7 +13,7 @@ from raybench.backends.run import evaluate_split
 from raybench.backends.saved import MODEL_FILES, load_model
 from raybench.core.clock import WORKER_PHASES, Ledger
 from raybench.core.errors import UserError
-from raybench.core.spec import Objective
+from raybench.core.objective import Objective
 from raybench.workloads.find import load_workload_dataset
 
 FRAMEWORKS = [
@@ -142,13 +142,13 @@ def test_saved_model_reproduces_its_accuracy(framework: str, tmp_path: Path) -> 
     _, trainer = train(spec)
     _, dataset = load_workload_dataset(spec.workload, spec.dataset)
 
-    class Alone:
+    class SingleRun:
         rank, num_workers, device = 0, 1, "cpu"
 
         def gather(self, values: list[float]) -> list[list[float]]:
             return [values]
 
-    accuracy = evaluate_split(dataset, trainer, Alone(), "test")
+    accuracy = evaluate_split(dataset, trainer, SingleRun(), "test")
     with pytest.raises(UserError, match=f"holds no {MODEL_FILES[framework]}"):
         load_model(tmp_path, spec.document())
     (tmp_path / MODEL_FILES[framework]).write_bytes(trainer.save())

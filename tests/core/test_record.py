@@ -4,10 +4,10 @@ from dataclasses import fields
 import pytest
 
 from raybench.core.clock import PHASES
+from raybench.core.objective import Objective, worst_score
 from raybench.core.outcome import run_record
 from raybench.core.record import CURVE_KEYS, Evaluation, RunRecord
-from raybench.core.score import worst_score
-from raybench.core.spec import Objective, RunSpec
+from raybench.core.spec import RunSpec
 
 OBJECTIVE = Objective(target=0.9, max_train_seconds=10.0)
 

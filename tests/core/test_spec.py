@@ -5,7 +5,8 @@ import yaml
 
 from raybench.core.documents import parse_yaml, to_yaml, validate
 from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec, Objective, RunSpec
+from raybench.core.objective import Objective
+from raybench.core.spec import DatasetSpec, RunSpec
 
 
 def spec(**changes):

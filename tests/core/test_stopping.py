@@ -1,7 +1,6 @@
 import pytest
 
-from raybench.core.spec import Objective
-from raybench.core.stopping import StopRule, is_finite
+from raybench.core.objective import Objective, StopRule, is_finite
 
 
 def follow(objective, points, *, finished_at=None):

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 import raybench
-from raybench.cluster.lease import Lease, shape_of
-from raybench.cluster.messages import RunFailed
+from raybench.cluster.protocol import RunFailed
+from raybench.cluster.run_client import RunClient, shape_of
 from raybench.cluster.session import Session
 from raybench.cluster.signals import descendants
 from raybench.core.errors import UserError
-from raybench.core.spec import Objective, RunSpec
+from raybench.core.objective import Objective
+from raybench.core.spec import RunSpec
 from raybench.results.store import read_records
 
 from .commands import start
@@ -33,7 +34,7 @@ def session() -> Iterator[Session]:
         yield session
 
 
-def run(lease: Lease) -> dict[str, float]:
+def run(lease: RunClient) -> dict[str, float]:
     """Drive a lease to its end; return the ledger of the run."""
     lease.acquire()
     evaluation = lease.start()
@@ -45,16 +46,16 @@ def run(lease: Lease) -> dict[str, float]:
     return ledger | {"samples": evaluation.samples}
 
 
-def advance_for_ever(lease: Lease) -> None:
+def advance_for_ever(lease: RunClient) -> None:
     while True:
         lease.advance()
 
 
 def test_ten_seconds_in_the_queue_do_not_count_as_training(session: Session) -> None:
-    alone = run(Lease(session.hub, "alone", SPEC))
-    holder = Lease(session.hub, "holder", SPEC.model_copy(update={"num_workers": 2}))
+    alone = run(RunClient(session.hub, "alone", SPEC))
+    holder = RunClient(session.hub, "holder", SPEC.model_copy(update={"num_workers": 2}))
     holder.acquire()
-    waiting = Lease(session.hub, "waiting", SPEC)
+    waiting = RunClient(session.hub, "waiting", SPEC)
     reference = session.hub.acquire.remote("waiting", waiting.shape)
     time.sleep(10)
     holder.close()
@@ -82,7 +83,7 @@ def test_a_killed_worker_ends_its_own_run_and_the_group_is_replaced(
     import ray
 
     spec = SPEC.model_copy(update={"num_workers": num_workers, "framework": framework})
-    lease = Lease(session.hub, f"victim-{framework}{num_workers}", spec)
+    lease = RunClient(session.hub, f"victim-{framework}{num_workers}", spec)
     lease.acquire()
     lease.start()
     groups = ray.get(session.hub.groups.remote()).values()
@@ -93,7 +94,7 @@ def test_a_killed_worker_ends_its_own_run_and_the_group_is_replaced(
     assert caught.value.failure == "worker_lost"
     assert "common causes" not in caught.value.message  # Ray's paragraph of guesses
     lease.close()
-    after = run(Lease(session.hub, f"next-{framework}{num_workers}", spec))
+    after = run(RunClient(session.hub, f"next-{framework}{num_workers}", spec))
     assert after["start"] > 0  # in a new group
     assert after["samples"] > 0
 
@@ -101,7 +102,7 @@ def test_a_killed_worker_ends_its_own_run_and_the_group_is_replaced(
 def test_a_hung_worker_is_found_by_the_time_limit(session: Session) -> None:
     import ray
 
-    lease = Lease(session.hub, "hung", SPEC, slice_timeout_s=3)
+    lease = RunClient(session.hub, "hung", SPEC, slice_timeout_s=3)
     lease.acquire()
     groups = ray.get(session.hub.groups.remote()).values()
     pids = next(g["pids"] for g in groups if g["trial"] == "hung")
@@ -114,7 +115,7 @@ def test_a_hung_worker_is_found_by_the_time_limit(session: Session) -> None:
 
 def test_an_exception_in_user_code_is_the_run_s_failure(session: Session) -> None:
     spec = SPEC.model_copy(update={"workload": "tests.e2e.broken_workload:Broken"})
-    lease = Lease(session.hub, "broken", spec)
+    lease = RunClient(session.hub, "broken", spec)
     lease.acquire()
     with pytest.raises(RunFailed) as caught:
         lease.start()

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from raybench.cluster.lease import Lease
+from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
-from raybench.core.spec import DatasetSpec, Objective, RunSpec
+from raybench.core.objective import Objective
+from raybench.core.spec import DatasetSpec, RunSpec
 
 pytestmark = pytest.mark.ray
 NUM_RUNS = 30
@@ -42,7 +43,7 @@ def test_resident_memory_is_flat(session: Session, framework: str) -> None:
 
     sizes = []
     for number in range(NUM_RUNS):
-        lease = Lease(session.hub, f"{framework}{number}", spec_of(framework, number))
+        lease = RunClient(session.hub, f"{framework}{number}", spec_of(framework, number))
         lease.acquire()
         assert lease.start().stop == "epochs"
         lease.finish()

@@ -9,10 +9,10 @@ import pytest
 import raybench
 from raybench.core.documents import read_mapping, to_yaml
 from raybench.core.errors import UserError
+from raybench.core.objective import Objective, search_score
 from raybench.core.outcome import run_record
 from raybench.core.record import Evaluation
-from raybench.core.score import search_score
-from raybench.core.spec import Objective, RunSpec
+from raybench.core.spec import RunSpec
 from raybench.results.load import describe, load
 from raybench.results.store import STUDY_FILE, Store
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES

@@ -19,7 +19,7 @@ import raybench
 from raybench import report
 from raybench.core.clock import PHASES
 from raybench.core.documents import read_mapping, to_yaml
-from raybench.core.spec import Objective
+from raybench.core.objective import Objective
 from raybench.results import plots
 from raybench.results.load import StudyResults
 from raybench.results.pareto import configurations, pareto_front

@@ -7,7 +7,7 @@ from raybench.core.documents import to_yaml
 from raybench.core.errors import UserError
 from raybench.core.study import build_study
 from raybench.results.store import STUDY_FILE
-from raybench.search.study_folder import check_folder, choose_folder, shipped_space
+from raybench.results.study_folder import check_folder, choose_folder, shipped_space
 
 
 def study(**changes):

@@ -9,8 +9,8 @@ from rich.text import Text
 from test_load import OBJECTIVE, results_folder, run_line
 
 from raybench.core.documents import read_mapping, to_yaml
+from raybench.core.objective import Objective
 from raybench.core.record import Prediction
-from raybench.core.spec import Objective
 from raybench.core.text import clean
 from raybench.results.console import make_console, say
 from raybench.results.load import load

@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 from test_load import results_folder, run_line
 
-from raybench.core.spec import Objective
+from raybench.core.objective import Objective
 from raybench.results.export import export
 from raybench.results.show import show, verdict_lines
 from raybench.results.store import Store

@@ -1,0 +1,188 @@
+"""A worker group: a live TorchTrainer or TensorflowTrainer whose workers wait for commands."""
+
+import asyncio
+import contextlib
+import threading
+from typing import Any
+
+import ray
+
+from raybench.cluster.admission import Shape
+from raybench.cluster.launch import build_trainer
+from raybench.cluster.protocol import (
+    Close,
+    Command,
+    Crashed,
+    Finish,
+    Finished,
+    Ready,
+    Reply,
+    RunFailed,
+)
+
+LOST = "a worker process has died: killed, out of memory or crashed"
+START_TIMEOUT_S = 180.0
+SETTLE_TIMEOUT_S = 60.0
+CLOSE_TIMEOUT_S = 20.0
+LIFE_SIGN_TIMEOUT_S = 5.0
+
+
+class Group:
+    """Owner's side of one group; lives in the hub's event loop.
+
+    `trainer.fit()` blocks for as long as the group lives, so it has a thread of its own. When
+    it returns or raises, the group is gone, and whoever waits for a reply learns why.
+    """
+
+    def __init__(self, number: int, shape: Shape, options: dict[str, Any]) -> None:
+        self.shape = shape
+        self.cores: list[tuple[str, int]] = []
+        """(node, core) of every core the present run is pinned to."""
+        self._number = number
+        self._options = options
+        self._loop = asyncio.get_running_loop()
+        self._inbox: list[asyncio.Queue[Command]] = [
+            asyncio.Queue() for _ in range(shape.num_workers)
+        ]
+        self._members: dict[int, Ready] = {}
+        self._replies: dict[int, Reply] = {}
+        self._answered: asyncio.Future[list[Reply]] = self._loop.create_future()
+        self._ended = asyncio.Event()
+        self._end_message = ""
+        self._has_run = False
+
+    async def start(self) -> None:
+        """Start the workers and wait until all have introduced themselves."""
+        threading.Thread(target=self._fit, name=f"group-{self._number}", daemon=True).start()
+        replies = await self._wait(START_TIMEOUT_S, "did not start")
+        for rank, reply in enumerate(replies):
+            assert isinstance(reply, Ready)
+            self._members[rank] = reply
+
+    async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
+        """Give rank r the command r and wait for all replies."""
+        if self._ended.is_set():
+            raise RunFailed("worker_lost", self._end_message)
+        self._replies = {}
+        self._answered = self._loop.create_future()
+        self._has_run = not isinstance(commands[0], Finish)
+        for inbox, command in zip(self._inbox, commands, strict=True):
+            inbox.put_nowait(command)
+        return await self._wait(timeout_s, "did not answer")
+
+    async def exchange(self, rank: int, reply: Reply) -> Command:
+        """Worker side: take the reply, give the next command."""
+        self._replies[rank] = reply
+        if not self._answered.done():
+            if isinstance(reply, Crashed):
+                self._answered.set_exception(
+                    RunFailed(reply.failure, reply.message, reply.traceback)
+                )
+            elif len(self._replies) == self.shape.num_workers:
+                self._answered.set_result([self._replies[r] for r in sorted(self._replies)])
+        return await self._inbox[rank].get()
+
+    async def settle(self) -> bool:
+        """End a run that is still open; return whether the group can serve another."""
+        if not self._has_run:
+            return not self._ended.is_set()
+        try:
+            replies = await self.ask([Finish()] * self.shape.num_workers, SETTLE_TIMEOUT_S)
+        except RunFailed:
+            return False
+        return all(isinstance(reply, Finished) for reply in replies)
+
+    async def close(self, *, force: bool) -> None:
+        """End the workers: by command, or by killing them when `force` or when they hang."""
+        if not force:
+            for inbox in self._inbox:
+                inbox.put_nowait(Close())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), CLOSE_TIMEOUT_S)
+        if not self._ended.is_set():
+            for member in self._members.values():
+                ray.kill(member.actor, no_restart=True)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), CLOSE_TIMEOUT_S)
+
+    def choose_cores(self, taken: set[tuple[str, int]]) -> list[tuple[int, ...]]:
+        """Reserve cores for each rank, apart from those `taken`; none where there are too few."""
+        self.cores, chosen = [], []
+        for rank in range(self.shape.num_workers):
+            member = self._members[rank]
+            free = [
+                core
+                for core in member.cores
+                if (member.node, core) not in taken and (member.node, core) not in self.cores
+            ][: self.shape.cpus_per_worker]
+            if len(free) < self.shape.cpus_per_worker:
+                self.cores = []
+                return [()] * self.shape.num_workers
+            self.cores += [(member.node, core) for core in free]
+            chosen.append(tuple(free))
+        return chosen
+
+    def hosts(self) -> list[str]:
+        """Host name of every rank."""
+        return [self._members[rank].host for rank in sorted(self._members)]
+
+    def nodes(self) -> list[str]:
+        """Ray's id of the node of every rank."""
+        return [self._members[rank].node for rank in sorted(self._members)]
+
+    def devices(self) -> list[str]:
+        """Device of every rank."""
+        return [self._members[rank].device for rank in sorted(self._members)]
+
+    def pids(self) -> list[int]:
+        """Process id of every rank."""
+        return [self._members[rank].pid for rank in sorted(self._members)]
+
+    async def _wait(self, timeout_s: float, problem: str) -> list[Reply]:
+        ended = asyncio.ensure_future(self._ended.wait())
+        watched: set[asyncio.Future[Any]] = {self._answered, ended}
+        done, _ = await asyncio.wait(
+            watched, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        ended.cancel()
+        if self._answered in done:
+            try:
+                return self._answered.result()
+            except RunFailed as failure:
+                # In a collective the survivors of a lost worker raise errors of their own,
+                # and say so before Ray has noticed the loss.
+                if await asyncio.to_thread(self._has_lost_a_worker):
+                    raise RunFailed("worker_lost", LOST) from failure
+                raise
+        if done:
+            raise RunFailed("worker_lost", self._end_message)
+        raise RunFailed("timeout", f"the workers {problem} within {timeout_s:.0f} s")
+
+    def _has_lost_a_worker(self) -> bool:
+        """Ask every worker's actor for a sign of life."""
+        if self.shape.num_workers == 1:
+            return False  # it has just answered
+        signs = [member.actor.__ray_ready__.remote() for member in self._members.values()]
+        try:
+            ray.get(signs, timeout=LIFE_SIGN_TIMEOUT_S)
+        except ray.exceptions.GetTimeoutError:
+            return False
+        except ray.exceptions.RayError:
+            return True
+        return False
+
+    def _fit(self) -> None:
+        message = "the worker group has ended"
+        try:
+            build_trainer(self._number, self.shape, self._options).fit()
+        except Exception as error:  # noqa: BLE001 (any failure of the group ends it; reported)
+            lines = [line for line in str(error).strip().splitlines() if line.strip()]
+            last = lines[-1] if lines else ""
+            # Ray's own words for a lost process are a paragraph of guesses.
+            is_lost = "worker process has died" in last
+            message = LOST if is_lost else f"{type(error).__name__}: {last}"
+        self._loop.call_soon_threadsafe(self._end, message)
+
+    def _end(self, message: str) -> None:
+        self._end_message = message
+        self._ended.set()

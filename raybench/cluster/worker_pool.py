@@ -1,0 +1,278 @@
+"""The owner of all worker groups: one Ray actor that admits trials and relays commands.
+
+Owner side: `acquire`, `command`, `release`. Worker side: `exchange`, one call that hands in
+the last reply and waits for the next command, so a command costs one round trip.
+"""
+
+import asyncio
+import contextlib
+import time
+from dataclasses import replace
+from typing import Any
+
+from raybench.cluster.admission import Admission, Grant, Shape
+from raybench.cluster.launch import trainer_class
+from raybench.cluster.protocol import (
+    STOPPED,
+    Close,
+    Command,
+    Lent,
+    Reply,
+    RunFailed,
+    Start,
+)
+from raybench.cluster.worker_group import Group
+from raybench.core.record import MACHINE_FAULTS
+
+START_ATTEMPTS = 3
+"""How often a group is started before its trial fails: that it does not is no trial's fault."""
+
+
+class WorkerPool:
+    """Wrapped by `ray.remote` in `session.start_hub`; all methods run in one event loop."""
+
+    def __init__(self, admission: Admission, options: dict[str, Any]) -> None:
+        self._admission = admission
+        self._options = options
+        self._groups: dict[int, Group] = {}
+        self._granted: dict[str, asyncio.Future[Grant]] = {}
+        self._group_of: dict[str, int] = {}
+        self._concurrent: dict[str, int] = {}
+        self._starting: set[str] = set()
+        self._preparing: list[tuple[Shape, asyncio.Event]] = []
+        """Groups that start ahead of the trials, and that no trial waits for yet."""
+        self._abandoned: set[str] = set()
+        """Trials that were released while their group was still starting."""
+        self._over: set[str] = set()
+        """Trials that are over for good; what they may still ask for comes too late."""
+        self._stop = asyncio.Event()
+
+    def attach(self, handle: Any) -> None:
+        """Take this actor's own handle, which the workers need."""
+        self._options = self._options | {"hub": handle}
+
+    async def prepare(self, frameworks: list[str], shapes: list[Shape]) -> None:
+        """Import trainers and start groups of `shapes`, ahead of the trials that will ask."""
+        preparing = [(shape, asyncio.Event()) for shape in shapes]
+        self._preparing += preparing
+        loop = asyncio.get_running_loop()
+        for framework in frameworks:
+            await loop.run_in_executor(None, trainer_class, framework)
+        await asyncio.gather(
+            *(self._warm(f"prepare-{number}", *entry) for number, entry in enumerate(preparing))
+        )
+
+    async def _warm(self, name: str, shape: Shape, is_ready: asyncio.Event) -> None:
+        with contextlib.suppress(RunFailed):  # the first trial that asks will learn why
+            await self._acquire(name, shape)
+        await self.release(name)
+        self._preparing = [entry for entry in self._preparing if entry[1] is not is_ready]
+        is_ready.set()
+
+    async def acquire(self, trial: str, shape: Shape) -> Lent:
+        """Wait for workers of `shape` and return them.
+
+        RunFailed if they do not start, or if `stop_waiting` comes first.
+        """
+        self._refuse_abandoned(trial)
+        asking = asyncio.ensure_future(self._acquire_or_join(trial, shape))
+        stopping = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if asking.done():
+            return asking.result()
+        asking.add_done_callback(lambda ended: ended.exception())  # nobody else asks for it
+        await self.release(trial)
+        raise RunFailed(STOPPED, "the run was stopped")
+
+    def stop_waiting(self) -> None:
+        """Send away all who wait for workers at this moment."""
+        self._stop.set()
+        self._stop = asyncio.Event()
+
+    async def _acquire_or_join(self, trial: str, shape: Shape) -> Lent:
+        """Get a group of its own, or the one that is being started ahead."""
+        began = time.perf_counter()
+        coming = next((entry for entry in self._preparing if entry[0] == shape), None)
+        if coming is None:
+            return await self._acquire(trial, shape)
+        # A group of this shape is being started ahead: it is this trial's, not a second one.
+        self._preparing.remove(coming)
+        self._starting.add(trial)
+        try:
+            await coming[1].wait()
+        finally:
+            self._starting.discard(trial)
+        self._refuse_abandoned(trial)
+        waited = time.perf_counter() - began
+        lent = await self._acquire(trial, shape)
+        return replace(lent, start_s=lent.start_s + waited)
+
+    async def _acquire(self, trial: str, shape: Shape) -> Lent:
+        """Get a group for the trial; one that does not start is replaced, a few times."""
+        lost_s = 0.0
+        for attempt in range(1, START_ATTEMPTS + 1):
+            began = time.perf_counter()
+            try:
+                lent = await self._acquire_once(trial, shape)
+                return replace(lent, start_s=lent.start_s + lost_s)
+            except RunFailed as error:
+                if error.failure not in MACHINE_FAULTS or attempt == START_ATTEMPTS:
+                    raise
+                self._refuse_abandoned(trial)
+                lost_s += time.perf_counter() - began
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _acquire_once(self, trial: str, shape: Shape) -> Lent:
+        asked = time.perf_counter()
+        self._granted[trial] = asyncio.get_running_loop().create_future()
+        self._admission.submit(trial, shape)
+        self._admit()
+        try:
+            grant = await self._granted[trial]
+        finally:
+            self._granted.pop(trial, None)
+        started = time.perf_counter()
+        self._starting.add(trial)
+        try:
+            group = await self._open(trial, grant)
+        finally:
+            self._starting.discard(trial)
+        try:
+            self._refuse_abandoned(trial)
+        except RunFailed:
+            self._admission.release(trial)
+            self._admit()
+            raise
+        self._group_of[trial] = grant.group
+        self._mark_concurrent()
+        return Lent(
+            group=grant.group,
+            queue_s=started - asked,
+            start_s=time.perf_counter() - started if grant.is_new else 0.0,
+            hosts=group.hosts(),
+            devices=group.devices(),
+        )
+
+    def _refuse_abandoned(self, trial: str) -> None:
+        if trial in self._abandoned or trial in self._over:
+            self._abandoned.discard(trial)
+            raise RunFailed(STOPPED, "the run was stopped")
+
+    async def _open(self, trial: str, grant: Grant) -> Group:
+        """Return the granted group, started if it is new."""
+        for number in grant.evict:
+            await self._close(number)
+        if grant.is_new:
+            group = Group(grant.group, grant.shape, self._options)
+            self._groups[grant.group] = group
+            try:
+                await group.start()
+            except RunFailed:
+                await self._drop(trial, grant.group)
+                raise
+            self._settle(grant.group, group)
+        return self._groups[grant.group]
+
+    def _settle(self, number: int, group: Group) -> None:
+        """Tell the admission on which nodes Ray has put the workers."""
+        known = self._options.get("node_ids", [])
+        nodes = group.nodes()
+        if all(node in known for node in nodes):
+            self._admission.settle(number, [known.index(node) for node in nodes])
+
+    async def command(self, trial: str, command: Command, timeout_s: float) -> list[Reply]:
+        """Give every worker of the trial's group a command; return their replies by rank.
+
+        Raises RunFailed when a worker raised, died or did not answer within `timeout_s`; the
+        group is then replaced.
+        """
+        number = self._group_of.get(trial)
+        if number is None:
+            raise RunFailed(STOPPED, "the run was stopped")
+        group = self._groups[number]
+        try:
+            if isinstance(command, Start):
+                cores = group.choose_cores(self._taken_cores(group))
+                per_rank = [Start(spec=command.spec, cores=own) for own in cores]
+                return await group.ask(list(per_rank), timeout_s)
+            return await group.ask([command] * group.shape.num_workers, timeout_s)
+        except RunFailed:
+            await self._drop(trial, number)
+            raise
+
+    async def release(self, trial: str, *, keep: bool = True, for_good: bool = False) -> int:
+        """Give the trial's workers back; return the most others that ran beside it.
+
+        With `keep` False the group is closed (isolation by process). Releasing a trial that
+        waits or holds nothing is fine. `for_good`: its own process may not know yet that it is
+        over, and ask for workers that nobody would give back; these are refused.
+        """
+        if for_good:
+            self._over.add(trial)
+        self._admission.cancel(trial)
+        waiting = self._granted.pop(trial, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_exception(RunFailed(STOPPED, "the run was stopped"))
+        if trial in self._starting:
+            self._abandoned.add(trial)
+        concurrent = self._concurrent.pop(trial, 0)
+        number = self._group_of.pop(trial, None)
+        if number is not None:
+            group = self._groups[number]
+            if keep and await group.settle():
+                self._admission.release(trial)
+                group.cores = []
+            else:
+                await self._close(number)
+                self._admission.remove(number)
+        self._admit()
+        return concurrent
+
+    async def exchange(self, number: int, rank: int, reply: Reply) -> Command:
+        """Worker side: hand in a reply, wait for the next command."""
+        group = self._groups.get(number)
+        return Close() if group is None else await group.exchange(rank, reply)
+
+    async def shutdown(self) -> None:
+        """Refuse what waits and close every group."""
+        for trial in list(self._granted):
+            await self.release(trial)
+        await asyncio.gather(*(self._close(number) for number in list(self._groups)))
+
+    def groups(self) -> dict[int, dict[str, Any]]:
+        """Return what is alive: shape, trial and process ids per group."""
+        trials = {number: trial for trial, number in self._group_of.items()}
+        return {
+            number: {"shape": group.shape, "trial": trials.get(number), "pids": group.pids()}
+            for number, group in self._groups.items()
+        }
+
+    def _admit(self) -> None:
+        for grant in self._admission.admit():
+            future = self._granted[grant.trial]
+            if not future.done():
+                future.set_result(grant)
+
+    def _mark_concurrent(self) -> None:
+        others = len(self._group_of) - 1
+        for trial in self._group_of:
+            self._concurrent[trial] = max(others, self._concurrent.get(trial, 0))
+
+    def _taken_cores(self, group: Group) -> set[tuple[str, int]]:
+        return {
+            core for other in self._groups.values() if other is not group for core in other.cores
+        }
+
+    async def _drop(self, trial: str, number: int) -> None:
+        """Forget a broken group; the trial's place is given to the next one."""
+        self._group_of.pop(trial, None)
+        await self._close(number, force=True)
+        self._admission.remove(number)
+        self._admit()
+
+    async def _close(self, number: int, *, force: bool = False) -> None:
+        group = self._groups.get(number)
+        if group is not None:
+            await group.close(force=force)
+            self._groups.pop(number, None)

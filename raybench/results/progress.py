@@ -1,0 +1,197 @@
+"""The live screen of a search: progress, best so far, running trials, failures by cause."""
+
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from raybench.core.record import Evaluation, RunRecord
+from raybench.core.text import clean, shorten
+from raybench.results.console import say
+from raybench.results.failures import cause_of
+from raybench.results.label import describe
+
+STARTING = "starting workers"
+ENOUGH_RUNS = 3
+"""Finished runs of a phase before a time left is told."""
+MOST_CAUSES = 5
+"""Causes of failures that the screen has room for."""
+
+
+class Progress:
+    """One screen on a terminal; a line per finished trial elsewhere."""
+
+    def __init__(
+        self, console: Console, *, num_trials: int, num_done: int = 0, keys: Iterable[str] = ()
+    ) -> None:
+        """Show `num_trials`; `keys` are those that labels tell (`results.label.label_keys`)."""
+        self.after_s = 0.0
+        """Seconds of what follows this phase; a part of the time left. `begin` sets it to 0."""
+        self._console, self._keys = console, tuple(keys)
+        self._num_trials, self._num_done, self._num_before = num_trials, num_done, num_done
+        self._phase = "search"
+        self._running: dict[str, _Running] = {}
+        self._failures: dict[str, _Cause] = {}
+        self._best: RunRecord | None = None
+        self._began = time.perf_counter()
+        self._live: Live | None = None
+        self._has_started = False
+
+    def __enter__(self) -> "Progress":
+        if self._console.is_terminal:
+            self._live = Live(
+                get_renderable=self._render,
+                console=self._console,
+                refresh_per_second=4,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line above the screen."""
+        say(self._console, text)
+
+    def begin(self, phase: str, num_runs: int) -> None:
+        """Start counting another phase's runs; nothing is known to follow it."""
+        self._phase, self._num_trials = phase, num_runs
+        self._num_done = self._num_before = 0
+        self._began, self.after_s = time.perf_counter(), 0.0
+
+    def started(self, name: str, spec: dict[str, Any]) -> None:
+        """Show a run that was asked for: its workers start until its first evaluation."""
+        self._running[name] = _Running(describe(spec, self._keys))
+        if not self._has_started and self._live is None:
+            self.say(f"{self._phase}: {STARTING}")  # nothing else is said for a while
+        self._has_started = True
+
+    def evaluated(self, name: str, evaluation: Evaluation) -> None:
+        """Show a run's newest evaluation."""
+        if name in self._running:
+            self._running[name].evaluation = evaluation
+
+    def finished(self, record: RunRecord) -> None:
+        """Count a run; print its line where there is no screen, and a failure of a new cause."""
+        self._running.pop(record.trial, None)
+        self._num_done += 1
+        line = self._one_line(record)
+        if record.failure:
+            cause = self._failures.setdefault(
+                cause_of(record.failure, record.message), _Cause(record)
+            )
+            cause.count += 1
+            if cause.count > 1:
+                line = f"{self._where(record)}  {cause.again()}"
+            elif self._live is not None:
+                self.say(line)
+        elif self._best is None or record.score < self._best.score:
+            self._best = record
+        if self._live is None:
+            self.say(f"{self._phase} {self._num_done}/{self._num_trials}  {line}")
+
+    def seconds_left(self) -> float | None:
+        """Return the time left by the runs so far, what follows included; None if not known."""
+        fresh = self._num_done - self._num_before
+        if fresh < ENOUGH_RUNS:
+            return None
+        seconds = time.perf_counter() - self._began
+        return seconds / fresh * max(self._num_trials - self._num_done, 0) + self.after_s
+
+    def _render(self) -> Group:
+        seconds, left = time.perf_counter() - self._began, self.seconds_left()
+        head = f"{self._phase}: {self._num_done} of {self._num_trials} done, {seconds:.0f} s"
+        if left is not None:
+            head += f", about {left:.0f} s left"
+        best = self._one_line(self._best) if self._best else "none"
+        lines = [Text(head), Text(f"best so far: {best}")]
+        causes = sorted(self._failures.values(), key=lambda cause: -cause.count)
+        failed = [_plain(cause.summary(), self._console.width) for cause in causes[:MOST_CAUSES]]
+        more = sum(cause.count for cause in causes[MOST_CAUSES:])
+        if more:
+            failed.append(Text(f"failed: {more} of other causes"))
+        if not self._running:
+            waiting = [Text(STARTING)] if not self._num_done - self._num_before else []
+            return Group(*lines, *waiting, *failed)
+        return Group(*lines, self._table(), *failed)
+
+    def _table(self) -> Table:
+        table = Table(box=None, pad_edge=False)
+        for title in ("trial", "configuration", "train s", "accuracy", "samples/s"):
+            is_text = title == "configuration"
+            # Only the configuration takes several lines; nothing else is cut.
+            table.add_column(
+                title,
+                justify="left" if is_text else "right",
+                no_wrap=not is_text,
+                overflow="fold",
+                min_width=None if is_text else len(title),
+            )
+        for name, run in list(self._running.items()):
+            table.add_row(*(Text(clean(cell)) for cell in (name, *run.cells())))
+        return table
+
+    def _where(self, record: RunRecord) -> str:
+        return f"trial {record.trial}  {describe(record.spec, self._keys)}"
+
+    def _one_line(self, record: RunRecord) -> str:
+        where = self._where(record)
+        if record.failure:
+            return f"{where}  failed: {record.failure} ({record.message})"
+        if record.time_to_target_s is not None:
+            return f"{where}  target after {record.time_to_target_s:.2f} s"
+        accuracy = "none" if record.best_accuracy is None else f"{100 * record.best_accuracy:.1f} %"
+        return f"{where}  {accuracy} after {record.ledger['train']:.2f} s, stopped by {record.stop}"
+
+
+class _Running:
+    """A run on the screen."""
+
+    def __init__(self, label: str) -> None:
+        self._label, self._asked = label, time.perf_counter()
+        self.evaluation: Evaluation | None = None
+
+    def cells(self) -> tuple[str, str, str, str]:
+        if self.evaluation is None:
+            waited = time.perf_counter() - self._asked
+            return f"{self._label}  {STARTING}, {waited:.0f} s", "", "", ""
+        return (
+            self._label,
+            f"{self.evaluation.train_s:.2f}",
+            f"{100 * self.evaluation.accuracy:.1f} %",
+            f"{self.evaluation.samples_per_s:,.0f}",
+        )
+
+
+class _Cause:
+    """Failures of one cause: the first of them, and how many."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self._trial, self._failure = record.trial, record.failure
+        self._message = record.message
+        self.count = 0
+
+    def again(self) -> str:
+        return f"failed: {self._failure}, as trial {self._trial} did ({self.count} by now)"
+
+    def summary(self) -> str:
+        return f"failed: {self.count} {self._failure} ({self._message})"
+
+
+def _plain(text: str, width: int) -> Text:
+    return Text(shorten(clean(text), max(width, 20)))

@@ -1,1 +1,0 @@
-"""Speed: step times measured, fitted and predicted."""

@@ -1,0 +1,124 @@
+"""How much of a time budget is set aside for confirming, and how many runs what is left buys."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from raybench.core.record import RunRecord
+from raybench.core.study import TIME, StudySpec
+
+SLACK = 1.5
+"""A confirming run may take so much longer than the search's, which was a lucky one."""
+MOST = 0.4
+"""Share of the budget that is set aside at most, unless one run alone needs more."""
+BESIDE = ("setup", "compile", "eval", "report")
+"""Phases of a run that take time beside training, in warm workers."""
+NUM_FINALISTS = 3
+"""Runs of splits that were only predicted come before the confirming ones."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run that can be confirmed took."""
+
+    trial: str
+    framework: str
+    rank: float
+    """Lower is better: seconds to the target, or the error."""
+    worker_seconds: float
+    train_s: float
+
+
+@dataclass
+class ConfirmBudget:
+    """Follows the runs of a search, and says how long it takes to confirm the best of them."""
+
+    study: StudySpec
+    _costs: dict[str, Cost] = field(default_factory=dict)
+    _beside: dict[str, float] = field(default_factory=dict)
+    """Seconds beside training of a run in warm workers, by framework."""
+
+    def add(self, record: RunRecord) -> None:
+        """Take a run of the search; those that cannot be confirmed are left out."""
+        self._add(
+            record.trial,
+            None if record.failure else record.time_to_target_s,
+            None if record.failure else record.best_accuracy,
+            record.ledger,
+            record.spec["num_workers"],
+            record.spec["framework"],
+        )
+
+    def learn(self, trials: pd.DataFrame) -> None:
+        """Take the runs of a study's table that belong to the search."""
+        runs = trials[(trials["phase"] == "search") & (trials["state"] != "failed")]
+        for row in runs.to_dict("records"):
+            ledger = {phase: row[f"{phase}_s"] for phase in (*BESIDE, "train")}
+            numbers = (row["time_to_target_s"], row["best_accuracy"])
+            seconds, accuracy = (None if pd.isna(n) else float(n) for n in numbers)
+            kind = row["num_workers"], row["framework"]
+            self._add(row["trial"], seconds, accuracy, ledger, *kind)
+
+    def run_s(self, trial: str) -> float:
+        """Return the seconds that one more run of a trial is expected to take."""
+        return self._run_s(self._costs[trial])
+
+    def _run_s(self, cost: Cost) -> float:
+        longer = SLACK if self.study.objective.kind == TIME else 1.0
+        return longer * (cost.train_s + self._beside[cost.framework])
+
+    def _add(
+        self,
+        trial: str,
+        time_to_target_s: float | None,
+        best_accuracy: float | None,
+        ledger: Mapping[str, float],
+        num_workers: int,
+        framework: str,
+    ) -> None:
+        is_time = self.study.objective.kind == TIME
+        seconds = time_to_target_s if is_time else ledger["train"]
+        if seconds is None or best_accuracy is None:
+            return
+        # The first runs of a worker import much of the framework: the least is that of warm ones.
+        beside = sum(ledger[phase] for phase in BESIDE)
+        self._beside[framework] = min(beside, self._beside.get(framework, beside))
+        rank = seconds if is_time else 1.0 - best_accuracy
+        self._costs[trial] = Cost(trial, framework, rank, num_workers * seconds, seconds)
+
+    def chosen(self) -> list[Cost]:
+        """Return what is to be confirmed, as far as is known: the fastest, then the cheapest."""
+        if not self.study.confirm.top or not self._costs:
+            return []
+        best = sorted(self._costs.values(), key=lambda cost: cost.rank)
+        cheapest = min(self._costs.values(), key=lambda cost: cost.worker_seconds)
+        found = best[: self.study.confirm.top]
+        return found if cheapest in found else [*found, cheapest]
+
+    def confirming_s(self) -> float:
+        """Return the seconds that confirming as the study asks for takes."""
+        return self.study.confirm.repeats * sum(map(self._run_s, self.chosen()))
+
+    def reserve_s(self) -> float:
+        """Return the seconds to set aside of the study's time budget while it searches."""
+        chosen, budget = self.chosen(), self.study.search.time_budget_s
+        if not chosen or budget is None:
+            return 0.0
+        one = self._run_s(chosen[0])
+        return min(self.confirming_s() + NUM_FINALISTS * one, max(MOST * budget, one))
+
+
+def affordable(run_s: list[float], repeats: int, left_s: float) -> tuple[int, int]:
+    """Return how many configurations, the first ones, can be run how often within `left_s`.
+
+    `run_s` are the seconds of a run of each. As many runs as fit, at most `repeats` of each;
+    of equally many, fewer configurations more often. (0, 0) if not even one fits.
+    """
+    best = (0, 0)
+    for count in range(1, len(run_s) + 1):
+        for times in range(1, repeats + 1):
+            is_better = (count * times, times) > (best[0] * best[1], best[1])
+            if is_better and times * sum(run_s[:count]) <= left_s:
+                best = (count, times)
+    return best

@@ -1,0 +1,75 @@
+"""When a whole search ends early: Ctrl-C, its time budget, or a fault of the study itself."""
+
+import math
+import time
+from typing import Any
+
+from ray.tune import Stopper
+
+from raybench.cluster.signals import Interrupt
+
+CLOSING_S = 6.0
+"""Kept of a time budget for what comes last: ending Ray, tables, pictures (measured: 3 to 5 s)."""
+CLOSING_SHARE = 0.1
+"""At most this share of the budget."""
+
+
+class Deadline(Stopper):  # type: ignore[misc, unused-ignore]
+    """Asked by Tune after every result; stops all trials once the search is over."""
+
+    def __init__(
+        self,
+        time_budget_s: float | None,
+        *,
+        began: float | None = None,
+        interrupt: Interrupt | None = None,
+    ) -> None:
+        """`began` is the `perf_counter` from which the budget counts; none is now."""
+        self._interrupt = interrupt or Interrupt()
+        self._deadline = math.inf
+        if time_budget_s is not None:
+            start = time.perf_counter() if began is None else began
+            closing = min(CLOSING_S, CLOSING_SHARE * time_budget_s)
+            self._deadline = start + time_budget_s - closing
+        self.reserve_s = 0.0
+        """Seconds before the deadline that are set aside for later phases."""
+        self.fault: Exception | None = None
+        """What ended the study, raised when its trials have stopped."""
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Whether this trial must stop now."""
+        return self.over
+
+    def stop_all(self) -> bool:
+        """Whether Tune must drop all trials as they are: nothing follows them.
+
+        At the end of a time budget other phases follow, so every trial ends by itself, at its next
+        evaluation, and gives its workers back.
+        """
+        return self.interrupted
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing may start any more."""
+        return self.reason() is not None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user asked to stop, or the study cannot go on."""
+        return self._interrupt.is_set or self.fault is not None
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline, what is set aside included; infinite without a budget."""
+        return self._deadline - time.perf_counter()
+
+    def reason(self) -> str | None:
+        """Why the phase that runs is over; None while it is not."""
+        if self.interrupted:
+            return "interrupted"
+        return "time_budget" if self.left_s <= self.reserve_s else None
+
+    def raise_fault(self) -> None:
+        """Raise what has ended the study, if something has."""
+        if self.fault is not None:
+            raise self.fault

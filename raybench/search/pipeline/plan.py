@@ -1,0 +1,105 @@
+"""What a search would do, printed by `--dry-run`; nothing starts."""
+
+import os
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from raybench.core.space import Case, Cases, Choices, Dimension, Powers, Simple, Space
+from raybench.core.study import StudySpec
+from raybench.data.dataset import Dataset
+from raybench.search.pipeline.preflight import searched, shapes
+from raybench.search.pipeline.reference import RUNS
+from raybench.search.sampling.grid import num_trials
+from raybench.speed.factorisation import SPEED_KEYS, Factors
+
+GROUP_START_S = 15.0
+"""Seconds to start one worker group, measured: torch 9-13, TensorFlow 17-30 on two cores."""
+
+
+def print_plan(
+    console: Console,
+    study: StudySpec,
+    space: Space,
+    dataset: Dataset,
+    folder: Path,
+    factors: Factors | str,
+) -> None:
+    """Print space, data, admission and an upper bound of the time."""
+    table = Table(title="Search space", title_justify="left", box=None, pad_edge=False)
+    table.add_column("key")
+    table.add_column("values")
+    for key, dimension in space.items():
+        for line in _describe(dimension):
+            table.add_row(key, line)
+    for key, value in study.fixed.items():
+        table.add_row(key, f"{value} (fixed)")
+    console.print(table, "")
+    groups = shapes(study, space)
+    widest = max(shape.cpus for shape in groups)
+    cores = os.cpu_count() or 1
+    objective = study.objective
+    runs = num_trials(study, space if isinstance(factors, str) else factors.sampled)
+    confirming = study.confirm.top * study.confirm.repeats
+    bound = (
+        runs * objective.max_train_seconds * widest / cores
+        + confirming * objective.max_train_seconds
+        + len(groups) * GROUP_START_S
+    )
+    budget = study.search.time_budget_s
+    if budget is not None:  # it is for everything
+        bound = min(bound, budget)
+    is_auto = "max_train_seconds" in study.auto and not study.is_set
+    most = f"of at most {objective.max_train_seconds:g} s training"
+    if is_auto:
+        most = "(a reference run sets how long each may train)"
+    length = f"{bound / 60:.0f} min" if bound >= 600 else f"{bound:.0f} s"
+    for line in (
+        f"workload {study.workload}, dataset {dataset.name}: {dataset.num_train_samples:,} "
+        f"training, {len(dataset.validation):,} validation, {len(dataset.test):,} test samples",
+        f"frameworks {', '.join(map(str, searched(study, space, 'framework')))}; "
+        f"{len(groups)} kinds of worker group, the widest takes {widest} CPUs "
+        f"and {max(shape.gpus for shape in groups)} GPUs",
+        f"{runs} trials {most}, then {confirming} confirming runs",
+        f"at most about {length} on this machine's {cores} cores, evaluation apart; "
+        "runs that reach the target or fall behind end sooner",
+        _sampling(factors),
+        *_reference(study),
+        f"results: {folder}",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _reference(study: StudySpec) -> list[str]:
+    if not study.needs_reference:
+        return []
+    runs = f"{RUNS} reference runs set" if study.needs_target else "a reference run sets"
+    return [f"before: {runs} {', '.join(study.auto)}"]
+
+
+def _sampling(factors: Factors | str) -> str:
+    if isinstance(factors, str):
+        return f"every key is sampled ({factors})"
+    predicted = [key for key in SPEED_KEYS if key not in factors.sampled]
+    return (
+        f"sampled: {', '.join(factors.sampled)}; {', '.join(predicted)} decide speed alone: "
+        "measured in the first trials, predicted then, run again where they would win"
+    )
+
+
+def _describe(dimension: Dimension) -> list[str]:
+    if isinstance(dimension, Cases):
+        return [_describe_case(case) for case in dimension.cases]
+    return [_describe_simple(dimension)]
+
+
+def _describe_case(case: Case) -> str:
+    return f"{_describe_simple(case.dimension)} where {case.label()}"
+
+
+def _describe_simple(dimension: Simple) -> str:
+    if isinstance(dimension, Choices | Powers):
+        values = dimension.values() if isinstance(dimension, Powers) else dimension.values
+        return ", ".join(map(str, values))
+    return f"{dimension.low:g} to {dimension.high:g}" + (", log scale" if dimension.log else "")

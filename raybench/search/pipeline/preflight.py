@@ -1,0 +1,160 @@
+"""What is checked before anything starts: workload, data, frameworks, room on the cluster."""
+
+import importlib.util
+import math
+from dataclasses import replace
+from typing import Any
+
+from raybench.backends.check_model import check_models
+from raybench.cluster.admission import Shape
+from raybench.cluster.capacity import Capacity
+from raybench.cluster.run_client import shape_of
+from raybench.core.errors import UserError
+from raybench.core.space import Cases, Choices, Powers, Space, known_values, possible_values
+from raybench.core.spec import RunSpec
+from raybench.core.study import CADENCE, TIME, StudySpec
+from raybench.data.check import check_dataset
+from raybench.data.dataset import Dataset
+from raybench.workloads.find import load_workload_dataset, require_framework
+
+
+def check_task(spec: RunSpec, frameworks: list[str]) -> Dataset:
+    """Load workload and data here, so that what is missing is said before Ray starts."""
+    for framework in frameworks:
+        if importlib.util.find_spec(framework) is None:
+            raise UserError(
+                f"framework {framework} is not installed; run: pip install "
+                f"'raybench[{framework}]', or leave it out: --set space.framework=[...]."
+            )
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    for framework in frameworks:
+        require_framework(workload, framework)
+    own = spec.dataset.name == "workload"
+    source = f"load_dataset of workload {spec.workload}" if own else f"dataset {spec.dataset.name}"
+    check_dataset(dataset, source)
+    chance = 1.0 / dataset.num_classes
+    target = spec.objective.target
+    if target is not None and target <= chance:
+        raise UserError(
+            f"objective.target: {target} is not above chance ({chance:.3f} with "
+            f"{dataset.num_classes} classes); name a higher one."
+        )
+    return dataset
+
+
+def check_study(study: StudySpec, space: Space) -> tuple[Dataset, list[str]]:
+    """Check what a study trains, without Ray; return the data, and warnings in sentences."""
+    frameworks = [str(value) for value in searched(study, space, "framework")]
+    spec = study.run_spec(first_values(study, space))
+    return check_task(spec, frameworks), check_models(spec, frameworks)
+
+
+def first_values(study: StudySpec, space: Space) -> dict[str, object]:
+    """Return a configuration of the space: the first value of every key, as its cases go."""
+    values: dict[str, object] = {}
+    for key, dimension in space.items():
+        if isinstance(dimension, Cases):
+            dimension = dimension.choose(known_values(study.fixed, values)).dimension
+        values[key] = possible_values(dimension)[0]
+    return values
+
+
+def check_evaluations(study: StudySpec, dataset: Dataset) -> None:
+    """Raise UserError where a run ends before it can hold the target."""
+    hold = study.objective.hold
+    epochs = float(study.fixed.get("epochs", RunSpec.model_fields["epochs"].default))
+    samples = epochs * dataset.num_train_samples
+    cadence = study.fixed.get(CADENCE, 1 if CADENCE in study.auto else None)
+    batch = int(study.fixed.get("batch_size_per_worker", 1))
+    if cadence is None or "epochs" in study.space:
+        return
+    count = math.ceil(samples / max(int(cadence), batch))
+    if study.objective.kind == TIME and hold > count:
+        raise UserError(
+            f"objective.hold: {hold} evaluations in a row cannot come, a run of {epochs:g} epochs "
+            f"has {count}; lower hold, or raise fixed.epochs."
+        )
+
+
+def check_address(address: str | None) -> None:
+    """Raise UserError for a cluster's address that cannot be one."""
+    if address is None or address in ("auto", "local", ""):
+        return
+    host, separator, port = address.rpartition("://")[2].rpartition(":")
+    if not separator and "://" not in address:
+        return  # a name that Ray resolves, or refuses
+    if separator and not (port.isdigit() and 0 < int(port) < 2**16 and host):
+        raise UserError(
+            f"--address {address}: is no address; write auto, HOST:6379 or ray://HOST:10001, with "
+            "a port from 1 to 65535."
+        )
+
+
+def without_too_wide(
+    content: dict[str, Any], study: StudySpec, space: Space, capacity: Capacity
+) -> tuple[dict[str, Any], list[str]]:
+    """Leave worker counts out that this machine has no room for, while others remain.
+
+    So a space of 1 and 2 workers is searched with one on a machine of one core. Returns the
+    content and what was left out, in sentences; a study of none that fits is left as it is.
+    """
+    dimension = space.get("num_workers")
+    if not isinstance(dimension, Choices | Powers):
+        return content, []
+    fitting = {shape.num_workers for shape in shapes(study, space) if capacity.fits(shape)}
+    values = possible_values(dimension)
+    kept = [value for value in values if value in fitting]
+    if not kept or len(kept) == len(values):
+        return content, []
+    left = ", ".join(str(value) for value in values if value not in fitting)
+    plural = "s" if capacity.cpus != 1 else ""
+    sentence = (
+        f"num_workers {left}: left out, this machine has {capacity.cpus} CPU{plural} and "
+        f"{capacity.gpus} GPUs; --address searches a cluster."
+    )
+    return content | {"space": content["space"] | {"num_workers": kept}}, [sentence]
+
+
+def searched(study: StudySpec, space: Space, key: str) -> list[object]:
+    """Return the values of a run-spec key that trials of a study can have."""
+    if key in space:
+        return possible_values(space[key])
+    return [study.fixed.get(key, RunSpec.model_fields[key].default)]
+
+
+def shapes(study: StudySpec, space: Space) -> list[Shape]:
+    """Return every worker group a study can ask for (bounds only, where a range is searched)."""
+    keys = ("framework", "num_workers", "cpus_per_worker", "gpus_per_worker")
+    combinations: list[dict[str, object]] = [{}]
+    for key in keys:
+        values = searched(study, space, key)
+        combinations = [one | {key: value} for one in combinations for value in values]
+    return [shape_of(RunSpec(**values)) for values in combinations]  # type: ignore[arg-type]
+
+
+def check_room(study: StudySpec, space: Space, capacity: Capacity) -> None:
+    """Raise UserError if a group the study can ask for does not fit the empty cluster."""
+    for shape in shapes(study, space):
+        capacity.refuse_infeasible(shape)
+
+
+def first_groups(study: StudySpec, space: Space, capacity: Capacity) -> list[Shape]:
+    """Return the groups to start while the search itself starts, as many as fit.
+
+    Those of frameworks that are used in one shape only: of several, the first trials decide,
+    and a group nobody asks for yet would keep them waiting.
+    """
+    chosen: list[Shape] = []
+    every = shapes(study, space)
+    for shape in every:
+        is_certain = sum(other.framework == shape.framework for other in every) == 1
+        if is_certain and capacity.fits_together([*chosen, shape]):
+            chosen.append(shape)
+    return chosen
+
+
+def default_concurrency(study: StudySpec, space: Space, capacity: Capacity) -> int:
+    """Return how many of the smallest trials the cluster holds at once."""
+    smallest = min(shapes(study, space), key=lambda shape: (shape.gpus, shape.cpus))
+    many = replace(smallest, num_workers=capacity.cpus)
+    return max(1, capacity.num_fitting(many) // smallest.num_workers)

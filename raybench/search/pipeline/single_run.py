@@ -1,0 +1,55 @@
+"""Runs of a study outside Ray Tune, alone on the machine: recorded and shown like the others."""
+
+from dataclasses import dataclass
+
+from raybench.cluster.run_once import run_once
+from raybench.cluster.session import Session
+from raybench.core.record import MACHINE_FAULTS, Evaluation, Phase, RunRecord
+from raybench.core.spec import RunSpec
+from raybench.results.errors import keep_error
+from raybench.results.progress import Progress
+from raybench.results.store import Store
+from raybench.search.pipeline.deadline import Deadline
+
+ATTEMPTS = 3
+"""How often a run is tried that loses its workers, or does not get them."""
+
+
+@dataclass(frozen=True)
+class SingleRun:
+    """Trains one run at a time, for the phases before and after the search."""
+
+    session: Session
+    store: Store
+    control: Deadline
+    screen: Progress
+    keep_groups: bool = True
+    """False gives every run new worker processes."""
+
+    def train(self, spec: RunSpec, name: str, phase: Phase, *, test: bool = False) -> RunRecord:
+        """Train `spec` to its end, or until `control` ends it; measure the test split if `test`.
+
+        A run that the machine broke is no answer: it is repeated, a few times.
+        """
+        self.screen.started(name, spec.document())
+        for _ in range(ATTEMPTS):
+            record, _ = run_once(
+                self.session.hub,
+                spec,
+                name,
+                phase,
+                on_evaluation=self._record,
+                outer_stop=self.control.reason,
+                on_error=lambda *error: keep_error(self.store, *error),
+                test=test,
+                keep=self.keep_groups,
+            )
+            if record.failure not in MACHINE_FAULTS or self.control.over:
+                break
+        self.store.append(record.line())
+        self.screen.finished(record)
+        return record
+
+    def _record(self, name: str, evaluation: Evaluation) -> None:
+        self.store.append(evaluation.line(name))
+        self.screen.evaluated(name, evaluation)

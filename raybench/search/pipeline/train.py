@@ -1,0 +1,159 @@
+"""One `raybench train`, from its arguments to its last line."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from raybench.backends.check_model import check_models
+from raybench.backends.saved import MODEL_FILES
+from raybench.cluster.capacity import local_capacity
+from raybench.cluster.run_client import shape_of
+from raybench.cluster.run_once import run_once
+from raybench.cluster.session import Session, chosen_address
+from raybench.cluster.signals import INTERRUPTED, Interrupt
+from raybench.core.clock import OTHER, PHASES
+from raybench.core.documents import apply_settings, read_mapping, to_yaml, validate
+from raybench.core.errors import UserError
+from raybench.core.record import Evaluation, RunRecord
+from raybench.core.spec import RunSpec
+from raybench.results.console import make_console, say
+from raybench.results.errors import keep_error
+from raybench.results.export import export
+from raybench.results.load import describe, load
+from raybench.results.lock import StudyLock
+from raybench.results.provenance import command, machine, versions
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
+from raybench.results.study_folder import check_folder
+from raybench.search.pipeline.preflight import check_address, check_task
+
+TRIAL = "0000"
+DONE, FAILED = 0, 1
+
+
+def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
+    """Train, save, print; return the exit code."""
+    spec = read_spec(options)
+    check_address(options.address)
+    name = options.spec.stem if options.spec else "default"
+    folder = options.out or Path("results") / f"train-{name}"
+    check_folder(folder)
+    if chosen_address(options.address) is None:
+        local_capacity().refuse_infeasible(shape_of(spec))
+    dataset = check_task(spec, [spec.framework])
+    console = make_console(file=sys.stdout)
+    for warning in check_models(spec, [spec.framework]):
+        say(console, warning)
+    if options.dry_run:
+        console.print(to_yaml(spec.document()), soft_wrap=True)
+        console.print(f"{dataset.num_train_samples:,} training samples an epoch")
+        return DONE
+    if (folder / RECORDS_FILE).is_file() and not _is_own(folder):
+        raise UserError(f"{folder}: holds a search; name another folder with --out.")
+    with StudyLock(folder), Store(folder) as store:
+        interrupt.defer()
+        record = _run(options, spec, store, console, interrupt)
+        export(load(folder), store)
+    _print_outcome(console, record, folder)
+    if record.stop == "interrupted":
+        return INTERRUPTED
+    return FAILED if record.failure else DONE
+
+
+def read_spec(options: argparse.Namespace) -> RunSpec:
+    """Return the run spec of the command line."""
+    defaults = RunSpec().document()
+    content: dict[str, Any] = (
+        read_mapping(options.spec)
+        if options.spec
+        else {key: defaults[key] for key in ("dataset", "objective")}
+    )
+    settings = list(options.settings)
+    for key, value in (("workload", options.workload), ("seed", options.seed)):
+        if value is not None:
+            settings.insert(0, f"{key}={value}")
+    source = str(options.spec) if options.spec else "run spec"
+    return validate(RunSpec, apply_settings(content, settings), source)
+
+
+def _run(
+    options: argparse.Namespace,
+    spec: RunSpec,
+    store: Store,
+    console: Console,
+    interrupt: Interrupt,
+) -> RunRecord:
+    with Session(address=options.address) as session, interrupt.needing(session.processes):
+        interrupt.listen()  # again: what a library may have taken meanwhile
+        interrupt.check()
+        session.capacity.refuse_infeasible(shape_of(spec))
+        store.clear()
+        store.write_yaml(
+            STUDY_FILE,
+            {
+                "study": {"objective": spec.objective.model_dump(mode="json"), "run": True},
+                "command": command(),
+                "versions": versions(),
+                "machine": machine(),
+            },
+        )
+        console.print(f"{describe(spec.document())}, seed {spec.seed}", highlight=False)
+        console.print(_HEAD, highlight=False)
+
+        def on_evaluation(name: str, evaluation: Evaluation) -> None:
+            store.append(evaluation.line(name))
+            console.print(_curve_line(evaluation), highlight=False)
+
+        record, weights = run_once(
+            session.hub,
+            spec,
+            TRIAL,
+            "search",
+            on_evaluation=on_evaluation,
+            outer_stop=interrupt.reason,
+            on_error=lambda *error: keep_error(store, *error),
+            save=True,
+            test=True,
+        )
+    store.append(record.line())
+    if weights is not None:
+        store.write_bytes(MODEL_FILES[spec.framework], weights)
+    return record
+
+
+_HEAD = "  epoch    samples   train s     loss  accuracy   samples/s  learning rate"
+
+
+def _curve_line(evaluation: Evaluation) -> str:
+    return (
+        f"{evaluation.epoch:7.2f} {evaluation.samples:10,} {evaluation.train_s:9.2f} "
+        f"{evaluation.train_loss:8.4f} {100 * evaluation.accuracy:8.2f}% "
+        f"{evaluation.samples_per_s:11,.0f} {evaluation.learning_rate:14.4g}"
+    )
+
+
+def _print_outcome(console: Console, record: RunRecord, folder: Path) -> None:
+    phases = "  ".join(f"{phase} {record.ledger[phase]:.2f}" for phase in (*PHASES, OTHER))
+    lines = [f"ledger, s: {phases}  | wall {record.wall_s:.2f}"]
+    target = record.spec["objective"]["target"]
+    if record.failure:
+        lines.append(f"failed: {record.failure} ({record.message})")
+    elif record.time_to_target_s is not None:
+        lines.append(f"target {100 * target:g} % after {record.time_to_target_s:.2f} s of training")
+    elif target is not None:
+        lines.append(f"target {100 * target:g} % not reached (ended by {record.stop})")
+    if record.test_accuracy is not None:
+        lines.append(f"test accuracy {100 * record.test_accuracy:.2f} %")
+        name = MODEL_FILES[record.spec["framework"]]
+        lines.append(f"model: {folder / name}, load it with raybench.load_model('{folder}')")
+    lines.append(f"results: {folder}")
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _is_own(folder: Path) -> bool:
+    if not (folder / STUDY_FILE).is_file():
+        return not (folder / RECORDS_FILE).stat().st_size
+    return bool(read_mapping(folder / STUDY_FILE).get("study", {}).get("run"))

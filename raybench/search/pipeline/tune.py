@@ -1,0 +1,177 @@
+"""One `raybench tune`, from its arguments to its last screen."""
+
+import argparse
+import importlib
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from raybench.cluster.capacity import local_capacity
+from raybench.cluster.session import Session, chosen_address
+from raybench.cluster.signals import INTERRUPTED, Interrupt
+from raybench.core.documents import read_mapping
+from raybench.core.errors import UserError
+from raybench.core.space import Space
+from raybench.core.study import StudySpec, build_study, load_content
+from raybench.data.dataset import Dataset
+from raybench.results.console import make_console, say
+from raybench.results.export import export
+from raybench.results.load import StudyResults, load
+from raybench.results.lock import StudyLock
+from raybench.results.plots import write_plots
+from raybench.results.show import show
+from raybench.results.store import STUDY_FILE, Store
+from raybench.results.study_folder import check_folder, choose_folder, shipped_space
+from raybench.results.tables import ranked
+from raybench.search.pipeline.plan import print_plan
+from raybench.search.pipeline.preflight import (
+    check_address,
+    check_evaluations,
+    check_room,
+    check_study,
+    default_concurrency,
+    first_groups,
+    searched,
+    without_too_wide,
+)
+from raybench.search.pipeline.reference import earlier_settings
+from raybench.search.ray_tune.environment import prepare_environment
+from raybench.search.sampling.grid import check_grid
+from raybench.search.sampling.transfer import load_earlier
+from raybench.speed.factorisation import study_factors
+
+DONE, FAILED = 0, 1
+
+
+def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> int:
+    """Search, confirm, write the results, print them; return the exit code.
+
+    `began` is the `perf_counter` from which the time budget counts.
+    """
+    # The handle itself: what Ray prints to sys.stdout is sent elsewhere meanwhile.
+    console = make_console(file=sys.stdout)
+    content, source, name = study_content(options)
+    check_address(options.address)
+    wanted = options.out or Path("results") / name
+    check_folder(wanted)
+    study, space = build_study(content, source)
+    words: list[str] = []
+    if chosen_address(options.address) is None:
+        # A file is shared between machines; what the command line asks for is meant for this one.
+        if options.workers is None and not any("num_workers" in s for s in options.settings):
+            content, words = without_too_wide(content, study, space, local_capacity())
+            study, space = build_study(content, source)
+        check_room(study, space, local_capacity())
+    dataset, warnings = check_study(study, space)
+    words += warnings
+    check_evaluations(study, dataset)
+    check_grid(study, space)
+    if not options.fresh and (wanted / STUDY_FILE).is_file():
+        study = earlier_settings(study, read_mapping(wanted / STUDY_FILE))
+    folder = choose_folder(wanted, study, fresh=options.fresh)
+    earlier = load_earlier(options.seed_from, study) if options.seed_from else None
+    for sentence in words:
+        say(console, sentence)
+    if options.dry_run:
+        print_plan(console, study, space, dataset, folder, study_factors(study, space))
+        return DONE
+    with StudyLock(folder), Store(folder) as store:
+        interrupt.defer()
+        interrupted = _run(
+            options, study, space, store, console, dataset, earlier, interrupt, began
+        )
+        store.check()
+        results = load(folder)
+        export(results, store)
+        plots = write_plots(results, folder) if len(results.trials) else []
+    show(console, results, plots=plots)
+    if interrupted:
+        tail = "." if results.trials.empty else ": the same command continues."
+        console.print(f"interrupted{tail}")
+        return INTERRUPTED
+    return DONE if len(ranked(results.trials)) else FAILED
+
+
+def _run(
+    options: argparse.Namespace,
+    study: StudySpec,
+    space: Space,
+    store: Store,
+    console: Console,
+    dataset: Dataset,
+    earlier: StudyResults | None,
+    interrupt: Interrupt,
+    began: float,
+) -> bool:
+    """Run what is left of the study; return whether it was interrupted."""
+    prepare_environment()
+    # Ray's processes take seconds to come up, Ray Tune and Optuna one to import: at once.
+    importing = threading.Thread(
+        target=importlib.import_module, args=["raybench.search.pipeline.study"], daemon=True
+    )
+    importing.start()
+    with Session(address=options.address) as session, interrupt.needing(session.processes):
+        interrupt.listen()  # again: what a library may have taken meanwhile
+        importing.join()
+        interrupt.check()
+        if session.warning is not None:
+            say(console, session.warning)
+        check_room(study, space, session.capacity)
+        concurrency = study.search.concurrency or default_concurrency(
+            study, space, session.capacity
+        )
+        session.hub.prepare.remote(
+            searched(study, space, "framework"), first_groups(study, space, session.capacity)
+        )
+        from raybench.search.pipeline.deadline import Deadline
+        from raybench.search.pipeline.study import StudyPipeline
+
+        control = Deadline(study.search.time_budget_s, began=began, interrupt=interrupt)
+        phases = StudyPipeline(
+            space,
+            session,
+            store,
+            console,
+            control,
+            dataset=dataset,
+            concurrency=concurrency,
+            keep_groups=options.isolation == "none",
+        )
+        interrupt.can_continue = True
+        phases.run(study, earlier)
+        control.raise_fault()
+    return interrupt.is_set
+
+
+def study_content(options: argparse.Namespace) -> tuple[dict[str, Any], str, str]:
+    """Return the study's content as the command line has it, where it comes from, its name."""
+    path = shipped_space(options.space) or Path(options.space)
+    flags: dict[str, Any] = {
+        "search.trials": options.trials,
+        "search.time_budget_s": options.time_budget,
+        "search.concurrency": options.concurrency,
+        "search.seed": options.seed,
+        "objective.target": options.target,
+        "price": options.price,
+        "gpus_per_worker": options.gpus_per_worker,
+        "workload": options.workload,
+    }
+    settings = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    if options.workers is not None:
+        settings.append(f"space.num_workers=[{options.workers}]")
+    settings += _confirm_settings(options.confirm, options.no_confirm)
+    content = load_content(path, [*settings, *options.settings])
+    return content, str(path), path.stem
+
+
+def _confirm_settings(wanted: str | None, unwanted: bool) -> list[str]:
+    """Return `--confirm top=3,repeats=3` and `--no-confirm` as `--set` has them."""
+    if unwanted:
+        return ["confirm.top=0"]
+    parts = [] if wanted is None else wanted.split(",")
+    if not all("=" in part for part in parts):
+        raise UserError(f"--confirm {wanted}: write it as top=3,repeats=3, or only one of them.")
+    return [f"confirm.{part.strip()}" for part in parts]

@@ -1,0 +1,1 @@
+"""Ray Tune drives a search: the only importer of ray.tune."""

@@ -1,0 +1,1 @@
+"""What runs how fast, and where: step times, the space taken apart, placements."""

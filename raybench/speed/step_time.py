@@ -1,0 +1,100 @@
+"""A model of the step time: what was measured on some setups, carried to others.
+
+Speed depends on framework, workers, batch and optimizer, not on the learning rate; so a few
+measured steps tell what a training would take elsewhere. The form is that of Pollux without
+overlap (Qiao 2021, arXiv 2008.12260, eq. 8-11 with gamma 1): a pass costs a constant and a part
+per sample; more workers add communication.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import nnls
+
+PULL = 0.05
+"""Weight of the pull of optimizer costs to zero, beside relative errors of weight one."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a step's time depends on."""
+
+    framework: str
+    num_workers: int
+    batch_size_per_worker: int
+    optimizer: str
+
+    @property
+    def group(self) -> tuple[str, int]:
+        """The kind of worker group it runs in."""
+        return self.framework, self.num_workers
+
+
+class StepTime:
+    """Seconds of one optimizer step, by a linear model with coefficients of at least zero.
+
+    For `n` samples per worker, `k` workers, framework f and optimizer o:
+
+        T = a(f) + b(f) n + [a'(f, k) + b'(f, k) n  where k is not the fewest measured] + c(f, o)
+
+    fitted to relative errors. b' is left at zero until a group was measured at two batch
+    sizes: what more workers cost is first of all communication, which is the same for every
+    batch. An optimizer that was not measured in a framework costs what the others do there.
+    """
+
+    def __init__(self) -> None:
+        self._totals: dict[Setup, tuple[float, float]] = {}
+        self._fits: dict[str, Callable[[Setup], float]] = {}
+
+    def observe(self, setup: Setup, *, steps: float, seconds: float) -> None:
+        """Add measured seconds of training and the optimizer steps done in them."""
+        if steps <= 0 or not seconds > 0:
+            return
+        before = self._totals.get(setup, (0.0, 0.0))
+        self._totals[setup] = before[0] + steps, before[1] + seconds
+        self._fits.pop(setup.framework, None)
+
+    def batches(self, group: tuple[str, int]) -> set[int]:
+        """Return the batch sizes per worker at which a kind of group was measured."""
+        return {setup.batch_size_per_worker for setup in self._totals if setup.group == group}
+
+    def step_s(self, setup: Setup) -> float | None:
+        """Return the predicted seconds of a step; None where such a group was never measured."""
+        if not self.batches(setup.group):
+            return None
+        if setup.framework not in self._fits:
+            self._fits[setup.framework] = self._fit(setup.framework)
+        return self._fits[setup.framework](setup)
+
+    def _fit(self, framework: str) -> Callable[[Setup], float]:
+        measured = [setup for setup in self._totals if setup.framework == framework]
+        counts = sorted({setup.num_workers for setup in measured})
+        optimizers = sorted({setup.optimizer for setup in measured})
+        wide = [k for k in counts[1:] if len(self.batches((framework, k))) > 1]
+
+        def row(setup: Setup) -> np.ndarray:
+            n, k = float(setup.batch_size_per_worker), setup.num_workers
+            # A share of each where it was not measured: the mean of those that were.
+            spread = 1.0 / len(optimizers) if setup.optimizer not in optimizers else 0.0
+            return np.array(
+                [1.0, n]
+                + [float(k == other) for other in counts[1:]]
+                + [n * (k == other) for other in wide]
+                + [spread or float(setup.optimizer == name) for name in optimizers]
+            )
+
+        seconds = np.array([self._totals[s][1] / self._totals[s][0] for s in measured])
+        # Long measurements weigh more, but a single one never decides alone.
+        weights = np.array([min(1.0, math.sqrt(self._totals[s][0] / 50)) for s in measured])
+        scale = weights / seconds
+        design = np.array([row(setup) for setup in measured])
+        widths = np.maximum(design.max(axis=0), 1.0)
+        # Optimizers seen at one batch size each could explain every difference between batches:
+        # a weak pull to zero leaves to them what the batch does not explain.
+        pull = np.zeros((len(optimizers), design.shape[1]))
+        pull[:, -len(optimizers) :] = np.eye(len(optimizers)) * PULL / np.median(seconds)
+        rows = np.vstack([design * scale[:, None], pull]) / widths
+        found = nnls(rows, np.append(seconds * scale, np.zeros(len(pull))))[0] / widths
+        return lambda setup: max(float(row(setup) @ found), 1e-9)

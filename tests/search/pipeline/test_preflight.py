@@ -1,0 +1,93 @@
+"""What is said before anything starts: room, addresses, evaluations that can come."""
+
+from typing import Any
+
+import pytest
+
+from raybench.cluster.admission import Shape
+from raybench.cluster.capacity import Capacity, Node
+from raybench.core.errors import UserError
+from raybench.core.study import build_study
+from raybench.data.load import load_dataset
+from raybench.search.pipeline.preflight import (
+    check_address,
+    check_evaluations,
+    check_room,
+    default_concurrency,
+    first_groups,
+    without_too_wide,
+)
+
+STUDY: dict[str, Any] = {
+    "objective": {"target": 0.9},
+    "space": {"framework": ["torch", "tensorflow"], "num_workers": [1, 2]},
+}
+ONE_CORE = Capacity((Node(1, 0),), 0.0)
+
+
+def test_worker_counts_that_this_machine_has_no_room_for_are_left_out_and_said() -> None:
+    study, space = build_study(STUDY, "test")
+    content, words = without_too_wide(STUDY, study, space, ONE_CORE)
+    assert content["space"]["num_workers"] == [1]
+    assert words == [
+        "num_workers 2: left out, this machine has 1 CPU and 0 GPUs; --address searches a cluster."
+    ]
+    check_room(*build_study(content, "test"), ONE_CORE)
+    assert without_too_wide(STUDY, study, space, Capacity((Node(2, 0),), 0.0)) == (STUDY, [])
+
+
+def test_where_no_count_fits_the_study_is_refused() -> None:
+    content = STUDY | {"space": {"num_workers": [2, 64]}}
+    study, space = build_study(content, "test")
+    assert without_too_wide(content, study, space, ONE_CORE) == (content, [])
+    with pytest.raises(UserError, match=r"2 workers of 1 CPU each do not fit, there is room for 1"):
+        check_room(study, space, ONE_CORE)
+
+
+def test_gpus_are_refused_only_where_it_is_known_that_there_are_none() -> None:
+    shape = Shape("torch", 1, 1, 1)
+    with pytest.raises(UserError, match="1 CPU and 1 GPU each do not fit"):
+        ONE_CORE.refuse_infeasible(shape)
+    Capacity((Node(1, 0),), 0.0, knows_gpus=False).refuse_infeasible(shape)
+
+
+def test_room_is_counted_node_by_node() -> None:
+    two = Capacity((Node(16, 0), Node(8, 8)), 0.0)
+    shape = Shape("torch", 2, 4, 1)
+    assert two.num_fitting(Shape("torch", 9, 4, 1)) == 2
+    assert two.fits(shape)
+    assert not two.fits_together([shape, shape])
+    study, space = build_study(STUDY, "test")
+    assert default_concurrency(study, space, Capacity((Node(3, 0), Node(1, 0)), 0.0)) == 4
+    assert first_groups(study, space, two) == [], "the first trials decide which are wanted"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "ray://host:0", "host:port", ":6379"])
+def test_an_address_that_cannot_be_one(address: str) -> None:
+    with pytest.raises(UserError, match="is no address; write auto"):
+        check_address(address)
+
+
+@pytest.mark.parametrize("address", [None, "auto", "local", "host:6379", "ray://host:10001"])
+def test_an_address_that_can_be_one(address: str | None) -> None:
+    check_address(address)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "is_refused"),
+    [
+        ({"epochs": 1.0, "eval_every_samples": 1257}, True),
+        ({"epochs": 2.0, "eval_every_samples": 1257}, False),
+        ({"epochs": 1.0}, False),  # the reference sets a cadence that has them
+        ({"epochs": 0.05, "batch_size_per_worker": 64}, True),  # one step
+    ],
+)
+def test_a_target_that_cannot_be_held(fixed: dict[str, Any], is_refused: bool) -> None:
+    objective = {"target": 0.9, "hold": 2}
+    study, _ = build_study(STUDY | {"objective": objective, "fixed": fixed}, "test")
+    dataset = load_dataset(study.dataset)
+    if not is_refused:
+        check_evaluations(study, dataset)
+        return
+    with pytest.raises(UserError, match="2 evaluations in a row cannot come"):
+        check_evaluations(study, dataset)

@@ -1,0 +1,130 @@
+"""`target: auto`: which configuration is the reference, and what follows from its runs."""
+
+from typing import Any
+
+import pytest
+
+from raybench.core.errors import UserError
+from raybench.core.study import build_study
+from raybench.search.pipeline.reference import (
+    cadence_from,
+    earlier_settings,
+    held,
+    reference_spec,
+    target_from,
+)
+from raybench.search.sampling.default_rates import usual_rate
+
+STUDY: dict[str, Any] = {
+    "objective": {"target": "auto", "max_train_seconds": 5},
+    "space": {
+        "framework": ["torch", "tensorflow"],
+        "num_workers": [2, 1],
+        "batch_size_per_worker": {"low": 16, "high": 256, "log2": True},
+        "optimizer": ["lars", "adam"],
+        "learning_rate": [
+            {"when": {"optimizer": "lars"}, "low": 1e-2, "high": 10.0, "log": True},
+            {"when": {"optimizer": "adam"}, "low": 1e-4, "high": 1e-1, "log": True},
+        ],
+    },
+}
+
+
+def test_auto_is_a_flag_until_reference_runs_have_set_the_target() -> None:
+    study, _ = build_study(STUDY, "test")
+    assert study.needs_target
+    named, _ = build_study(STUDY | {"objective": {"target": 0.9}}, "test")
+    assert not named.needs_target
+
+
+def test_auto_is_for_time_to_accuracy() -> None:
+    objective = {"kind": "accuracy_at_budget", "target": "auto"}
+    with pytest.raises(UserError, match="auto is for time_to_accuracy"):
+        build_study(STUDY | {"objective": objective}, "test")
+
+
+def test_the_reference_is_the_first_optimizer_at_its_usual_rate_without_a_target() -> None:
+    study, space = build_study(STUDY, "test")
+    spec = reference_spec(study, space)
+    assert (spec.framework, spec.optimizer, spec.num_workers) == ("torch", "lars", 2)
+    assert spec.learning_rate == pytest.approx(usual_rate("lars", spec.global_batch_size))
+    assert (spec.objective.kind, spec.objective.max_train_seconds) == ("accuracy_at_budget", 5)
+
+
+def test_a_space_without_a_rate_has_a_reference_too() -> None:
+    study, space = build_study(STUDY | {"space": {"optimizer": ["lamb"]}}, "test")
+    assert reference_spec(study, space).optimizer == "lamb"
+
+
+def test_the_target_is_the_median_less_half_a_point() -> None:
+    assert target_from([0.99, 0.9512, 0.2], 0.1) == 0.946
+    with pytest.raises(UserError, match="hardly above chance"):
+        target_from([0.1, 0.108, 0.3], 0.1)
+
+
+def test_the_target_is_of_what_the_reference_held() -> None:
+    """One lucky evaluation of many is not what a search has to hold."""
+    assert held([0.5, 0.98, 0.9, 0.95, 0.94], 1) == 0.98
+    assert held([0.5, 0.98, 0.9, 0.95, 0.94], 2) == 0.94
+    assert held([0.9], 2) == 0.0
+
+
+def test_a_study_that_goes_on_keeps_what_it_set() -> None:
+    study, _ = build_study(STUDY, "test")
+    assert study.auto == ["target", "eval_every_samples"]
+    before = study.document() | {"is_set": True, "fixed": {"eval_every_samples": 345}}
+    before["objective"]["target"] = 0.912
+    found = earlier_settings(study, {"study": before})
+    assert (found.objective.target, found.fixed) == (0.912, {"eval_every_samples": 345})
+    assert not found.needs_reference
+    assert earlier_settings(study, {"study": before | {"is_set": False}}).needs_target
+    assert earlier_settings(study, {}).needs_target
+    other = before | {"auto": ["target"]}
+    assert earlier_settings(study, {"study": other}).needs_target
+
+
+def test_seconds_are_auto_only_where_a_target_is_named() -> None:
+    objective = {"target": 0.9, "max_train_seconds": "auto"}
+    study, _ = build_study(STUDY | {"objective": objective}, "test")
+    assert study.auto == ["max_train_seconds", "eval_every_samples"]
+    for wrong in (objective | {"target": "auto"}, objective | {"kind": "accuracy_at_budget"}):
+        with pytest.raises(UserError, match="auto needs a target that is named"):
+            build_study(STUDY | {"objective": wrong}, "test")
+
+
+@pytest.mark.parametrize("part", ["fixed", "space"])
+def test_a_cadence_that_is_named_is_not_set(part: str) -> None:
+    value = 100 if part == "fixed" else [100]
+    content = STUDY | {part: STUDY.get(part, {}) | {"eval_every_samples": value}}
+    content["objective"] = {"target": 0.9}
+    study, _ = build_study(content, "test")
+    assert not study.needs_reference
+
+
+def test_what_a_study_sets_by_itself_is_not_written_by_hand() -> None:
+    for key in ("auto", "is_set"):
+        with pytest.raises(UserError, match=f"unknown key '{key}'"):
+            build_study(STUDY | {key: []}, "test")
+
+
+@pytest.mark.parametrize(
+    ("samples", "evaluation_samples", "most", "cadence"),
+    [
+        (20_000, 10, 10**9, 1_000),  # twenty evaluations to the target
+        (20_000, 1_000, 10**9, 5_000),  # a fifth of the training's time, at most
+        (20_000, 10, 600, 600),  # as many as a run must have to hold the target
+        (3, 0.0, 10**9, 1),
+    ],
+)
+def test_how_often_runs_are_evaluated(
+    samples: float, evaluation_samples: float, most: int, cadence: int
+) -> None:
+    assert cadence_from(samples, evaluation_samples, most) == cadence
+
+
+def test_the_reference_takes_a_part_of_the_time_budget() -> None:
+    objective = {"target": 0.9, "max_train_seconds": 100}
+    settings = {"objective": objective, "search": {"time_budget_s": 120}}
+    study, space = build_study(STUDY | settings, "test")
+    spec = reference_spec(study, space)
+    assert (spec.objective.target, spec.objective.max_train_seconds) == (0.9, 20)

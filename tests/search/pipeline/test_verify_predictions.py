@@ -1,0 +1,55 @@
+"""Which splits that nobody ran are worth a run."""
+
+from raybench.core.record import Prediction
+from raybench.search.pipeline.verify_predictions import Way, choose
+
+
+def way(
+    trial: str,
+    seconds: float,
+    framework: str = "torch",
+    workers: int = 1,
+    *,
+    measured: bool = False,
+) -> Way:
+    split = {"framework": framework, "num_workers": workers, "batch_size_per_worker": 64 // workers}
+    prediction = Prediction(
+        trial=trial,
+        framework=framework,
+        num_workers=workers,
+        batch_size_per_worker=64 // workers,
+        time_to_target_s=seconds,
+    )
+    return Way(prediction, split, measured)
+
+
+def names(*every: Way) -> list[str]:
+    ordered = sorted(every, key=lambda one: one.prediction.time_to_target_s)
+    return [one.name for one in choose(ordered)]
+
+
+def test_a_split_has_a_name_of_its_own() -> None:
+    assert way("0007", 1.0, "tensorflow", 2).name == "0007.tf2"
+    assert way("0007", 1.0).name == "0007.torch1"
+
+
+def test_what_was_measured_is_not_run_again() -> None:
+    assert names(way("a", 1.0, measured=True), way("b", 2.0, measured=True)) == []
+
+
+def test_the_fastest_split_of_each_of_the_fastest_is_run() -> None:
+    every = [way(trial, 2.0 + number) for number, trial in enumerate("abcd")]
+    every += [way(trial, 1.5 + number, workers=2) for number, trial in enumerate("abcd")]
+    # The fourth is not among them; one worker of the first is the cheapest of all.
+    assert names(*every) == ["a.torch2", "b.torch2", "c.torch2", "a.torch1"]
+
+
+def test_the_cheapest_is_run_though_it_is_slow() -> None:
+    fast, slow = way("a", 1.0, workers=4, measured=True), way("a", 3.0)
+    assert names(fast, slow) == ["a.torch1"]
+
+
+def test_every_framework_gets_a_run_of_its_own() -> None:
+    fast = way("a", 1.0, measured=True)
+    slow = [way("a", 5.0, "tensorflow"), way("a", 4.0, "tensorflow", 2)]
+    assert names(fast, *slow) == ["a.tf2"]

@@ -1,0 +1,108 @@
+"""Every valid space runs: spaces are generated, planned, and asked for their first proposals."""
+
+import io
+import math
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from raybench.core.errors import UserError
+from raybench.core.study import build_study
+from raybench.data.load import load_dataset
+from raybench.results.console import make_console
+from raybench.search.pipeline.deadline import Deadline
+from raybench.search.pipeline.plan import print_plan
+from raybench.search.pipeline.preflight import first_values
+from raybench.search.pipeline.reference import reference_spec
+from raybench.search.ray_tune.opaque import wrap
+from raybench.search.ray_tune.searcher import StudySearcher
+from raybench.speed.factorisation import Factors, study_factors
+from raybench.speed.placement import Placer
+
+LISTS: dict[str, list[Any]] = {
+    "framework": ["torch", "tensorflow"],
+    "num_workers": [1, 2],
+    "optimizer": ["adam", "radam", "lars", "lamb", "sgd"],
+    "precision": ["fp32", "bf16"],
+    "schedule": ["constant", "cosine"],
+    "accumulate": [1, 2],
+    "learning_rate_scaling": ["none", "linear", "sqrt"],
+    "cpus_per_worker": [1, 2],
+}
+RANGES: dict[str, Any] = {
+    "batch_size_per_worker": {"low": 16, "high": 256, "log2": True},
+    "weight_decay": {"low": 1e-6, "high": 1e-2, "log": True},
+    "momentum": {"low": 0.5, "high": 0.99},
+}
+RATES = [{"low": 1e-4, "high": 1e-2, "log": True}, {"low": 1e-3, "high": 1.0, "log": True}]
+
+
+@st.composite
+def studies(draw: st.DrawFn) -> dict[str, Any]:
+    """A space of some keys, the rate perhaps by cases of one of them or of a fixed one."""
+    lists = draw(st.sets(st.sampled_from(sorted(LISTS)), max_size=4))
+    space: dict[str, Any] = {
+        key: draw(st.lists(st.sampled_from(LISTS[key]), min_size=1, unique=True))
+        for key in sorted(lists)
+    }
+    for key in sorted(draw(st.sets(st.sampled_from(sorted(RANGES)), max_size=2))):
+        space[key] = RANGES[key]
+    fixed: dict[str, Any] = {}
+    conditional = draw(st.sampled_from([None, *sorted(LISTS)]))
+    if conditional is None:
+        space["learning_rate"] = draw(st.sampled_from([*RATES, [1e-3, 1e-2]]))
+    else:  # searched, fixed, or neither: then its default decides
+        if conditional not in space and draw(st.booleans()):
+            fixed[conditional] = draw(st.sampled_from(LISTS[conditional]))
+        values = LISTS[conditional]
+        cut = draw(st.integers(1, len(values) - 1))
+        space["learning_rate"] = [
+            {"when": {conditional: part}, **rate}
+            for part, rate in zip((values[:cut], values[cut:]), RATES, strict=True)
+        ]
+    kind = draw(st.sampled_from(["time_to_accuracy", "accuracy_at_budget"]))
+    objective = {"kind": kind, "target": 0.9 if kind == "time_to_accuracy" else None}
+    sampler = draw(st.sampled_from(["tpe", "tpe", "random", "qmc"]))
+    search = {"sampler": sampler, "seed": draw(st.integers(0, 99)), "trials": 10}
+    return {"objective": objective, "search": search, "space": space, "fixed": fixed}
+
+
+def trained(spec: dict[str, Any]) -> dict[str, Any]:
+    samples = 10_000
+    per_step = spec["num_workers"] * spec["batch_size_per_worker"] * spec["accumulate"]
+    seconds = samples / per_step * (1e-3 + 1e-4 * spec["batch_size_per_worker"])
+    evaluation = {"samples": samples, "train_s": seconds, "time_to_target_s": seconds}
+    score = {"score": math.log(seconds), "train_s": seconds, "evaluation": evaluation}
+    return wrap({"stop": "target", "failure": None} | score)
+
+
+@given(content=studies())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_every_valid_space_is_planned_and_proposed_from(content: dict[str, Any]) -> None:
+    study, space = build_study(content, "generated")
+    study.run_spec(first_values(study, space))
+    reference_spec(study, space)
+    factors = study_factors(study, space)
+    dataset = load_dataset(study.dataset)
+    print_plan(make_console(file=io.StringIO()), study, space, dataset, Path("out"), factors)
+    speed = Placer(factors) if isinstance(factors, Factors) else None
+    with TemporaryDirectory() as folder:
+        searcher = StudySearcher(study, space, Path(folder), Deadline(None), None, speed)
+        for number in range(10):
+            config = searcher.suggest(str(number))
+            if not isinstance(config, dict):
+                break  # the space is exhausted
+            searcher.on_trial_complete(str(number), trained(config["spec"]))
+            searcher.settle(str(number))
+
+
+def test_an_invalid_space_is_refused() -> None:
+    """The generator's cases are complete; one that is not is a sentence, not a crash."""
+    space = {"optimizer": ["adam", "lars"]}
+    space["learning_rate"] = [{"when": {"optimizer": "adam"}, **RATES[0]}]  # type: ignore[dict-item]
+    with pytest.raises(UserError, match="no case for optimizer: lars"):
+        build_study({"objective": {"target": 0.9}, "space": space}, "generated")

@@ -1,0 +1,144 @@
+"""Sampler grid: every combination once, in some order, also over sessions; and what it refuses."""
+
+import itertools
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raybench.core.errors import UserError
+from raybench.core.study import build_study
+from raybench.search.pipeline.deadline import Deadline
+from raybench.search.ray_tune.opaque import wrap
+from raybench.search.ray_tune.searcher import StudySearcher
+from raybench.search.sampling.default_rates import HASTE, usual_rate
+from raybench.search.sampling.grid import check_grid, grid, num_trials
+from raybench.speed.factorisation import Factors, factorise
+from raybench.speed.placement import Placer
+
+ADAM, LARS = [1e-4, 1e-3, 1e-2], [0.1, 1.0]
+STUDY: dict[str, Any] = {
+    "objective": {"target": 0.95, "max_train_seconds": 10},
+    "search": {"sampler": "grid", "seed": 0},
+    "space": {
+        "num_workers": [1, 2],
+        "batch_size_per_worker": [32, 64],
+        "optimizer": ["adam", "lars"],
+        "learning_rate": [
+            {"when": {"optimizer": "adam"}, "values": ADAM},
+            {"when": {"optimizer": "lars"}, "values": LARS},
+        ],
+    },
+}
+
+
+def searcher(folder: Path, *, apart: bool, **search: Any) -> StudySearcher:
+    content = STUDY | {"search": STUDY["search"] | search}
+    study, space = build_study(content, "test")
+    factors = factorise(study, space, equal_frameworks=True)
+    speed = Placer(factors) if apart and isinstance(factors, Factors) else None
+    return StudySearcher(
+        study, space, folder, Deadline(None, began=time.perf_counter()), None, speed
+    )
+
+
+def run(one: StudySearcher, number: int = 1000, **outcome: Any) -> list[dict[str, Any]]:
+    specs: list[dict[str, Any]] = []
+    while len(specs) < number and isinstance(config := one.suggest("now"), dict):
+        evaluation = {"samples": 1000, "train_s": 1.0, "time_to_target_s": None}
+        result = {"score": 3.0, "train_s": 1.0, "stop": "epochs", "evaluation": evaluation}
+        specs.append(config["spec"])
+        one.on_trial_complete("now", wrap(result | outcome))
+        one.settle("now")
+    return specs
+
+
+def test_every_combination_is_run_once(tmp_path: Path) -> None:
+    specs = run(searcher(tmp_path, apart=False))
+    keys = ("num_workers", "batch_size_per_worker", "optimizer", "learning_rate")
+    found = [tuple(spec[key] for key in keys) for spec in specs]
+    rates = [("adam", rate) for rate in ADAM] + [("lars", rate) for rate in LARS]
+    wanted = [(k, b, *rate) for k, b, rate in itertools.product((1, 2), (32, 64), rates)]
+    assert sorted(found) == sorted(wanted)
+
+
+def test_taken_apart_every_curve_is_trained_once(tmp_path: Path) -> None:
+    specs = run(searcher(tmp_path, apart=True))
+    batches = [s["num_workers"] * s["batch_size_per_worker"] for s in specs]
+    assert sorted(batches) == sorted([32, 64, 128] * 5)
+    assert (
+        len({(s["optimizer"], s["learning_rate"], b) for s, b in zip(specs, batches, strict=True)})
+        == 15
+    )
+
+
+def test_a_second_session_runs_what_is_left(tmp_path: Path) -> None:
+    first = run(searcher(tmp_path, apart=True), 6)
+    second = run(searcher(tmp_path, apart=True))
+    assert (len(first), len(second)) == (6, 9)
+    assert not [spec for spec in second if spec in first]
+
+
+def test_what_would_fail_is_left_out(tmp_path: Path) -> None:
+    """Memory ends at 64 samples per worker: after one failure of each optimizer, no other."""
+    one = searcher(tmp_path, apart=False)
+    failed = 0
+    while isinstance(config := one.suggest("now"), dict):
+        is_large = config["spec"]["batch_size_per_worker"] >= 64
+        failed += is_large
+        failure = "oom" if is_large else None
+        one.on_trial_complete("now", wrap({"score": 3.0, "stop": "epochs", "failure": failure}))
+        one.settle("now")
+    assert failed == 2
+    assert len([t for t in one.optuna_study.get_trials() if "trial" in t.user_attrs]) == 10 + 2
+
+
+def test_few_workers_and_usual_rates_come_first_and_the_seed_decides_the_rest() -> None:
+    study, space = build_study(STUDY, "test")
+    order = grid(study, space)
+    assert num_trials(study, space) == len(order) == 20
+    wanted = [
+        (
+            values["num_workers"],
+            int(
+                abs(
+                    math.log(
+                        values["learning_rate"]
+                        / HASTE
+                        / usual_rate(
+                            values["optimizer"],
+                            values["num_workers"] * values["batch_size_per_worker"],
+                        ),
+                        3.0,
+                    )
+                )
+            ),
+        )
+        for values in order
+    ]
+    assert wanted == sorted(wanted)
+    factors = factorise(study, space, equal_frameworks=True)
+    assert isinstance(factors, Factors)
+    # Taken apart, 32 and 64 samples can be run by one worker, 128 by two alone.
+    batches = [values["global_batch_size"] for values in grid(study, factors.sampled, factors)]
+    assert set(batches[:10]) == {32, 64}
+    assert set(batches[10:]) == {128}
+    other, _ = build_study(STUDY | {"search": {"sampler": "grid", "seed": 1}}, "test")
+    assert grid(other, space) != order
+    plain, _ = build_study(STUDY | {"search": {"sampler": "grid", "priors": False}}, "test")
+    assert grid(plain, space) != order
+
+
+def test_a_range_is_refused_and_named() -> None:
+    space = STUDY["space"] | {"learning_rate": {"low": 1e-3, "high": 1e-1, "log": True}}
+    study, parsed = build_study(STUDY | {"space": space}, "test")
+    with pytest.raises(UserError, match=r"grid needs lists, and space\.learning_rate is a range"):
+        check_grid(study, parsed)
+    cases = [{"when": {"optimizer": ["adam", "lars"]}, "low": 1e-3, "high": 1e-1, "log": True}]
+    study, parsed = build_study(STUDY | {"space": STUDY["space"] | {"learning_rate": cases}}, "t")
+    with pytest.raises(UserError, match="list its values"):
+        check_grid(study, parsed)
+    study, parsed = build_study(STUDY | {"space": space, "search": {"sampler": "tpe"}}, "test")
+    check_grid(study, parsed)

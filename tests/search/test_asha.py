@@ -1,0 +1,97 @@
+"""Halving and capping, on made-up trials."""
+
+import pytest
+
+from raybench.search.asha import Cap, Rungs, next_evaluation_s
+
+
+def test_the_first_at_a_rung_goes_on_and_worse_ones_stop() -> None:
+    rungs = Rungs(first_s=1, last_s=16, factor=4)
+    assert rungs.allows("a", 1.0, 0.5)
+    assert rungs.allows("b", 1.2, 0.6)
+    assert not rungs.allows("c", 1.1, 0.1)
+    assert rungs.allows("d", 1.1, 0.6)
+
+
+def test_between_rungs_nothing_is_judged() -> None:
+    rungs = Rungs(first_s=1, last_s=16, factor=4)
+    rungs.allows("a", 1.0, 0.9)
+    assert rungs.allows("b", 0.9, 0.0)
+    assert rungs.allows("a", 3.9, 0.0)
+
+
+def test_a_trial_that_jumps_over_rungs_is_judged_at_the_highest() -> None:
+    rungs = Rungs(first_s=1, last_s=64, factor=4)
+    rungs.allows("slow", 1.0, 0.9)
+    assert rungs.allows("jumps", 17.0, 0.1)  # first at the rung of 16 s
+    assert not rungs.allows("next", 16.5, 0.05)
+
+
+def test_of_many_trials_about_one_in_four_comes_to_the_end() -> None:
+    rungs = Rungs(first_s=1, last_s=16, factor=4)
+    # Every quarter of the stream has all qualities alike.
+    qualities = [(7 * number % 100) / 100 for number in range(400)]
+    survivors = [q for i, q in enumerate(qualities) if rungs.allows(str(i), 1.0, q)]
+    assert 90 <= len(survivors) <= 130
+    assert sum(q >= 0.75 for q in survivors) >= 85
+
+
+def costs(spec: dict[str, int], seconds: float) -> tuple[float, float]:
+    return seconds, seconds * spec["num_workers"]
+
+
+ONE, TWO, FOUR = ({"num_workers": count} for count in (1, 2, 4))
+
+
+@pytest.mark.parametrize("beta", [1.0, 1.5])
+def test_a_trial_beyond_the_best_time_is_capped(beta: float) -> None:
+    cap = Cap(beta, costs)
+    assert cap.allows(ONE, 1e9)
+    cap.reached(TWO, 10)
+    cap.reached(TWO, 20)
+    assert cap.allows(TWO, 9.9 * beta)
+    assert not cap.allows(TWO, 10 * beta)
+
+
+def test_a_trial_that_may_still_be_the_cheapest_is_not_capped() -> None:
+    cap = Cap(1.0, costs)
+    cap.reached(FOUR, 10)
+    assert cap.allows(ONE, 39)  # 39 worker-seconds against 40
+    assert not cap.allows(ONE, 41)
+    assert not cap.allows(FOUR, 11)
+
+
+def test_an_early_underestimate_caps_only_as_long_as_it_is_believed() -> None:
+    """What was measured is kept, and what it stands for is asked for anew."""
+    belief = {"factor": 0.1}
+
+    def believed(spec: dict[str, int], seconds: float) -> tuple[float, float]:
+        return seconds * belief["factor"], seconds * belief["factor"] * spec["num_workers"]
+
+    cap = Cap(1.0, believed)
+    cap.reached(ONE, 10)  # believed to stand for 1 s
+    belief["factor"] = 1.0
+    assert cap.allows(ONE, 5.0), "nothing that was measured is faster"
+    assert not cap.allows(ONE, 11.0)
+
+
+def test_of_many_finished_trials_the_best_decide() -> None:
+    cap = Cap(1.0, costs)
+    for seconds in range(100, 10, -1):
+        cap.reached(FOUR, seconds)
+    cap.reached(ONE, 30)
+    assert cap.allows(ONE, 29)
+    assert not cap.allows(FOUR, 11)
+    assert not cap.allows(ONE, 30)
+
+
+@pytest.mark.parametrize(
+    ("index", "epoch", "epochs", "seconds"),
+    [(0, 0.5, 3.0, 2.0), (3, 2.0, 3.0, 5.0), (3, 2.0, 2.25, 4.5)],
+)
+def test_the_next_evaluation_is_foreseen(
+    index: int, epoch: float, epochs: float, seconds: float
+) -> None:
+    """One second of training between evaluations; the last of the run comes sooner."""
+    evaluation = {"index": index, "epoch": epoch, "train_s": index + 1.0}
+    assert next_evaluation_s(evaluation, epochs) == pytest.approx(seconds)
