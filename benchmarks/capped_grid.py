@@ -76,8 +76,8 @@ def one_order(task: NoisyTask, seed: int, *, priors: bool) -> tuple[list[float],
         search(task, contestant, max_trials=10**6, until=0.0, limit=math.inf)
         leaders = contestant.leaders(NUM_CONFIRMED)
         used = [
-            point.train_s * contestant.trials[trial].config["spec"]["num_workers"]
-            for trial, point in contestant.ended.items()
+            record.ledger["train"] * record.spec.num_workers
+            for record in contestant.records.values()
         ]
     winner, confirming = confirm(task, leaders, repeats=REPEATS)
     return used + confirming, task.tta(winner)

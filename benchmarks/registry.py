@@ -7,9 +7,19 @@ from typing import Any
 from recorded import Task
 from replay import Contestant
 
+from raybench.search.policy import DEFAULT, SearchPolicy
+
+
+def scaled_rates(factor: float) -> SearchPolicy:
+    """Return the policy of a user whose usual rates are wrong by a factor."""
+    rates = {name: rate * factor for name, rate in DEFAULT.base_rates.items()}
+    return SearchPolicy(base_rates=rates)
+
+
+ALONE = tuple(source for source in DEFAULT.draws if source != "neighbour")
 OURS = "raybench"
 CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "raybench": ("contestant:make_raybench", {}),
+    "raybench": ("contestant:Raybench", {}),
     "Ray, ASHA by seconds": ("peer_ray:Ray", {"by": "train_s"}),
     "Ray, ASHA by epochs": ("peer_ray:Ray", {"by": "training_iteration"}),
     "Optuna, Hyperband": ("peer_optuna:Optuna", {"pruner": "hyperband"}),
@@ -24,16 +34,16 @@ CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Name: module:maker(space, seed, folder, **options), options."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "raybench, no priors": ("contestant:make_raybench", {"priors": False}),
-    "raybench, rates x 10": ("contestant:make_raybench", {"prior_factor": 10.0}),
-    "raybench, rates / 30": ("contestant:make_raybench", {"prior_factor": 1 / 30}),
-    "raybench, workers sampled": ("contestant:make_raybench", {"factorise": False}),
-    "raybench, no cap": ("contestant:make_raybench", {"cap_factor": None}),
-    "raybench, no rungs": ("contestant:make_raybench", {"rungs": False}),
-    "raybench, repetitions": ("contestant:make_raybench", {"resolution": 0.0}),
-    "raybench, no neighbours": ("contestant:make_raybench", {"without": "neighbour"}),
-    "raybench, usual rates": ("contestant:make_raybench", {"haste": 1.0}),
-    "raybench, random": ("contestant:make_raybench", {"sampler": "random"}),
+    "raybench, no priors": ("contestant:Raybench", {"priors": False}),
+    "raybench, rates x 10": ("contestant:Raybench", {"policy": scaled_rates(10.0)}),
+    "raybench, rates / 30": ("contestant:Raybench", {"policy": scaled_rates(1 / 30)}),
+    "raybench, workers sampled": ("contestant:Raybench", {"factorise": False}),
+    "raybench, no cap": ("contestant:Raybench", {"cap_factor": None}),
+    "raybench, no rungs": ("contestant:Raybench", {"policy": SearchPolicy(rungs=False)}),
+    "raybench, repetitions": ("contestant:Raybench", {"policy": SearchPolicy(resolution=0.0)}),
+    "raybench, no neighbours": ("contestant:Raybench", {"policy": SearchPolicy(draws=ALONE)}),
+    "raybench, usual rates": ("contestant:Raybench", {"policy": SearchPolicy(haste=1.0)}),
+    "raybench, random": ("contestant:Raybench", {"sampler": "random"}),
     "Ray, the same priors": ("contestant:make_ray_with_priors", {}),
 }
 """What search_fair.py and search_ablation.py compare; not contestants of the table."""

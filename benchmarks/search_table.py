@@ -166,7 +166,7 @@ def ratio_lines(cells: Cells, margin: float) -> tuple[list[str], list[Bar]]:
     """Compare every contestant with raybench over the tables; hold the bars."""
     heads = " | ".join(f"within {m:.0%}" for m in MARGINS)
     lines = [f"| times raybench's median | {heads} |", "|---" * (len(MARGINS) + 1) + "|"]
-    for name in dict.fromkeys(name for _, name in cells):
+    for name in dict.fromkeys(name for _, name in cells if name in CONTESTANTS):
         means = [geometric_mean(ratios(cells, name, key_of(m))) for m in MARGINS]
         lines.append(f"| {name} | {' | '.join(f'{mean:.2f}' for mean in means)} |")
     lines.append("")

@@ -9,15 +9,15 @@ class Placement:
 
     framework: str
     num_workers: int
-    batch_size_per_worker: int | None = None
-    """None where it does not matter, as in `group`."""
+    batch_size_per_worker: int = 0
+    """0 where it does not matter, as in `group`."""
     cpus_per_worker: int = 1
     gpus_per_worker: int = 0
 
     @property
     def group(self) -> "Placement":
         """The worker group it needs: groups with equal ones are interchangeable."""
-        return replace(self, batch_size_per_worker=None)
+        return replace(self, batch_size_per_worker=0)
 
     @property
     def cpus(self) -> int:

@@ -104,6 +104,11 @@ def possible_values(dimension: Dimension) -> list[Any]:
     return [value for case in dimension.cases for value in possible_values(case.dimension)]
 
 
+def values_of(key: str, space: Space, fixed: dict[str, Any]) -> list[Any]:
+    """Return every value that a run-spec key can have in a study (of a range, its bounds)."""
+    return possible_values(space[key]) if key in space else [known_values(fixed, {})[key]]
+
+
 def combinations(
     space: Space, fixed: dict[str, Any], keys: Iterable[str]
 ) -> Iterator[dict[str, Any]]:
@@ -124,7 +129,7 @@ def _combine(space: Space, keys: list[str], chosen: dict[str, Any]) -> Iterator[
     if not keys:
         yield chosen
         return
-    for value in possible_values(_resolve(space[keys[0]], chosen)):
+    for value in possible_values(resolve(space[keys[0]], chosen)):
         yield from _combine(space, keys[1:], chosen | {keys[0]: value})
 
 
@@ -142,7 +147,7 @@ def num_configurations(space: Space, fixed: dict[str, Any] | None = None) -> int
         # Keys that conditions name have one value here; the others multiply.
         number = 1
         for key, dimension in space.items():
-            size = 1 if key in chosen else _num_values(_resolve(dimension, chosen))
+            size = 1 if key in chosen else _num_values(resolve(dimension, chosen))
             if size is None:
                 return None
             number *= size
@@ -150,7 +155,8 @@ def num_configurations(space: Space, fixed: dict[str, Any] | None = None) -> int
     return total
 
 
-def _resolve(dimension: Dimension, known: dict[str, Any]) -> Simple:
+def resolve(dimension: Dimension, known: dict[str, Any]) -> Simple:
+    """Return what a dimension is where `known` (see `known_values`) holds."""
     return dimension.choose(known).dimension if isinstance(dimension, Cases) else dimension
 
 

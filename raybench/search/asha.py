@@ -1,14 +1,18 @@
-"""Which trials may go on: halving at rungs of seconds, and capping at the best time so far.
+"""Which trials may go on: successive halving over seconds of training, and the cap.
 
-Pure bookkeeping, without Ray: `scheduler.py` asks it for real trials, `benchmarks/` for replayed
-ones.
+Pure bookkeeping over run specs and evaluations; `ask_tell.py` asks it after every evaluation.
 """
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+
+from raybench.core.record import Evaluation, RunRecord, StopReason
+from raybench.core.spec import RunSpec
+from raybench.core.study import TIME, StudySpec
+from raybench.search.policy import DEFAULT, SearchPolicy
+from raybench.speed.placement import Placer
 
 Costs = tuple[float, float]
 """Seconds and worker-seconds."""
@@ -53,27 +57,27 @@ class Cap:
     is no better: its score is censored. `beta` 1 is exact where times are; above 1 it leaves room
     for noise (Zeus, arXiv 2208.06102, stops batch sizes so, with 2).
 
-    Kept is what was measured. What it stands for on other splits is a prediction, and asked for
-    anew each time: `costs` returns the (seconds, worker-seconds) of a run spec and its seconds.
+    Kept is what was measured, of the best `num_compared` trials. What it stands for on other
+    placements is a prediction, and asked for anew each time: `costs` returns the (seconds,
+    worker-seconds) of a run spec and its seconds.
     """
 
-    KEPT = 8
-    """Finished trials that are compared with: the best by what is known of them."""
+    def __init__(
+        self, beta: float, costs: Callable[[RunSpec, float], Costs], *, num_compared: int = 8
+    ) -> None:
+        self._beta, self._costs, self._num_compared = beta, costs, num_compared
+        self._measured: list[tuple[RunSpec, float]] = []
 
-    def __init__(self, beta: float, costs: Callable[[dict[str, Any], float], Costs]) -> None:
-        self._beta, self._costs = beta, costs
-        self._measured: list[tuple[dict[str, Any], float]] = []
-
-    def reached(self, spec: dict[str, Any], seconds: float) -> None:
+    def reached(self, spec: RunSpec, seconds: float) -> None:
         """Take what a finished trial needed to the target."""
         self._measured.append((spec, seconds))
-        if len(self._measured) > self.KEPT:
+        if len(self._measured) > self._num_compared:
             order = sorted(self._measured, key=lambda one: self._costs(*one)[0])
             cheapest = min(self._measured, key=lambda one: self._costs(*one)[1])
-            kept = order[: self.KEPT - 1]
+            kept = order[: self._num_compared - 1]
             self._measured = kept if cheapest in kept else [*kept, cheapest]
 
-    def allows(self, spec: dict[str, Any], seconds: float) -> bool:
+    def allows(self, spec: RunSpec, seconds: float) -> bool:
         """Whether a trial may go on that will be at the target then at the soonest."""
         if not self._measured:
             return True
@@ -82,11 +86,74 @@ class Cap:
         return any(own[axis] < self._beta * min(one[axis] for one in best) for axis in (0, 1))
 
 
-def next_evaluation_s(evaluation: dict[str, Any], epochs: float) -> float:
+class EarlyStopping:
+    """Stops trials that others beat at equal seconds, or that cannot become the best.
+
+    Where the space is taken apart (`placer`), a trial's seconds are converted to its fastest
+    placement before they are compared, its worker-seconds to its cheapest. Otherwise rungs are
+    kept apart by worker count: a narrow trial is slower than a wide one at equal quality, and
+    may still be the cheapest.
+    """
+
+    def __init__(
+        self, study: StudySpec, placer: Placer | None = None, policy: SearchPolicy = DEFAULT
+    ) -> None:
+        self._placer, self._policy = placer, policy
+        objective, beta = study.objective, study.search.cap_factor
+        self._limit_s = objective.max_train_seconds
+        self._target = objective.target if objective.kind == TIME else None
+        self._cap: Cap | None = None
+        if beta is not None and self._target is not None:
+            self._cap = Cap(beta, self._costs, num_compared=policy.num_compared)
+        # A grid is exact: only what cannot win any more is stopped.
+        self._has_rungs = policy.rungs and study.search.sampler != "grid"
+        self._rungs: dict[int, Rungs] = {}
+
+    def judge(self, trial: str, spec: RunSpec, evaluation: Evaluation) -> StopReason | None:
+        """Return why a trial must not go on after an evaluation; None where it may."""
+        # In a row of evaluations at the target, the first one counts: it may still be soonest.
+        is_there = self._target is not None and evaluation.accuracy >= self._target
+        soonest = next_evaluation_s(evaluation, spec.epochs)
+        if self._cap is not None and not is_there and not self._cap.allows(spec, soonest):
+            return "cap"
+        best = evaluation.best_accuracy or 0.0
+        return None if self._passes(trial, spec, evaluation.train_s, best) else "scheduler"
+
+    def learn(self, record: RunRecord, curve: list[Evaluation] | None = None) -> None:
+        """Take a trial that ended by itself, or with its `curve` one of an earlier session."""
+        best = 0.0
+        for point in curve or []:
+            best = max(best, point.accuracy)
+            self._passes(record.trial, record.spec, point.train_s, best)
+        if not curve and record.best_accuracy is not None:
+            seconds = record.ledger["train"]
+            self._passes(record.trial, record.spec, seconds, record.best_accuracy)
+        if record.time_to_target_s is not None and self._cap is not None:
+            self._cap.reached(record.spec, record.time_to_target_s)
+
+    def _costs(self, spec: RunSpec, seconds: float) -> Costs:
+        """Return the seconds and worker-seconds that a run's seconds stand for."""
+        worker_seconds = seconds * spec.num_workers
+        if self._placer is None:
+            return seconds, worker_seconds
+        to_fastest, to_cheapest = self._placer.to_fastest(spec), self._placer.to_cheapest(spec)
+        return seconds * to_fastest, worker_seconds * to_cheapest
+
+    def _passes(self, trial: str, spec: RunSpec, seconds: float, accuracy: float) -> bool:
+        if not self._has_rungs:
+            return True
+        ladder = spec.num_workers if self._placer is None else 0
+        if ladder not in self._rungs:
+            first, factor = self._limit_s * self._policy.first_rung, self._policy.rung_factor
+            self._rungs[ladder] = Rungs(first_s=first, last_s=self._limit_s, factor=factor)
+        return self._rungs[ladder].allows(trial, self._costs(spec, seconds)[0], accuracy)
+
+
+def next_evaluation_s(evaluation: Evaluation, epochs: float) -> float:
     """Return the train seconds at a run's next evaluation: the soonest it can be at the target.
 
     Evaluations are equally many samples apart; the last one may come sooner.
     """
-    epoch = evaluation["epoch"]
-    following = min(epoch + epoch / (evaluation["index"] + 1), epochs)
-    return float(evaluation["train_s"] * following / epoch)
+    epoch = evaluation.epoch
+    following = min(epoch + epoch / (evaluation.index + 1), epochs)
+    return float(evaluation.train_s * following / epoch)

@@ -2,14 +2,14 @@
 
 Accuracy depends on optimizer, rate and *global* batch; the same curve is trained by any number
 of workers, and by either framework where the workload is the same network in both. So the
-sampler proposes a global batch, and a trial runs on one of the splits that make it up.
+sampler proposes a global batch, and a trial runs on one of the placements that make it up.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from raybench.core.space import Cases, Choices, Dimension, Powers, Space, possible_values
+from raybench.core.placement import Placement
+from raybench.core.space import Cases, Choices, Dimension, Powers, Space, possible_values, values_of
 from raybench.core.spec import RunSpec
 from raybench.core.study import TIME, StudySpec
 from raybench.workloads.base import LayerWorkload
@@ -18,60 +18,49 @@ from raybench.workloads.find import load_workload_dataset
 GLOBAL_BATCH = "global_batch_size"
 """What is sampled in place of workers and batch per worker: their product."""
 SPEED_KEYS = ("framework", "num_workers", "batch_size_per_worker")
-NOT_WITH = ("accumulate", "cpus_per_worker", "gpus_per_worker", "precision")
+RESOURCES = ("cpus_per_worker", "gpus_per_worker")
+NOT_WITH = ("accumulate", *RESOURCES, "precision")
 """Searched keys that change a step's time in ways the step-time model does not know."""
 
 
-@dataclass(frozen=True, order=True)
-class Split:
-    """One way to run a configuration: the part of a run spec that decides speed alone."""
-
-    framework: str
-    num_workers: int
-    batch_size_per_worker: int
-
-    @property
-    def group(self) -> tuple[str, int]:
-        """The kind of worker group it runs in."""
-        return self.framework, self.num_workers
-
-    def values(self) -> dict[str, Any]:
-        """Return it as keys of a run spec."""
-        return {key: getattr(self, key) for key in SPEED_KEYS}
-
-
-def split_of(spec: dict[str, Any]) -> Split:
-    """Return the split a run spec has."""
-    return Split(**{key: spec[key] for key in SPEED_KEYS})
-
-
 class Factors:
-    """The space to sample, and the splits of what was sampled."""
+    """The space to sample, and the placements of what was sampled."""
 
-    def __init__(self, sampled: Space, splits: list[Split]) -> None:
+    def __init__(self, sampled: Space, placements: list[Placement]) -> None:
         self.sampled = sampled
         """The space without speed keys, with GLOBAL_BATCH."""
-        self.all_splits = splits
-        """Every split that makes up some global batch."""
+        self.all_placements = placements
+        """Every placement that makes up some global batch."""
         self._frameworks_differ = "framework" in sampled
 
-    def splits(self, values: dict[str, Any]) -> list[Split]:
-        """Return every split of a proposal, or of a run spec, widest first."""
-        batch = values.get(GLOBAL_BATCH) or (
-            values["num_workers"] * values["batch_size_per_worker"]
-        )
-        found = [
-            split
-            for split in self.all_splits
-            if split.num_workers * split.batch_size_per_worker == batch
-            and not (self._frameworks_differ and split.framework != values["framework"])
-        ]
-        return sorted(found, key=lambda split: -split.num_workers)
+    def of_values(self, values: dict[str, Any]) -> list[Placement]:
+        """Return every placement of a proposal, widest first."""
+        framework = values["framework"] if self._frameworks_differ else None
+        return self._find(values[GLOBAL_BATCH], framework)
 
-    def specify(self, values: dict[str, Any], split: Split) -> dict[str, Any]:
-        """Return a proposal as run-spec keys, run in one of its splits."""
-        rest = {key: value for key, value in values.items() if key != GLOBAL_BATCH}
-        return rest | split.values()
+    def of_spec(self, spec: RunSpec) -> list[Placement]:
+        """Return every placement of a run spec's global batch, widest first."""
+        samples = spec.num_workers * spec.batch_size_per_worker
+        return self._find(samples, spec.framework if self._frameworks_differ else None)
+
+    def _find(self, samples: int, framework: str | None) -> list[Placement]:
+        found = [
+            one
+            for one in self.all_placements
+            if one.num_workers * one.batch_size_per_worker == samples
+            and framework in (None, one.framework)
+        ]
+        return sorted(found, key=lambda placement: -placement.num_workers)
+
+
+def speed_values(placement: Placement) -> dict[str, Any]:
+    """Return a placement as the keys of a run spec that a space searches."""
+    return {key: getattr(placement, key) for key in SPEED_KEYS}
+
+
+def placed(spec: RunSpec, placement: Placement) -> RunSpec:
+    """Return a run spec on another placement."""
+    return spec.model_copy(update=speed_values(placement))
 
 
 def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Factors | str:
@@ -84,13 +73,14 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
     reason = next(_obstacles(study, space, keys), None)
     if reason is not None:
         return reason
-    splits = [
-        Split(framework, workers, batch)
-        for framework in _values(study, space, "framework")
-        for workers in _values(study, space, "num_workers")
-        for batch in _values(study, space, "batch_size_per_worker")
+    each = [values_of(key, space, study.fixed)[0] for key in RESOURCES]
+    placements = [
+        Placement(framework, workers, size, *each)
+        for framework in values_of("framework", space, study.fixed)
+        for workers in values_of("num_workers", space, study.fixed)
+        for size in values_of("batch_size_per_worker", space, study.fixed)
     ]
-    products = sorted({split.num_workers * split.batch_size_per_worker for split in splits})
+    products = sorted({one.num_workers * one.batch_size_per_worker for one in placements})
     sampled: Space = {}
     for key, dimension in space.items():
         if key not in keys:
@@ -99,7 +89,7 @@ def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Fact
             sampled[GLOBAL_BATCH] = _batches(products)
     if len(products) == 1:  # nothing to sample: every proposal has it
         sampled[GLOBAL_BATCH] = Choices((products[0],))
-    return Factors(sampled, splits)
+    return Factors(sampled, placements)
 
 
 def study_factors(study: StudySpec, space: Space) -> Factors | str:
@@ -122,7 +112,7 @@ def _obstacles(study: StudySpec, space: Space, keys: tuple[str, ...]) -> Iterato
     for key in NOT_WITH:
         if key in space:
             yield f"space.{key} changes the step time too"
-    if _values(study, space, "learning_rate_scaling") != ["none"]:
+    if values_of("learning_rate_scaling", space, study.fixed) != ["none"]:
         yield "learning_rate_scaling makes the rate depend on the workers"
     for key, dimension in space.items():
         if isinstance(dimension, Cases):
@@ -130,12 +120,6 @@ def _obstacles(study: StudySpec, space: Space, keys: tuple[str, ...]) -> Iterato
                 depends = [name for name, _ in case.when if name in keys]
                 if depends:
                     yield f"space.{key} depends on {depends[0]}"
-
-
-def _values(study: StudySpec, space: Space, key: str) -> list[Any]:
-    if key in space:
-        return possible_values(space[key])
-    return [study.fixed.get(key, RunSpec.model_fields[key].default)]
 
 
 def _batches(products: list[int]) -> Dimension:

@@ -1,4 +1,4 @@
-"""A model of the step time: what was measured on some setups, carried to others.
+"""A model of the step time: what was measured on some placements, carried to others.
 
 Speed depends on framework, workers, batch and optimizer, not on the learning rate; so a few
 measured steps tell what a training would take elsewhere. The form is that of Pollux without
@@ -8,28 +8,18 @@ per sample; more workers add communication.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import nnls
+
+from raybench.core.placement import Placement
 
 PULL = 0.05
 """Weight of the pull of optimizer costs to zero, beside relative errors of weight one."""
 
 
-@dataclass(frozen=True)
-class Setup:
-    """What a step's time depends on."""
-
-    framework: str
-    num_workers: int
-    batch_size_per_worker: int
-    optimizer: str
-
-    @property
-    def group(self) -> tuple[str, int]:
-        """The kind of worker group it runs in."""
-        return self.framework, self.num_workers
+Setup = tuple[Placement, str]
+"""What a step's time depends on: where it runs, and the optimizer."""
 
 
 class StepTime:
@@ -48,41 +38,48 @@ class StepTime:
         self._totals: dict[Setup, tuple[float, float]] = {}
         self._fits: dict[str, Callable[[Setup], float]] = {}
 
-    def observe(self, setup: Setup, *, steps: float, seconds: float) -> None:
+    def observe(
+        self, placement: Placement, optimizer: str, *, steps: float, seconds: float
+    ) -> None:
         """Add measured seconds of training and the optimizer steps done in them."""
         if steps <= 0 or not seconds > 0:
             return
-        before = self._totals.get(setup, (0.0, 0.0))
-        self._totals[setup] = before[0] + steps, before[1] + seconds
-        self._fits.pop(setup.framework, None)
+        before = self._totals.get((placement, optimizer), (0.0, 0.0))
+        self._totals[placement, optimizer] = before[0] + steps, before[1] + seconds
+        self._fits.pop(placement.framework, None)
 
-    def batches(self, group: tuple[str, int]) -> set[int]:
-        """Return the batch sizes per worker at which a kind of group was measured."""
-        return {setup.batch_size_per_worker for setup in self._totals if setup.group == group}
+    def batches(self, group: Placement) -> set[int]:
+        """Return the batch sizes per worker at which a kind of worker group was measured."""
+        return {one.batch_size_per_worker for one, _ in self._totals if one.group == group.group}
 
-    def step_s(self, setup: Setup) -> float | None:
+    def step_s(self, placement: Placement, optimizer: str) -> float | None:
         """Return the predicted seconds of a step; None where such a group was never measured."""
-        if not self.batches(setup.group):
+        if not self.batches(placement):
             return None
-        if setup.framework not in self._fits:
-            self._fits[setup.framework] = self._fit(setup.framework)
-        return self._fits[setup.framework](setup)
+        framework = placement.framework
+        if framework not in self._fits:
+            self._fits[framework] = self._fit(framework)
+        return self._fits[framework]((placement, optimizer))
 
     def _fit(self, framework: str) -> Callable[[Setup], float]:
-        measured = [setup for setup in self._totals if setup.framework == framework]
-        counts = sorted({setup.num_workers for setup in measured})
-        optimizers = sorted({setup.optimizer for setup in measured})
-        wide = [k for k in counts[1:] if len(self.batches((framework, k))) > 1]
+        measured = [setup for setup in self._totals if setup[0].framework == framework]
+        counts = sorted({placement.num_workers for placement, _ in measured})
+        optimizers = sorted({optimizer for _, optimizer in measured})
+        batches = {
+            k: {p.batch_size_per_worker for p, _ in measured if p.num_workers == k} for k in counts
+        }
+        wide = [k for k in counts[1:] if len(batches[k]) > 1]
 
         def row(setup: Setup) -> np.ndarray:
-            n, k = float(setup.batch_size_per_worker), setup.num_workers
+            placement, optimizer = setup
+            n, k = float(placement.batch_size_per_worker), placement.num_workers
             # A share of each where it was not measured: the mean of those that were.
-            spread = 1.0 / len(optimizers) if setup.optimizer not in optimizers else 0.0
+            spread = 1.0 / len(optimizers) if optimizer not in optimizers else 0.0
             return np.array(
                 [1.0, n]
                 + [float(k == other) for other in counts[1:]]
                 + [n * (k == other) for other in wide]
-                + [spread or float(setup.optimizer == name) for name in optimizers]
+                + [spread or float(optimizer == name) for name in optimizers]
             )
 
         seconds = np.array([self._totals[s][1] / self._totals[s][0] for s in measured])

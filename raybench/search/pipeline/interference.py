@@ -1,34 +1,31 @@
-"""The sentinel: one configuration trained alone and then beside others.
+"""How much trials slow each other down: one configuration trained alone, then beside another.
 
 Trials that run at the same time share caches, memory bandwidth and clocks even where their
-cores are disjoint; the sentinel measures by how much that slows them, with what the search has
+cores are disjoint. The sentinel measures by how much that slows them, with what the search has
 just run, in groups that are warm.
 """
 
 import threading
 from collections.abc import Callable
 
-from raybench.cluster.run_client import shape_of
-from raybench.cluster.run_once import run_once
+from raybench.cluster.run_client import run_once
 from raybench.cluster.session import Session
-from raybench.core.documents import validate
-from raybench.core.record import Evaluation, RunRecord
 from raybench.core.objective import Objective
+from raybench.core.record import Evaluation, RunRecord, StopReason
 from raybench.core.spec import RunSpec
 from raybench.results.load import StudyResults
 from raybench.results.store import Store
 from raybench.results.tables import ranked
-from raybench.search.pipeline.deadline import Deadline
+from raybench.search.deadline import Deadline
 
 SECONDS = 1.0
 """Training seconds of one measurement."""
 START_S = 60.0
 """Longest wait for the company's first evaluation."""
-ALONE, BESIDE = "sentinel-alone", "sentinel-beside"
 
 
-def run_sentinel(
-    results: StudyResults, *, session: Session, store: Store, control: Deadline
+def measure_interference(
+    results: StudyResults, *, session: Session, store: Store, deadline: Deadline
 ) -> None:
     """Measure and record both runs; nothing to do where no trial ran beside another.
 
@@ -37,27 +34,37 @@ def run_sentinel(
     """
     runs = ranked(results.trials)
     runs = runs[runs["concurrent"] > 0]
-    if runs.empty or ALONE in set(results.trials["trial"]) or control.over:
+    is_done = any(record.role == "sentinel" for record in results.runs.values())
+    if runs.empty or is_done or deadline.over:
         return
-    specs = [_for_measuring(results.specs[name], SECONDS) for name in runs["trial"]]
-    sentinel = specs[0]
-    room = [spec for spec in specs if _fit_together(spec, sentinel, session)]
-    others = [spec for spec in room if shape_of(spec) != shape_of(sentinel)] or room
+    specs = {name: _for_seconds(results.specs[name], SECONDS) for name in runs["trial"]}
+    source, sentinel = next(iter(specs.items()))
+    group = sentinel.placement.group
+    room = [
+        spec
+        for spec in specs.values()
+        if session.capacity.fits_together([spec.placement.group, group])
+    ]
+    others = [spec for spec in room if spec.placement.group != group] or room
     if not others:
         return
-    store.append(_run(session, sentinel, ALONE, lambda evaluation: control.reason()).line())
+
+    def measure(name: str) -> RunRecord:
+        return _run(session, sentinel, name, source, lambda evaluation: deadline.reason())
+
+    store.append(measure("sentinel-alone").line())
     # Company begins before the sentinel and outlasts it, so that it is never alone.
-    company = others[0].model_copy(update={"objective": _budget(20 * SECONDS)})
+    company = _for_seconds(others[0], 20 * SECONDS)
     began, done = threading.Event(), threading.Event()
 
-    def keep_company(evaluation: Evaluation) -> str | None:
+    def keep_company(evaluation: Evaluation) -> StopReason | None:
         began.set()
-        return "scheduler" if done.is_set() else control.reason()
+        return "scheduler" if done.is_set() else deadline.reason()
 
-    keeper = threading.Thread(target=_run, args=(session, company, "company", keep_company))
+    keeper = threading.Thread(target=_run, args=(session, company, "company", source, keep_company))
     keeper.start()
     began.wait(timeout=START_S)
-    record = _run(session, sentinel, BESIDE, lambda evaluation: control.reason())
+    record = measure("sentinel-beside")
     done.set()
     keeper.join()
     if record.concurrent:
@@ -65,32 +72,29 @@ def run_sentinel(
 
 
 def _run(
-    session: Session, spec: RunSpec, name: str, stop: Callable[[Evaluation], str | None]
+    session: Session,
+    spec: RunSpec,
+    name: str,
+    source: str,
+    stop: Callable[[Evaluation], StopReason | None],
 ) -> RunRecord:
-    reasons: list[str | None] = [None]
+    reasons: list[StopReason | None] = [None]
 
     def on_evaluation(name: str, evaluation: Evaluation) -> None:
         reasons.append(stop(evaluation))
 
     record, _ = run_once(
-        session.hub,
+        session.pool,
         spec,
         name,
-        "reference",
+        role="sentinel",
+        source=source,
         on_evaluation=on_evaluation,
-        outer_stop=lambda: reasons[-1],
+        stopped_by=lambda: reasons[-1],
     )
     return record
 
 
-def _fit_together(one: RunSpec, other: RunSpec, session: Session) -> bool:
-    return session.capacity.fits_together([shape_of(one), shape_of(other)])
-
-
-def _for_measuring(document: dict[str, object], seconds: float) -> RunSpec:
-    spec = validate(RunSpec, dict(document), "sentinel")
-    return spec.model_copy(update={"objective": _budget(seconds)})
-
-
-def _budget(seconds: float) -> Objective:
-    return Objective(kind="accuracy_at_budget", max_train_seconds=seconds)
+def _for_seconds(spec: RunSpec, seconds: float) -> RunSpec:
+    budget = Objective(kind="accuracy_at_budget", max_train_seconds=seconds)
+    return spec.model_copy(update={"objective": budget})

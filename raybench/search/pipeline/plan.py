@@ -6,10 +6,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from raybench.core.space import Case, Cases, Choices, Dimension, Powers, Simple, Space
+from raybench.core.space import (
+    Case,
+    Cases,
+    Dimension,
+    Range,
+    Simple,
+    Space,
+    possible_values,
+    values_of,
+)
 from raybench.core.study import StudySpec
 from raybench.data.dataset import Dataset
-from raybench.search.pipeline.preflight import searched, shapes
+from raybench.search.pipeline.preflight import groups
 from raybench.search.pipeline.reference import RUNS
 from raybench.search.sampling.grid import num_trials
 from raybench.speed.factorisation import SPEED_KEYS, Factors
@@ -36,8 +45,8 @@ def print_plan(
     for key, value in study.fixed.items():
         table.add_row(key, f"{value} (fixed)")
     console.print(table, "")
-    groups = shapes(study, space)
-    widest = max(shape.cpus for shape in groups)
+    every = groups(study, space)
+    widest = max(group.cpus for group in every)
     cores = os.cpu_count() or 1
     objective = study.objective
     runs = num_trials(study, space if isinstance(factors, str) else factors.sampled)
@@ -45,7 +54,7 @@ def print_plan(
     bound = (
         runs * objective.max_train_seconds * widest / cores
         + confirming * objective.max_train_seconds
-        + len(groups) * GROUP_START_S
+        + len(every) * GROUP_START_S
     )
     budget = study.search.time_budget_s
     if budget is not None:  # it is for everything
@@ -58,9 +67,9 @@ def print_plan(
     for line in (
         f"workload {study.workload}, dataset {dataset.name}: {dataset.num_train_samples:,} "
         f"training, {len(dataset.validation):,} validation, {len(dataset.test):,} test samples",
-        f"frameworks {', '.join(map(str, searched(study, space, 'framework')))}; "
-        f"{len(groups)} kinds of worker group, the widest takes {widest} CPUs "
-        f"and {max(shape.gpus for shape in groups)} GPUs",
+        f"frameworks {', '.join(map(str, values_of('framework', space, study.fixed)))}; "
+        f"{len(every)} kinds of worker group, the widest takes {widest} CPUs "
+        f"and {max(group.gpus for group in every)} GPUs",
         f"{runs} trials {most}, then {confirming} confirming runs",
         f"at most about {length} on this machine's {cores} cores, evaluation apart; "
         "runs that reach the target or fall behind end sooner",
@@ -99,7 +108,6 @@ def _describe_case(case: Case) -> str:
 
 
 def _describe_simple(dimension: Simple) -> str:
-    if isinstance(dimension, Choices | Powers):
-        values = dimension.values() if isinstance(dimension, Powers) else dimension.values
-        return ", ".join(map(str, values))
+    if not isinstance(dimension, Range):
+        return ", ".join(map(str, possible_values(dimension)))
     return f"{dimension.low:g} to {dimension.high:g}" + (", log scale" if dimension.log else "")

@@ -1,16 +1,24 @@
 """What is checked before anything starts: workload, data, frameworks, room on the cluster."""
 
 import importlib.util
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
 
 from raybench.backends.check_model import check_models
-from raybench.cluster.admission import Shape
 from raybench.cluster.capacity import Capacity
-from raybench.cluster.run_client import shape_of
 from raybench.core.errors import UserError
-from raybench.core.space import Cases, Choices, Powers, Space, known_values, possible_values
+from raybench.core.placement import Placement
+from raybench.core.space import (
+    Choices,
+    Powers,
+    Space,
+    known_values,
+    possible_values,
+    resolve,
+    values_of,
+)
 from raybench.core.spec import RunSpec
 from raybench.core.study import CADENCE, TIME, StudySpec
 from raybench.data.check import check_dataset
@@ -44,7 +52,7 @@ def check_task(spec: RunSpec, frameworks: list[str]) -> Dataset:
 
 def check_study(study: StudySpec, space: Space) -> tuple[Dataset, list[str]]:
     """Check what a study trains, without Ray; return the data, and warnings in sentences."""
-    frameworks = [str(value) for value in searched(study, space, "framework")]
+    frameworks = [str(value) for value in values_of("framework", space, study.fixed)]
     spec = study.run_spec(first_values(study, space))
     return check_task(spec, frameworks), check_models(spec, frameworks)
 
@@ -53,16 +61,14 @@ def first_values(study: StudySpec, space: Space) -> dict[str, object]:
     """Return a configuration of the space: the first value of every key, as its cases go."""
     values: dict[str, object] = {}
     for key, dimension in space.items():
-        if isinstance(dimension, Cases):
-            dimension = dimension.choose(known_values(study.fixed, values)).dimension
-        values[key] = possible_values(dimension)[0]
+        values[key] = possible_values(resolve(dimension, known_values(study.fixed, values)))[0]
     return values
 
 
 def check_evaluations(study: StudySpec, dataset: Dataset) -> None:
     """Raise UserError where a run ends before it can hold the target."""
     hold = study.objective.hold
-    epochs = float(study.fixed.get("epochs", RunSpec.model_fields["epochs"].default))
+    epochs = float(known_values(study.fixed, {})["epochs"])
     samples = epochs * dataset.num_train_samples
     cadence = study.fixed.get(CADENCE, 1 if CADENCE in study.auto else None)
     batch = int(study.fixed.get("batch_size_per_worker", 1))
@@ -101,7 +107,7 @@ def without_too_wide(
     dimension = space.get("num_workers")
     if not isinstance(dimension, Choices | Powers):
         return content, []
-    fitting = {shape.num_workers for shape in shapes(study, space) if capacity.fits(shape)}
+    fitting = {group.num_workers for group in groups(study, space) if capacity.fits(group)}
     values = possible_values(dimension)
     kept = [value for value in values if value in fitting]
     if not kept or len(kept) == len(values):
@@ -115,46 +121,39 @@ def without_too_wide(
     return content | {"space": content["space"] | {"num_workers": kept}}, [sentence]
 
 
-def searched(study: StudySpec, space: Space, key: str) -> list[object]:
-    """Return the values of a run-spec key that trials of a study can have."""
-    if key in space:
-        return possible_values(space[key])
-    return [study.fixed.get(key, RunSpec.model_fields[key].default)]
-
-
-def shapes(study: StudySpec, space: Space) -> list[Shape]:
+def groups(study: StudySpec, space: Space) -> list[Placement]:
     """Return every worker group a study can ask for (bounds only, where a range is searched)."""
     keys = ("framework", "num_workers", "cpus_per_worker", "gpus_per_worker")
-    combinations: list[dict[str, object]] = [{}]
-    for key in keys:
-        values = searched(study, space, key)
-        combinations = [one | {key: value} for one in combinations for value in values]
-    return [shape_of(RunSpec(**values)) for values in combinations]  # type: ignore[arg-type]
+    combinations = itertools.product(*(values_of(key, space, study.fixed) for key in keys))
+    return [
+        Placement(framework, workers, cpus_per_worker=cpus, gpus_per_worker=gpus)
+        for framework, workers, cpus, gpus in combinations
+    ]
 
 
 def check_room(study: StudySpec, space: Space, capacity: Capacity) -> None:
     """Raise UserError if a group the study can ask for does not fit the empty cluster."""
-    for shape in shapes(study, space):
-        capacity.refuse_infeasible(shape)
+    for group in groups(study, space):
+        capacity.refuse_infeasible(group)
 
 
-def first_groups(study: StudySpec, space: Space, capacity: Capacity) -> list[Shape]:
+def first_groups(study: StudySpec, space: Space, capacity: Capacity) -> list[Placement]:
     """Return the groups to start while the search itself starts, as many as fit.
 
-    Those of frameworks that are used in one shape only: of several, the first trials decide,
-    and a group nobody asks for yet would keep them waiting.
+    Those of frameworks that are used in one kind of group only: of several, the first trials
+    decide, and a group nobody asks for yet would keep them waiting.
     """
-    chosen: list[Shape] = []
-    every = shapes(study, space)
-    for shape in every:
-        is_certain = sum(other.framework == shape.framework for other in every) == 1
-        if is_certain and capacity.fits_together([*chosen, shape]):
-            chosen.append(shape)
+    chosen: list[Placement] = []
+    every = groups(study, space)
+    for group in every:
+        is_certain = sum(other.framework == group.framework for other in every) == 1
+        if is_certain and capacity.fits_together([*chosen, group]):
+            chosen.append(group)
     return chosen
 
 
 def default_concurrency(study: StudySpec, space: Space, capacity: Capacity) -> int:
     """Return how many of the smallest trials the cluster holds at once."""
-    smallest = min(shapes(study, space), key=lambda shape: (shape.gpus, shape.cpus))
+    smallest = min(groups(study, space), key=lambda group: (group.gpus, group.cpus))
     many = replace(smallest, num_workers=capacity.cpus)
     return max(1, capacity.num_fitting(many) // smallest.num_workers)

@@ -11,21 +11,19 @@ The reference is the space's first optimizer at its usual rate, with seeds of it
 All stay as they are from then on, the same for every run.
 """
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
 from raybench.core.errors import UserError
-from raybench.core.record import RunRecord
-from raybench.core.space import Cases, Space, known_values, possible_values
 from raybench.core.objective import Objective
+from raybench.core.record import Evaluation, RunRecord
+from raybench.core.space import Space, known_values, possible_values, resolve
 from raybench.core.spec import RunSpec
 from raybench.core.study import CADENCE, StudySpec
-from raybench.results.load import describe, load
+from raybench.results.label import describe
+from raybench.results.records import read_records
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.search.sampling.default_rates import priors, rate_factor
 
@@ -53,14 +51,19 @@ class Measured:
     """What one reference run has shown."""
 
     record: RunRecord
-    curve: pd.DataFrame
+    curve: list[Evaluation]
+
+    @property
+    def accuracies(self) -> list[float]:
+        """Validation accuracy of every evaluation."""
+        return [point.accuracy for point in self.curve]
 
     def samples_to(self, target: float | None) -> float:
         """Return the training samples to an accuracy, or twice all where it was not reached."""
-        reached = self.curve[self.curve["accuracy"] >= (math.inf if target is None else target)]
         if target is None:
             return float(self.record.samples)
-        return float(reached["samples"].iloc[0]) if len(reached) else 2.0 * self.record.samples
+        reached = (point.samples for point in self.curve if point.accuracy >= target)
+        return float(next(reached, 2 * self.record.samples))
 
     @property
     def evaluation_samples(self) -> float:
@@ -71,7 +74,12 @@ class Measured:
 
 
 def set_by_reference(
-    study: StudySpec, space: Space, alone: SingleRun, *, num_classes: int, num_train_samples: int
+    study: StudySpec,
+    space: Space,
+    single_run: SingleRun,
+    *,
+    num_classes: int,
+    num_train_samples: int,
 ) -> tuple[StudySpec, list[str]] | None:
     """Train the reference; return the study with what it sets, and how, in sentences.
 
@@ -80,14 +88,14 @@ def set_by_reference(
     """
     cadence = max(num_train_samples // PARTS_OF_EPOCH, FEWEST_SAMPLES)
     if study.needs_target:
-        runs = _train(study, space, alone, cadence, number=RUNS, factor=1.0)
+        runs = _train(study, space, single_run, cadence, number=RUNS, factor=1.0)
     else:
-        runs = _train(study, space, alone, cadence, number=1, factor=rate_factor(study))
+        runs = _train(study, space, single_run, cadence, number=1, factor=rate_factor(study))
         if runs and runs[0].record.failure:  # too fast for it: its usual rate then
-            runs = _train(study, space, alone, cadence, number=1, factor=1.0)
-    if alone.control.over:
+            runs = _train(study, space, single_run, cadence, number=1, factor=1.0)
+    if single_run.deadline.over:
         return None
-    failed = [one.record for one in runs if one.record.failure or one.curve.empty]
+    failed = [one.record for one in runs if one.record.failure or not one.curve]
     if failed:
         return _without_reference(study, failed[0], num_train_samples)
     words: list[str] = []
@@ -105,22 +113,28 @@ def set_by_reference(
 
 
 def _train(
-    study: StudySpec, space: Space, alone: SingleRun, cadence: int, *, number: int, factor: float
+    study: StudySpec,
+    space: Space,
+    single_run: SingleRun,
+    cadence: int,
+    *,
+    number: int,
+    factor: float,
 ) -> list[Measured]:
-    """Train the reference `number` times; fewer if `control` ends it."""
+    """Train the reference `number` times; fewer if the deadline ends it."""
     spec = reference_spec(study, space, factor=factor)
     if CADENCE in study.auto:
         spec = spec.model_copy(update={CADENCE: cadence})
-    alone.screen.begin("reference", number)
+    single_run.progress.begin("reference", number)
     records = []
     for index in range(number):
         seed = (study.search.seed + SEEDS_FROM + index) % 2**32
         run_spec = spec.model_copy(update={"seed": seed})
-        records.append(alone.train(run_spec, f"reference{index}", "reference"))
-        if alone.control.over:
+        records.append(single_run.train(run_spec, f"reference{index}", "reference"))
+        if single_run.deadline.over:
             return []
-    curves = load(alone.store.folder).curves
-    return [Measured(one, curves[curves["trial"] == one.trial]) for one in records]
+    curves = read_records(single_run.store.folder).curves
+    return [Measured(one, curves.get(one.trial, [])) for one in records]
 
 
 def reference_spec(study: StudySpec, space: Space, *, factor: float = 1.0) -> RunSpec:
@@ -132,9 +146,8 @@ def reference_spec(study: StudySpec, space: Space, *, factor: float = 1.0) -> Ru
     hints = next(iter(priors(space, study.fixed, factor=factor)), {})
     values: dict[str, Any] = {}
     for key, dimension in space.items():
-        if isinstance(dimension, Cases):
-            dimension = dimension.choose(known_values(study.fixed, hints | values)).dimension
-        values[key] = hints.get(key, possible_values(dimension)[0])
+        known = known_values(study.fixed, hints | values)
+        values[key] = hints.get(key, possible_values(resolve(dimension, known))[0])
     objective, budget = study.objective, study.search.time_budget_s
     seconds = objective.max_train_seconds
     if budget is not None:
@@ -158,10 +171,9 @@ def target_from(accuracies: list[float], chance: float) -> float:
     return target
 
 
-def held(accuracies: Sequence[float] | pd.Series, hold: int) -> float:
+def held(accuracies: Sequence[float], hold: int) -> float:
     """Return the best accuracy that was reached and held for `hold` evaluations in a row."""
-    values = list(accuracies)
-    windows = [values[at : at + hold] for at in range(len(values) - hold + 1)]
+    windows = [accuracies[at : at + hold] for at in range(len(accuracies) - hold + 1)]
     return max((min(window) for window in windows), default=0.0)
 
 
@@ -195,7 +207,7 @@ def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpe
 
 
 def _set_target(study: StudySpec, runs: list[Measured], num_classes: int) -> tuple[StudySpec, str]:
-    accuracies = [held(one.curve["accuracy"], study.objective.hold) for one in runs]
+    accuracies = [held(one.accuracies, study.objective.hold) for one in runs]
     target = target_from(accuracies, 1.0 / num_classes)
     objective = study.objective.model_copy(update={"target": target})
     how = (
@@ -226,7 +238,7 @@ def _set_seconds(study: StudySpec, record: RunRecord) -> tuple[StudySpec, str]:
 def _set_cadence(study: StudySpec, one: Measured, num_train_samples: int) -> tuple[StudySpec, str]:
     target = study.objective.target
     samples = one.samples_to(target)
-    epochs = float(study.fixed.get("epochs", RunSpec.model_fields["epochs"].default))
+    epochs = float(known_values(study.fixed, {})["epochs"])
     most = int(epochs * num_train_samples) // (study.objective.hold + 1)
     cadence = cadence_from(samples, one.evaluation_samples, most)
     is_dear = one.evaluation_samples / EVALUATION_SHARE > samples / EVALUATIONS

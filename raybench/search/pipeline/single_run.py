@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from raybench.cluster.run_once import run_once
 from raybench.cluster.session import Session
-from raybench.core.record import MACHINE_FAULTS, Evaluation, Phase, RunRecord
+from raybench.core.record import MACHINE_FAULTS, Evaluation, Role, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.results.errors import keep_error
 from raybench.results.progress import Progress
 from raybench.results.store import Store
-from raybench.search.pipeline.deadline import Deadline
+from raybench.search.deadline import Deadline
 
 ATTEMPTS = 3
 """How often a run is tried that loses its workers, or does not get them."""
@@ -21,35 +21,38 @@ class SingleRun:
 
     session: Session
     store: Store
-    control: Deadline
-    screen: Progress
+    deadline: Deadline
+    progress: Progress
     keep_groups: bool = True
     """False gives every run new worker processes."""
 
-    def train(self, spec: RunSpec, name: str, phase: Phase, *, test: bool = False) -> RunRecord:
-        """Train `spec` to its end, or until `control` ends it; measure the test split if `test`.
+    def train(
+        self, spec: RunSpec, name: str, role: Role, *, source: str | None = None, test: bool = False
+    ) -> RunRecord:
+        """Train `spec` to its end, or until `deadline` ends it; measure the test split if `test`.
 
         A run that the machine broke is no answer: it is repeated, a few times.
         """
-        self.screen.started(name, spec.document())
+        self.progress.started(name, spec)
         for _ in range(ATTEMPTS):
             record, _ = run_once(
-                self.session.hub,
+                self.session.pool,
                 spec,
                 name,
-                phase,
+                role=role,
+                source=source,
                 on_evaluation=self._record,
-                outer_stop=self.control.reason,
+                stopped_by=self.deadline.reason,
                 on_error=lambda *error: keep_error(self.store, *error),
                 test=test,
                 keep=self.keep_groups,
             )
-            if record.failure not in MACHINE_FAULTS or self.control.over:
+            if record.failure not in MACHINE_FAULTS or self.deadline.over:
                 break
         self.store.append(record.line())
-        self.screen.finished(record)
+        self.progress.finished(record)
         return record
 
     def _record(self, name: str, evaluation: Evaluation) -> None:
         self.store.append(evaluation.line(name))
-        self.screen.evaluated(name, evaluation)
+        self.progress.evaluated(name, evaluation)

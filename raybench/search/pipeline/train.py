@@ -10,8 +10,7 @@ from rich.console import Console
 from raybench.backends.check_model import check_models
 from raybench.backends.saved import MODEL_FILES
 from raybench.cluster.capacity import local_capacity
-from raybench.cluster.run_client import shape_of
-from raybench.cluster.run_once import run_once
+from raybench.cluster.run_client import run_once
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import INTERRUPTED, Interrupt
 from raybench.core.clock import OTHER, PHASES
@@ -22,7 +21,8 @@ from raybench.core.spec import RunSpec
 from raybench.results.console import make_console, say
 from raybench.results.errors import keep_error
 from raybench.results.export import export
-from raybench.results.load import describe, load
+from raybench.results.label import describe
+from raybench.results.load import load
 from raybench.results.lock import StudyLock
 from raybench.results.provenance import command, machine, versions
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
@@ -41,7 +41,7 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
     folder = options.out or Path("results") / f"train-{name}"
     check_folder(folder)
     if chosen_address(options.address) is None:
-        local_capacity().refuse_infeasible(shape_of(spec))
+        local_capacity().refuse_infeasible(spec.placement.group)
     dataset = check_task(spec, [spec.framework])
     console = make_console(file=sys.stdout)
     for warning in check_models(spec, [spec.framework]):
@@ -88,7 +88,7 @@ def _run(
     with Session(address=options.address) as session, interrupt.needing(session.processes):
         interrupt.listen()  # again: what a library may have taken meanwhile
         interrupt.check()
-        session.capacity.refuse_infeasible(shape_of(spec))
+        session.capacity.refuse_infeasible(spec.placement.group)
         store.clear()
         store.write_yaml(
             STUDY_FILE,
@@ -99,7 +99,7 @@ def _run(
                 "machine": machine(),
             },
         )
-        console.print(f"{describe(spec.document())}, seed {spec.seed}", highlight=False)
+        console.print(f"{describe(spec)}, seed {spec.seed}", highlight=False)
         console.print(_HEAD, highlight=False)
 
         def on_evaluation(name: str, evaluation: Evaluation) -> None:
@@ -107,12 +107,12 @@ def _run(
             console.print(_curve_line(evaluation), highlight=False)
 
         record, weights = run_once(
-            session.hub,
+            session.pool,
             spec,
             TRIAL,
-            "search",
+            role="trial",
             on_evaluation=on_evaluation,
-            outer_stop=interrupt.reason,
+            stopped_by=interrupt.reason,
             on_error=lambda *error: keep_error(store, *error),
             save=True,
             test=True,
@@ -137,16 +137,16 @@ def _curve_line(evaluation: Evaluation) -> str:
 def _print_outcome(console: Console, record: RunRecord, folder: Path) -> None:
     phases = "  ".join(f"{phase} {record.ledger[phase]:.2f}" for phase in (*PHASES, OTHER))
     lines = [f"ledger, s: {phases}  | wall {record.wall_s:.2f}"]
-    target = record.spec["objective"]["target"]
+    target = record.spec.objective.target
     if record.failure:
         lines.append(f"failed: {record.failure} ({record.message})")
-    elif record.time_to_target_s is not None:
+    elif target is not None and record.time_to_target_s is not None:
         lines.append(f"target {100 * target:g} % after {record.time_to_target_s:.2f} s of training")
     elif target is not None:
         lines.append(f"target {100 * target:g} % not reached (ended by {record.stop})")
     if record.test_accuracy is not None:
         lines.append(f"test accuracy {100 * record.test_accuracy:.2f} %")
-        name = MODEL_FILES[record.spec["framework"]]
+        name = MODEL_FILES[record.spec.framework]
         lines.append(f"model: {folder / name}, load it with raybench.load_model('{folder}')")
     lines.append(f"results: {folder}")
     for line in lines:

@@ -14,7 +14,7 @@ from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import INTERRUPTED, Interrupt
 from raybench.core.documents import read_mapping
 from raybench.core.errors import UserError
-from raybench.core.space import Space
+from raybench.core.space import Space, values_of
 from raybench.core.study import StudySpec, build_study, load_content
 from raybench.data.dataset import Dataset
 from raybench.results.console import make_console, say
@@ -26,6 +26,7 @@ from raybench.results.show import show
 from raybench.results.store import STUDY_FILE, Store
 from raybench.results.study_folder import check_folder, choose_folder, shipped_space
 from raybench.results.tables import ranked
+from raybench.search.deadline import Deadline
 from raybench.search.pipeline.plan import print_plan
 from raybench.search.pipeline.preflight import (
     check_address,
@@ -34,11 +35,9 @@ from raybench.search.pipeline.preflight import (
     check_study,
     default_concurrency,
     first_groups,
-    searched,
     without_too_wide,
 )
 from raybench.search.pipeline.reference import earlier_settings
-from raybench.search.ray_tune.environment import prepare_environment
 from raybench.search.sampling.grid import check_grid
 from raybench.search.sampling.transfer import load_earlier
 from raybench.speed.factorisation import study_factors
@@ -107,7 +106,6 @@ def _run(
     began: float,
 ) -> bool:
     """Run what is left of the study; return whether it was interrupted."""
-    prepare_environment()
     # Ray's processes take seconds to come up, Ray Tune and Optuna one to import: at once.
     importing = threading.Thread(
         target=importlib.import_module, args=["raybench.search.pipeline.study"], daemon=True
@@ -123,26 +121,26 @@ def _run(
         concurrency = study.search.concurrency or default_concurrency(
             study, space, session.capacity
         )
-        session.hub.prepare.remote(
-            searched(study, space, "framework"), first_groups(study, space, session.capacity)
+        session.pool.prepare.remote(
+            values_of("framework", space, study.fixed), first_groups(study, space, session.capacity)
         )
-        from raybench.search.pipeline.deadline import Deadline
         from raybench.search.pipeline.study import StudyPipeline
 
-        control = Deadline(study.search.time_budget_s, began=began, interrupt=interrupt)
-        phases = StudyPipeline(
+        deadline = Deadline(study.search.time_budget_s, began=began, interrupt=interrupt)
+        pipeline = StudyPipeline(
+            study,
             space,
             session,
             store,
             console,
-            control,
-            dataset=dataset,
-            concurrency=concurrency,
+            deadline,
+            dataset,
+            concurrency,
             keep_groups=options.isolation == "none",
         )
         interrupt.can_continue = True
-        phases.run(study, earlier)
-        control.raise_fault()
+        pipeline.run(earlier)
+        deadline.raise_fault()
     return interrupt.is_set
 
 

@@ -1,73 +1,57 @@
-"""The search itself: Tune's controller over trials, Optuna's proposals, the hub's workers."""
+"""The search itself: Tune's controller over trials, our proposals, the pool's workers."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from ray import tune
-from ray.tune.schedulers import FIFOScheduler
 
 from raybench.cluster.session import Session
-from raybench.core.study import StudySpec
-from raybench.results.load import load
-from raybench.results.progress import Progress
-from raybench.results.store import Store
-from raybench.search.pipeline.confirm_budget import ConfirmBudget
-from raybench.search.pipeline.deadline import Deadline
-from raybench.search.ray_tune.callback import Recorder
-from raybench.search.ray_tune.scheduler import TimeRungs
-from raybench.search.ray_tune.searcher import StudySearcher
-from raybench.search.ray_tune.trainable import TrialRun
-from raybench.speed.placement import Placer
+from raybench.search.deadline import Deadline
+from raybench.search.live_trials import LiveTrials
+from raybench.search.ray_tune.callback import TuneCallback
+from raybench.search.ray_tune.scheduler import TuneScheduler
+from raybench.search.ray_tune.searcher import TuneSearcher
+from raybench.search.ray_tune.stopper import TuneStopper
+from raybench.search.ray_tune.trainable import TuneTrainable
 
 HEAD = "node:__internal_head__"
 """A resource that only the head has: what Tune reserves for a trial's own process, which merely
-waits, is taken where no worker runs. Cores are admitted by the hub."""
+waits, is taken where no worker runs. Cores are admitted by the pool."""
 NOMINAL = 0.0001
+ENVIRONMENT = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # `cluster.signals` listens instead
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a failed trial has no accuracy
+    "RAY_AIR_NEW_OUTPUT": "0",
+}
+"""What Ray Tune reads from the environment."""
 
 
-def search(
-    study: StudySpec,
-    searcher: StudySearcher,
+def run_trials(
+    trials: LiveTrials,
     *,
     session: Session,
-    store: Store,
-    control: Deadline,
-    screen: Progress,
-    allowance: ConfirmBudget,
-    keep_groups: bool = True,
+    deadline: Deadline,
+    log: Path,
+    keep_groups: bool,
     concurrency: int,
-    speed: Placer | None = None,
 ) -> None:
-    """Run trials until the searcher has no more, or `control` ends them.
+    """Run trials until there are no more, or `deadline` ends them.
 
-    `speed` is what the searcher was given, or None if the space is not taken apart.
+    What Ray Tune prints goes to the file `log`.
     """
+    os.environ.update(ENVIRONMENT)
     trainable = tune.with_resources(
-        tune.with_parameters(TrialRun, hub=session.hub, keep=keep_groups),
+        tune.with_parameters(TuneTrainable, pool=session.pool, keep=keep_groups),
         tune.PlacementGroupFactory([{HEAD: NOMINAL}]),
-    )
-    scheduler = FIFOScheduler()
-    if study.search.early_stopping:
-        scheduler = TimeRungs(study, speed)
-        scheduler.learn(load(store.folder))
-    recorder = Recorder(
-        store,
-        study.objective,
-        session.hub,
-        control,
-        screen,
-        scheduler,
-        searcher,
-        allowance=allowance,
-        is_factorised=speed is not None,
-        keep_groups=keep_groups,
     )
     tuner = tune.Tuner(
         trainable,
         tune_config=tune.TuneConfig(
-            search_alg=searcher,
-            scheduler=scheduler,
+            search_alg=TuneSearcher(trials),
+            scheduler=TuneScheduler(trials),
             # The searcher ends the search; Tune's own number only has to be above it.
             num_samples=-1,
             max_concurrent_trials=concurrency,
@@ -76,17 +60,14 @@ def search(
         run_config=tune.RunConfig(
             name="tune",
             storage_path=str(session.scratch),
-            stop=control,
-            callbacks=[recorder],
+            stop=TuneStopper(deadline),
+            callbacks=[TuneCallback(trials, deadline, session)],
             verbose=0,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
         ),
     )
-    control.reserve_s = allowance.reserve_s()
-    with _quiet(store.folder / "ray.log"):
+    with _quiet(log):
         tuner.fit()
-    if not control.interrupted:
-        searcher.tell_all()
 
 
 @contextlib.contextmanager

@@ -7,64 +7,71 @@ into NaN is told the worst score.
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import optuna
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from raybench.core.objective import worst_score
-from raybench.core.record import MACHINE_FAULTS
+from raybench.core.record import MACHINE_FAULTS, RunRecord
+from raybench.core.spec import RunSpec
 from raybench.core.study import StudySpec
 from raybench.search.sampling.infeasible import Infeasible
 from raybench.speed.placement import Placer
 
 
-@dataclass(frozen=True)
-class Ended:
-    """A trial that ended; its user attribute `spec` is what was run."""
+class Answer(NamedTuple):
+    """What Optuna is told."""
 
+    state: TrialState
+    values: list[float] | None = None
+    course: dict[int, float] | None = None
+    """Score by milliseconds, of a trial that was stopped."""
+
+
+@dataclass(frozen=True)
+class _Ended:
     trial: optuna.Trial
-    failure: str | None
-    stop: str | None
-    """None if it was stopped from outside."""
-    score: float | None
-    """Of the split it ran on."""
-    train_s: float
-    reached: bool
-    """Whether it reached the target."""
+    record: RunRecord
 
 
 class Feedback:
-    """Tells endings, each at the time its score is known.
+    """Tells ends of trials, each at the time its score is known.
 
-    A time to the target counts on the configuration's fastest split, so those of the first
-    trials wait until these, the probes, have told how fast the other splits are.
+    A time to the target counts on the configuration's fastest placement, so those of the first
+    trials wait until these, the probes, have told how fast the others are.
     """
 
     def __init__(
-        self, study: StudySpec, journal: optuna.Study, failures: Infeasible, speed: Placer | None
+        self,
+        study: StudySpec,
+        journal: optuna.Study,
+        infeasible: Infeasible,
+        placer: Placer | None,
     ) -> None:
         self._objective = study.objective
-        self._journal, self._failures, self._speed = journal, failures, speed
+        self._journal, self._infeasible, self._placer = journal, infeasible, placer
         self._is_pareto = len(journal.directions) > 1
-        self._untold: list[Ended] = []
+        self._untold: list[_Ended] = []
 
-    def add(self, ended: Ended, *, is_early: bool) -> None:
+    def add(self, trial: optuna.Trial, record: RunRecord, *, is_early: bool) -> None:
         """Take a trial's end, and tell what can be told; after `is_early` nothing waits."""
-        self._untold.append(ended)
+        self._untold.append(_Ended(trial, record))
         self.tell_known(is_early=is_early)
 
     def tell_known(self, *, is_early: bool) -> None:
         """Tell the ends whose score is known by now."""
         waiting = []
         for ended in self._untold:
-            is_known = self._speed is None or self._speed.is_known(ended.trial.user_attrs["spec"])
-            if is_early and ended.reached and not is_known:
+            record = ended.record
+            is_known = self._placer is None or self._placer.is_known(record.spec)
+            if is_early and record.time_to_target_s is not None and not is_known:
                 waiting.append(ended)
             else:
-                self._tell(ended)
+                self._tell(ended.trial, record)
         self._untold = waiting
 
-    def scores(self, trials: list[optuna.trial.FrozenTrial]) -> dict[int, float]:
+    def scores(self, trials: list[FrozenTrial]) -> dict[int, float]:
         """Return the score of every one of `trials` that ended, by number, told or not."""
         told = {trial.number: trial.values[0] for trial in trials if trial.values}
         stopped = {
@@ -72,46 +79,52 @@ class Feedback:
             for trial in trials
             if trial.state == TrialState.PRUNED and trial.intermediate_values
         }
-        waiting = {one.trial.number: one.score for one in self._untold if one.score is not None}
+        waiting = {one.trial.number: one.record.score for one in self._untold}
         return told | stopped | waiting
 
-    def report(self, trial: optuna.Trial, score: float, train_s: float) -> None:
-        """Give Optuna a running trial's score; milliseconds on its fastest split are the step."""
+    def report(self, trial: optuna.Trial, spec: RunSpec, *, score: float, train_s: float) -> None:
+        """Give Optuna a running trial's score, at the time on its fastest placement."""
         if not self._is_pareto:  # Optuna keeps no course of several objectives
-            factor = 1.0
-            if self._speed is not None and "spec" in trial.user_attrs:
-                factor = self._speed.to_fastest(trial.user_attrs["spec"])
-            trial.report(score, step=int(1000 * train_s * factor))
+            trial.report(score, step=self._milliseconds(spec, train_s))
 
     def tell_would_fail(self, trial: optuna.Trial) -> None:
         """End a proposal that is not run because it would fail: as if it had."""
-        self._journal.tell(trial, self._values(worst_score(self._objective), None))
+        worst = worst_score(self._objective)
+        self._journal.tell(trial, [worst, worst] if self._is_pareto else [worst])
 
-    def _tell(self, ended: Ended) -> None:
-        trial, score = ended.trial, ended.score
-        if ended.failure in MACHINE_FAULTS:
-            # It says nothing about the configuration.
-            self._journal.tell(trial, state=TrialState.FAIL)
-        elif ended.failure is not None:
-            trial.set_user_attr("failure", ended.failure)
-            self._failures.add(ended.failure, trial.user_attrs["spec"])
-            self._journal.tell(trial, self._values(worst_score(self._objective), ended))
-        elif score is None:  # stopped before its first evaluation
-            self._journal.tell(trial, state=TrialState.FAIL)
-        elif ended.stop is None and not self._is_pareto:
-            if not self._journal.get_trials(deepcopy=False)[trial.number].intermediate_values:
-                self.report(trial, score, ended.train_s)
+    def answer(self, record: RunRecord, *, fastest_s: float | None = None) -> Answer:
+        """Return what Optuna is told of a run.
+
+        `fastest_s`: its seconds to the target on its fastest placement, where they are known;
+        else the placer is asked.
+        """
+        if record.failure in MACHINE_FAULTS or (record.failure is None and not record.samples):
+            return Answer(TrialState.FAIL)  # it says nothing about the configuration
+        if record.state == "stopped" and not self._is_pareto:
+            train_ms = self._milliseconds(record.spec, record.ledger["train"])
+            return Answer(TrialState.PRUNED, [record.score], {train_ms: record.score})
+        seconds, cost = record.score, record.score + math.log(record.spec.num_workers)
+        if fastest_s is not None and record.time_to_target_s is not None:
+            seconds += math.log(fastest_s / record.time_to_target_s)
+        elif record.time_to_target_s is not None and self._placer is not None:
+            seconds += math.log(self._placer.to_fastest(record.spec))
+            cost += math.log(self._placer.to_cheapest(record.spec))
+        return Answer(TrialState.COMPLETE, [seconds, cost] if self._is_pareto else [seconds])
+
+    def _tell(self, trial: optuna.Trial, record: RunRecord) -> None:
+        answer = self.answer(record)
+        if record.failure is not None and record.failure not in MACHINE_FAULTS:
+            trial.set_user_attr("failure", record.failure)
+            self._infeasible.add(record.failure, record.spec)
+        if answer.state == TrialState.PRUNED:
+            known = self._journal.get_trials(deepcopy=False)[trial.number].intermediate_values
+            for step, score in (answer.course or {}).items():
+                if not known:
+                    trial.report(score, step=step)
             self._journal.tell(trial, state=TrialState.PRUNED)
         else:
-            self._journal.tell(trial, self._values(score, ended))
+            self._journal.tell(trial, answer.values, state=answer.state)
 
-    def _values(self, score: float, ended: Ended | None) -> list[float]:
-        """Return the score in seconds, and for a Pareto sampler that in worker-seconds too."""
-        spec = ended.trial.user_attrs["spec"] if ended is not None else None
-        seconds, cost = score, score
-        if spec is not None:
-            cost += math.log(spec["num_workers"])
-        if spec is not None and ended is not None and ended.reached and self._speed is not None:
-            seconds += math.log(self._speed.to_fastest(spec))
-            cost += math.log(self._speed.to_cheapest(spec))
-        return [seconds, cost] if self._is_pareto else [seconds]
+    def _milliseconds(self, spec: RunSpec, train_s: float) -> int:
+        factor = 1.0 if self._placer is None else self._placer.to_fastest(spec)
+        return int(1000 * train_s * factor)

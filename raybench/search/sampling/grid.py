@@ -1,9 +1,9 @@
 """Every combination of a space of lists, each run once.
 
-With the cap (`rungs.py`) and the space taken apart (`factor.py`) a grid costs a small part of
-what it would: a trial ends once it cannot win any more, and a curve stands for all its splits.
-Nothing else stops a trial early, so the best configuration is found for certain where training
-and times repeat themselves.
+With the cap (`search.asha`) and the space taken apart (`speed.factorisation`) a grid costs a
+small part of what it would: a trial ends once it cannot win any more, and a curve stands for all
+its placements. Nothing else stops a trial early, so the best configuration is found for certain
+where training and times repeat themselves.
 """
 
 import math
@@ -11,9 +11,9 @@ import random
 from typing import Any
 
 from raybench.core.errors import UserError
-from raybench.core.space import Cases, Choices, Powers, Range, Simple, Space, known_values
-from raybench.core.spec import RunSpec
+from raybench.core.space import Cases, Range, Space, known_values, possible_values, resolve
 from raybench.core.study import StudySpec
+from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.sampling.default_rates import rate_factor, usual_rate
 from raybench.speed.factorisation import GLOBAL_BATCH, Factors
 
@@ -34,7 +34,12 @@ def check_grid(study: StudySpec, space: Space) -> None:
             )
 
 
-def grid(study: StudySpec, space: Space, factors: Factors | None = None) -> list[dict[str, Any]]:
+def grid(
+    study: StudySpec,
+    space: Space,
+    factors: Factors | None = None,
+    policy: SearchPolicy = DEFAULT,
+) -> list[dict[str, Any]]:
     """Return every combination, those first that need few workers; else drawn by the seed.
 
     With priors, rates near the usual ones come before others of as many workers. Both have one
@@ -46,11 +51,11 @@ def grid(study: StudySpec, space: Space, factors: Factors | None = None) -> list
         combinations = [
             values | {key: value}
             for values in combinations
-            for value in _values(_simple(dimension, known_values(study.fixed, values)))
+            for value in possible_values(resolve(dimension, known_values(study.fixed, values)))
         ]
     random.Random(study.search.seed).shuffle(combinations)
     if study.search.priors and "learning_rate" in space:
-        combinations.sort(key=lambda values: _remoteness(study, values))
+        combinations.sort(key=lambda values: _remoteness(study, values, policy))
     return sorted(combinations, key=lambda values: _num_workers(study, values, factors))
 
 
@@ -59,26 +64,17 @@ def num_trials(study: StudySpec, space: Space) -> int:
     return len(grid(study, space)) if study.search.sampler == "grid" else study.search.trials
 
 
-def _simple(dimension: Any, known: dict[str, Any]) -> Simple:
-    return dimension.choose(known).dimension if isinstance(dimension, Cases) else dimension
-
-
-def _values(dimension: Simple) -> list[Any]:
-    assert isinstance(dimension, Choices | Powers), "check_grid was asked before"
-    return list(dimension.values() if isinstance(dimension, Powers) else dimension.values)
-
-
 def _num_workers(study: StudySpec, values: dict[str, Any], factors: Factors | None) -> int:
     """Return the least number of workers that a combination can be run with."""
-    known = study.fixed | values
+    known = known_values(study.fixed, values)
     if factors is None:
-        return int(known.get("num_workers", RunSpec.model_fields["num_workers"].default))
-    return min(split.num_workers for split in factors.splits(known))
+        return int(known["num_workers"])
+    return min(placement.num_workers for placement in factors.of_values(known))
 
 
-def _remoteness(study: StudySpec, values: dict[str, Any]) -> int:
+def _remoteness(study: StudySpec, values: dict[str, Any], policy: SearchPolicy) -> int:
     known = known_values(study.fixed, values)
     batch = values.get(GLOBAL_BATCH) or known["batch_size_per_worker"] * known["num_workers"]
-    usual = usual_rate(known["optimizer"], batch * known["accumulate"])
-    usual *= rate_factor(study)
+    usual = usual_rate(known["optimizer"], batch * known["accumulate"], policy)
+    usual *= rate_factor(study, policy)
     return int(abs(math.log(known["learning_rate"] / usual, NEARNESS)))

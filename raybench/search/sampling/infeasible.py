@@ -1,8 +1,9 @@
 """Regions that failed: configurations that would fail in the same way are not tried again."""
 
-from typing import Any
-
+from raybench.core.spec import RunSpec
 from raybench.search.sampling.default_rates import batch_power
+
+Key = tuple[str | float, ...]
 
 
 class Infeasible:
@@ -16,37 +17,33 @@ class Infeasible:
     """
 
     def __init__(self) -> None:
-        self._out_of_memory: dict[tuple[Any, ...], int] = {}
-        self._diverged: dict[tuple[Any, ...], list[tuple[float, int]]] = {}
+        self._out_of_memory: dict[Key, int] = {}
+        self._diverged: dict[Key, list[tuple[float, int]]] = {}
 
-    def add(self, failure: str, spec: dict[str, Any]) -> None:
+    def add(self, failure: str, spec: RunSpec) -> None:
         """Take a failed run's spec; failures that are not the configuration's are ignored."""
         if failure == "oom":
-            key, size = _memory_key(spec), spec["batch_size_per_worker"]
+            key, size = _memory_key(spec), spec.batch_size_per_worker
             self._out_of_memory[key] = min(size, self._out_of_memory.get(key, size))
         elif failure == "nan":
             seen = self._diverged.setdefault(_rate_key(spec), [])
-            seen.append((spec["learning_rate"], _global_batch(spec)))
+            seen.append((spec.learning_rate, spec.global_batch_size))
 
-    def forbid(self, spec: dict[str, Any]) -> bool:
+    def forbid(self, spec: RunSpec) -> bool:
         """Whether a run of `spec` would fail as an earlier one has."""
         limit = self._out_of_memory.get(_memory_key(spec))
-        if limit is not None and spec["batch_size_per_worker"] >= limit:
+        if limit is not None and spec.batch_size_per_worker >= limit:
             return True
         for rate, batch in self._diverged.get(_rate_key(spec), []):
-            growth = max(1.0, _global_batch(spec) / batch)
-            if spec["learning_rate"] >= rate * growth ** batch_power(spec["optimizer"]):
+            growth = max(1.0, spec.global_batch_size / batch)
+            if spec.learning_rate >= rate * growth ** batch_power(spec.optimizer):
                 return True
         return False
 
 
-def _memory_key(spec: dict[str, Any]) -> tuple[Any, ...]:
-    return spec["framework"], spec["optimizer"], spec["precision"], spec["gpus_per_worker"]
+def _memory_key(spec: RunSpec) -> Key:
+    return spec.framework, spec.optimizer, spec.precision, spec.gpus_per_worker
 
 
-def _rate_key(spec: dict[str, Any]) -> tuple[Any, ...]:
-    return spec["optimizer"], spec["schedule"], spec["warmup_epochs"], spec["precision"]
-
-
-def _global_batch(spec: dict[str, Any]) -> int:
-    return int(spec["batch_size_per_worker"] * spec["num_workers"] * spec["accumulate"])
+def _rate_key(spec: RunSpec) -> Key:
+    return spec.optimizer, spec.schedule, spec.warmup_epochs, spec.precision

@@ -7,19 +7,17 @@ from typing import Any
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial
 
-RESOLUTION = 0.04
-"""Share of a range within which two values are not told apart: of three decades of learning
-rates, a factor of 1.3."""
-STEP = 0.08
-"""Share of a range to a neighbour: of three decades, a factor of 1.7; of integers at least 1."""
-NUM_BEST = 3
-"""Of so many best trials the neighbours are tried, those of the best first."""
+from raybench.search.policy import DEFAULT, SearchPolicy
 
 
 def is_near(
-    params: dict[str, Any], distributions: dict[str, BaseDistribution], other: FrozenTrial
+    params: dict[str, Any],
+    distributions: dict[str, BaseDistribution],
+    other: FrozenTrial,
+    policy: SearchPolicy = DEFAULT,
 ) -> bool:
-    """Whether two proposals differ by less than RESOLUTION in every range, and by nothing else."""
+    """Whether two proposals differ by less than the policy's resolution in every range, and by
+    nothing else."""
     if params.keys() != other.params.keys():
         return False
     for name, value in params.items():
@@ -27,45 +25,45 @@ def is_near(
         if not isinstance(distribution, FloatDistribution):
             if value != earlier:
                 return False
-        elif _distance(distribution, value, earlier) >= RESOLUTION:
+        elif _distance(distribution, value, earlier) >= policy.resolution:
             return False
     return True
 
 
-def new_neighbour(trials: list[FrozenTrial], scores: dict[int, float]) -> dict[str, Any] | None:
+def new_neighbour(
+    trials: list[FrozenTrial], scores: dict[int, float], policy: SearchPolicy = DEFAULT
+) -> dict[str, Any] | None:
     """Return the parameters of a neighbour of the best trials that is near to no trial.
 
     None if all of them were tried. `scores` are those of ended trials by number, lower is better.
     """
     ended = [trial for trial in trials if trial.number in scores]
-    best = sorted(ended, key=lambda trial: scores[trial.number])[:NUM_BEST]
+    best = sorted(ended, key=lambda trial: scores[trial.number])[: policy.num_best]
     for trial in best:
-        for params in neighbours(trial):
-            if not any(is_near(params, trial.distributions, other) for other in trials):
+        for params in neighbours(trial, policy):
+            if not any(is_near(params, trial.distributions, other, policy) for other in trials):
                 return params
     return None
 
 
-def neighbours(trial: FrozenTrial) -> Iterator[dict[str, Any]]:
+def neighbours(trial: FrozenTrial, policy: SearchPolicy = DEFAULT) -> Iterator[dict[str, Any]]:
     """Yield the trial's parameters with one number after the other a step higher, and lower."""
     for name, distribution in trial.distributions.items():
         if not isinstance(distribution, FloatDistribution | IntDistribution):
             continue
         for sign in (1, -1):
-            value = _shift(distribution, trial.params[name], sign)
+            value = _shift(distribution, trial.params[name], sign * policy.step)
             if distribution.low <= value <= distribution.high:
                 yield trial.params | {name: value}
 
 
-def _shift(distribution: FloatDistribution | IntDistribution, value: float, sign: int) -> float:
+def _shift(distribution: FloatDistribution | IntDistribution, value: float, by: float) -> float:
+    """Return the value moved by a share of its range; an integer by at least 1."""
     low, high = distribution.low, distribution.high
-    if distribution.log:
-        shifted = value * (high / low) ** (sign * STEP)
-    else:
-        shifted = value + sign * STEP * (high - low)
+    shifted = value * (high / low) ** by if distribution.log else value + by * (high - low)
     if isinstance(distribution, FloatDistribution):
         return shifted
-    return int(value) + sign * max(1, abs(round(shifted - value)))
+    return int(value) + int(math.copysign(max(1, abs(round(shifted - value))), by))
 
 
 def _distance(distribution: FloatDistribution, one: float, other: float) -> float:

@@ -21,6 +21,9 @@ from raybench.core.space import (
     Space,
     known_values,
 )
+from raybench.core.spec import RunSpec
+from raybench.core.study import CADENCE, StudySpec
+from raybench.speed.factorisation import GLOBAL_BATCH, speed_values
 
 
 def propose(trial: optuna.Trial, space: Space, fixed: dict[str, Any]) -> dict[str, Any]:
@@ -74,6 +77,31 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
             assert not isinstance(one, Cases)
             found[f"log2 {name}" if isinstance(one, Powers) else name] = _distribution(one)
     return found
+
+
+def params_of(spec: RunSpec, study: StudySpec, space: Space) -> dict[str, Any] | None:
+    """Return a run spec as the parameters that `propose` asks for; None if it is none of `space`.
+
+    `space` is what the sampler samples, with GLOBAL_BATCH where it is taken apart.
+    """
+    values = {key: getattr(spec, key) for key in space if key != GLOBAL_BATCH}
+    # A sampled batch stands for every placement of it: that on which the run was.
+    placement = speed_values(spec.placement) if GLOBAL_BATCH in space else {}
+    own = study.run_spec(values | placement, seed=spec.seed)
+    # How often a run is evaluated makes it no other configuration.
+    if own.model_copy(update={CADENCE: spec.eval_every_samples}) != spec:
+        return None
+    if GLOBAL_BATCH in space:
+        values[GLOBAL_BATCH] = spec.num_workers * spec.batch_size_per_worker
+    params, known = encode(space, study.fixed, values), distributions(space)
+    return params if all(_holds(known[name], value) for name, value in params.items()) else None
+
+
+def _holds(distribution: BaseDistribution, value: Any) -> bool:
+    if isinstance(distribution, CategoricalDistribution):
+        return value in distribution.choices
+    assert isinstance(distribution, IntDistribution | FloatDistribution)
+    return bool(distribution.low <= value <= distribution.high)
 
 
 def _are_ranges(dimension: Cases) -> bool:

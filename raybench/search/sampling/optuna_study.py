@@ -1,31 +1,40 @@
-"""Optuna's journal of a study: opening it, and which of its trials count."""
+"""Optuna's journal of a study: opening it, which of its trials count, what it has lost."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from raybench.core.record import RunRecord
+from raybench.core.space import Space
 from raybench.core.study import StudySpec
 from raybench.results.store import mend_last_line
+from raybench.search.sampling.feedback import Feedback
+from raybench.search.sampling.optuna_space import distributions, params_of
 from raybench.search.sampling.samplers import PARETO_SAMPLERS, build_sampler
+from raybench.speed.factorisation import speed_values
 
 JOURNAL_FILE = "optuna.log"
 NOT_RUN = "not_run"
 """User attribute of Optuna trials that are not trials of the study, with the reason."""
 WOULD_FAIL = "would fail"
 DUPLICATE = "duplicate"
-INTERRUPTED = "interrupted"
 EARLIER_STUDY = "of an earlier study"
+INTERRUPTED = "interrupted"
+"""User attribute of Optuna's study: the trials that were open when a session of it ended."""
+PLACEMENT, PRIOR = "placement", "prior"
+"""User attributes that an interrupted trial keeps when it is proposed again."""
 
 
 def open_study(study: StudySpec, folder: Path) -> optuna.Study:
     """Open the folder's Optuna study, or make it; whoever calls holds the folder's lock.
 
     A torn last line, as a full disk leaves it, is cut. A journal that is damaged otherwise is put
-    aside, and begun anew: what it held is told again from the records (`restore.py`).
+    aside, and begun anew: what it held is told again from the records (`restore`).
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     search = study.search
@@ -53,15 +62,86 @@ def _open(study: StudySpec, path: Path) -> optuna.Study:
     )
 
 
-def real_trials(study: optuna.Study) -> list[FrozenTrial]:
+def real_trials(journal: optuna.Study) -> list[FrozenTrial]:
     """Return the trials that ran or run, without rejected draws and interrupted runs."""
     return [
         trial
-        for trial in study.get_trials(deepcopy=False)
+        for trial in proposed_trials(journal)
         if NOT_RUN not in trial.user_attrs and trial.state != TrialState.WAITING
     ]
+
+
+def proposed_trials(journal: optuna.Study) -> list[FrozenTrial]:
+    """Return all trials but those that were interrupted: these are proposed again."""
+    interrupted = set(journal.user_attrs.get(INTERRUPTED, []))
+    return [t for t in journal.get_trials(deepcopy=False) if t.number not in interrupted]
 
 
 def key_of(params: dict[str, Any]) -> str:
     """Return the same text for the same parameters."""
     return repr(sorted(params.items()))
+
+
+def restore(
+    journal: optuna.Study,
+    runs: Mapping[str, RunRecord],
+    study: StudySpec,
+    space: Space,
+    feedback: Feedback,
+) -> None:
+    """Bring the journal in line with the records, which are the truth.
+
+    `runs` are the study's records by name, `space` is what the sampler samples. A record is
+    written before Optuna is told, so a driver killed in between leaves a trial that has ended and
+    is open in the journal: it is told here, as are trials that a damaged journal has lost. Those
+    that were interrupted are proposed again, first of all.
+    """
+    left_open = _close_open(journal)
+    held = {trial.user_attrs.get("trial") for trial in real_trials(journal)}
+    known = distributions(space)
+    for name, record in runs.items():
+        if record.role != "trial" or name in held:
+            continue
+        before = left_open.pop(name, None)
+        kept = before.user_attrs if before else {PLACEMENT: speed_values(record.spec.placement)}
+        params = before.params if before else params_of(record.spec, study, space)
+        if params is None:
+            continue
+        if record.stop == "interrupted":
+            _propose_again(journal, params, kept)
+            continue
+        answer = feedback.answer(record)
+        attributes = {key: kept[key] for key in (PLACEMENT, PRIOR) if key in kept}
+        attributes |= {"trial": name, "spec": record.spec.document()}
+        if record.failure is not None:
+            attributes["failure"] = record.failure
+        journal.add_trial(
+            create_trial(
+                state=answer.state,
+                params=params,
+                distributions={key: known[key] for key in params},
+                values=answer.values,
+                intermediate_values=answer.course,
+                user_attrs=attributes,
+            )
+        )
+    for trial in left_open.values():
+        _propose_again(journal, trial.params, trial.user_attrs)
+
+
+def _close_open(journal: optuna.Study) -> dict[str, FrozenTrial]:
+    """Close what an earlier session has left open; return it by name, or by number without."""
+    found = journal.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    if found:
+        earlier = journal.user_attrs.get(INTERRUPTED, [])
+        journal.set_user_attr(INTERRUPTED, [*earlier, *(trial.number for trial in found)])
+    for trial in found:
+        journal.tell(trial.number, state=TrialState.FAIL)
+    return {trial.user_attrs.get("trial", f"number {trial.number}"): trial for trial in found}
+
+
+def _propose_again(
+    journal: optuna.Study, params: dict[str, Any], attributes: dict[str, Any]
+) -> None:
+    kept = {key: attributes[key] for key in (PLACEMENT, PRIOR) if key in attributes}
+    journal.enqueue_trial(params, user_attrs=kept)

@@ -6,28 +6,19 @@ tables, and nothing is capped by their times.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
-from optuna.trial import TrialState, create_trial
+from optuna.trial import create_trial
 
 from raybench.core.errors import UserError
-from raybench.core.objective import search_score, worst_score
 from raybench.core.space import Space
 from raybench.core.study import StudySpec
 from raybench.results.load import StudyResults, load
 from raybench.results.provenance import machine
-from raybench.results.tables import ranked
-from raybench.search.sampling.optuna_space import distributions, encode
+from raybench.search.sampling.feedback import Feedback
+from raybench.search.sampling.optuna_space import distributions, params_of
 from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN
 from raybench.search.sampling.samplers import PARETO_SAMPLERS
-from raybench.speed.factorisation import GLOBAL_BATCH
 
 SAME = ("workload", "dataset", "objective")
 """What must be equal: scores of different tasks say nothing of each other."""
@@ -74,102 +65,48 @@ def load_earlier(folder: Path, study: StudySpec) -> StudyResults:
 
 
 def tell_earlier(
-    journal: optuna.Study, earlier: StudyResults, study: StudySpec, space: Space
-) -> Told:
-    """Add the earlier trials to Optuna's study, the sampler's `space` taken apart or not."""
-    known = distributions(space)
+    journal: optuna.Study,
+    earlier: StudyResults,
+    study: StudySpec,
+    space: Space,
+    feedback: Feedback,
+) -> Told | None:
+    """Add the earlier trials to Optuna's study, whose `space` is taken apart or not.
+
+    Once: None in a session that goes on.
+    """
+    if any(t.user_attrs.get(NOT_RUN) == EARLIER_STUDY for t in journal.get_trials(deepcopy=False)):
+        return None
+    known, fastest = distributions(space), _fastest(earlier)
+    runs = [record for record in earlier.runs.values() if record.phase == "search"]
+    useful = [one for one in runs if one.failure in (None, "oom", "nan")]
     num_told = num_outside = 0
-    fastest = _fastest(earlier)
-    runs = ranked(earlier.trials)
-    for row in [*runs.to_dict("records"), *_failed(earlier)]:
-        spec = earlier.specs[str(row["trial"])]
-        params = params_of(spec, study, space, known)
+    for record in sorted(useful, key=lambda one: one.score):
+        params = params_of(record.spec, study, space)
         if params is None:
             num_outside += 1
             continue
+        answer = feedback.answer(record, fastest_s=fastest.get(record.trial))
         journal.add_trial(
-            _trial({str(k): v for k, v in row.items()}, params, known, study, fastest)
+            create_trial(
+                state=answer.state,
+                params=params,
+                distributions={name: known[name] for name in params},
+                values=answer.values,
+                intermediate_values=answer.course,
+                user_attrs={NOT_RUN: EARLIER_STUDY},
+            )
         )
         num_told += 1
     other = earlier.study.get("machine", {}).get("processor") != machine()["processor"]
     return Told(num_told, num_outside, other)
 
 
-def _failed(earlier: StudyResults) -> list[dict[Any, Any]]:
-    """Return the trials that failed as their configuration would again."""
-    trials = earlier.trials
-    chosen = (trials["phase"] == "search") & trials["failure"].isin(["oom", "nan"])
-    return trials[chosen].to_dict("records")
-
-
 def _fastest(earlier: StudyResults) -> dict[str, float]:
-    """Return the seconds to the target of every trial, on its fastest split known."""
+    """Return the seconds to the target of every trial, on its fastest placement known."""
     times: dict[str, float] = {}
     for table in (earlier.trials, earlier.predictions):
         for trial, seconds in zip(table["trial"], table["time_to_target_s"], strict=True):
             if seconds == seconds:
                 times[str(trial)] = min(float(seconds), times.get(str(trial), float("inf")))
     return times
-
-
-def params_of(
-    spec: dict[str, Any], study: StudySpec, space: Space, known: dict[str, BaseDistribution]
-) -> dict[str, Any] | None:
-    """Return a run spec as the sampler's parameters; None if it is none of the space."""
-    values = {key: spec[key] for key in space if key != GLOBAL_BATCH}
-    if GLOBAL_BATCH in space:
-        values[GLOBAL_BATCH] = spec["num_workers"] * spec["batch_size_per_worker"]
-    fixed = study.run_spec(_spec_values(values, spec)).document()
-    if any(spec[key] != fixed[key] for key in spec if key != "seed"):
-        return None
-    params = encode(space, study.fixed, values)
-    return params if all(_holds(known[name], value) for name, value in params.items()) else None
-
-
-def _spec_values(values: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
-    """Return sampled values as run-spec keys: a global batch on the split it ran on."""
-    rest = {key: value for key, value in values.items() if key != GLOBAL_BATCH}
-    if GLOBAL_BATCH in values:
-        keys = ("framework", "num_workers", "batch_size_per_worker")
-        rest |= {key: spec[key] for key in keys}
-    return rest
-
-
-def _holds(distribution: BaseDistribution, value: Any) -> bool:
-    if isinstance(distribution, CategoricalDistribution):
-        return value in distribution.choices
-    assert isinstance(distribution, IntDistribution | FloatDistribution)
-    return bool(distribution.low <= value <= distribution.high)
-
-
-def _trial(
-    row: dict[str, Any],
-    params: dict[str, Any],
-    known: dict[str, BaseDistribution],
-    study: StudySpec,
-    fastest: dict[str, float],
-) -> optuna.trial.FrozenTrial:
-    used = {name: known[name] for name in params}
-    attributes = {NOT_RUN: EARLIER_STUDY}
-    if row["failure"] in ("oom", "nan"):
-        return create_trial(
-            params=params,
-            distributions=used,
-            value=worst_score(study.objective),
-            user_attrs=attributes,
-        )
-    if row["state"] == "stopped":
-        return create_trial(
-            params=params,
-            distributions=used,
-            state=TrialState.PRUNED,
-            intermediate_values={int(1000 * row["train_s"]): row["score"]},
-            user_attrs=attributes,
-        )
-    score = row["score"]
-    if row["time_to_target_s"] == row["time_to_target_s"]:
-        seconds = fastest[row["trial"]]
-        score = search_score(
-            study.objective, time_to_target_s=seconds, best_accuracy=None, chance=0.0
-        )
-    return create_trial(params=params, distributions=used, value=score, user_attrs=attributes)

@@ -14,7 +14,7 @@ from raybench.core.errors import UserError
 from raybench.core.study import build_study
 from raybench.data.load import load_dataset
 from raybench.results.console import make_console
-from raybench.search.pipeline.deadline import Deadline
+from raybench.search.deadline import Deadline
 from raybench.search.pipeline.plan import print_plan
 from raybench.search.pipeline.preflight import first_values
 from raybench.search.pipeline.reference import reference_spec

@@ -10,7 +10,7 @@ import pytest
 
 from raybench.core.errors import UserError
 from raybench.core.study import build_study
-from raybench.search.pipeline.deadline import Deadline
+from raybench.search.deadline import Deadline
 from raybench.search.ray_tune.opaque import wrap
 from raybench.search.ray_tune.searcher import StudySearcher
 from raybench.search.sampling.default_rates import HASTE, usual_rate

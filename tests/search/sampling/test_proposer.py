@@ -17,7 +17,7 @@ from optuna.distributions import (
 from optuna.trial import FrozenTrial, create_trial
 
 from raybench.core.study import build_study
-from raybench.search.pipeline.deadline import Deadline
+from raybench.search.deadline import Deadline
 from raybench.search.ray_tune.opaque import wrap
 from raybench.search.ray_tune.searcher import StudySearcher
 from raybench.search.sampling import proposer as proposals

@@ -15,7 +15,7 @@ from raybench.core.space import Space
 from raybench.core.study import StudySpec, build_study
 from raybench.results.provenance import machine
 from raybench.results.store import STUDY_FILE, Store
-from raybench.search.pipeline.deadline import Deadline
+from raybench.search.deadline import Deadline
 from raybench.search.ray_tune.searcher import StudySearcher
 from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN, real_trials
 from raybench.search.sampling.transfer import load_earlier

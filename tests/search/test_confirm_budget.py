@@ -12,8 +12,8 @@ from raybench.core.outcome import run_record
 from raybench.core.record import RunRecord
 from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
-from raybench.search.pipeline.confirm_budget import SLACK, ConfirmBudget, affordable
-from raybench.search.pipeline.deadline import Deadline
+from raybench.search.confirm_budget import SLACK, ConfirmBudget, affordable
+from raybench.search.deadline import Deadline
 
 STUDY: dict[str, Any] = {
     "objective": {"target": 0.9, "max_train_seconds": 100},

@@ -2,11 +2,9 @@
 
 import math
 import time
-from typing import Any
-
-from ray.tune import Stopper
 
 from raybench.cluster.signals import Interrupt
+from raybench.core.record import StopReason
 
 CLOSING_S = 6.0
 """Kept of a time budget for what comes last: ending Ray, tables, pictures (measured: 3 to 5 s)."""
@@ -14,8 +12,8 @@ CLOSING_SHARE = 0.1
 """At most this share of the budget."""
 
 
-class Deadline(Stopper):  # type: ignore[misc, unused-ignore]
-    """Asked by Tune after every result; stops all trials once the search is over."""
+class Deadline:
+    """Asked after every evaluation; once it is `over`, nothing starts and what runs stops."""
 
     def __init__(
         self,
@@ -36,18 +34,6 @@ class Deadline(Stopper):  # type: ignore[misc, unused-ignore]
         self.fault: Exception | None = None
         """What ended the study, raised when its trials have stopped."""
 
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Whether this trial must stop now."""
-        return self.over
-
-    def stop_all(self) -> bool:
-        """Whether Tune must drop all trials as they are: nothing follows them.
-
-        At the end of a time budget other phases follow, so every trial ends by itself, at its next
-        evaluation, and gives its workers back.
-        """
-        return self.interrupted
-
     @property
     def over(self) -> bool:
         """Whether nothing may start any more."""
@@ -63,7 +49,7 @@ class Deadline(Stopper):  # type: ignore[misc, unused-ignore]
         """Seconds until the deadline, what is set aside included; infinite without a budget."""
         return self._deadline - time.perf_counter()
 
-    def reason(self) -> str | None:
+    def reason(self) -> StopReason | None:
         """Why the phase that runs is over; None while it is not."""
         if self.interrupted:
             return "interrupted"

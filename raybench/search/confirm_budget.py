@@ -1,9 +1,7 @@
 """How much of a time budget is set aside for confirming, and how many runs what is left buys."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-
-import pandas as pd
 
 from raybench.core.record import RunRecord
 from raybench.core.study import TIME, StudySpec
@@ -39,26 +37,24 @@ class ConfirmBudget:
     _beside: dict[str, float] = field(default_factory=dict)
     """Seconds beside training of a run in warm workers, by framework."""
 
+    def learn(self, runs: Iterable[RunRecord]) -> None:
+        """Take the runs that an earlier session, or an earlier phase, has recorded."""
+        for record in runs:
+            if record.phase == "search":
+                self.add(record)
+
     def add(self, record: RunRecord) -> None:
         """Take a run of the search; those that cannot be confirmed are left out."""
-        self._add(
-            record.trial,
-            None if record.failure else record.time_to_target_s,
-            None if record.failure else record.best_accuracy,
-            record.ledger,
-            record.spec["num_workers"],
-            record.spec["framework"],
-        )
-
-    def learn(self, trials: pd.DataFrame) -> None:
-        """Take the runs of a study's table that belong to the search."""
-        runs = trials[(trials["phase"] == "search") & (trials["state"] != "failed")]
-        for row in runs.to_dict("records"):
-            ledger = {phase: row[f"{phase}_s"] for phase in (*BESIDE, "train")}
-            numbers = (row["time_to_target_s"], row["best_accuracy"])
-            seconds, accuracy = (None if pd.isna(n) else float(n) for n in numbers)
-            kind = row["num_workers"], row["framework"]
-            self._add(row["trial"], seconds, accuracy, ledger, *kind)
+        is_time, ledger, spec = self.study.objective.kind == TIME, record.ledger, record.spec
+        seconds = record.time_to_target_s if is_time else ledger["train"]
+        if record.failure is not None or seconds is None or record.best_accuracy is None:
+            return
+        # The first runs of a worker import much of the framework: the least is that of warm ones.
+        beside = sum(ledger[phase] for phase in BESIDE)
+        self._beside[spec.framework] = min(beside, self._beside.get(spec.framework, beside))
+        rank = seconds if is_time else 1.0 - record.best_accuracy
+        cost = spec.num_workers * seconds
+        self._costs[record.trial] = Cost(record.trial, spec.framework, rank, cost, seconds)
 
     def run_s(self, trial: str) -> float:
         """Return the seconds that one more run of a trial is expected to take."""
@@ -67,25 +63,6 @@ class ConfirmBudget:
     def _run_s(self, cost: Cost) -> float:
         longer = SLACK if self.study.objective.kind == TIME else 1.0
         return longer * (cost.train_s + self._beside[cost.framework])
-
-    def _add(
-        self,
-        trial: str,
-        time_to_target_s: float | None,
-        best_accuracy: float | None,
-        ledger: Mapping[str, float],
-        num_workers: int,
-        framework: str,
-    ) -> None:
-        is_time = self.study.objective.kind == TIME
-        seconds = time_to_target_s if is_time else ledger["train"]
-        if seconds is None or best_accuracy is None:
-            return
-        # The first runs of a worker import much of the framework: the least is that of warm ones.
-        beside = sum(ledger[phase] for phase in BESIDE)
-        self._beside[framework] = min(beside, self._beside.get(framework, beside))
-        rank = seconds if is_time else 1.0 - best_accuracy
-        self._costs[trial] = Cost(trial, framework, rank, num_workers * seconds, seconds)
 
     def chosen(self) -> list[Cost]:
         """Return what is to be confirmed, as far as is known: the fastest, then the cheapest."""

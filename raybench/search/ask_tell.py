@@ -1,0 +1,138 @@
+"""The search without a cluster: ask for a run, report its evaluations, tell how it ended.
+
+Ray Tune drives it in a study (`ray_tune/`), a simulated clock in `benchmarks/`; both call these
+three methods and nothing else.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import optuna
+
+from raybench.core.outcome import RunOutcome
+from raybench.core.record import Evaluation, RunRecord, StopReason
+from raybench.core.space import Space
+from raybench.core.spec import RunSpec
+from raybench.core.study import StudySpec
+from raybench.results.load import StudyResults
+from raybench.search.asha import EarlyStopping
+from raybench.search.policy import DEFAULT, SearchPolicy
+from raybench.search.sampling.feedback import Feedback
+from raybench.search.sampling.grid import num_trials
+from raybench.search.sampling.infeasible import Infeasible
+from raybench.search.sampling.optuna_study import open_study, real_trials, restore
+from raybench.search.sampling.proposer import Proposer
+from raybench.search.sampling.transfer import Told, tell_earlier
+from raybench.speed.factorisation import Factors
+from raybench.speed.placement import Placer
+
+RECORDED = " (recorded)"
+"""Tells the totals of an earlier session's run from those of its rerun."""
+
+
+class Search:
+    """Proposes runs until the study has its number of trials, and learns from them.
+
+    `factors` is the space taken apart, or None where it is not. `runs` and `curves` are what
+    earlier sessions of the study have recorded, by name.
+    """
+
+    def __init__(
+        self,
+        study: StudySpec,
+        space: Space,
+        folder: Path,
+        *,
+        factors: Factors | None = None,
+        runs: Mapping[str, RunRecord] | None = None,
+        curves: Mapping[str, list[Evaluation]] | None = None,
+        policy: SearchPolicy = DEFAULT,
+    ) -> None:
+        self.placer = Placer(factors, efficient=policy.efficient) if factors else None
+        """What tells how fast configurations run; None where the space is not taken apart."""
+        self._study, self._policy = study, policy
+        self._sampled = space if factors is None else factors.sampled
+        self.num_trials = num_trials(study, self._sampled)
+        """Trials of the whole study."""
+        self._early: EarlyStopping | None = None
+        if study.search.early_stopping:
+            self._early = EarlyStopping(study, self.placer, policy)
+        self._open: dict[str, tuple[optuna.Trial, RunSpec]] = {}
+        infeasible = Infeasible()
+        self._journal = open_study(study, folder)
+        self._feedback = Feedback(study, self._journal, infeasible, self.placer)
+        self._learn_recorded(runs or {}, curves or {})
+        restore(self._journal, runs or {}, study, self._sampled, self._feedback)
+        for record in (runs or {}).values():
+            if record.failure is not None and record.role == "trial":
+                infeasible.add(record.failure, record.spec)
+        self._proposer = Proposer(
+            study, self._sampled, self._journal, infeasible, self._feedback, self.placer, policy
+        )
+
+    @property
+    def num_finished(self) -> int:
+        """Trials that need not run again."""
+        return sum(trial.state.is_finished() for trial in real_trials(self._journal))
+
+    def ask(self) -> tuple[str, RunSpec] | None:
+        """Return the next trial's name and what it runs; None where there is none."""
+        if len(real_trials(self._journal)) >= self.num_trials:
+            return None
+        self._feedback.tell_known(is_early=self._is_early)
+        proposal = self._proposer.next()
+        if proposal is None:
+            return None
+        trial, name, spec = proposal
+        self._open[name] = trial, spec
+        return name, spec
+
+    def report(self, name: str, outcome: RunOutcome) -> StopReason | None:
+        """Take an evaluation after which a trial would go on; return why it must not."""
+        trial, spec = self._open[name]
+        evaluation = outcome.evaluation
+        assert evaluation is not None
+        self._observe(name, spec, evaluation.samples, evaluation.train_s)
+        reason = self._early.judge(name, spec, evaluation) if self._early else None
+        if reason is None:
+            score = outcome.score(spec.objective)
+            self._feedback.report(trial, spec, score=score, train_s=evaluation.train_s)
+        return reason
+
+    def tell(self, record: RunRecord) -> None:
+        """Learn how a trial ended; one that was interrupted stays open, to be run again."""
+        trial, spec = self._open.pop(record.trial)
+        if record.stop == "interrupted":
+            return
+        self._observe(record.trial, spec, record.samples, record.ledger["train"])
+        if self._early is not None and (record.state == "complete" or record.failure == "nan"):
+            self._early.learn(record)
+        if self.placer is not None:
+            self.placer.forget(record.trial)
+        self._feedback.add(trial, record, is_early=self._is_early)
+
+    def tell_all(self) -> None:
+        """Tell Optuna the trials that still waited for the speed of their other placements."""
+        self._feedback.tell_known(is_early=False)
+
+    def learn_from(self, earlier: StudyResults) -> Told | None:
+        """Learn an earlier study's trials, once; None in a session that goes on."""
+        return tell_earlier(self._journal, earlier, self._study, self._sampled, self._feedback)
+
+    @property
+    def _is_early(self) -> bool:
+        return len(real_trials(self._journal)) <= self._policy.startup_trials
+
+    def _observe(self, name: str, spec: RunSpec, samples: int, train_s: float) -> None:
+        if self.placer is not None:
+            self.placer.observe(name, spec, samples=samples, train_s=train_s)
+
+    def _learn_recorded(
+        self, runs: Mapping[str, RunRecord], curves: Mapping[str, list[Evaluation]]
+    ) -> None:
+        for name, record in runs.items():
+            # Not under its own name: what was interrupted runs again from the start, under it.
+            self._observe(f"{name}{RECORDED}", record.spec, record.samples, record.ledger["train"])
+        for name, record in runs.items():
+            if self._early is not None and record.phase == "search":
+                self._early.learn(record, curves.get(name))

@@ -1,0 +1,112 @@
+"""What happens to the trials of a search, whoever drives them: judged, recorded, shown.
+
+Every method may be called twice for the same event and by any hook of Ray Tune that comes first:
+an evaluation counts once, and so does an end.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from raybench.core.errors import StudyError
+from raybench.core.outcome import RunOutcome
+from raybench.core.record import StopReason
+from raybench.core.spec import RunSpec
+from raybench.results.errors import keep_error
+from raybench.results.progress import Progress
+from raybench.results.store import Store
+from raybench.results.tables import BATCH_STATISTICS
+from raybench.search.ask_tell import Search
+from raybench.search.confirm_budget import ConfirmBudget
+from raybench.search.deadline import Deadline
+
+LOST = RunOutcome(is_over=True, failure="worker_lost", message="the trial's own process was lost")
+
+
+class LiveTrials:
+    """The trials of a search between its proposals and its records."""
+
+    def __init__(
+        self,
+        search: Search,
+        *,
+        store: Store,
+        progress: Progress,
+        deadline: Deadline,
+        confirm_budget: ConfirmBudget,
+        release: Callable[[str], int],
+    ) -> None:
+        """`release` gives the workers of a run back that is ended from outside; it returns the
+        most others that ran beside it."""
+        self._search, self._store, self._progress = search, store, progress
+        self._deadline, self._confirm_budget, self._release = deadline, confirm_budget, release
+        self._specs: dict[str, RunSpec] = {}
+        self._last: dict[str, RunOutcome] = {}
+        self._reasons: dict[str, StopReason | None] = {}
+        """Why a trial must end, by its last evaluation that was judged."""
+        self._num_judged: dict[str, int] = {}
+        self._may_warn = search.placer is not None
+
+    def next(self) -> tuple[str, RunSpec] | None:
+        """Return the next trial; None once the search is over."""
+        asked = None if self._deadline.over else self._search.ask()
+        if asked is not None:
+            self._specs[asked[0]] = asked[1]
+        return asked
+
+    def started(self, name: str) -> None:
+        """Show a trial that waits for its workers."""
+        self._progress.started(name, self._specs[name])
+
+    def seen(self, name: str, outcome: RunOutcome) -> None:
+        """Write a trial's newest evaluation."""
+        before = self._last.get(name)
+        self._last[name] = outcome
+        if self._may_warn and outcome.batch_statistics:
+            self._may_warn = False  # once is enough
+            self._progress.say(BATCH_STATISTICS)
+        point = outcome.evaluation
+        last = before.evaluation if before else None
+        if point is None or (last is not None and last.index >= point.index):
+            return
+        self._append(point.line(name))
+        self._progress.evaluated(name, point)
+
+    def must_stop(self, name: str, outcome: RunOutcome) -> bool:
+        """Judge a trial that would go on after its newest evaluation."""
+        self.seen(name, outcome)
+        if outcome.evaluation is None or outcome.is_over:
+            return False
+        number = outcome.evaluation.index + 1
+        if self._num_judged.get(name, 0) < number:
+            self._num_judged[name] = number
+            self._reasons[name] = self._search.report(name, outcome)
+        return self._reasons[name] is not None
+
+    def ended(self, name: str, *, is_lost: bool = False) -> None:
+        """Write the record of a trial that ends, by itself or from outside, and learn from it."""
+        spec = self._specs.pop(name, None)
+        if spec is None:
+            return
+        outcome = self._last.pop(name, RunOutcome())
+        if is_lost:
+            outcome = replace(LOST, evaluation=outcome.evaluation, ledger=outcome.ledger)
+        if is_lost or not outcome.is_over:
+            outcome = replace(outcome, concurrent=self._release(name))
+        if outcome.traceback:
+            message = keep_error(self._store, name, outcome.message or "", outcome.traceback)
+            outcome = replace(outcome, message=message)
+        stopped_by = self._reasons.pop(name, None) or self._deadline.reason() or "scheduler"
+        record = outcome.record(name, spec, role="trial", source=None, stopped_by=stopped_by)
+        self._append(record.line())
+        self._search.tell(record)
+        self._confirm_budget.add(record)
+        self._deadline.reserve_s = self._confirm_budget.reserve_s()
+        self._progress.after_s = self._confirm_budget.confirming_s()
+        self._progress.finished(record)
+
+    def _append(self, line: dict[str, object]) -> None:
+        """Write a record; where that fails the study ends, and says why when it has."""
+        try:
+            self._store.append(line)
+        except (OSError, StudyError) as error:
+            self._deadline.fault = self._deadline.fault or error

@@ -1,0 +1,53 @@
+"""The constants of a search, in one place: what is tried first, what is drawn, who goes on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+Draw = Literal["sampler", "neighbour", "random"]
+
+BASE_RATES: Mapping[str, float] = MappingProxyType(
+    {"adam": 1e-3, "radam": 1e-3, "lamb": 3e-3, "sgd": 0.03, "lars": 0.5}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPolicy:
+    """How a search goes about it; none of it changes what a run is. Benchmarks vary it."""
+
+    base_rates: Mapping[str, float] = field(default_factory=lambda: BASE_RATES)
+    """Usual learning rates of the optimizers at a global batch of 64."""
+    haste: float = 3.0
+    """Factor on usual rates where seconds to a target count. These are usual for the accuracy at
+    the end; soonest at a target are the largest stable ones, about ten times as large."""
+    startup_trials: int = 10
+    """Trials before TPE begins to model; every other one of them has a usual rate."""
+    draws: tuple[Draw, ...] = ("sampler", "sampler", "neighbour", *20 * ("random",))
+    """Where a proposal comes from, and after each repetition the next one: TPE twice (then it has
+    said all it knows of where to look), what lies next to the best trials, chance; then a
+    repetition is accepted where the space has no end."""
+    patience: int = 500
+    """Draws of which every one is known to fail, after which all that is left is taken to fail."""
+    resolution: float = 0.04
+    """Share of a range within which two values are not told apart: of three decades of learning
+    rates, a factor of 1.3."""
+    step: float = 0.08
+    """Share of a range to a neighbour: of three decades, a factor of 1.7; integers move by 1 at
+    least."""
+    num_best: int = 3
+    """Of so many best trials the neighbours are tried, those of the best first."""
+    rungs: bool = True
+    """Whether trials are stopped that others beat at equal seconds."""
+    first_rung: float = 1 / 32
+    """Share of max_train_seconds after which a hopeless trial may be stopped."""
+    rung_factor: float = 4.0
+    """Ratio of the seconds of two rungs; the best 1 / `rung_factor` of a rung go on."""
+    num_compared: int = 8
+    """Finished trials that the cap compares with: the best by what is known of them."""
+    efficient: float = 0.5
+    """A trial runs on more workers while these do at least this share of the work per worker
+    that those of the most economical placement do."""
+
+
+DEFAULT = SearchPolicy()
