@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from raybench.backends.find import find_model_module
-from raybench.core.documents import validate
 from raybench.core.errors import UserError
 from raybench.core.spec import RunSpec
 from raybench.workloads.find import load_workload_dataset
@@ -13,13 +12,12 @@ MODEL_FILES = {"torch": "model.pt", "tensorflow": "model.weights.h5"}
 """Where a run's weights are saved, in the framework's own format."""
 
 
-def load_model(folder: Path, spec_document: dict[str, Any]) -> Any:
+def load_model(folder: Path, spec: RunSpec) -> Any:
     """Build the model of a run and load its weights: an `nn.Module` or a `keras.Model`.
 
     It takes images as the workload's model does; `prepare_inputs` of the backend makes them
     from a dataset's arrays. UserError where no weights were saved.
     """
-    spec = validate(RunSpec, spec_document, str(folder))
     path = folder / MODEL_FILES[spec.framework]
     if not path.is_file():
         raise UserError(f"{folder}: holds no {path.name}; raybench.train saves one.")
