@@ -1,0 +1,222 @@
+"""Canaries of Ray's core: the installed one has what `ray_internals` relies on, and the stock path
+is taken where it has not. Ray is imported here, never started."""
+
+import asyncio
+import inspect
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+
+from raybench.cluster import worker_group
+from raybench.cluster.protocol import RunFailed
+from raybench.cluster.ray_internals import actors, local_ray
+from raybench.cluster.trainers import PoolOptions
+from raybench.cluster.worker_group import LOST, WorkerGroup
+from raybench.core.placement import Placement
+
+
+@pytest.fixture(autouse=True)
+def _ray_stays_down() -> Iterator[None]:
+    yield
+    assert not ray.is_initialized()
+
+
+class TestLoopback:
+    """A node on 127.0.0.1 alone; stock path: Ray's own address, with a warning."""
+
+    def test_ray_still_asks_the_constant(self) -> None:
+        from ray._private import ray_constants, services
+
+        why = "then Ray takes the outside address, and `warning` says so"
+        assert hasattr(ray_constants, "ENABLE_RAY_CLUSTER"), why
+        before = ray_constants.ENABLE_RAY_CLUSTER
+        with local_ray.on_loopback():
+            assert services.get_node_ip_address() == local_ray.LOOPBACK, why
+        assert before == ray_constants.ENABLE_RAY_CLUSTER
+
+    def test_without_it_ray_starts_as_by_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from ray._private import ray_constants
+
+        monkeypatch.delattr(ray_constants, "ENABLE_RAY_CLUSTER")
+        with local_ray.on_loopback():
+            assert not hasattr(ray_constants, "ENABLE_RAY_CLUSTER")
+        assert not hasattr(ray_constants, "ENABLE_RAY_CLUSTER")
+
+    @pytest.mark.parametrize(("address", "is_said"), [("127.0.0.1", False), ("192.0.2.7", True)])
+    def test_an_address_that_others_reach_is_said(
+        self, address: str, is_said: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ray, "nodes", lambda: [{"NodeManagerAddress": address}])
+        said = local_ray.warning()
+        assert bool(said) == is_said
+        assert not said or address in said
+
+
+class TestSignals:
+    """Our handler of SIGTERM stays; stock path: Ray takes it."""
+
+    def test_ray_still_sets_its_handler_by_that_function(self) -> None:
+        from ray._private import node, utils, worker
+
+        why = "then Ray's handler of SIGTERM replaces ours, as without the patch"
+        assert list(inspect.signature(utils.set_sigterm_handler).parameters) == [
+            "sigterm_handler"
+        ], why
+        for module in (node, worker):
+            assert "utils.set_sigterm_handler(" in inspect.getsource(module), why
+
+    def test_it_does_nothing_meanwhile(self) -> None:
+        from ray._private import utils
+
+        before, taking = signal.getsignal(signal.SIGTERM), utils.set_sigterm_handler
+        with local_ray.own_signals():
+            utils.set_sigterm_handler(lambda number, frame: None)
+            assert signal.getsignal(signal.SIGTERM) is before
+        assert utils.set_sigterm_handler is taking
+
+    def test_without_it_nothing_is_patched(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from ray._private import utils
+
+        monkeypatch.delattr(utils, "set_sigterm_handler")
+        with local_ray.own_signals():
+            assert not hasattr(utils, "set_sigterm_handler")
+
+
+class TestToken:
+    """A token for one session; stock path: what Ray reads from the environment by itself."""
+
+    def test_ray_still_reads_the_new_token(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from ray._raylet import AuthenticationTokenLoader
+
+        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+        monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+        why = "then Ray may keep a token or a mode that it has read before"
+        seen = []
+        for _ in range(2):
+            token = local_ray.Token()
+            header = AuthenticationTokenLoader.instance().get_token_for_http_header()
+            seen.append(os.environ["RAY_AUTH_TOKEN"])
+            assert seen[-1] in str(header), why
+            token.restore()
+        assert seen[0] != seen[1]
+        assert os.environ["RAY_AUTH_MODE"] == "disabled"
+        assert "RAY_AUTH_TOKEN" not in os.environ
+
+    @pytest.mark.parametrize("name", ["AuthenticationTokenLoader", "Config"])
+    def test_without_its_cache_the_environment_is_set_all_the_same(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+        monkeypatch.delattr(ray._raylet, name)
+        token = local_ray.Token()
+        assert os.environ["RAY_AUTH_MODE"] == "token"
+        assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
+        token.restore()
+        assert os.environ["RAY_AUTH_MODE"] == "disabled"
+
+
+class TestProcesses:
+    """Ray's own programs by their names; stock path: nobody looks after them."""
+
+    def test_ray_still_names_them_so(self) -> None:
+        from ray._private import services
+
+        for program in (services.GCS_SERVER_EXECUTABLE, services.RAYLET_EXECUTABLE):
+            assert program.encode().endswith(local_ray.PROGRAMS), (
+                "then a Ray that is killed is noticed when it does not answer, not at once"
+            )
+            assert Path(program).is_file()
+
+    @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="no /proc")
+    def test_they_are_found_below_this_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with subprocess.Popen(["/nowhere/raylet", "60"], executable="/bin/sleep") as child:
+            try:
+                deadline = time.monotonic() + 5
+                while local_ray.own_processes() != [child.pid]:  # it becomes that program first
+                    assert time.monotonic() < deadline
+                monkeypatch.setattr(local_ray, "PROGRAMS", (b"/another-name",))
+                assert local_ray.own_processes() == []
+            finally:
+                child.kill()
+
+
+class TestSignOfLife:
+    """A lost worker told from one that failed; stock path: they are not told apart."""
+
+    def test_actors_still_answer(self) -> None:
+        class Worker:
+            pass
+
+        metadata: Any = ray.remote(Worker).__ray_metadata__  # type: ignore[attr-defined]
+        why = "then the error of a survivor is what the run is recorded with"
+        assert "__ray_ready__" in metadata.method_meta.methods, why
+        assert metadata.modified_class().__ray_ready__() is True, why
+
+    @pytest.mark.parametrize(
+        ("error", "is_lost"),
+        [
+            (None, False),
+            (ray.exceptions.ActorDiedError(), True),
+            (ray.exceptions.GetTimeoutError(), False),  # it is at work
+        ],
+    )
+    def test_what_an_answer_says(
+        self, error: Exception | None, is_lost: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def get(answers: list[str], timeout: float) -> None:
+            assert (answers, timeout) == (["asked"], 5.0)
+            if error is not None:
+                raise error
+
+        monkeypatch.setattr(ray, "get", get)
+        actor = SimpleNamespace(__ray_ready__=SimpleNamespace(remote=lambda: "asked"))
+        assert actors.has_lost_one([actor], timeout_s=5.0) is is_lost
+
+    def test_actors_that_cannot_be_asked_are_not_lost(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ray, "get", lambda answers, timeout: answers)
+        assert actors.has_lost_one([SimpleNamespace()], timeout_s=5.0) is False
+
+
+class TestWords:
+    """A short message for a lost process; stock path: Ray's own words."""
+
+    def test_ray_still_says_so(self) -> None:
+        from ray._private import services
+
+        assert actors.is_lost_process("The actor died: its worker process has died. Exit type ...")
+        assert b"worker process has died" in Path(services.GCS_SERVER_EXECUTABLE).read_bytes(), (
+            "then a lost worker is described in Ray's own words"
+        )
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            ("Because its worker process has died. Common causes ...", LOST),
+            ("Its process is no more.", "RuntimeError: Its process is no more."),
+        ],
+    )
+    def test_other_words_are_shown_as_they_are(
+        self, words: str, message: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fit() -> None:
+            raise RuntimeError(f"Training failed\n{words}\n")
+
+        monkeypatch.setattr(worker_group, "build_trainer", lambda *of: SimpleNamespace(fit=fit))
+
+        async def story() -> None:
+            options = PoolOptions(scratch="", search_path="", node_ids=("here",), is_local=True)
+            await WorkerGroup(0, Placement("torch", 1), options).start()
+
+        with pytest.raises(RunFailed) as caught:
+            asyncio.run(story())
+        assert (caught.value.failure, caught.value.message) == ("worker_lost", message)
