@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WATCH_S, LAST_WORDS_S = 0.5, 1.0
@@ -78,7 +79,7 @@ class Interrupt:
         if self.is_set:
             raise KeyboardInterrupt
 
-    def reason(self) -> str | None:
+    def reason(self) -> Literal["interrupted"] | None:
         """Return `interrupted` once the user asked, None before."""
         return "interrupted" if self.is_set else None
 
