@@ -46,6 +46,10 @@ class LiveTrials:
         self._num_judged: dict[str, int] = {}
         self._may_warn = search.placer is not None
 
+    def __getstate__(self) -> dict[str, object]:
+        """Give Ray Tune, which saves all that it is given, nothing: the records hold the study."""
+        return {}
+
     def next(self) -> tuple[str, RunSpec] | None:
         """Return the next trial; None once the search is over."""
         asked = None if self._deadline.over else self._search.ask()

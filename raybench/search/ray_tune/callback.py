@@ -17,10 +17,6 @@ class TuneCallback(Callback):  # type: ignore[misc, unused-ignore]
     def __init__(self, trials: LiveTrials, deadline: Deadline, session: Session) -> None:
         self._trials, self._deadline, self._pool = trials, deadline, session.pool
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Give Tune nothing to pickle: its saved state is not used, the records are."""
-        return {}
-
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Once the search is over, let nobody wait for workers any more."""
         if self._deadline.over:

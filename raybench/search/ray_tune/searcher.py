@@ -27,10 +27,6 @@ class TuneSearcher(Searcher):
     ) -> None:
         """Do nothing: the callback tells of every end."""
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Give Tune nothing to pickle: the journal holds the study."""
-        return {}
-
     def save(self, checkpoint_path: str) -> None:
         """Save nothing: the journal holds the study."""
 
