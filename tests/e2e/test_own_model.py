@@ -16,6 +16,7 @@ from .commands import raybench as run
 pytestmark = pytest.mark.ray
 
 
+@pytest.mark.all
 def test_search_with_the_model_of_the_readme(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "my_model.py").write_text(block("python", "class MyModel"))

@@ -11,7 +11,7 @@ import pytest
 
 from .watched import Watched
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.all]
 LOOPBACK = ("127.0.0.1", "[::1]", "[::ffff:127.0.0.1]")
 SPACE = """
 workload: mnist_small

@@ -10,11 +10,13 @@ import optuna
 import pytest
 
 import raybench
-from raybench.results.store import read_records
+from raybench.results.records import read_lines, read_records
 
 from .commands import start
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(1500)]
+STARTS_S, ENDS_S = 240, 600
+"""Generous: a machine under load is slow, not wrong."""
 SPACE = """
 dataset: {name: digits}
 objective: {kind: accuracy_at_budget, max_train_seconds: 0.3}
@@ -25,7 +27,7 @@ space:
 fixed: {num_workers: 1, batch_size_per_worker: 32}
 """
 KILLS = int(os.environ.get("RAYBENCH_KILLS", "4"))
-"""CI kills four times; `RAYBENCH_KILLS=20 pytest -o timeout=900` does it more often."""
+"""CI kills four times; `RAYBENCH_KILLS=20` does it more often."""
 TRIALS = 8 + 4 * KILLS
 
 
@@ -43,8 +45,9 @@ def test_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
             process.send_signal(signal.SIGKILL)
             process.wait(timeout=30)
         else:
-            assert process.wait(timeout=200) == 0, log.read_text()
-        runs = [record for record in read_records(folder) if record["kind"] == "run"]
+            assert process.wait(timeout=ENDS_S) == 0, log.read_text()
+        lines = [line for _, line in read_lines(folder / "records.jsonl")]
+        runs = [line for line in lines if line["kind"] == "run"]
         # What was finished stands as it was, once.
         names = [run["trial"] for run in runs if run["phase"] == "search"]
         assert len(names) == len(set(names)), names
@@ -67,10 +70,9 @@ def test_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
 
 def wait_for_runs(folder: Path, number: int, log: Path) -> None:
     """Wait until the records hold this many finished runs."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + STARTS_S
     while True:
-        records = read_records(folder) if (folder / "records.jsonl").is_file() else []
-        if sum(record["kind"] == "run" for record in records) >= number:
+        if (folder / "records.jsonl").is_file() and len(read_records(folder).runs) >= number:
             return
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.05)

@@ -8,10 +8,9 @@ import pytest
 
 import raybench
 from raybench.core.clock import PHASES
-from raybench.core.documents import read_mapping, validate
-from raybench.core.spec import RunSpec
+from raybench.core.documents import read_mapping
 from raybench.results.load import CURVE_COLUMNS, TRIAL_COLUMNS
-from raybench.results.store import read_records
+from raybench.results.records import read_records
 
 from .commands import raybench as run
 
@@ -42,7 +41,7 @@ def test_sentinel_runs_where_trials_ran_beside_each_other(
     folder: Path, trials: pd.DataFrame
 ) -> None:
     everything = raybench.load(folder).trials
-    names = [name for name in everything["trial"] if name.startswith("sentinel")]
+    names = list(everything["trial"][everything["role"] == "sentinel"])
     ran_together = bool((trials["concurrent"] > 0).any())
     assert names == (["sentinel-alone", "sentinel-beside"] if ran_together else [])
     if ran_together:
@@ -134,12 +133,11 @@ def test_curves_belong_to_the_trials(folder: Path, trials: pd.DataFrame) -> None
 
 
 def test_records_hold_the_whole_spec(folder: Path) -> None:
-    runs = [line for line in read_records(folder) if line["kind"] == "run"]
-    runs = [line for line in runs if line["phase"] != "reference"]
+    runs = [one for one in read_records(folder).runs.values() if one.phase != "reference"]
     assert len(runs) in (6, 8)
-    for line in runs:
-        validate(RunSpec, line["spec"], "record")
-    assert {line["spec"]["seed"] for line in runs} == {0, 1000, 1001}
+    assert {one.spec.seed for one in runs} == {0, 1000, 1001}
+    assert {one.role for one in runs} == {"trial", "confirm"}
+    assert all((one.source is None) == (one.role == "trial") for one in runs)
 
 
 def test_same_command_continues_and_finds_nothing_to_do(folder: Path) -> None:
@@ -169,7 +167,7 @@ def test_best_yaml_runs_again_and_its_model_loads(folder: Path) -> None:
 def accuracy_of_saved(folder: Path) -> float:
     """Accuracy of a saved model on the test split, computed from the model alone."""
     results = raybench.load(folder)
-    spec = validate(RunSpec, next(iter(results.specs.values())), "saved")
+    spec = next(iter(results.specs.values()))
     from raybench.data.load import load_dataset
 
     test = load_dataset(spec.dataset).test
