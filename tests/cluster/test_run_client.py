@@ -147,7 +147,7 @@ def test_a_run_that_never_got_workers_has_only_waited(
     assert (outcome.is_over, outcome.failure, outcome.evaluation) == (True, failure, None)
     time.sleep(0.02)
     outcome = client.finish()
-    assert outcome.wall_s == pytest.approx(0.05, abs=0.015)
+    assert outcome.wall_s >= 0.05
     assert outcome.ledger == {"queue": pytest.approx(outcome.wall_s), "other": 0.0}
     assert pool.heard == [SPEC.placement, ("a", {"keep": True})], "no command, workers given back"
 
