@@ -13,8 +13,8 @@ env: .venv/ready
 # pip fetches the pinned uv, which is several times as fast as pip, and uv the rest.
 .venv/ready: pyproject.toml requirements.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.txt \
-		$$(grep -o '^uv==[^ ]*' requirements.txt)
+	sed -n '/^uv==/,/[^\\]$$/p' requirements.txt > .venv/uv.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -r .venv/uv.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode -r requirements.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	touch $@
