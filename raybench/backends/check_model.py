@@ -5,7 +5,6 @@ answer as JSON on stdout.
 """
 
 import base64
-import importlib
 import io
 import json
 import os
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from raybench.backends.find import PACKAGES
+from raybench.backends.find import find_part
 from raybench.backends.probe import ProbeModel
 from raybench.core.documents import validate
 from raybench.core.errors import UserError
@@ -46,7 +45,7 @@ def check_models(spec: RunSpec, frameworks: list[str]) -> list[str]:
     if isinstance(workload, LayerWorkload):
         return []
     request = {"spec": spec.document(), "sample": _sample(dataset)}
-    processes = [_start(request, framework) for framework in frameworks]
+    processes = [_start(request) for _ in frameworks]
     with ThreadPoolExecutor(len(frameworks)) as pool:
         try:
             answers = list(pool.map(_answer, [request] * len(frameworks), frameworks, processes))
@@ -60,7 +59,7 @@ def check_models(spec: RunSpec, frameworks: list[str]) -> list[str]:
     return [warning for answer in answers for warning in answer["warnings"]]
 
 
-def _start(request: dict[str, Any], framework: str) -> "subprocess.Popen[bytes]":
+def _start(request: dict[str, Any]) -> "subprocess.Popen[bytes]":
     """Start a process that tries the model."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
@@ -111,8 +110,7 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
     spec = validate(RunSpec, request["spec"], "spec")
     try:
         workload = find_workload(spec.workload)
-        probe: Any = importlib.import_module(f"{PACKAGES[request['framework']]}.probe")
-        probe_model: ProbeModel = probe.probe_model
+        probe_model: ProbeModel = find_part(request["framework"], "probe").probe_model
         with np.load(io.BytesIO(base64.b64decode(request["sample"]))) as arrays:
             inputs, labels = arrays["inputs"], arrays["labels"]
         gpu = bool(spec.gpus_per_worker)

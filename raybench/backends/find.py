@@ -43,13 +43,8 @@ def find_backend(framework: str) -> Backend:
     return module  # type: ignore[no-any-return]
 
 
-def find_model_module(framework: str) -> Any:
-    """Import a backend's functions on models; UserError as `find_backend`."""
-    return find_part(framework, "model")
-
-
 def find_part(framework: str, name: str) -> Any:
-    """Import a module of a backend; UserError as `find_backend`."""
+    """Import a module of a backend, such as `model`; UserError as `find_backend`."""
     try:
         return importlib.import_module(f"{PACKAGES[framework]}.{name}")
     except ModuleNotFoundError as error:

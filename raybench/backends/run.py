@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from raybench.backends.base import Step, Trainer, World
-from raybench.core.clock import Ledger, merge_ranks
+from raybench.core.clock import WORKER_PHASES, Ledger, merge_ranks
 from raybench.core.objective import StopRule, is_finite
 from raybench.core.record import Evaluation
 from raybench.core.schedule import Schedule, build_schedule
@@ -57,7 +57,6 @@ def run(
         stop = rule.update(
             accuracy=accuracy, train_s=train_seconds, finished=samples >= samples_total
         )
-        failure = None if is_finite(train_loss) else "nan"
         if spec.objective.kind == BUDGET:
             fitting = _within_budget(samples, train_seconds, spec)
             if fitting < samples + spec.global_batch_size:
@@ -75,9 +74,9 @@ def run(
             best_accuracy=rule.best_accuracy,
             time_to_target_s=rule.time_to_target_s,
             stop=stop,
-            failure=failure,
+            failure=None if is_finite(train_loss) else "nan",
         )
-        if stop or failure:
+        if stop or not is_finite(train_loss):
             return
         index += 1
 
@@ -162,7 +161,7 @@ def _wait_for_all(world: World) -> None:
     world.gather([0.0])
 
 
-_NAMES = ("setup", "compile", "train", "eval", "checkpoint", "report", "input")
+_NAMES = (*WORKER_PHASES, "input")
 
 
 def _row(ledger: Ledger, trainer: Trainer) -> list[float]:

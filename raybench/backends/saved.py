@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from raybench.backends.find import find_model_module
+from raybench.backends.find import find_part
 from raybench.core.errors import UserError
 from raybench.core.spec import RunSpec
 from raybench.workloads.find import load_workload_dataset
@@ -22,7 +22,7 @@ def load_model(folder: Path, spec: RunSpec) -> Any:
     if not path.is_file():
         raise UserError(f"{folder}: holds no {path.name}; raybench.train saves one.")
     workload, _ = load_workload_dataset(spec.workload, spec.dataset)
-    module = find_model_module(spec.framework)
+    module = find_part(spec.framework, "model")
     model = module.build_model(workload, spec.seed)
     module.load_weights(model, path.read_bytes())
     return model

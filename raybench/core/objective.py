@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, model_validator
 
@@ -99,7 +99,9 @@ class StopRule:
         self._accuracies: list[float] = []
         self._seconds: list[float] = []
 
-    def update(self, *, accuracy: float, train_s: float, finished: bool) -> str | None:
+    def update(
+        self, *, accuracy: float, train_s: float, finished: bool
+    ) -> Literal["target", "max_train_seconds", "epochs"] | None:
         """Take one evaluation; `finished` says that all epochs are done."""
         objective = self._objective
         self._accuracies.append(accuracy)

@@ -20,14 +20,6 @@ def epoch_order(num_samples: int, *, seed: int, epoch: int) -> Indices:
     return np.random.default_rng([_STREAM, epoch, seed]).permutation(num_samples)
 
 
-def global_batches(num_samples: int, global_batch_size: int) -> list[tuple[int, int]]:
-    """Cut an epoch into (start, stop) of its global batches; the last one may be smaller."""
-    return [
-        (start, min(start + global_batch_size, num_samples))
-        for start in range(0, num_samples, global_batch_size)
-    ]
-
-
 def worker_share(indices: Indices, *, rank: int, num_workers: int) -> Indices:
     """Return one worker's part of a global batch.
 

@@ -66,23 +66,6 @@ def to_keras_layout(layers: Sequence[Layer], input_shape: Shape, weights: Weight
     return result
 
 
-def to_torch_layout(layers: Sequence[Layer], input_shape: Shape, weights: Weights) -> Weights:
-    """Reorder weights from the layout of Keras to torch's: undoes `to_keras_layout`."""
-    result: Weights = []
-    for layer, before, weight, bias in _by_layer(layers, input_shape, weights):
-        match layer:
-            case Conv():
-                weight = weight.transpose(3, 2, 0, 1)
-            case DepthwiseConv(multiplier, kernel):
-                merged = before[-1] * multiplier
-                weight = weight.transpose(2, 3, 0, 1).reshape(merged, 1, kernel, kernel)
-            case Dense(units):
-                split = weight.reshape(*before, units)
-                weight = split.transpose(3, 2, 0, 1).reshape(units, -1)
-        result += [np.ascontiguousarray(weight), bias]
-    return result
-
-
 def _by_layer(
     layers: Sequence[Layer], input_shape: Shape, weights: Weights
 ) -> list[tuple[Layer, Shape, Array, Array]]:

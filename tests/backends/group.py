@@ -13,17 +13,14 @@ from pathlib import Path
 LIMIT_S = 200.0
 
 
-def run_group(
-    commands: list[list[str]], files: list[Path], environment: list[dict[str, str]] | None = None
-) -> None:
+def run_group(commands: list[list[str]], files: list[Path]) -> None:
     """Run the commands side by side until each has written its file and ended without error."""
     waiting, release = os.pipe()
     logs = [file.with_suffix(".log") for file in files]
     processes = []
-    for rank, (command, log) in enumerate(zip(commands, logs, strict=True)):
-        own = os.environ | (environment[rank] if environment else {})
+    for command, log in zip(commands, logs, strict=True):
         with log.open("w") as stream:
-            processes.append(subprocess.Popen(command, stdin=waiting, stderr=stream, env=own))
+            processes.append(subprocess.Popen(command, stdin=waiting, stderr=stream))
     os.close(waiting)
     deadline = time.monotonic() + LIMIT_S
     while not all(file.exists() for file in files) and time.monotonic() < deadline:

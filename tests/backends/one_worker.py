@@ -1,15 +1,19 @@
-"""One worker of a group, as a script: trains a few steps without Ray and saves what came out.
+"""One worker of a group, as a script: trains a few steps of each spec without Ray and saves what
+came out; one group of processes serves many specs, since starting it is what takes long.
 
-python one_worker.py SPEC_JSON RANK OUT.npz PORT [PORT2 ...]: the ports of all workers.
-Ends when OUT is written and its standard input is closed.
+python one_worker.py SPECS_JSON RANK FOLDER PORT [PORT2 ...]: the ports of all workers.
+Ends when FOLDER/done-RANK is written and its standard input is closed.
 """
 
 import json
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
+from optim_reference import NAMES, gradients, initial_weights, rates
 
+from raybench.backends.base import World
 from raybench.backends.find import find_backend
 from raybench.backends.run import take_until, training_steps
 from raybench.core.spec import RunSpec
@@ -17,46 +21,96 @@ from raybench.workloads.find import load_workload_dataset
 
 
 def main() -> None:
-    spec = RunSpec.model_validate_json(sys.argv[1])
-    rank, out, ports = int(sys.argv[2]), sys.argv[3], sys.argv[4:]
-    if spec.framework == "torch" and spec.num_workers > 1:
+    specs = [RunSpec.model_validate(content) for content in json.loads(sys.argv[1])]
+    rank, folder, ports = int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
+    framework = specs[0].framework
+    if framework == "torch":
         import torch.distributed
 
         torch.distributed.init_process_group(
             "gloo",
             init_method=f"tcp://127.0.0.1:{ports[0]}",
             rank=rank,
-            world_size=spec.num_workers,
+            world_size=len(ports),
         )
-    if spec.framework == "tensorflow":
+    if framework == "tensorflow":
         workers = [f"127.0.0.1:{port}" for port in ports]
         task = {"type": "worker", "index": rank}
         os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
-    backend = find_backend(spec.framework)
-    world = backend.join(rank=rank, num_workers=spec.num_workers, device="cpu", num_threads=1)
-    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    trainer = backend.Trainer(spec, workload, dataset, world)
-    chunk, _ = take_until(training_steps(spec, dataset, world), round(2.5 * len(dataset.train)))
-    trainer.warm_up(chunk[0])
-    loss = trainer.train(chunk)
-    middle = len(dataset.validation) // 3  # uneven shards
-    shards = [slice(0, middle), slice(middle, None)] if spec.num_workers == 2 else [slice(0, None)]
-    totals = trainer.evaluate("validation", shards[rank])
-    sums = np.sum(world.gather([loss, totals.loss, totals.correct, float(totals.samples)]), axis=0)
-    np.savez(out, *weights_of(trainer, spec.framework), sums=sums, steps=len(chunk))
+    backend = find_backend(framework)
+    world = backend.join(rank=rank, num_workers=len(ports), device="cpu", num_threads=1)
+    for index, spec in enumerate(specs):
+        np.savez(folder / f"{index}-{rank}.npz", **outcome(spec, world))
+    if framework == "tensorflow":
+        np.savez(folder / f"paper-{rank}.npz", **keras_weights_of_the_paper(world))
+    (folder / f"done-{rank}").touch()
     sys.stdin.read()  # until all have saved: group.py
-    if spec.framework == "torch" and spec.num_workers > 1:
+    if framework == "torch":
         torch.distributed.destroy_process_group()
     # Everything is on disk. A thread of gloo or TensorFlow that asks for the interpreter while
     # it is being torn down aborts the process (seen once in CI), so there is no tear-down.
     os._exit(0)
 
 
+def outcome(spec: RunSpec, world: World) -> dict[str, np.ndarray]:
+    """Train for two and a half epochs: weights, sums over all workers, number of steps."""
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    trainer = find_backend(spec.framework).Trainer(spec, workload, dataset, world)
+    chunk, _ = take_until(training_steps(spec, dataset, world), round(2.5 * len(dataset.train)))
+    trainer.warm_up(chunk[0])
+    loss = trainer.train(chunk)
+    middle = len(dataset.validation) // 3  # uneven shards
+    shards = [slice(0, middle), slice(middle, None)] if spec.num_workers == 2 else [slice(0, None)]
+    totals = trainer.evaluate("validation", shards[world.rank])
+    sums = np.sum(world.gather([loss, totals.loss, totals.correct, float(totals.samples)]), axis=0)
+    weights = weights_of(trainer, spec.framework)
+    trainer.close()
+    named = {f"weights{index}": array for index, array in enumerate(weights)}
+    return named | {"sums": sums, "steps": np.array(len(chunk))}
+
+
 def weights_of(trainer: object, framework: str) -> list[np.ndarray]:
     model = trainer._model  # type: ignore[attr-defined]
     if framework == "torch":
-        return [value.detach().numpy() for value in model.parameters()]
+        return [value.detach().numpy().copy() for value in model.parameters()]
     return [variable.value.numpy() for variable in model.trainable_variables]
+
+
+def keras_weights_of_the_paper(world: World) -> dict[str, np.ndarray]:
+    """Steps of every optimizer on the problem of optim_reference.py, by both workers."""
+    return {
+        f"{name}{index}": weights
+        for name in NAMES
+        for index, weights in enumerate(keras_weights(name, world.strategy))  # type: ignore[attr-defined]
+    }
+
+
+def keras_weights(name: str, strategy) -> list[np.ndarray]:
+    import keras
+    import tensorflow as tf
+
+    from raybench.backends.tensorflow.optim import build_optimizer
+
+    assert strategy.num_replicas_in_sync == 2
+    with strategy.scope():
+        weights = [keras.Variable(w) for w in initial_weights()]
+        optimizer = build_optimizer(name, learning_rate=0.1, weight_decay=0.05)
+        optimizer.build(weights)
+
+    @tf.function
+    def step(grads):
+        # Unequal shares that sum to the gradient: Keras's apply adds them up.
+        def replica_step():
+            rank = tf.distribute.get_replica_context().replica_id_in_sync_group
+            share = tf.where(rank == 0, 0.25, 0.75)
+            optimizer.apply([share * g for g in grads], weights)
+
+        strategy.run(replica_step)
+
+    for grads, rate in zip(gradients(), rates(name), strict=True):
+        optimizer.learning_rate.assign(rate)
+        step([tf.constant(g) for g in grads])
+    return [w.numpy() for w in weights]
 
 
 if __name__ == "__main__":

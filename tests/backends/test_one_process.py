@@ -12,7 +12,11 @@ import pytest
     "imports",
     [
         "import raybench.backends.tensorflow.model, raybench.backends.torch.model, torch._dynamo",
-        "import raybench.backends.torch.model, raybench.backends.tensorflow.model, torch._dynamo",
+        pytest.param(
+            "import raybench.backends.torch.model, raybench.backends.tensorflow.model, "
+            "torch._dynamo",
+            marks=pytest.mark.all,
+        ),
         "import tensorflow, raybench.backends.tensorflow.model",
     ],
 )

@@ -14,8 +14,10 @@ torch = pytest.importorskip("torch")
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
 
+from raybench.backends.optimizers import READS  # noqa: E402
 from raybench.backends.tensorflow import optim as keras_optim  # noqa: E402
 from raybench.backends.torch import optim as torch_optim  # noqa: E402
+from raybench.core.spec import OPTIMIZERS  # noqa: E402
 
 
 def torch_weights(name, scale, **settings):
@@ -58,6 +60,7 @@ def test_same_gradients_same_weights(name, weight_decay, scale):
 
 def test_same_names_and_defaults():
     assert list(torch_optim.OPTIMIZERS) == list(keras_optim.OPTIMIZERS) == NAMES
+    assert list(READS) == list(OPTIMIZERS) == NAMES
     ours, theirs = (
         {p.name: p.default for p in inspect.signature(build).parameters.values()}
         for build in (torch_optim.build_optimizer, keras_optim.build_optimizer)

@@ -1,16 +1,12 @@
-"""Keras optimizers against the papers: eagerly, in tf.function, and on several workers."""
+"""Keras optimizers against the papers, eagerly and in tf.function; on several workers it is
+test_worker_equality.py that holds them to the papers."""
 
 from __future__ import annotations
 
 import json
-import os
-import socket
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from group import run_group
 from optim_reference import (
     NAMES,
     TOLERANCE,
@@ -192,69 +188,3 @@ def test_bfloat16_stays_near(name):
 def test_unknown_name():
     with pytest.raises(ValueError, match="unknown optimizer 'adamx'; choose one of adam, radam"):
         build_optimizer("adamx", learning_rate=0.1)
-
-
-WORKER = """
-import sys
-import raybench.backends.tensorflow
-import numpy as np, tensorflow as tf, keras
-from optim_reference import NAMES, gradients, initial_weights, rates
-from raybench.backends.tensorflow.optim import build_optimizer
-
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
-num_workers = strategy.num_replicas_in_sync
-assert num_workers == 2
-results = {}
-for name in NAMES:
-    with strategy.scope():
-        weights = [keras.Variable(w) for w in initial_weights()]
-        optimizer = build_optimizer(name, learning_rate=0.1, weight_decay=0.05)
-        optimizer.build(weights)
-
-    @tf.function
-    def step(grads):
-        # Unequal shares that sum to the gradient: Keras's apply adds them up.
-        def replica_step():
-            rank = tf.distribute.get_replica_context().replica_id_in_sync_group
-            share = tf.where(rank == 0, 0.25, 0.75)
-            optimizer.apply([share * g for g in grads], weights)
-        strategy.run(replica_step)
-
-    for grads, rate in zip(gradients(), rates(name)):
-        optimizer.learning_rate.assign(rate)
-        step([tf.constant(g) for g in grads])
-    results.update({f"{name}{i}": w.numpy() for i, w in enumerate(weights)})
-np.savez(sys.argv[1], **results)
-sys.stdin.read()  # until all have saved: group.py
-"""
-
-
-@pytest.mark.slow
-def test_two_workers_in_tf_function(tmp_path):
-    """MultiWorkerMirroredStrategy, two processes: both end where the paper does."""
-    with socket.socket() as a, socket.socket() as b:
-        for s in (a, b):
-            s.bind(("127.0.0.1", 0))
-        addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in (a, b)]
-    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
-    files = [tmp_path / f"{rank}.npz" for rank in range(2)]
-    clusters = [
-        {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
-        for rank in range(2)
-    ]
-    run_group(
-        [[sys.executable, "-c", WORKER, str(file)] for file in files],
-        files,
-        [
-            {"TF_CONFIG": json.dumps(one), "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
-            for one in clusters
-        ],
-    )
-    for rank in range(2):
-        weights = np.load(files[rank])
-        for name in NAMES:
-            reference = Reference(name, initial_weights(), weight_decay=0.05)
-            for grads, rate in zip(gradients(), rates(name), strict=True):
-                expected = reference.step(grads, rate)
-            for i, e in enumerate(expected):
-                np.testing.assert_allclose(weights[f"{name}{i}"], e, **TOLERANCE)

@@ -19,7 +19,8 @@ torch = pytest.importorskip("torch")
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
-from raybench.backends.torch.optim import Lamb, Lars, RAdam, build_optimizer, kernels  # noqa: E402
+from raybench.backends.torch import internals  # noqa: E402
+from raybench.backends.torch.optim import Lamb, Lars, RAdam, base, build_optimizer, kernels  # noqa: E402
 
 PATHS = {
     "adam": [None],
@@ -226,26 +227,26 @@ def test_two_optimizers_do_not_share_a_step_counter(name):
 @pytest.mark.parametrize("missing", ["_fused_adamw_", "_fused_sgd_"])
 def test_works_without_the_private_kernels(name, missing, monkeypatch):
     monkeypatch.delattr(torch, missing)
-    kernels.fused_kernels_work.cache_clear()
+    internals.fused_kernels_work.cache_clear()
     try:
         params = parameters()
         optimizer = build(name, params, weight_decay=0.05)
         run(optimizer, params, name)
         assert not optimizer.defaults.get("fused")
     finally:
-        kernels.fused_kernels_work.cache_clear()
+        internals.fused_kernels_work.cache_clear()
     assert_follows(params, Reference(name, initial_weights(), weight_decay=0.05), name)
 
 
 def test_a_changed_kernel_is_not_used(monkeypatch):
-    kernels.fused_kernels_work.cache_clear()
-    assert kernels.fused_kernels_work("cpu")
+    internals.fused_kernels_work.cache_clear()
+    assert internals.fused_kernels_work("cpu")
     monkeypatch.setattr(torch, "_fused_sgd_", lambda *args, **kwargs: None)
-    kernels.fused_kernels_work.cache_clear()
+    internals.fused_kernels_work.cache_clear()
     try:
-        assert not kernels.fused_kernels_work("cpu")
+        assert not internals.fused_kernels_work("cpu")
     finally:
-        kernels.fused_kernels_work.cache_clear()
+        internals.fused_kernels_work.cache_clear()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -309,7 +310,8 @@ def test_cuda_steps_never_wait_for_the_device(name, path, monkeypatch):
         chosen.update(bucket.path for bucket in found)
         return found
 
-    monkeypatch.setattr(f"raybench.backends.torch.optim.{name}.buckets", recording)
+    monkeypatch.setattr(kernels, "foreach_kernels_work", lambda device_type: device_type == "cuda")
+    monkeypatch.setattr(base, "buckets", recording)
     with FakeTensorMode():
         params = [
             torch.nn.Parameter(torch.empty(w.shape, device="cuda")) for w in initial_weights()

@@ -11,18 +11,50 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "raybench"
-LAYERS = ("core", "data", "workloads", "backends", "cluster", "scaling", "search", "commands")
+LAYERS = ("core", "data", "workloads", "backends", "cluster", "speed", "search", "commands")
 HOMES = {  # a library: the folders below which it may be imported
     "torch": ("backends.torch",),
     "torchvision": ("backends.torch",),
     "tensorflow": ("backends.tensorflow",),
     "keras": ("backends.tensorflow",),
     "ray": ("cluster", "search"),
-    "ray.tune": ("search",),
+    "ray.tune": ("search.ray_tune",),
     "ray.train": ("cluster",),
-    "optuna": ("search",),
+    "optuna": ("search.sampling", "search.ray_tune"),
 }
+INTERNALS = {  # a library: the one file that may use what is private in it
+    "torch": "backends.torch.internals",
+    "tensorflow": "backends.tensorflow.internals",
+    "keras": "backends.tensorflow.internals",
+    "ray": "cluster.ray_internals",
+}
+PRIVATE = ("tensorflow.python", "keras.src")
+"""Modules that are private whatever their names say."""
 FRAMEWORKS = ("raybench.backends.torch", "raybench.backends.tensorflow")
+
+
+def private_uses(code, found):
+    """Return (line, dotted name) of what is private in a library of HOMES: imported, or taken
+    from it as an attribute. `found` is what the code imports."""
+    uses = [(line, name) for line, name in found if is_private(name)]
+    libraries = {name.split(".")[0] for name in HOMES}
+    tree = ast.parse(code)
+    names = {"tf": "tensorflow"} | {library: library for library in libraries}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            root, _, rest = ast.unparse(node).partition(".")
+            name = f"{names.get(root)}.{rest}"
+            if is_private(name) and (node.attr.startswith("_") or name in PRIVATE):
+                uses.append((node.lineno, name))
+    return uses
+
+
+def is_private(name):
+    parts = name.split(".")
+    if not any(is_below(name, known) for known in HOMES):
+        return False
+    hidden = [part for part in parts if part.startswith("_") and not part.startswith("__")]
+    return bool(hidden) or any(is_below(name, known) for known in PRIVATE)
 
 
 def imports(code, module, *, is_package=False):
@@ -80,7 +112,12 @@ def violations(code, module, *, commands=("cli", "tune"), is_package=False):
     """Return what a module imports and must not, in words."""
     problems = []
     importer = "commands" if module == "raybench" else part_of(module, commands)
-    for line, name in imports(code, module, is_package=is_package):
+    found = imports(code, module, is_package=is_package)
+    for line, name in private_uses(code, found):
+        home = INTERNALS.get(name.split(".")[0])
+        if module != f"raybench.{home}":
+            problems.append(f"{module}:{line} uses {name}: private, in {home} alone")
+    for line, name in found:
         where = f"{module}:{line} imports {name}"
         homes = [home for library, home in HOMES.items() if is_below(name, library)]
         if any(not any(is_below(module, f"raybench.{h}") for h in home) for home in homes):
@@ -122,11 +159,29 @@ def violations(code, module, *, commands=("cli", "tune"), is_package=False):
         ("raybench.cluster.worker_pool", "import optuna"),
         ("raybench.cluster.worker_pool", "from raybench.results import load"),
         ("raybench.cluster.worker_pool", "from raybench import search"),
+        ("raybench.cluster.worker_pool", "import raybench.speed.placement"),
+        ("raybench.cluster.session", "from ray._private import utils"),
+        ("raybench.cluster.launch", "import ray.train.v2._internal.execution"),
+        ("raybench.cluster.launch", "from ray.train.torch.config import _TorchBackend"),
+        ("raybench.cluster.session", "import ray\nray._raylet.Config()"),
+        ("raybench.backends.torch.optim.lars", "import torch\ntorch._foreach_add_([], 1)"),
+        ("raybench.backends.tensorflow.loop", "from tensorflow.python.framework import ops"),
+        ("raybench.backends.tensorflow.loop", "from keras.src import layers"),
+        ("raybench.backends.tensorflow.loop", "import tensorflow as tf\ntf.keras._private.x()"),
+        ("raybench.backends.torch.internals", "from torch.nn import _nothing\nimport keras"),
+        ("raybench.search.sampling.samplers", "import optuna\noptuna.study._optimize"),
+        ("raybench.speed.placement", "from raybench.search import asha"),
+        ("raybench.speed.placement", "from raybench.results import load"),
         ("raybench.search.ray_tune.tuner", "import ray.train"),
         ("raybench.search.ray_tune.tuner", "from raybench import cli"),
+        ("raybench.search.pipeline.study", "from ray.tune import Stopper"),
+        ("raybench.search.pipeline.study", "import optuna"),
+        ("raybench.search.sampling.samplers", "from ray import tune"),
+        ("raybench.search.asha", "import optuna"),
         ("raybench.results.load", "from raybench.search.ray_tune.tuner import search"),
         ("raybench.results.load", "import ray"),
         ("raybench.results.load", "from raybench.data import load"),
+        ("raybench.results.load", "from raybench.speed import placement"),
         ("raybench.tune", "import ray"),
         ("raybench.cli", "if True:\n    import optuna"),
         ("raybench", "import torch"),
@@ -144,6 +199,17 @@ def test_the_checker_sees_a_violation(module, code):
         ("raybench.backends.torch.loop", "import torch.distributed\nfrom .model import build"),
         ("raybench.backends.tensorflow.loop", "import keras, tensorflow as tf"),
         ("raybench.cluster.launch", "import ray, ray.train.torch"),
+        ("raybench.cluster.ray_internals", "import ray\nfrom ray._private import utils"),
+        ("raybench.cluster.ray_internals", "from ray.train.torch.config import _TorchBackend"),
+        ("raybench.cluster.session", "import os, ray\nos._exit(ray.__version__)"),
+        ("raybench.backends.torch.internals", "import torch\ntorch._foreach_add_([], 1)"),
+        ("raybench.backends.tensorflow.internals", "import tensorflow.python.framework.ops"),
+        ("raybench.speed.placement", "import raybench.cluster.worker_pool"),
+        (
+            "raybench.search.sampling.samplers",
+            "import optuna\nfrom raybench.speed import step_time",
+        ),
+        ("raybench.search.pipeline.study", "import ray\nfrom raybench.search import sampling"),
         (
             "raybench.search.ray_tune.tuner",
             "from ray import tune\nfrom raybench.results import store",

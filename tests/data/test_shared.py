@@ -106,7 +106,7 @@ def test_torch_takes_the_arrays_without_a_copy_or_a_warning(tmp_path):
     np.testing.assert_array_equal(tensor.numpy(), dataset().train.inputs)
 
 
-def test_tensorflow_takes_the_arrays(tmp_path):
+def test_tensorflow_takes_the_arrays(tmp_path, tensorflow_on_one_thread):
     tf = pytest.importorskip("tensorflow")
     found, wanted = open_shared(tmp_path / "x", dataset), dataset()
     for array, values in (

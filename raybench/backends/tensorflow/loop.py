@@ -14,6 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from raybench.backends.base import Step, Totals
+from raybench.backends.optimizers import settings_of
+from raybench.backends.tensorflow.internals import all_layers, no_new_gradients
 from raybench.backends.tensorflow.model import (
     batch_statistics,
     build_model,
@@ -24,7 +26,6 @@ from raybench.backends.tensorflow.model import (
     save_weights,
 )
 from raybench.backends.tensorflow.optim import build_optimizer
-from raybench.backends.tensorflow.optim.apply import apply_gradients
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset, Split
 from raybench.workloads.base import Workload
@@ -80,7 +81,7 @@ class Trainer:
             self.batch_statistics = batch_statistics(self._model)
             # Dropout differs between ranks and between seeds, and repeats with both.
             _seed_generators(self._model, spec.seed * 1_000_003 + world.rank)
-            self._optimizer = self._build_optimizer()
+            self._optimizer = build_optimizer(spec.optimizer, **settings_of(spec))
             self._optimizer.build(self._model.trainable_variables)
         self._parts = {
             "train": _on_device(dataset.train),
@@ -177,7 +178,8 @@ class Trainer:
                 more, added = self._one_pass(inputs, labels, indices[index], weights[index])
                 loss += more
                 gradients = [old + new for old, new in zip(gradients, added, strict=True)]
-        apply_gradients(self._optimizer, gradients, variables)
+        with no_new_gradients():
+            self._optimizer.apply(gradients, variables)
         return loss
 
     def _one_pass(
@@ -201,19 +203,6 @@ class Trainer:
         return (
             tf.reduce_sum(tf.cast(losses, tf.float64)),
             tf.reduce_sum(tf.cast(hits, tf.float64)),
-        )
-
-    def _build_optimizer(self) -> keras.optimizers.Optimizer:
-        spec = self._spec
-        return build_optimizer(
-            spec.optimizer,
-            learning_rate=spec.learning_rate,
-            weight_decay=spec.weight_decay,
-            momentum=spec.momentum,
-            beta1=spec.beta1,
-            beta2=spec.beta2,
-            epsilon=spec.epsilon,
-            trust_coefficient=spec.trust_coefficient,
         )
 
 
@@ -251,7 +240,7 @@ def _noise_like(part: tuple[tf.Tensor, tf.Tensor], num_rows: int) -> tuple[tf.Te
 def _seed_generators(model: keras.Model, seed: int) -> None:
     """Give every dropout layer its own stream, a function of `seed`."""
     position = 0
-    for layer in model._flatten_layers():
+    for layer in all_layers(model):
         generator = getattr(layer, "seed_generator", None)
         if generator is not None:
             state = np.array([seed % 2**32, position], dtype=np.uint32)

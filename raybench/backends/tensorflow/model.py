@@ -6,6 +6,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
+from raybench.backends.tensorflow.internals import all_layers
 from raybench.workloads import layers as description
 from raybench.workloads.base import LayerWorkload, Workload
 from raybench.workloads.layers import Layer
@@ -43,9 +44,7 @@ def batch_statistics(model: keras.Model) -> bool:
     `synchronized` one takes all workers' samples and does not count.
     """
     kinds = (keras.layers.BatchNormalization,)
-    return any(
-        isinstance(layer, kinds) and not layer.synchronized for layer in model._flatten_layers()
-    )
+    return any(isinstance(layer, kinds) and not layer.synchronized for layer in all_layers(model))
 
 
 def prepare_inputs(inputs: tf.Tensor) -> tf.Tensor:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from raybench.backends.base import Step, Totals
+from raybench.backends.optimizers import settings_of
 from raybench.backends.torch.model import (
     batch_statistics,
     build_model,
@@ -182,18 +183,7 @@ class Trainer:
         return inputs.to(self._device), labels.to(self._device)
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
-        spec = self._spec
-        return build_optimizer(
-            spec.optimizer,
-            self._model,
-            learning_rate=spec.learning_rate,
-            weight_decay=spec.weight_decay,
-            momentum=spec.momentum,
-            beta1=spec.beta1,
-            beta2=spec.beta2,
-            epsilon=spec.epsilon,
-            trust_coefficient=spec.trust_coefficient,
-        )
+        return build_optimizer(self._spec.optimizer, self._model, **settings_of(self._spec))
 
 
 def _noise_like(

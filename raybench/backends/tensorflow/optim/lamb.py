@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import tensorflow as tf
 from keras import ops
 
+from raybench.backends.tensorflow.optim.base import Optimizer
 from raybench.backends.tensorflow.optim.kernels import bias_corrections, update_moments
 
 
 @keras.saving.register_keras_serializable(package="raybench")
-class Lamb(keras.optimizers.Optimizer):
+class Lamb(Optimizer):
     """Layer-wise adaptive moments (You et al. 2019, arXiv:1904.00962, Algorithm 2).
 
         m <- beta1 m + (1 - beta1) g            m_hat = m / (1 - beta1^t)
@@ -26,42 +25,21 @@ class Lamb(keras.optimizers.Optimizer):
     it. That one also has its weight decay outside the ratio.
     """
 
-    def __init__(
+    STATES = ("exp_avg", "exp_avg_sq")
+    SETTINGS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6}
+
+    def update(
         self,
-        learning_rate: float = 0.001,
-        *,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-6,
-        weight_decay: float = 0.0,
-        exclude_1d: bool = True,
-        **base: Any,
+        variable: tf.Variable,
+        gradient: tf.Tensor,
+        *states: tf.Variable,
+        learning_rate: tf.Tensor,
+        weight_decay: float,
+        excluded: bool,
     ) -> None:
-        # Keras must not see the weight decay: its own is decoupled, and would come on top.
-        super().__init__(learning_rate=learning_rate, **base)
-        self.beta1 = beta1
-        self.beta2 = beta2
-        self.epsilon = epsilon
-        self.decay_rate = weight_decay
-        self.exclude_1d = exclude_1d
-
-    def build(self, variables: list[keras.Variable]) -> None:
-        """Create both moments for each variable."""
-        if self.built:
-            return
-        super().build(variables)
-        self._exp_avgs, self._exp_avg_sqs = self.add_optimizer_variables(
-            variables, ["exp_avg", "exp_avg_sq"]
-        )
-
-    def update_step(
-        self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: keras.Variable
-    ) -> None:
-        """Update one variable; called by `apply` for each."""
+        """Take one step with one variable; the rate is float64."""
         dtype = variable.dtype
-        index = self._get_variable_index(variable)
-        exp_avg, exp_avg_sq = self._exp_avgs[index].value, self._exp_avg_sqs[index].value
-        gradient = tf.cast(tf.convert_to_tensor(gradient), dtype)
+        exp_avg, exp_avg_sq = states
         update_moments(gradient, exp_avg, exp_avg_sq, beta1=self.beta1, beta2=self.beta2)
         correction1, correction2 = bias_corrections(
             ops.cast(self.iterations + 1, "float64"), beta1=self.beta1, beta2=self.beta2
@@ -70,10 +48,10 @@ class Lamb(keras.optimizers.Optimizer):
         scale = tf.cast(tf.sqrt(correction2) / correction1, dtype)
         epsilon = tf.cast(self.epsilon * tf.sqrt(correction2), dtype)
         update = scale * exp_avg / (tf.sqrt(exp_avg_sq) + epsilon)
-        step_size = ops.cast(learning_rate, dtype)
-        if not (self.exclude_1d and len(variable.shape) <= 1):
-            if self.decay_rate:
-                update += self.decay_rate * variable
+        step_size = tf.cast(learning_rate, dtype)
+        if not excluded:
+            if weight_decay:
+                update += weight_decay * variable
             weight_norm, update_norm = tf.norm(variable), tf.norm(update)
             step_size *= tf.where(
                 (weight_norm > 0) & (update_norm > 0),
@@ -81,13 +59,3 @@ class Lamb(keras.optimizers.Optimizer):
                 tf.ones_like(weight_norm),
             )
         variable.assign_sub(step_size * update)
-
-    def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return super().get_config() | {
-            "beta1": self.beta1,
-            "beta2": self.beta2,
-            "epsilon": self.epsilon,
-            "weight_decay": self.decay_rate,
-            "exclude_1d": self.exclude_1d,
-        }

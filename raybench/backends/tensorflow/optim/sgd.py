@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import tensorflow as tf
-from keras import ops
 
+from raybench.backends.tensorflow.optim.base import Optimizer
 from raybench.backends.tensorflow.optim.kernels import apply_momentum
 
 
 @keras.saving.register_keras_serializable(package="raybench")
-class Sgd(keras.optimizers.Optimizer):
+class Sgd(Optimizer):
     """SGD with momentum, learning rate outside the buffer, and weight decay as an L2 penalty.
 
         b <- momentum b + g + wd w
@@ -25,48 +23,22 @@ class Sgd(keras.optimizers.Optimizer):
     `exclude_1d` holds.
     """
 
-    def __init__(
+    STATES = ("momentum_buffer",)
+    SETTINGS = {"momentum": 0.9}
+
+    def update(
         self,
-        learning_rate: float = 0.01,
-        *,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        exclude_1d: bool = True,
-        **base: Any,
+        variable: tf.Variable,
+        gradient: tf.Tensor,
+        *states: tf.Variable,
+        learning_rate: tf.Tensor,
+        weight_decay: float,
+        excluded: bool,
     ) -> None:
-        # Keras must not see the weight decay: its own is decoupled, and would come on top.
-        super().__init__(learning_rate=learning_rate, **base)
-        self.momentum = momentum
-        self.decay_rate = weight_decay
-        self.exclude_1d = exclude_1d
-
-    def build(self, variables: list[keras.Variable]) -> None:
-        """Create one momentum buffer for each variable."""
-        if self.built:
-            return
-        super().build(variables)
-        self._buffers = self.add_optimizer_variables(variables, "momentum_buffer")
-
-    def update_step(
-        self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: keras.Variable
-    ) -> None:
-        """Update one variable; called by `apply` for each."""
-        gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
-        excluded = self.exclude_1d and len(variable.shape) <= 1
-        if self.decay_rate and not excluded:
-            gradient += self.decay_rate * variable
+        """Take one step with one variable; the rate is float64."""
+        if weight_decay:
+            gradient += weight_decay * variable
+        (buffer,) = states
         apply_momentum(
-            variable,
-            gradient,
-            self._buffers[self._get_variable_index(variable)].value,
-            learning_rate=ops.convert_to_tensor(learning_rate),
-            momentum=self.momentum,
+            variable, gradient, buffer, learning_rate=learning_rate, momentum=self.momentum
         )
-
-    def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return super().get_config() | {
-            "momentum": self.momentum,
-            "weight_decay": self.decay_rate,
-            "exclude_1d": self.exclude_1d,
-        }

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from raybench.backends.torch.optim.kernels import fused_kernels_work
+from raybench.backends.optimizers import own_settings
+from raybench.backends.torch.internals import fused_kernels_work
 from raybench.backends.torch.optim.lamb import Lamb
 from raybench.backends.torch.optim.lars import Lars
 from raybench.backends.torch.optim.radam import RAdam
-
-EPSILON = {"adam": 1e-8, "radam": 1e-8, "lamb": 1e-6}
 
 
 def build_optimizer(
@@ -22,46 +21,18 @@ def build_optimizer(
     *,
     learning_rate: float,
     weight_decay: float = 0.0,
-    momentum: float = 0.9,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    epsilon: float | None = None,
-    trust_coefficient: float = 0.001,
+    **settings: float | None,
 ) -> torch.optim.Optimizer:
     """The optimizer of that name over the model's trainable parameters.
 
-    Settings that a method does not have are ignored. Same names, defaults and updates as
-    `raybench.backends.tensorflow.optim.build_optimizer`.
-
-    | name  | reads                                | weight decay                              |
-    |-------|--------------------------------------|-------------------------------------------|
-    | adam  | beta1, beta2, epsilon (1e-8)         | decoupled, times the rate (AdamW)         |
-    | radam | beta1, beta2, epsilon (1e-8)         | decoupled, times the rate                 |
-    | lars  | momentum, trust_coefficient          | added to the gradient, inside the ratio   |
-    | lamb  | beta1, beta2, epsilon (1e-6)         | added to the direction, inside the ratio  |
-    | sgd   | momentum                             | added to the gradient (L2)                |
-
-    Biases and norm parameters (ndim <= 1) get neither weight decay nor trust ratio. The rate is
-    changed between steps through `param_group["lr"]`.
+    `settings` are those of `raybench.backends.optimizers.own_settings`. Same names, defaults and
+    updates as `raybench.backends.tensorflow.optim.build_optimizer`. The rate is changed between
+    steps through `param_group["lr"]`.
     """
-    if name not in OPTIMIZERS:
-        raise ValueError(f"unknown optimizer {name!r}; choose one of {', '.join(OPTIMIZERS)}")
+    own = own_settings(name, **settings)  # type: ignore[arg-type]
     named = model.named_parameters() if isinstance(model, nn.Module) else model
     params = [param for _, param in named if param.requires_grad]
-    create, reads = OPTIMIZERS[name]
-    settings = {
-        "momentum": momentum,
-        "beta1": beta1,
-        "beta2": beta2,
-        "epsilon": EPSILON.get(name) if epsilon is None else epsilon,
-        "trust_coefficient": trust_coefficient,
-    }
-    return create(
-        params,
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-        **{setting: settings[setting] for setting in reads},
-    )
+    return OPTIMIZERS[name](params, learning_rate=learning_rate, weight_decay=weight_decay, **own)
 
 
 def _adam(
@@ -93,12 +64,12 @@ def _sgd(
     )
 
 
-OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], tuple[str, ...]]] = {
-    "adam": (_adam, ("beta1", "beta2", "epsilon")),
-    "radam": (RAdam, ("beta1", "beta2", "epsilon")),
-    "lars": (Lars, ("momentum", "trust_coefficient")),
-    "lamb": (Lamb, ("beta1", "beta2", "epsilon")),
-    "sgd": (_sgd, ("momentum",)),
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": _adam,
+    "radam": RAdam,
+    "lars": Lars,
+    "lamb": Lamb,
+    "sgd": _sgd,
 }
 
 

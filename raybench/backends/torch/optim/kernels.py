@@ -1,4 +1,4 @@
-"""Torch's fused optimizer kernels behind two typed functions, and the choice of path.
+"""The choice of path for each tensor, and the norms that the paths need.
 
 Three paths compute the same update:
 
@@ -8,13 +8,12 @@ Three paths compute the same update:
 | foreach | multi-tensor kernels, norms stay on the device  | float32 on CUDA         |
 | plain   | one tensor at a time, ordinary operations       | everything else         |
 
-The fused kernels are private functions of torch (`torch.optim.Adam(fused=True)` calls the same
-ones), so they are probed once per device; where they are missing or changed, plain is taken.
+The kernels of the first two are private functions of torch (see internals.py): where they are
+missing or changed, plain is taken.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,68 +22,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from raybench.backends.torch.internals import foreach_kernels_work, fused_kernels_work
+
 Path = Literal["fused", "foreach", "plain"]
-
-
-def fused_adamw(
-    params: list[Tensor],
-    grads: list[Tensor],
-    exp_avgs: list[Tensor],
-    exp_avg_sqs: list[Tensor],
-    *,
-    step: int,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    weight_decay: float = 0.0,
-) -> None:
-    """w <- (1 - lr wd) w - lr m_hat / (sqrt(v_hat) + epsilon), moments updated in the same pass."""
-    step_tensor = torch.full((), float(step), device=params[0].device)
-    torch._fused_adamw_(
-        params,
-        grads,
-        exp_avgs,
-        exp_avg_sqs,
-        [],
-        [step_tensor] * len(params),
-        lr=lr,
-        beta1=beta1,
-        beta2=beta2,
-        weight_decay=weight_decay,
-        eps=epsilon,
-        amsgrad=False,
-        maximize=False,
-    )
-
-
-def fused_sgd(
-    params: list[Tensor],
-    grads: list[Tensor],
-    buffers: list[Tensor],
-    *,
-    lr: float,
-    momentum: float,
-    dampening: float = 0.0,
-    weight_decay: float = 0.0,
-) -> None:
-    """b <- momentum b + (1 - dampening) (g + wd w), then w <- w - lr b.
-
-    The kernel has neither buffer nor dampening where momentum is 0. Its `grad_scale` is of no use:
-    it writes the scaled gradient back into `p.grad`.
-    """
-    torch._fused_sgd_(
-        params,
-        grads,
-        buffers if momentum else [],
-        weight_decay=weight_decay,
-        momentum=momentum,
-        lr=lr,
-        dampening=dampening,
-        nesterov=False,
-        maximize=False,
-        is_first_step=False,
-    )
 
 
 def dense_norm(tensor: Tensor) -> float:
@@ -94,34 +34,6 @@ def dense_norm(tensor: Tensor) -> float:
     """
     flat = tensor.as_strided((tensor.numel(),), (1,))
     return math.sqrt(torch.dot(flat, flat).item())
-
-
-@functools.cache
-def fused_kernels_work(device_type: str) -> bool:
-    """Whether both kernels exist for float32 on that device and give the documented result."""
-    grad = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float32, device=device_type)
-    weight, first, second, buffer = (torch.full_like(grad, x) for x in (2.0, 0.0, 0.0, 1.0))
-    try:
-        fused_adamw(
-            [weight], [grad], [first], [second], step=1, lr=0.5, beta1=0.9, beta2=0.9,
-            epsilon=1e-12, weight_decay=0.2,
-        )  # fmt: skip
-        after_adamw = weight.clone()
-        fused_sgd([weight], [grad], [buffer], lr=0.5, momentum=0.9, dampening=0.75)
-        direction = torch.full_like(grad, 7.0)
-        fused_adamw(
-            [direction], [grad], [first.zero_()], [second.zero_()], step=1, lr=-1.0, beta1=0.9,
-            beta2=0.9, epsilon=1e-12, weight_decay=-1.0,
-        )  # fmt: skip
-    except (AttributeError, TypeError, RuntimeError):
-        return False
-    expected_adamw = 0.9 * 2.0 - 0.5 * grad.sign()
-    expected_sgd = after_adamw - 0.5 * (0.9 + 0.25 * grad)
-    return (
-        torch.allclose(after_adamw, expected_adamw)
-        and torch.allclose(weight, expected_sgd)
-        and torch.allclose(direction, grad.sign())
-    )
 
 
 @dataclass
@@ -182,6 +94,6 @@ def _best_path(param: Tensor, tensors: list[Tensor], cuda_path: Path) -> Path:
             return "plain"
         same_layout = same_layout and tensor.stride() == strides
     if device_type == "cuda" and cuda_path == "foreach":
-        return "foreach"
+        return "foreach" if foreach_kernels_work(device_type) else "plain"
     # The fused kernels walk raw memory: a gradient in another layout would be paired wrongly.
     return "fused" if same_layout and fused_kernels_work(device_type) else "plain"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from raybench.backends.torch.optim.kernels import Bucket, Path, buckets, dense_norm, fused_adamw
+from raybench.backends.torch.internals import foreach, fused_adamw
+from raybench.backends.torch.optim.base import Optimizer
+from raybench.backends.torch.optim.kernels import Bucket, Path, dense_norm
 
 
-class Lamb(torch.optim.Optimizer):
+class Lamb(Optimizer):
     """Layer-wise adaptive moments (You et al. 2019, arXiv:1904.00962, Algorithm 2).
 
         m <- beta1 m + (1 - beta1) g            m_hat = m / (1 - beta1^t)
@@ -25,9 +27,10 @@ class Lamb(torch.optim.Optimizer):
     norm parameters (ndim <= 1) take plain Adam steps without weight decay while `exclude_1d`
     holds; adapted, a bias that starts at 0 would hardly ever leave it.
 
-    t counts the steps of the parameter group. `path` forces one of the paths of kernels.py; None
-    picks the fastest for each tensor.
+    t counts the steps of the parameter group.
     """
+
+    STATES = ("exp_avg", "exp_avg_sq")
 
     def __init__(
         self,
@@ -41,44 +44,32 @@ class Lamb(torch.optim.Optimizer):
         exclude_1d: bool = True,
         path: Path | None = None,
     ) -> None:
-        defaults = {
-            "lr": learning_rate,
-            "beta1": beta1,
-            "beta2": beta2,
-            "epsilon": epsilon,
-            "weight_decay": weight_decay,
-            "exclude_1d": exclude_1d,
-            "path": path,
-            "step": 0,
-        }
-        super().__init__(params, defaults)
+        super().__init__(
+            params,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            exclude_1d=exclude_1d,
+            path=path,
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+        )
         self._scratch = torch.empty(0)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._scratch = torch.empty(0)  # a copied or unpickled optimizer comes without it
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update every parameter that has a gradient; `p.grad` is left as it is."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            group["step"] += 1
-            for bucket in buckets(self, group, ("exp_avg", "exp_avg_sq"), cuda_path="foreach"):
-                settings = {
-                    name: group[name] for name in ("step", "lr", "beta1", "beta2", "epsilon")
-                }
-                settings["weight_decay"] = 0.0 if bucket.excluded else group["weight_decay"]
-                if bucket.path == "fused":
-                    _update_fused(bucket, self._scratch_for(bucket), **settings)
-                elif bucket.path == "foreach":
-                    _update_foreach(bucket, **settings)
-                else:
-                    _update_plain(bucket, **settings)
-        return loss
+    def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
+        """Take one step with all tensors of a bucket, with the settings of its group."""
+        settings = {name: group[name] for name in ("step", "lr", "beta1", "beta2", "epsilon")}
+        settings["weight_decay"] = weight_decay
+        if bucket.path == "fused":
+            _update_fused(bucket, self._scratch_for(bucket), **settings)
+        elif bucket.path == "foreach":
+            _update_foreach(bucket, **settings)
+        else:
+            _update_plain(bucket, **settings)
 
     def _scratch_for(self, bucket: Bucket) -> Tensor:
         """Memory for the largest tensor, kept: new pages at every step would cost a tenth of it."""
@@ -131,22 +122,20 @@ def _update_foreach(
     weight_decay: float,
 ) -> None:
     params, grads, (exp_avgs, exp_avg_sqs) = bucket.params, bucket.grads, bucket.states
-    torch._foreach_lerp_(exp_avgs, grads, 1 - beta1)
-    torch._foreach_mul_(exp_avg_sqs, beta2)
-    torch._foreach_addcmul_(exp_avg_sqs, grads, grads, 1 - beta2)
-    denominators = torch._foreach_sqrt(exp_avg_sqs)
-    torch._foreach_div_(denominators, math.sqrt(1 - beta2**step))
-    torch._foreach_add_(denominators, epsilon)
-    updates = torch._foreach_div(exp_avgs, denominators)
-    torch._foreach_div_(updates, 1 - beta1**step)
+    foreach.lerp_(exp_avgs, grads, 1 - beta1)
+    foreach.mul_(exp_avg_sqs, beta2)
+    foreach.addcmul_(exp_avg_sqs, grads, grads, 1 - beta2)
+    denominators = foreach.sqrt(exp_avg_sqs)
+    foreach.div_(denominators, math.sqrt(1 - beta2**step))
+    foreach.add_(denominators, epsilon)
+    updates = foreach.div(exp_avgs, denominators)
+    foreach.div_(updates, 1 - beta1**step)
     if bucket.excluded:
-        torch._foreach_add_(params, updates, alpha=-lr)
+        foreach.add_(params, updates, alpha=-lr)
         return
-    torch._foreach_add_(updates, params, alpha=weight_decay)
-    ratios = _trust_ratio(
-        torch.stack(torch._foreach_norm(params)), torch.stack(torch._foreach_norm(updates))
-    )
-    torch._foreach_addcmul_(params, updates, ratios.unbind(), -lr)
+    foreach.add_(updates, params, alpha=weight_decay)
+    ratios = _trust_ratio(torch.stack(foreach.norm(params)), torch.stack(foreach.norm(updates)))
+    foreach.addcmul_(params, updates, ratios.unbind(), -lr)
 
 
 def _update_plain(

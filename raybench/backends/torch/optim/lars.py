@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raybench.backends.torch.optim.kernels import Bucket, Path, buckets, dense_norm, fused_sgd
+from raybench.backends.torch.internals import foreach, fused_sgd
+from raybench.backends.torch.optim.base import Optimizer
+from raybench.backends.torch.optim.kernels import Bucket, Path, dense_norm
 
 
-class Lars(torch.optim.Optimizer):
+class Lars(Optimizer):
     """Layer-wise adaptive rate scaling (You, Gitman, Ginsburg 2017, arXiv:1708.03888).
 
         ratio = trust_coefficient |w| / (|g| + wd |w|)
@@ -24,9 +26,9 @@ class Lars(torch.optim.Optimizer):
     The paper (Algorithm 1) puts lr inside the buffer, b <- momentum b + lr ratio (g + wd w). The
     two agree under a constant rate; under a changing one, ours scales the whole buffer by the
     present rate, as torch.optim.SGD does, so a drop of the rate acts at once.
-
-    `path` forces one of the paths of kernels.py; None picks the fastest for each tensor.
     """
+
+    STATES = ("momentum_buffer",)
 
     def __init__(
         self,
@@ -39,33 +41,25 @@ class Lars(torch.optim.Optimizer):
         exclude_1d: bool = True,
         path: Path | None = None,
     ) -> None:
-        defaults = {
-            "lr": learning_rate,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-            "trust_coefficient": trust_coefficient,
-            "exclude_1d": exclude_1d,
-            "path": path,
-        }
-        super().__init__(params, defaults)
+        super().__init__(
+            params,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            exclude_1d=exclude_1d,
+            path=path,
+            momentum=momentum,
+            trust_coefficient=trust_coefficient,
+        )
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update every parameter that has a gradient; `p.grad` is left as it is."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for bucket in buckets(self, group, ("momentum_buffer",), cuda_path="foreach"):
-                _UPDATES[bucket.path](
-                    bucket,
-                    lr=group["lr"],
-                    momentum=group["momentum"],
-                    weight_decay=0.0 if bucket.excluded else group["weight_decay"],
-                    trust_coefficient=group["trust_coefficient"],
-                )
-        return loss
+    def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
+        """Take one step with all tensors of a bucket, with the settings of its group."""
+        _UPDATES[bucket.path](
+            bucket,
+            lr=group["lr"],
+            momentum=group["momentum"],
+            weight_decay=weight_decay,
+            trust_coefficient=group["trust_coefficient"],
+        )
 
 
 def _update_fused(
@@ -96,19 +90,19 @@ def _update_foreach(
     bucket: Bucket, *, lr: float, momentum: float, weight_decay: float, trust_coefficient: float
 ) -> None:
     params, grads, (buffers,) = bucket.params, bucket.grads, bucket.states
-    torch._foreach_mul_(buffers, momentum)
+    foreach.mul_(buffers, momentum)
     if bucket.excluded:
-        torch._foreach_add_(buffers, grads)
+        foreach.add_(buffers, grads)
     else:
         ratios = _trust_ratio(
-            torch.stack(torch._foreach_norm(params)),
-            torch.stack(torch._foreach_norm(grads)),
+            torch.stack(foreach.norm(params)),
+            torch.stack(foreach.norm(grads)),
             weight_decay,
             trust_coefficient,
         )
-        updates = torch._foreach_add(grads, params, alpha=weight_decay)
-        torch._foreach_addcmul_(buffers, updates, ratios.unbind())
-    torch._foreach_add_(params, buffers, alpha=-lr)
+        updates = foreach.add(grads, params, alpha=weight_decay)
+        foreach.addcmul_(buffers, updates, ratios.unbind())
+    foreach.add_(params, buffers, alpha=-lr)
 
 
 def _update_plain(

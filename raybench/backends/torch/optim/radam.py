@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
-from raybench.backends.torch.optim.kernels import buckets, fused_adamw
+from raybench.backends.torch.internals import fused_adamw
+from raybench.backends.torch.optim.base import Optimizer
+from raybench.backends.torch.optim.kernels import Bucket
 
 
-class RAdam(torch.optim.Optimizer):
+class RAdam(Optimizer):
     """Rectified Adam (Liu et al. 2019, arXiv:1908.03265, Algorithm 2), decoupled weight decay.
 
         m, v, m_hat as in Adam;  w <- (1 - lr wd) w
@@ -30,6 +31,9 @@ class RAdam(torch.optim.Optimizer):
     picks the faster for each tensor, fused on CUDA too: nothing here needs a norm.
     """
 
+    STATES = ("exp_avg", "exp_avg_sq")
+    CUDA_PATH = "fused"
+
     def __init__(
         self,
         params: Iterable[Tensor] | Iterable[dict[str, Any]],
@@ -42,60 +46,49 @@ class RAdam(torch.optim.Optimizer):
         exclude_1d: bool = True,
         path: Literal["fused", "plain"] | None = None,
     ) -> None:
-        defaults = {
-            "lr": learning_rate,
-            "beta1": beta1,
-            "beta2": beta2,
-            "epsilon": epsilon,
-            "weight_decay": weight_decay,
-            "exclude_1d": exclude_1d,
-            "path": path,
-            "step": 0,
-        }
-        super().__init__(params, defaults)
+        super().__init__(
+            params,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            exclude_1d=exclude_1d,
+            path=path,
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+        )
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update every parameter that has a gradient; `p.grad` is left as it is."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            group["step"] += 1
-            step, lr, beta1, beta2 = group["step"], group["lr"], group["beta1"], group["beta2"]
-            rectification = rectification_term(step, beta2)
-            for bucket in buckets(self, group, ("exp_avg", "exp_avg_sq"), cuda_path="fused"):
-                weight_decay = 0.0 if bucket.excluded else group["weight_decay"]
-                if bucket.path == "fused" and rectification is not None:
-                    # The kernel divides sqrt(v) by sqrt(1 - beta2^t) before it adds its epsilon,
-                    # and scales the decay by the rate it is given.
-                    fused_adamw(
-                        bucket.params,
-                        bucket.grads,
-                        *bucket.states,
-                        step=step,
-                        lr=lr * rectification,
-                        beta1=beta1,
-                        beta2=beta2,
-                        epsilon=group["epsilon"] / math.sqrt(1 - beta2**step),
-                        weight_decay=weight_decay / rectification,
-                    )
-                    continue
-                for param, grad, exp_avg, exp_avg_sq in zip(
-                    bucket.params, bucket.grads, *bucket.states, strict=True
-                ):
-                    exp_avg.lerp_(grad, 1 - beta1)
-                    exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-                    param.mul_(1 - lr * weight_decay)
-                    step_size = lr / (1 - beta1**step)
-                    if rectification is None:
-                        param.sub_(exp_avg, alpha=step_size)
-                    else:
-                        step_size *= rectification * math.sqrt(1 - beta2**step)
-                        denominator = exp_avg_sq.sqrt().add_(group["epsilon"])
-                        param.addcdiv_(exp_avg, denominator, value=-step_size)
-        return loss
+    def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
+        """Take one step with all tensors of a bucket, with the settings of its group."""
+        step, lr, beta1, beta2 = group["step"], group["lr"], group["beta1"], group["beta2"]
+        rectification = rectification_term(step, beta2)
+        if bucket.path == "fused" and rectification is not None:
+            # The kernel divides sqrt(v) by sqrt(1 - beta2^t) before it adds its epsilon,
+            # and scales the decay by the rate it is given.
+            fused_adamw(
+                bucket.params,
+                bucket.grads,
+                *bucket.states,
+                step=step,
+                lr=lr * rectification,
+                beta1=beta1,
+                beta2=beta2,
+                epsilon=group["epsilon"] / math.sqrt(1 - beta2**step),
+                weight_decay=weight_decay / rectification,
+            )
+            return
+        for param, grad, exp_avg, exp_avg_sq in zip(
+            bucket.params, bucket.grads, *bucket.states, strict=True
+        ):
+            exp_avg.lerp_(grad, 1 - beta1)
+            exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+            param.mul_(1 - lr * weight_decay)
+            step_size = lr / (1 - beta1**step)
+            if rectification is None:
+                param.sub_(exp_avg, alpha=step_size)
+            else:
+                step_size *= rectification * math.sqrt(1 - beta2**step)
+                denominator = exp_avg_sq.sqrt().add_(group["epsilon"])
+                param.addcdiv_(exp_avg, denominator, value=-step_size)
 
 
 def rectification_term(step: int, beta2: float) -> float | None:

@@ -1,0 +1,68 @@
+"""Every private thing of TensorFlow and Keras that is used here: why, and the way without it.
+
+| private                        | why                                   | without it              |
+|--------------------------------|---------------------------------------|-------------------------|
+| `keras.Layer._flatten_layers`  | no public name lists the layers that  | a walk over attributes  |
+|                                | a user's own layer holds inside       |                         |
+| `gradient_registry._registry`  | every traced sum over workers leaves  | it stays there: memory  |
+|                                | its graph there (about 6 MB a run)    | grows with every run    |
+
+tests/backends/test_internals.py says when the libraries have changed them.
+"""
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+
+def all_layers(model: keras.Model) -> list[keras.layers.Layer]:
+    """Return the model and every layer below it, each once, in an order that stays."""
+    if hasattr(model, "_flatten_layers"):
+        return model._flatten_layers()
+    return _walk(model)
+
+
+def _walk(model: keras.Model) -> list[keras.layers.Layer]:
+    """Return the layers that are found in attributes, at any depth, in the order of Keras."""
+    found, seen = [model], {id(model)}
+    todo = _children(model)
+    while todo:
+        layer = todo.pop(0)
+        if id(layer) not in seen:
+            seen.add(id(layer))
+            found.append(layer)
+            todo = _children(layer)[::-1] + todo
+    return found
+
+
+def _children(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    parts = keras.tree.flatten(list(vars(layer).values()))
+    return [part for part in parts if isinstance(part, keras.layers.Layer)]
+
+
+@contextlib.contextmanager
+def no_new_gradients() -> Iterator[None]:
+    """Forget the gradient functions that are registered inside.
+
+    `ReplicaContext.all_reduce`, which sums gradients over the workers, registers one under a new
+    name in every trace, in a registry that lasts as long as the process. Nobody differentiates
+    an update.
+    """
+    registry = _gradient_registry()
+    before = set(registry)
+    yield
+    for name in set(registry) - before:
+        del registry[name]
+
+
+def _gradient_registry() -> dict[str, Any]:
+    """Return TensorFlow's own dict of them; an empty one of ours where it is not as expected."""
+    try:
+        ops = importlib.import_module("tensorflow.python.framework.ops")
+        registry = ops.gradient_registry._registry
+    except (ImportError, AttributeError):
+        return {}
+    return registry if isinstance(registry, dict) else {}

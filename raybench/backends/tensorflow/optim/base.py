@@ -1,0 +1,92 @@
+"""What our Keras optimizers have in common: states, weight decay of their own, and the config."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+
+class Optimizer(keras.optimizers.Optimizer):
+    """An optimizer whose update takes one variable with its states.
+
+    `exclude_1d` leaves biases and norm parameters (ndim <= 1) without weight decay and ratio.
+    Arguments that are not in `SETTINGS` are those of keras.optimizers.Optimizer.
+    """
+
+    STATES: ClassVar[tuple[str, ...]]
+    """Names of the variables kept for each weight; they start at 0."""
+    SETTINGS: ClassVar[dict[str, float]]
+    """The settings of the method, each an attribute, with their defaults."""
+
+    def __init__(
+        self,
+        learning_rate: float = 0.001,
+        *,
+        weight_decay: float = 0.0,
+        exclude_1d: bool = True,
+        **settings: Any,
+    ) -> None:
+        own = {name: settings.pop(name, default) for name, default in self.SETTINGS.items()}
+        # Keras must not see the weight decay: its own is decoupled, decays biases too (it leaves
+        # out by name only), and would come on top.
+        super().__init__(learning_rate=learning_rate, **settings)
+        self.decay_rate = weight_decay
+        self.exclude_1d = exclude_1d
+        for name, value in own.items():
+            setattr(self, name, value)
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Create the states of each variable."""
+        if self.built:
+            return
+        super().build(variables)
+        self._states = self.add_optimizer_variables(variables, list(self.STATES))
+        # `update_step` is given one worker's own copy, where a strategy keeps several.
+        strategy = tf.distribute.get_strategy()
+        self._positions = {
+            copy.ref(): position
+            for position, variable in enumerate(variables)
+            for copy in strategy.experimental_local_results(variable.value)
+        }
+
+    def update_step(
+        self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: keras.Variable
+    ) -> None:
+        """Update one variable; called by `apply` for each."""
+        position = self._positions[variable.ref()]
+        excluded = self.exclude_1d and len(variable.shape) <= 1
+        self.update(
+            variable,
+            tf.cast(tf.convert_to_tensor(gradient), variable.dtype),
+            *[states[position].value for states in self._states],
+            learning_rate=ops.cast(learning_rate, "float64"),
+            weight_decay=0.0 if excluded else self.decay_rate,
+            excluded=excluded,
+        )
+
+    def update(
+        self,
+        variable: tf.Variable,
+        gradient: tf.Tensor,
+        *states: tf.Variable,
+        learning_rate: tf.Tensor,
+        weight_decay: float,
+        excluded: bool,
+    ) -> None:
+        """Take one step with one variable; the rate is float64."""
+        raise NotImplementedError
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        own = {name: getattr(self, name) for name in self.SETTINGS}
+        decay = {"weight_decay": self.decay_rate, "exclude_1d": self.exclude_1d}
+        return super().get_config() | own | decay
+
+
+def decay(variable: tf.Variable, *, learning_rate: tf.Tensor, weight_decay: float) -> None:
+    """w <- (1 - lr wd) w: decoupled weight decay, times the rate."""
+    if weight_decay:
+        variable.assign(variable * tf.cast(1 - learning_rate * weight_decay, variable.dtype))

@@ -1,0 +1,14 @@
+"""Both frameworks on one thread, as in a worker of one core."""
+
+import contextlib
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread(tensorflow_on_one_thread: None) -> None:
+    """Set the threads before any test of the process uses a framework."""
+    with contextlib.suppress(ImportError):
+        import torch
+
+        torch.set_num_threads(1)
