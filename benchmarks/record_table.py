@@ -140,11 +140,10 @@ def record_times(table: str, rounds: int) -> None:
                     epochs=steps * batch * workers / SPECS[table]["dataset"].limit,
                     eval_every_samples=steps * batch * workers,
                 )
-                lease = RunClient(session.hub, f"{number}-{optimizer}-{batch}-{workers}", spec)
-                lease.acquire()
-                evaluation = lease.start()
-                lease.finish()
-                lease.close()
+                client = RunClient(session.pool, f"{number}-{optimizer}-{batch}-{workers}", spec)
+                client.step()
+                evaluation = client.finish().evaluation
+                assert evaluation is not None
                 if number:  # the first round warms groups and caches
                     step_s = evaluation.train_s / (evaluation.samples / (batch * workers))
                     measured.append(

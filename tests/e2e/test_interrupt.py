@@ -19,7 +19,9 @@ TORCH = ("--set", "space.framework=[torch]", "--set", "space.batch_size_per_work
 
 def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) -> None:
     records = tmp_path / "results" / "small" / "records.jsonl"
-    process = start("tune", SPACE, "--set", "confirm.top=0", *TORCH, cwd=tmp_path, log=tmp_path / "log")
+    process = start(
+        "tune", SPACE, "--set", "confirm.top=0", *TORCH, cwd=tmp_path, log=tmp_path / "log"
+    )
     wait_for_run(records, tmp_path / "log")
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=90) == 130, (tmp_path / "log").read_text()
@@ -27,7 +29,9 @@ def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) ->
     finished = set(first[first["stop"] != "interrupted"]["trial"])
     assert 1 <= len(finished) < 4
     assert (records.parent / "trials.csv").is_file()
-    process = start("tune", SPACE, "--set", "confirm.top=0", *TORCH, cwd=tmp_path, log=tmp_path / "log2")
+    process = start(
+        "tune", SPACE, "--set", "confirm.top=0", *TORCH, cwd=tmp_path, log=tmp_path / "log2"
+    )
     assert process.wait(timeout=200) == 0, (tmp_path / "log2").read_text()
     trials = raybench.load(records.parent).trials
     trials = trials[trials["phase"] == "search"]

@@ -9,8 +9,8 @@ from raybench.core.objective import Objective
 from raybench.core.outcome import run_record
 from raybench.core.spec import RunSpec
 from raybench.search import alone as module
-from raybench.search.pipeline.confirm import confirm
 from raybench.search.deadline import Deadline
+from raybench.search.pipeline.confirm import confirm
 from raybench.search.pipeline.reference import SEEDS_FROM
 from raybench.search.pipeline.single_run import ATTEMPTS, SingleRun
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from raybench.search.ray_tune.opaque import wrap
 
 from raybench.core.study import build_study
 from raybench.search.deadline import Deadline
-from raybench.search.ray_tune.opaque import wrap
 from raybench.search.ray_tune.searcher import StudySearcher
 from raybench.search.sampling.default_rates import HASTE, priors, usual_rate
 from raybench.search.sampling.optuna_space import encode

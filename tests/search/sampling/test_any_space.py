@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from raybench.search.ray_tune.opaque import wrap
 
 from raybench.core.errors import UserError
 from raybench.core.study import build_study
@@ -18,7 +19,6 @@ from raybench.search.deadline import Deadline
 from raybench.search.pipeline.plan import print_plan
 from raybench.search.pipeline.preflight import first_values
 from raybench.search.pipeline.reference import reference_spec
-from raybench.search.ray_tune.opaque import wrap
 from raybench.search.ray_tune.searcher import StudySearcher
 from raybench.speed.factorisation import Factors, study_factors
 from raybench.speed.placement import Placer

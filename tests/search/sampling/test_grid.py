@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from raybench.search.ray_tune.opaque import wrap
 
 from raybench.core.errors import UserError
 from raybench.core.study import build_study
 from raybench.search.deadline import Deadline
-from raybench.search.ray_tune.opaque import wrap
 from raybench.search.ray_tune.searcher import StudySearcher
 from raybench.search.sampling.default_rates import HASTE, usual_rate
 from raybench.search.sampling.grid import check_grid, grid, num_trials

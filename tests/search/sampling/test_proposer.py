@@ -15,10 +15,10 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.trial import FrozenTrial, create_trial
+from raybench.search.ray_tune.opaque import wrap
 
 from raybench.core.study import build_study
 from raybench.search.deadline import Deadline
-from raybench.search.ray_tune.opaque import wrap
 from raybench.search.ray_tune.searcher import StudySearcher
 from raybench.search.sampling import proposer as proposals
 from raybench.search.sampling.neighbourhood import STEP, is_near, neighbours, new_neighbour
