@@ -5,6 +5,7 @@ answer as JSON on stdout.
 """
 
 import base64
+import contextlib
 import io
 import json
 import os
@@ -45,14 +46,13 @@ def check_models(spec: RunSpec, frameworks: list[str]) -> list[str]:
     if isinstance(workload, LayerWorkload):
         return []
     request = {"spec": spec.document(), "sample": _sample(dataset)}
-    processes = [_start(request) for _ in frameworks]
-    with ThreadPoolExecutor(len(frameworks)) as pool:
+    with contextlib.ExitStack() as closing, ThreadPoolExecutor(len(frameworks)) as pool:
+        processes = [closing.enter_context(_start(request)) for _ in frameworks]
         try:
             answers = list(pool.map(_answer, [request] * len(frameworks), frameworks, processes))
         finally:  # of a Ctrl-C too, which would else wait for them
             for process in processes:
                 process.kill()
-                process.wait()
     for answer in answers:
         if "error" in answer:
             raise UserError(answer["error"], details=answer.get("details"))

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from raybench.backends.tensorflow.optim.base import Optimizer, decay
+from raybench.backends.tensorflow.optim.base import Optimizer, Rates, decay
 from raybench.backends.tensorflow.optim.kernels import apply_adam
 
 
@@ -28,22 +28,16 @@ class Adam(Optimizer):
     SETTINGS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 
     def update(
-        self,
-        variable: tf.Variable,
-        gradient: tf.Tensor,
-        *states: tf.Variable,
-        learning_rate: tf.Tensor,
-        weight_decay: float,
-        excluded: bool,
+        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
     ) -> None:
-        """Take one step with one variable; the rate is float64."""
-        decay(variable, learning_rate=learning_rate, weight_decay=weight_decay)
+        """Take one step with one variable."""
+        decay(variable, rates)
         apply_adam(
             variable,
             gradient,
             *states,
             step=ops.cast(self.iterations + 1, "float64"),
-            learning_rate=learning_rate,
+            learning_rate=rates.learning_rate,
             beta1=self.beta1,
             beta2=self.beta2,
             epsilon=self.epsilon,

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import keras
 import tensorflow as tf
 from keras import ops
+
+
+class Rates(NamedTuple):
+    """What one variable's step is taken with."""
+
+    learning_rate: tf.Tensor
+    """float64"""
+    weight_decay: float
+    excluded: bool
+    """Whether it is a bias or norm parameter that is left out of weight decay and ratio."""
 
 
 class Optimizer(keras.optimizers.Optimizer):
@@ -58,25 +68,18 @@ class Optimizer(keras.optimizers.Optimizer):
         """Update one variable; called by `apply` for each."""
         position = self._positions[variable.ref()]
         excluded = self.exclude_1d and len(variable.shape) <= 1
-        self.update(
-            variable,
-            tf.cast(tf.convert_to_tensor(gradient), variable.dtype),
-            *[states[position].value for states in self._states],
+        rates = Rates(
             learning_rate=ops.cast(learning_rate, "float64"),
             weight_decay=0.0 if excluded else self.decay_rate,
             excluded=excluded,
         )
+        gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
+        self.update(variable, gradient, [states[position].value for states in self._states], rates)
 
     def update(
-        self,
-        variable: tf.Variable,
-        gradient: tf.Tensor,
-        *states: tf.Variable,
-        learning_rate: tf.Tensor,
-        weight_decay: float,
-        excluded: bool,
+        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
     ) -> None:
-        """Take one step with one variable; the rate is float64."""
+        """Take one step with one variable."""
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
@@ -86,7 +89,8 @@ class Optimizer(keras.optimizers.Optimizer):
         return super().get_config() | own | decay
 
 
-def decay(variable: tf.Variable, *, learning_rate: tf.Tensor, weight_decay: float) -> None:
+def decay(variable: tf.Variable, rates: Rates) -> None:
     """w <- (1 - lr wd) w: decoupled weight decay, times the rate."""
-    if weight_decay:
-        variable.assign(variable * tf.cast(1 - learning_rate * weight_decay, variable.dtype))
+    if rates.weight_decay:
+        factor = 1 - rates.learning_rate * rates.weight_decay
+        variable.assign(variable * tf.cast(factor, variable.dtype))

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from raybench.backends.tensorflow.optim.base import Optimizer
+from raybench.backends.tensorflow.optim.base import Optimizer, Rates
 from raybench.backends.tensorflow.optim.kernels import bias_corrections, update_moments
 
 
@@ -29,15 +29,9 @@ class Lamb(Optimizer):
     SETTINGS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6}
 
     def update(
-        self,
-        variable: tf.Variable,
-        gradient: tf.Tensor,
-        *states: tf.Variable,
-        learning_rate: tf.Tensor,
-        weight_decay: float,
-        excluded: bool,
+        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
     ) -> None:
-        """Take one step with one variable; the rate is float64."""
+        """Take one step with one variable."""
         dtype = variable.dtype
         exp_avg, exp_avg_sq = states
         update_moments(gradient, exp_avg, exp_avg_sq, beta1=self.beta1, beta2=self.beta2)
@@ -48,10 +42,10 @@ class Lamb(Optimizer):
         scale = tf.cast(tf.sqrt(correction2) / correction1, dtype)
         epsilon = tf.cast(self.epsilon * tf.sqrt(correction2), dtype)
         update = scale * exp_avg / (tf.sqrt(exp_avg_sq) + epsilon)
-        step_size = tf.cast(learning_rate, dtype)
-        if not excluded:
-            if weight_decay:
-                update += weight_decay * variable
+        step_size = tf.cast(rates.learning_rate, dtype)
+        if not rates.excluded:
+            if rates.weight_decay:
+                update += rates.weight_decay * variable
             weight_norm, update_norm = tf.norm(variable), tf.norm(update)
             step_size *= tf.where(
                 (weight_norm > 0) & (update_norm > 0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from raybench.backends.tensorflow.optim.base import Optimizer
+from raybench.backends.tensorflow.optim.base import Optimizer, Rates
 from raybench.backends.tensorflow.optim.kernels import apply_momentum
 
 
@@ -29,27 +29,21 @@ class Lars(Optimizer):
     SETTINGS = {"momentum": 0.9, "trust_coefficient": 0.001}
 
     def update(
-        self,
-        variable: tf.Variable,
-        gradient: tf.Tensor,
-        *states: tf.Variable,
-        learning_rate: tf.Tensor,
-        weight_decay: float,
-        excluded: bool,
+        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
     ) -> None:
-        """Take one step with one variable; the rate is float64."""
-        if not excluded:
+        """Take one step with one variable."""
+        if not rates.excluded:
             weight_norm = tf.norm(variable)
-            denominator = tf.norm(gradient) + weight_decay * weight_norm
+            denominator = tf.norm(gradient) + rates.weight_decay * weight_norm
             ratio = tf.where(
                 (weight_norm > 0) & (denominator > 0),
                 self.trust_coefficient * weight_norm / denominator,
                 tf.ones_like(weight_norm),
             )
-            if weight_decay:
-                gradient += weight_decay * variable
+            if rates.weight_decay:
+                gradient += rates.weight_decay * variable
             gradient *= ratio
         (buffer,) = states
         apply_momentum(
-            variable, gradient, buffer, learning_rate=learning_rate, momentum=self.momentum
+            variable, gradient, buffer, learning_rate=rates.learning_rate, momentum=self.momentum
         )

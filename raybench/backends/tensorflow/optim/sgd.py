@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from raybench.backends.tensorflow.optim.base import Optimizer
+from raybench.backends.tensorflow.optim.base import Optimizer, Rates
 from raybench.backends.tensorflow.optim.kernels import apply_momentum
 
 
@@ -27,18 +27,12 @@ class Sgd(Optimizer):
     SETTINGS = {"momentum": 0.9}
 
     def update(
-        self,
-        variable: tf.Variable,
-        gradient: tf.Tensor,
-        *states: tf.Variable,
-        learning_rate: tf.Tensor,
-        weight_decay: float,
-        excluded: bool,
+        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
     ) -> None:
-        """Take one step with one variable; the rate is float64."""
-        if weight_decay:
-            gradient += weight_decay * variable
+        """Take one step with one variable."""
+        if rates.weight_decay:
+            gradient += rates.weight_decay * variable
         (buffer,) = states
         apply_momentum(
-            variable, gradient, buffer, learning_rate=learning_rate, momentum=self.momentum
+            variable, gradient, buffer, learning_rate=rates.learning_rate, momentum=self.momentum
         )

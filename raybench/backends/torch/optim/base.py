@@ -23,16 +23,21 @@ class Optimizer(torch.optim.Optimizer):
     """Names of the tensors kept for each parameter; they start at 0."""
     CUDA_PATH: ClassVar[Path] = "foreach"
 
+    SETTINGS: ClassVar[dict[str, float]]
+    """The settings of the method, keys of a parameter group, with their defaults."""
+
     def __init__(
         self,
         params: Iterable[Tensor] | Iterable[dict[str, Any]],
         *,
         learning_rate: float,
-        weight_decay: float,
-        exclude_1d: bool,
-        path: Path | None,
+        weight_decay: float = 0.0,
+        exclude_1d: bool = True,
+        path: Path | None = None,
         **settings: float,
     ) -> None:
+        if unknown := settings.keys() - self.SETTINGS.keys():
+            raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
         defaults = {
             "lr": learning_rate,
             "weight_decay": weight_decay,
@@ -40,7 +45,7 @@ class Optimizer(torch.optim.Optimizer):
             "path": path,
             "step": 0,
         }
-        super().__init__(params, defaults | settings)
+        super().__init__(params, defaults | self.SETTINGS | settings)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from raybench.backends.torch.internals import foreach, fused_adamw
 from raybench.backends.torch.optim.base import Optimizer
-from raybench.backends.torch.optim.kernels import Bucket, Path, dense_norm
+from raybench.backends.torch.optim.kernels import Bucket, dense_norm
 
 
 class Lamb(Optimizer):
@@ -31,29 +30,10 @@ class Lamb(Optimizer):
     """
 
     STATES = ("exp_avg", "exp_avg_sq")
+    SETTINGS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6}
 
-    def __init__(
-        self,
-        params: Iterable[Tensor] | Iterable[dict[str, Any]],
-        *,
-        learning_rate: float,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-6,
-        weight_decay: float = 0.0,
-        exclude_1d: bool = True,
-        path: Path | None = None,
-    ) -> None:
-        super().__init__(
-            params,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            exclude_1d=exclude_1d,
-            path=path,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
-        )
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
         self._scratch = torch.empty(0)
 
     def __setstate__(self, state: dict[str, Any]) -> None:

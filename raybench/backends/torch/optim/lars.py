@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,27 +29,7 @@ class Lars(Optimizer):
     """
 
     STATES = ("momentum_buffer",)
-
-    def __init__(
-        self,
-        params: Iterable[Tensor] | Iterable[dict[str, Any]],
-        *,
-        learning_rate: float,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        trust_coefficient: float = 0.001,
-        exclude_1d: bool = True,
-        path: Path | None = None,
-    ) -> None:
-        super().__init__(
-            params,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            exclude_1d=exclude_1d,
-            path=path,
-            momentum=momentum,
-            trust_coefficient=trust_coefficient,
-        )
+    SETTINGS = {"momentum": 0.9, "trust_coefficient": 0.001}
 
     def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
         """Take one step with all tensors of a bucket, with the settings of its group."""

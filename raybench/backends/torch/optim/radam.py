@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any, Literal
-
-from torch import Tensor
+from typing import Any
 
 from raybench.backends.torch.internals import fused_adamw
 from raybench.backends.torch.optim.base import Optimizer
@@ -32,30 +29,8 @@ class RAdam(Optimizer):
     """
 
     STATES = ("exp_avg", "exp_avg_sq")
+    SETTINGS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
     CUDA_PATH = "fused"
-
-    def __init__(
-        self,
-        params: Iterable[Tensor] | Iterable[dict[str, Any]],
-        *,
-        learning_rate: float,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        weight_decay: float = 0.0,
-        exclude_1d: bool = True,
-        path: Literal["fused", "plain"] | None = None,
-    ) -> None:
-        super().__init__(
-            params,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            exclude_1d=exclude_1d,
-            path=path,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
-        )
 
     def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
         """Take one step with all tensors of a bucket, with the settings of its group."""
