@@ -9,30 +9,7 @@ waits for anything else, so nothing can deadlock.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True)
-class Shape:
-    """What a worker group is: groups of one shape are interchangeable."""
-
-    framework: str
-    num_workers: int
-    cpus_per_worker: int = 1
-    gpus_per_worker: int = 0
-
-    @property
-    def cpus(self) -> int:
-        """CPU cores of the whole group."""
-        return self.num_workers * self.cpus_per_worker
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of the whole group."""
-        return self.num_workers * self.gpus_per_worker
-
-    def num_fitting(self, cpus: int, gpus: int) -> int:
-        """Return how many of its workers fit into so many free cores and GPUs of a node."""
-        by_gpus = gpus // self.gpus_per_worker if self.gpus_per_worker else self.num_workers
-        return max(0, min(cpus // self.cpus_per_worker, by_gpus, self.num_workers))
+from raybench.core.placement import Placement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +18,14 @@ class Grant:
 
     trial: str
     group: int
-    shape: Shape
+    placement: Placement
     is_new: bool
     evict: tuple[int, ...] = ()
 
 
 @dataclass
 class _Group:
-    shape: Shape
+    placement: Placement
     trial: str | None
     places: tuple[int, ...]
     """Node of every worker."""
@@ -69,18 +46,21 @@ class Admission:
     max_workers: int = 10**9
     idle_holds_cpus: bool = False
     groups: dict[int, _Group] = field(default_factory=dict)
-    waiting: list[tuple[str, Shape]] = field(default_factory=list)
+    waiting: list[tuple[str, Placement]] = field(default_factory=list)
     _clock: int = 0
     _next_group: int = 0
 
-    def fits(self, shape: Shape) -> bool:
-        """Whether the shape fits the nodes when they are empty."""
-        return pack(shape, self.nodes) is not None
+    def fits(self, placement: Placement) -> bool:
+        """Whether the group fits the nodes when they are empty."""
+        return pack(placement, self.nodes) is not None
 
-    def submit(self, trial: str, shape: Shape) -> None:
+    def submit(self, trial: str, placement: Placement) -> None:
         """Put a trial at the end of the queue."""
-        assert self.fits(shape), f"{shape} can never fit: refuse it before the search starts"
-        self.waiting.append((trial, shape))
+        assert self.fits(placement), (
+            f"{placement} can never fit: refuse it before the search starts"
+        )
+        # Its batch size is nothing to the group: without it groups compare equal.
+        self.waiting.append((trial, placement.group))
 
     def cancel(self, trial: str) -> None:
         """Take a waiting trial out of the queue."""
@@ -119,51 +99,53 @@ class Admission:
         """Trials that hold a group now."""
         return [group.trial for group in self.groups.values() if group.trial is not None]
 
-    def _place(self, trial: str, shape: Shape) -> Grant | None:
+    def _place(self, trial: str, placement: Placement) -> Grant | None:
         idle = sorted(
             (number for number, group in self.groups.items() if group.trial is None),
             key=lambda number: self.groups[number].last_used,
         )
         for number in reversed(idle):
-            if self.groups[number].shape == shape:
+            if self.groups[number].placement == placement:
                 if not self._can_wake(number):
                     return None
                 self.groups[number].trial = trial
-                return Grant(trial=trial, group=number, shape=shape, is_new=False)
+                return Grant(trial=trial, group=number, placement=placement, is_new=False)
         evict: list[int] = []
-        places = self._find_room(shape, evict)
+        places = self._find_room(placement, evict)
         while places is None:
             if not idle:
                 return None
             evict.append(idle.pop(0))
-            places = self._find_room(shape, evict)
+            places = self._find_room(placement, evict)
         # Oldest first may have named groups whose end frees nothing that was missing.
         for number in list(evict):
             others = [other for other in evict if other != number]
-            found = self._find_room(shape, others)
+            found = self._find_room(placement, others)
             if found is not None:
                 evict, places = others, found
         for number in evict:
             del self.groups[number]
         number = self._next_group
         self._next_group += 1
-        self.groups[number] = _Group(shape, trial, places)
-        return Grant(trial=trial, group=number, shape=shape, is_new=True, evict=tuple(evict))
+        self.groups[number] = _Group(placement, trial, places)
+        return Grant(
+            trial=trial, group=number, placement=placement, is_new=True, evict=tuple(evict)
+        )
 
     def _can_wake(self, number: int) -> bool:
         """Whether the nodes of an idle group have its cores free."""
         group = self.groups[number]
         free = self._free(without=(number,))
         for place in group.places:
-            free[place][0] -= group.shape.cpus_per_worker
-            free[place][1] -= group.shape.gpus_per_worker
+            free[place][0] -= group.placement.cpus_per_worker
+            free[place][1] -= group.placement.gpus_per_worker
         return all(cpus >= 0 and gpus >= 0 for cpus, gpus in free)
 
-    def _find_room(self, shape: Shape, evicted: list[int]) -> tuple[int, ...] | None:
-        alive = sum(g.shape.num_workers for n, g in self.groups.items() if n not in evicted)
-        if alive and alive + shape.num_workers > self.max_workers:
+    def _find_room(self, placement: Placement, evicted: list[int]) -> tuple[int, ...] | None:
+        alive = sum(g.placement.num_workers for n, g in self.groups.items() if n not in evicted)
+        if alive and alive + placement.num_workers > self.max_workers:
             return None
-        return pack(shape, [(cpus, gpus) for cpus, gpus in self._free(without=evicted)])
+        return pack(placement, [(cpus, gpus) for cpus, gpus in self._free(without=evicted)])
 
     def _free(self, *, without: Collection[int]) -> list[list[int]]:
         """Return the free (CPUs, GPUs) of every node, as if groups `without` were not there."""
@@ -173,25 +155,25 @@ class Admission:
                 continue
             holds_cpus = group.trial is not None or self.idle_holds_cpus
             for place in group.places:
-                free[place][0] -= group.shape.cpus_per_worker if holds_cpus else 0
-                free[place][1] -= group.shape.gpus_per_worker
+                free[place][0] -= group.placement.cpus_per_worker if holds_cpus else 0
+                free[place][1] -= group.placement.gpus_per_worker
         return free
 
 
-def pack(shape: Shape, free: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
+def pack(placement: Placement, free: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
     """Return a node for every worker, on as few nodes as can be; None if they do not fit.
 
     `free` are the free (CPUs, GPUs) of the nodes. Of nodes that hold the whole group the
     fullest is taken, and GPUs are left to those who need them, so that room stays in one piece.
     """
-    room = {node: shape.num_fitting(*free[node]) for node in range(len(free))}
+    room = {node: placement.num_fitting(*free[node]) for node in range(len(free))}
 
     def order(node: int) -> tuple[bool, int, int, int]:
         cpus, gpus = free[node]
-        wasted = gpus if not shape.gpus_per_worker else 0
+        wasted = gpus if not placement.gpus_per_worker else 0
         return wasted > 0, -room[node], cpus, gpus
 
     places: list[int] = []
     for node in sorted(room, key=order):
-        places += [node] * min(room[node], shape.num_workers - len(places))
-    return tuple(places) if len(places) == shape.num_workers else None
+        places += [node] * min(room[node], placement.num_workers - len(places))
+    return tuple(places) if len(places) == placement.num_workers else None

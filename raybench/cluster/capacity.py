@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from raybench.cluster.admission import Admission, Shape
+from raybench.cluster.admission import Admission
 from raybench.core.errors import UserError
+from raybench.core.placement import Placement
 
 
 @dataclass(frozen=True)
@@ -39,36 +40,36 @@ class Capacity:
         """GPUs of all nodes."""
         return sum(node.gpus for node in self.nodes)
 
-    def num_fitting(self, shape: Shape) -> int:
-        """Return for how many of a shape's workers the empty nodes have room."""
-        return sum(shape.num_fitting(node.cpus, node.gpus) for node in self.nodes)
+    def num_fitting(self, placement: Placement) -> int:
+        """Return for how many of its workers the empty nodes have room."""
+        return sum(placement.num_fitting(node.cpus, node.gpus) for node in self.nodes)
 
-    def fits_together(self, shapes: Iterable[Shape]) -> bool:
-        """Whether groups of these shapes can be at work at the same time."""
+    def fits_together(self, placements: Iterable[Placement]) -> bool:
+        """Whether groups placed so can be at work at the same time."""
         admission = Admission([(node.cpus, node.gpus) for node in self.nodes])
-        wanted = list(shapes)
-        if not all(admission.fits(shape) for shape in wanted):
+        wanted = list(placements)
+        if not all(admission.fits(placement) for placement in wanted):
             return False
-        for number, shape in enumerate(wanted):
-            admission.submit(str(number), shape)
+        for number, placement in enumerate(wanted):
+            admission.submit(str(number), placement)
         return len(admission.admit()) == len(wanted)
 
-    def fits(self, shape: Shape) -> bool:
-        """Whether the empty cluster holds a group."""
-        if shape.gpus_per_worker and not self.knows_gpus:
+    def fits(self, placement: Placement) -> bool:
+        """Whether the empty cluster holds the group."""
+        if placement.gpus_per_worker and not self.knows_gpus:
             return True
-        return self.num_fitting(shape) >= shape.num_workers
+        return self.num_fitting(placement) >= placement.num_workers
 
-    def refuse_infeasible(self, shape: Shape) -> None:
-        """Raise UserError for a shape that the whole empty cluster cannot hold."""
-        if self.fits(shape):
+    def refuse_infeasible(self, placement: Placement) -> None:
+        """Raise UserError for a group that the whole empty cluster cannot hold."""
+        if self.fits(placement):
             return
-        needs = f"{shape.cpus_per_worker} CPU" + (
-            f" and {shape.gpus_per_worker} GPU" if shape.gpus_per_worker else ""
+        needs = f"{placement.cpus_per_worker} CPU" + (
+            f" and {placement.gpus_per_worker} GPU" if placement.gpus_per_worker else ""
         )
         raise UserError(
-            f"num_workers: {shape.num_workers} workers of {needs} each do not fit, there is room "
-            f"for {self.num_fitting(shape)} ({self.cpus} CPUs, {self.gpus} GPUs on "
+            f"num_workers: {placement.num_workers} workers of {needs} each do not fit, there is "
+            f"room for {self.num_fitting(placement)} ({self.cpus} CPUs, {self.gpus} GPUs on "
             f"{len(self.nodes)} host{'s' if len(self.nodes) != 1 else ''}); ask for fewer workers "
             "or connect a larger cluster with --address."
         )

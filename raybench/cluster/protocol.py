@@ -1,16 +1,18 @@
 """What owner and workers say to each other."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
-from raybench.core.record import Evaluation
+from raybench.core.placement import Placement
+from raybench.core.record import Evaluation, Failure
+from raybench.core.spec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
     """Owner to workers: build this run and train to its first evaluation."""
 
-    spec: dict[str, Any]
+    spec: RunSpec
     cores: tuple[int, ...] = ()
     """CPU cores to pin this worker to; empty leaves it free."""
 
@@ -79,8 +81,7 @@ class Finished:
 class Crashed:
     """Worker to owner: an exception ended the run on this worker."""
 
-    failure: str
-    """`oom` or `error`."""
+    failure: Literal["oom", "error"]
     message: str
     """One line: the exception's type and text."""
     traceback: str
@@ -89,26 +90,41 @@ class Crashed:
 Reply = Ready | Progress | Finished | Crashed
 
 
-STOPPED = "stopped"
+STOPPED: Final = "stopped"
 """What RunFailed says of a run that was ended from outside before it had workers: no failure."""
 
 
 class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)
     """A run ended without a result; the owner's side of `Crashed`, lost and hung workers."""
 
-    def __init__(self, failure: str, message: str, traceback: str = "") -> None:
+    def __init__(
+        self, failure: Failure | Literal["stopped"], message: str, traceback: str = ""
+    ) -> None:
         super().__init__(failure, message, traceback)
         self.failure, self.message, self.traceback = failure, message, traceback
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lent:
-    """Hub to client: a group was given."""
+    """Pool to client: a group was given."""
 
     group: int
     queue_s: float
     """Seconds until there was room for it."""
     start_s: float
     """Seconds its start took, starts that failed included; 0 when it was warm."""
-    hosts: list[str] = field(default_factory=list)
-    devices: list[str] = field(default_factory=list)
+    hosts: tuple[str, ...] = ()
+    """Host of every rank."""
+    devices: tuple[str, ...] = ()
+    """Device of every rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupState:
+    """Pool to whoever looks: a group that is alive."""
+
+    trial: str | None
+    """The trial that holds it; None if it is idle."""
+    placement: Placement
+    pids: list[int]
+    """Process id of every rank."""

@@ -1,4 +1,4 @@
-"""A Ray session: connect or start, find out what the cluster has, start the hub."""
+"""A Ray session: connect or start, find out what the cluster has, start the pool."""
 
 import logging
 import os
@@ -11,24 +11,23 @@ import ray
 
 from raybench.cluster.admission import Admission
 from raybench.cluster.capacity import Capacity, Node, num_local_cores
-from raybench.cluster.ray_internals import Token, on_loopback, own_signals, warning
+from raybench.cluster.ray_internals.local_ray import (
+    Token,
+    on_loopback,
+    own_processes,
+    own_signals,
+    warning,
+)
+from raybench.cluster.ray_internals.trainer import TRAIN_SWITCHES
 from raybench.cluster.scratch import Scratch
-from raybench.cluster.signals import descendants, without_hangup
+from raybench.cluster.signals import without_hangup
+from raybench.cluster.trainers import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
 from raybench.core.errors import UserError
 
 WORKER_MEMORY_BYTES = 1.2e9
 """Resident memory of an idle worker, measured: torch 0.7 GB, TensorFlow 0.8 GB, and data."""
-WORKER_ENVIRONMENT = {
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
-    "RAY_TRAIN_V2_ENABLED": "1",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-    "RAY_TRAIN_METRICS_ENABLED": "0",
-    "RAY_TRAIN_ENABLE_STATE_ACTOR_RECONCILIATION": "0",
-    "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
-    "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
-    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+WORKER_ENVIRONMENT = TRAIN_SWITCHES | {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TF_USE_LEGACY_KERAS": "0",
     "KERAS_BACKEND": "tensorflow",
@@ -38,7 +37,7 @@ LOCAL_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else
 
 
 class Session:
-    """A Ray connection with a hub; closes what it started."""
+    """A Ray connection with a worker pool; closes what it started."""
 
     def __init__(self, *, address: str | None = None, log_level: str = "ERROR") -> None:
         self._scratch = Scratch()
@@ -56,11 +55,13 @@ class Session:
                     _connect(address, log_level)
             self._started = True
             self.capacity = _capacity()
-            self.hub = start_hub(self.capacity, scratch=str(self.scratch), is_local=self._is_local)
+            self.pool = start_pool(
+                self.capacity, scratch=str(self.scratch), is_local=self._is_local
+            )
         except BaseException:
             self.close()
             raise
-        self.processes = ray_processes() if self._is_local else []
+        self.processes = own_processes() if self._is_local else []
         """Ids of this Ray's own processes, without which it does not answer."""
         self.warning = warning() if self._is_local else None
         """A sentence for the user, where there is something to know of this Ray."""
@@ -81,7 +82,7 @@ class Session:
         if self._started and not self._is_local:
             # A Ray of our own ends with all its processes; elsewhere others may need the room.
             try:
-                ray.get(self.hub.shutdown.remote(), timeout=60)
+                ray.get(self.pool.shutdown.remote(), timeout=60)
             except (ray.exceptions.RayError, TimeoutError):
                 logging.getLogger(__name__).warning("worker groups were ended with the session")
         self._started = False
@@ -92,47 +93,32 @@ class Session:
         self._scratch.remove()
 
 
-def ray_processes() -> list[int]:
-    """Return the ids of the store and the scheduler of a Ray that this process has started."""
-    found = []
-    for child in descendants(os.getpid()):
-        try:
-            program = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")[0]
-        except OSError:  # it has ended
-            continue
-        if program.endswith((b"/gcs_server", b"/raylet")):
-            found.append(child)
-    return found
-
-
 def chosen_address(address: str | None) -> str | None:
     """Return the cluster to connect to, asked for or by RAY_ADDRESS; None to start our own."""
     address = address or os.environ.get("RAY_ADDRESS")
     return None if address in (None, "", "local") else address
 
 
-def start_hub(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
+def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
     """Start the actor that owns the worker groups; return its handle.
 
     `is_local`: it is a Ray of our own, which has one node and does not grow.
     """
-    one_node = len(capacity.nodes) == 1
+    options = PoolOptions(
+        scratch=scratch,
+        search_path=str(Path.cwd()),
+        node_ids=tuple(node.id for node in capacity.nodes),
+        is_local=is_local,
+    )
     admission = Admission(
         nodes=[(node.cpus, node.gpus) for node in capacity.nodes],
         max_workers=max(int(capacity.memory_bytes * 0.8 / WORKER_MEMORY_BYTES), capacity.cpus),
-        idle_holds_cpus=not one_node,
+        idle_holds_cpus=options.reserves_cpus,
     )
-    options = {
-        "reserve_cpus": not one_node,
-        "is_local": is_local,
-        "node_ids": [node.id for node in capacity.nodes],
-        "search_path": str(Path.cwd()),
-        "scratch": scratch,
-    }
     remote = ray.remote(num_cpus=0, max_concurrency=10_000)(WorkerPool)
-    hub = remote.remote(admission, options)
-    ray.get(hub.attach.remote(hub))
-    return hub
+    pool = remote.remote(admission, options)
+    ray.get(pool.attach.remote(pool))
+    return pool
 
 
 def _start_local(log_level: str) -> None:

@@ -3,6 +3,7 @@
 import gc
 import os
 import socket
+import sys
 import tempfile
 import time
 import traceback
@@ -29,9 +30,7 @@ from raybench.cluster.protocol import (
 )
 from raybench.cluster.scratch import on_this_host
 from raybench.core.clock import AWAY, Ledger
-from raybench.core.documents import validate
 from raybench.core.record import Evaluation
-from raybench.core.spec import RunSpec
 from raybench.workloads.find import load_workload_dataset
 
 DATA = "data"
@@ -40,28 +39,26 @@ OUT_OF_MEMORY = ("OutOfMemoryError", "ResourceExhaustedError", "MemoryError")
 
 
 def serve(config: dict[str, Any]) -> None:
-    """Ask the hub for commands and carry them out; runs on every rank of the group."""
-    from raybench.cluster.devices import join_group
-
-    hub, group = config["hub"], config["group"]
+    """Ask the pool for commands and carry them out; runs on every rank of the group."""
+    pool, group = config["pool"], config["group"]
     # TensorFlow writes a file per traced function and removes it when its process exits,
     # which this one does not: it is ended with the session, and so is this folder.
     scratch = on_this_host(config["scratch"])
     tempfile.tempdir = str(scratch)
     world = join_group(config["framework"], config["cpus_per_worker"], config["search_path"])
     reply: Reply = _introduce(world)
-    session: _Run | None = None
+    running: _Run | None = None
     is_settled = False
     while True:
-        command: Command = ray.get(hub.exchange.remote(group, world.rank, reply))
+        command: Command = ray.get(pool.exchange.remote(group, world.rank, reply))
         if isinstance(command, Close):
             return
         heard = time.perf_counter()
         try:
             if isinstance(command, Start):
-                session = _Run(command, config["framework"], world, scratch / DATA)
-            assert session is not None
-            answer = session.obey(command)
+                running = _Run(command, world, scratch / DATA)
+            assert running is not None
+            answer = running.obey(command)
             reply = replace(answer, busy_s=time.perf_counter() - heard)
             if isinstance(command, Finish) and not is_settled:
                 # What is imported by now stays. Kept out of every later collection, the one
@@ -71,25 +68,23 @@ def serve(config: dict[str, Any]) -> None:
                 is_settled = True
         except Exception as error:  # noqa: BLE001 (user code may raise anything; it is reported)
             reply = _report(error)
-            session = None
+            running = None
             gc.collect()
 
 
 class _Run:
     """One run on this worker, from its first command to its last."""
 
-    def __init__(self, command: Start, framework: str, world: World, data: Path) -> None:
+    def __init__(self, command: Start, world: World, data: Path) -> None:
         self._ledger = Ledger("setup")
         pin(command.cores)
         self._world = world
-        self._spec = validate(RunSpec, command.spec, "run spec")
-        workload, self._dataset = load_workload_dataset(
-            self._spec.workload, self._spec.dataset, shared=data
-        )
-        build = find_backend(framework).Trainer
-        self._trainer: Trainer = build(self._spec, workload, self._dataset, world)
+        spec = command.spec
+        workload, self._dataset = load_workload_dataset(spec.workload, spec.dataset, shared=data)
+        build = find_backend(spec.framework).Trainer
+        self._trainer: Trainer = build(spec, workload, self._dataset, world)
         self._evaluations: Iterator[Evaluation] = run(
-            self._spec, self._dataset, self._trainer, world, self._ledger
+            spec, self._dataset, self._trainer, world, self._ledger
         )
 
     def obey(self, command: Command) -> Progress | Finished:
@@ -123,6 +118,27 @@ class _Run:
         self._ledger.enter(AWAY)
         ledger = self._ledger.snapshot() | {"input": input_s}
         return Finished(ledger=ledger, weights=weights, test_accuracy=accuracy)
+
+
+def join_group(framework: str, cpus_per_worker: int, search_path: str) -> World:
+    """Return this worker's place in its group; called inside a Ray Train worker."""
+    import ray.train
+
+    if search_path not in sys.path:
+        sys.path.insert(0, search_path)  # where a user's own `module:Class` lies
+    context = ray.train.get_context()
+    device = "cpu"
+    if framework == "torch":
+        import ray.train.torch
+
+        device = str(ray.train.torch.get_device())
+    os.environ["OMP_NUM_THREADS"] = str(cpus_per_worker)
+    return find_backend(framework).join(
+        rank=context.get_world_rank(),
+        num_workers=context.get_world_size(),
+        device=device,
+        num_threads=cpus_per_worker,
+    )
 
 
 ALL_CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()

@@ -7,8 +7,6 @@ from typing import Any
 
 import ray
 
-from raybench.cluster.admission import Shape
-from raybench.cluster.launch import build_trainer
 from raybench.cluster.protocol import (
     Close,
     Command,
@@ -19,6 +17,9 @@ from raybench.cluster.protocol import (
     Reply,
     RunFailed,
 )
+from raybench.cluster.ray_internals.actors import has_lost_one, is_lost_process
+from raybench.cluster.trainers import PoolOptions, build_trainer
+from raybench.core.placement import Placement
 
 LOST = "a worker process has died: killed, out of memory or crashed"
 START_TIMEOUT_S = 180.0
@@ -27,22 +28,22 @@ CLOSE_TIMEOUT_S = 20.0
 LIFE_SIGN_TIMEOUT_S = 5.0
 
 
-class Group:
-    """Owner's side of one group; lives in the hub's event loop.
+class WorkerGroup:
+    """Owner's side of one group; lives in the pool's event loop.
 
     `trainer.fit()` blocks for as long as the group lives, so it has a thread of its own. When
     it returns or raises, the group is gone, and whoever waits for a reply learns why.
     """
 
-    def __init__(self, number: int, shape: Shape, options: dict[str, Any]) -> None:
-        self.shape = shape
+    def __init__(self, number: int, placement: Placement, options: PoolOptions) -> None:
+        self.placement = placement
         self.cores: list[tuple[str, int]] = []
         """(node, core) of every core the present run is pinned to."""
         self._number = number
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._inbox: list[asyncio.Queue[Command]] = [
-            asyncio.Queue() for _ in range(shape.num_workers)
+            asyncio.Queue() for _ in range(placement.num_workers)
         ]
         self._members: dict[int, Ready] = {}
         self._replies: dict[int, Reply] = {}
@@ -78,7 +79,7 @@ class Group:
                 self._answered.set_exception(
                     RunFailed(reply.failure, reply.message, reply.traceback)
                 )
-            elif len(self._replies) == self.shape.num_workers:
+            elif len(self._replies) == self.placement.num_workers:
                 self._answered.set_result([self._replies[r] for r in sorted(self._replies)])
         return await self._inbox[rank].get()
 
@@ -87,7 +88,7 @@ class Group:
         if not self._has_run:
             return not self._ended.is_set()
         try:
-            replies = await self.ask([Finish()] * self.shape.num_workers, SETTLE_TIMEOUT_S)
+            replies = await self.ask([Finish()] * self.placement.num_workers, SETTLE_TIMEOUT_S)
         except RunFailed:
             return False
         return all(isinstance(reply, Finished) for reply in replies)
@@ -108,31 +109,31 @@ class Group:
     def choose_cores(self, taken: set[tuple[str, int]]) -> list[tuple[int, ...]]:
         """Reserve cores for each rank, apart from those `taken`; none where there are too few."""
         self.cores, chosen = [], []
-        for rank in range(self.shape.num_workers):
+        for rank in range(self.placement.num_workers):
             member = self._members[rank]
             free = [
                 core
                 for core in member.cores
                 if (member.node, core) not in taken and (member.node, core) not in self.cores
-            ][: self.shape.cpus_per_worker]
-            if len(free) < self.shape.cpus_per_worker:
+            ][: self.placement.cpus_per_worker]
+            if len(free) < self.placement.cpus_per_worker:
                 self.cores = []
-                return [()] * self.shape.num_workers
+                return [()] * self.placement.num_workers
             self.cores += [(member.node, core) for core in free]
             chosen.append(tuple(free))
         return chosen
 
-    def hosts(self) -> list[str]:
+    def hosts(self) -> tuple[str, ...]:
         """Host name of every rank."""
-        return [self._members[rank].host for rank in sorted(self._members)]
+        return tuple(self._members[rank].host for rank in sorted(self._members))
 
     def nodes(self) -> list[str]:
         """Ray's id of the node of every rank."""
         return [self._members[rank].node for rank in sorted(self._members)]
 
-    def devices(self) -> list[str]:
+    def devices(self) -> tuple[str, ...]:
         """Device of every rank."""
-        return [self._members[rank].device for rank in sorted(self._members)]
+        return tuple(self._members[rank].device for rank in sorted(self._members))
 
     def pids(self) -> list[int]:
         """Process id of every rank."""
@@ -160,27 +161,19 @@ class Group:
 
     def _has_lost_a_worker(self) -> bool:
         """Ask every worker's actor for a sign of life."""
-        if self.shape.num_workers == 1:
+        if self.placement.num_workers == 1:
             return False  # it has just answered
-        signs = [member.actor.__ray_ready__.remote() for member in self._members.values()]
-        try:
-            ray.get(signs, timeout=LIFE_SIGN_TIMEOUT_S)
-        except ray.exceptions.GetTimeoutError:
-            return False
-        except ray.exceptions.RayError:
-            return True
-        return False
+        actors = [member.actor for member in self._members.values()]
+        return has_lost_one(actors, timeout_s=LIFE_SIGN_TIMEOUT_S)
 
     def _fit(self) -> None:
         message = "the worker group has ended"
         try:
-            build_trainer(self._number, self.shape, self._options).fit()
+            build_trainer(self._number, self.placement, self._options).fit()
         except Exception as error:  # noqa: BLE001 (any failure of the group ends it; reported)
             lines = [line for line in str(error).strip().splitlines() if line.strip()]
             last = lines[-1] if lines else ""
-            # Ray's own words for a lost process are a paragraph of guesses.
-            is_lost = "worker process has died" in last
-            message = LOST if is_lost else f"{type(error).__name__}: {last}"
+            message = LOST if is_lost_process(last) else f"{type(error).__name__}: {last}"
         self._loop.call_soon_threadsafe(self._end, message)
 
     def _end(self, message: str) -> None:

@@ -10,18 +10,11 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from raybench.cluster.admission import Admission, Grant, Shape
-from raybench.cluster.launch import trainer_class
-from raybench.cluster.protocol import (
-    STOPPED,
-    Close,
-    Command,
-    Lent,
-    Reply,
-    RunFailed,
-    Start,
-)
-from raybench.cluster.worker_group import Group
+from raybench.cluster.admission import Admission, Grant
+from raybench.cluster.live_groups import LiveGroups
+from raybench.cluster.protocol import STOPPED, Close, Command, GroupState, Lent, Reply, RunFailed
+from raybench.cluster.trainers import PoolOptions, trainer_class
+from raybench.core.placement import Placement
 from raybench.core.record import MACHINE_FAULTS
 
 START_ATTEMPTS = 3
@@ -29,17 +22,16 @@ START_ATTEMPTS = 3
 
 
 class WorkerPool:
-    """Wrapped by `ray.remote` in `session.start_hub`; all methods run in one event loop."""
+    """Wrapped by `ray.remote` in `session.start_pool`; all methods run in one event loop."""
 
-    def __init__(self, admission: Admission, options: dict[str, Any]) -> None:
+    def __init__(self, admission: Admission, options: PoolOptions) -> None:
         self._admission = admission
-        self._options = options
-        self._groups: dict[int, Group] = {}
+        self._groups = LiveGroups(options)
         self._granted: dict[str, asyncio.Future[Grant]] = {}
         self._group_of: dict[str, int] = {}
         self._concurrent: dict[str, int] = {}
         self._starting: set[str] = set()
-        self._preparing: list[tuple[Shape, asyncio.Event]] = []
+        self._preparing: list[tuple[Placement, asyncio.Event]] = []
         """Groups that start ahead of the trials, and that no trial waits for yet."""
         self._abandoned: set[str] = set()
         """Trials that were released while their group was still starting."""
@@ -49,11 +41,11 @@ class WorkerPool:
 
     def attach(self, handle: Any) -> None:
         """Take this actor's own handle, which the workers need."""
-        self._options = self._options | {"hub": handle}
+        self._groups.attach(handle)
 
-    async def prepare(self, frameworks: list[str], shapes: list[Shape]) -> None:
-        """Import trainers and start groups of `shapes`, ahead of the trials that will ask."""
-        preparing = [(shape, asyncio.Event()) for shape in shapes]
+    async def prepare(self, frameworks: list[str], placements: list[Placement]) -> None:
+        """Import trainers and start groups so placed, ahead of the trials that will ask."""
+        preparing = [(placement, asyncio.Event()) for placement in placements]
         self._preparing += preparing
         loop = asyncio.get_running_loop()
         for framework in frameworks:
@@ -62,20 +54,20 @@ class WorkerPool:
             *(self._warm(f"prepare-{number}", *entry) for number, entry in enumerate(preparing))
         )
 
-    async def _warm(self, name: str, shape: Shape, is_ready: asyncio.Event) -> None:
+    async def _warm(self, name: str, placement: Placement, is_ready: asyncio.Event) -> None:
         with contextlib.suppress(RunFailed):  # the first trial that asks will learn why
-            await self._acquire(name, shape)
+            await self._acquire(name, placement)
         await self.release(name)
         self._preparing = [entry for entry in self._preparing if entry[1] is not is_ready]
         is_ready.set()
 
-    async def acquire(self, trial: str, shape: Shape) -> Lent:
-        """Wait for workers of `shape` and return them.
+    async def acquire(self, trial: str, placement: Placement) -> Lent:
+        """Wait for workers as placed and return them.
 
         RunFailed if they do not start, or if `stop_waiting` comes first.
         """
         self._refuse_abandoned(trial)
-        asking = asyncio.ensure_future(self._acquire_or_join(trial, shape))
+        asking = asyncio.ensure_future(self._acquire_or_join(trial, placement))
         stopping = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -90,13 +82,15 @@ class WorkerPool:
         self._stop.set()
         self._stop = asyncio.Event()
 
-    async def _acquire_or_join(self, trial: str, shape: Shape) -> Lent:
+    async def _acquire_or_join(self, trial: str, placement: Placement) -> Lent:
         """Get a group of its own, or the one that is being started ahead."""
         began = time.perf_counter()
-        coming = next((entry for entry in self._preparing if entry[0] == shape), None)
+        coming = next(
+            (entry for entry in self._preparing if entry[0].group == placement.group), None
+        )
         if coming is None:
-            return await self._acquire(trial, shape)
-        # A group of this shape is being started ahead: it is this trial's, not a second one.
+            return await self._acquire(trial, placement)
+        # Such a group is being started ahead: it is this trial's, not a second one.
         self._preparing.remove(coming)
         self._starting.add(trial)
         try:
@@ -105,16 +99,16 @@ class WorkerPool:
             self._starting.discard(trial)
         self._refuse_abandoned(trial)
         waited = time.perf_counter() - began
-        lent = await self._acquire(trial, shape)
+        lent = await self._acquire(trial, placement)
         return replace(lent, start_s=lent.start_s + waited)
 
-    async def _acquire(self, trial: str, shape: Shape) -> Lent:
+    async def _acquire(self, trial: str, placement: Placement) -> Lent:
         """Get a group for the trial; one that does not start is replaced, a few times."""
         lost_s = 0.0
         for attempt in range(1, START_ATTEMPTS + 1):
             began = time.perf_counter()
             try:
-                lent = await self._acquire_once(trial, shape)
+                lent = await self._acquire_once(trial, placement)
                 return replace(lent, start_s=lent.start_s + lost_s)
             except RunFailed as error:
                 if error.failure not in MACHINE_FAULTS or attempt == START_ATTEMPTS:
@@ -123,10 +117,10 @@ class WorkerPool:
                 lost_s += time.perf_counter() - began
         raise AssertionError("the last attempt returns or raises")
 
-    async def _acquire_once(self, trial: str, shape: Shape) -> Lent:
+    async def _acquire_once(self, trial: str, placement: Placement) -> Lent:
         asked = time.perf_counter()
         self._granted[trial] = asyncio.get_running_loop().create_future()
-        self._admission.submit(trial, shape)
+        self._admission.submit(trial, placement)
         self._admit()
         try:
             grant = await self._granted[trial]
@@ -135,9 +129,14 @@ class WorkerPool:
         started = time.perf_counter()
         self._starting.add(trial)
         try:
-            group = await self._open(trial, grant)
+            group = await self._groups.open(grant)
+        except RunFailed:
+            await self._drop(trial, grant.group)
+            raise
         finally:
             self._starting.discard(trial)
+        if grant.is_new and (places := self._groups.places(grant.group)):
+            self._admission.settle(grant.group, places)  # Ray may have placed them otherwise
         try:
             self._refuse_abandoned(trial)
         except RunFailed:
@@ -159,28 +158,6 @@ class WorkerPool:
             self._abandoned.discard(trial)
             raise RunFailed(STOPPED, "the run was stopped")
 
-    async def _open(self, trial: str, grant: Grant) -> Group:
-        """Return the granted group, started if it is new."""
-        for number in grant.evict:
-            await self._close(number)
-        if grant.is_new:
-            group = Group(grant.group, grant.shape, self._options)
-            self._groups[grant.group] = group
-            try:
-                await group.start()
-            except RunFailed:
-                await self._drop(trial, grant.group)
-                raise
-            self._settle(grant.group, group)
-        return self._groups[grant.group]
-
-    def _settle(self, number: int, group: Group) -> None:
-        """Tell the admission on which nodes Ray has put the workers."""
-        known = self._options.get("node_ids", [])
-        nodes = group.nodes()
-        if all(node in known for node in nodes):
-            self._admission.settle(number, [known.index(node) for node in nodes])
-
     async def command(self, trial: str, command: Command, timeout_s: float) -> list[Reply]:
         """Give every worker of the trial's group a command; return their replies by rank.
 
@@ -190,13 +167,8 @@ class WorkerPool:
         number = self._group_of.get(trial)
         if number is None:
             raise RunFailed(STOPPED, "the run was stopped")
-        group = self._groups[number]
         try:
-            if isinstance(command, Start):
-                cores = group.choose_cores(self._taken_cores(group))
-                per_rank = [Start(spec=command.spec, cores=own) for own in cores]
-                return await group.ask(list(per_rank), timeout_s)
-            return await group.ask([command] * group.shape.num_workers, timeout_s)
+            return await self._groups.ask(number, command, timeout_s)
         except RunFailed:
             await self._drop(trial, number)
             raise
@@ -219,12 +191,10 @@ class WorkerPool:
         concurrent = self._concurrent.pop(trial, 0)
         number = self._group_of.pop(trial, None)
         if number is not None:
-            group = self._groups[number]
-            if keep and await group.settle():
+            if keep and await self._groups.free(number):
                 self._admission.release(trial)
-                group.cores = []
             else:
-                await self._close(number)
+                await self._groups.close(number)
                 self._admission.remove(number)
         self._admit()
         return concurrent
@@ -238,15 +208,15 @@ class WorkerPool:
         """Refuse what waits and close every group."""
         for trial in list(self._granted):
             await self.release(trial)
-        await asyncio.gather(*(self._close(number) for number in list(self._groups)))
+        await self._groups.close_all()
 
-    def groups(self) -> dict[int, dict[str, Any]]:
-        """Return what is alive: shape, trial and process ids per group."""
+    def groups(self) -> list[GroupState]:
+        """Return what is alive."""
         trials = {number: trial for trial, number in self._group_of.items()}
-        return {
-            number: {"shape": group.shape, "trial": trials.get(number), "pids": group.pids()}
-            for number, group in self._groups.items()
-        }
+        return [
+            GroupState(trial=trials.get(number), placement=group.placement, pids=group.pids())
+            for number, group in self._groups
+        ]
 
     def _admit(self) -> None:
         for grant in self._admission.admit():
@@ -259,20 +229,9 @@ class WorkerPool:
         for trial in self._group_of:
             self._concurrent[trial] = max(others, self._concurrent.get(trial, 0))
 
-    def _taken_cores(self, group: Group) -> set[tuple[str, int]]:
-        return {
-            core for other in self._groups.values() if other is not group for core in other.cores
-        }
-
     async def _drop(self, trial: str, number: int) -> None:
         """Forget a broken group; the trial's place is given to the next one."""
         self._group_of.pop(trial, None)
-        await self._close(number, force=True)
+        await self._groups.close(number, force=True)
         self._admission.remove(number)
         self._admit()
-
-    async def _close(self, number: int, *, force: bool = False) -> None:
-        group = self._groups.get(number)
-        if group is not None:
-            await group.close(force=force)
-            self._groups.pop(number, None)

@@ -3,14 +3,15 @@ import random
 
 import pytest
 
-from raybench.cluster.admission import Admission, Shape, pack
+from raybench.cluster.admission import Admission, pack
+from raybench.core.placement import Placement
 
 WIDTHS = (1, 2, 4, 8)
 FRAMEWORKS = ("torch", "tensorflow")
 
 
-def shape(num_workers, framework="torch", **resources):
-    return Shape(framework, num_workers, **resources)
+def place(num_workers, framework="torch", **resources):
+    return Placement(framework, num_workers, **resources)
 
 
 def one_node(cpus, gpus=0, **limits):
@@ -40,7 +41,7 @@ def run(admission, trial, given):
 
 
 class Simulation:
-    """Trials of random shapes and durations on one cluster; checks itself after every event."""
+    """Trials of random placements and durations on one cluster; checks itself after every event."""
 
     def __init__(self, seed, *, gpus_per_worker):
         draw = self.draw = random.Random(seed)
@@ -80,8 +81,11 @@ class Simulation:
         return self
 
     def submit(self, number):
-        given = Shape(
-            self.draw.choice(FRAMEWORKS), self.draw.choice(WIDTHS), 1, self.gpus_per_worker
+        given = place(
+            self.draw.choice(WIDTHS),
+            self.draw.choice(FRAMEWORKS),
+            gpus_per_worker=self.gpus_per_worker,
+            batch_size_per_worker=number,  # nothing to a group
         )
         self.admission.submit(str(number), given)
         self.order.append(number)
@@ -94,8 +98,8 @@ class Simulation:
             del self.alive[group]
         assert grant.is_new == (grant.group not in self.alive)
         if grant.is_new:
-            self.alive[grant.group] = grant.shape
-        assert self.alive[grant.group] == grant.shape
+            self.alive[grant.group] = grant.placement
+        assert self.alive[grant.group] == grant.placement
         assert grant.group not in running, "two trials in one group"
         self.running[int(grant.trial)] = grant
         what = "crash" if self.draw.random() < 0.03 else "end"
@@ -103,7 +107,7 @@ class Simulation:
         self.grants.append(grant)
 
     def check(self):
-        busy = [grant.shape for grant in self.running.values()]
+        busy = [grant.placement for grant in self.running.values()]
         assert set(self.admission.busy()) == {str(number) for number in self.running}
         assert set(self.admission.groups) == set(self.alive)
         held = self.alive.values()
@@ -114,7 +118,7 @@ class Simulation:
             ]
             assert sum(n for group, n, is_busy in groups if is_busy) <= cpus
             # GPUs are held by idle groups too.
-            assert sum(n * group.shape.gpus_per_worker for group, n, _ in groups) <= gpus
+            assert sum(n * group.placement.gpus_per_worker for group, n, _ in groups) <= gpus
             if self.admission.idle_holds_cpus:
                 assert sum(n for _, n, _ in groups) <= cpus
         assert sum(one.num_workers for one in held) <= max(self.admission.max_workers, *WIDTHS)
@@ -140,9 +144,9 @@ def test_the_simulation_reuses_and_evicts():
 
 def test_a_wide_trial_is_never_overtaken():
     admission = one_node(cpus=8)
-    run(admission, "a", shape(4))
-    admission.submit("wide", shape(8))
-    admission.submit("narrow", shape(1))
+    run(admission, "a", place(4))
+    admission.submit("wide", place(8))
+    admission.submit("narrow", place(1))
     assert admission.admit() == [], "the narrow one has room, but is behind the wide one"
     admission.release("a")
     assert [grant.trial for grant in admission.admit()] == ["wide"]
@@ -150,11 +154,11 @@ def test_a_wide_trial_is_never_overtaken():
 
 @pytest.mark.parametrize(
     "other",
-    [shape(2, "tensorflow"), shape(1), shape(2, cpus_per_worker=2), shape(2, gpus_per_worker=1)],
+    [place(2, "tensorflow"), place(1), place(2, cpus_per_worker=2), place(2, gpus_per_worker=1)],
 )
-def test_a_group_of_another_shape_is_not(other):
+def test_a_group_of_another_placement_is_not(other):
     admission = one_node(cpus=8, gpus=8)
-    first = run(admission, "a", shape(2))
+    first = run(admission, "a", place(2))
     admission.release("a")
     second = run(admission, "b", other)
     assert second.is_new
@@ -163,11 +167,11 @@ def test_a_group_of_another_shape_is_not(other):
 
 def test_the_group_used_last_is_reused_first():
     admission = one_node(cpus=8)
-    run(admission, "a", shape(2))
-    last = run(admission, "b", shape(2))
+    run(admission, "a", place(2))
+    last = run(admission, "b", place(2))
     admission.release("a")
     admission.release("b")
-    assert run(admission, "c", shape(2)).group == last.group
+    assert run(admission, "c", place(2)).group == last.group
 
 
 @pytest.mark.parametrize(
@@ -181,21 +185,21 @@ def test_the_group_used_last_is_reused_first():
 )
 def test_the_least_recently_used_idle_group_closes(limits, resources):
     admission = one_node(**limits)
-    old = run(admission, "old", shape(2, **resources))
-    new = run(admission, "new", shape(2, **resources))
+    old = run(admission, "old", place(2, **resources))
+    new = run(admission, "new", place(2, **resources))
     admission.release("new")
     admission.release("old")
-    grant = run(admission, "x", shape(1, "tensorflow", **resources))
+    grant = run(admission, "x", place(1, "tensorflow", **resources))
     assert grant.evict == (new.group,)
     assert old.group in admission.groups
 
 
 def test_sleeping_groups_of_one_node_need_not_close():
     admission = one_node(cpus=2, idle_holds_cpus=False)
-    run(admission, "a", shape(2))
+    run(admission, "a", place(2))
     admission.release("a")
-    assert run(admission, "b", shape(2, "tensorflow")).evict == ()
-    admission.submit("c", shape(2))
+    assert run(admission, "b", place(2, "tensorflow")).evict == ()
+    admission.submit("c", place(2))
     assert admission.admit() == [], "its group is idle, but the cores are taken"
     admission.release("b")
     (grant,) = admission.admit()
@@ -204,29 +208,29 @@ def test_sleeping_groups_of_one_node_need_not_close():
 
 def test_nothing_closes_for_a_trial_that_cannot_run_yet():
     admission = one_node(cpus=4, idle_holds_cpus=True)
-    run(admission, "a", shape(2))
-    idle = run(admission, "b", shape(1))
+    run(admission, "a", place(2))
+    idle = run(admission, "b", place(1))
     admission.release("b")
-    admission.submit("wide", shape(4))
+    admission.submit("wide", place(4))
     assert admission.admit() == []
     assert idle.group in admission.groups
 
 
 def test_only_what_helps_is_closed():
     admission = one_node(cpus=8, gpus=2)
-    plain = run(admission, "plain", shape(1))
-    gpu = run(admission, "gpu", shape(2, gpus_per_worker=1))
+    plain = run(admission, "plain", place(1))
+    gpu = run(admission, "gpu", place(2, gpus_per_worker=1))
     admission.release("plain")
     admission.release("gpu")
-    grant = run(admission, "x", shape(2, "tensorflow", gpus_per_worker=1))
+    grant = run(admission, "x", place(2, "tensorflow", gpus_per_worker=1))
     assert grant.evict == (gpu.group,)
     assert plain.group in admission.groups
 
 
 def test_a_group_wider_than_max_workers_runs_alone():
     admission = one_node(cpus=8, max_workers=2)
-    run(admission, "a", shape(1))
-    admission.submit("wide", shape(8))
+    run(admission, "a", place(1))
+    admission.submit("wide", place(8))
     assert admission.admit() == []
     admission.release("a")
     (grant,) = admission.admit()
@@ -236,9 +240,9 @@ def test_a_group_wider_than_max_workers_runs_alone():
 
 def test_a_cancelled_trial_leaves_the_queue_and_lets_others_through():
     admission = one_node(cpus=2)
-    run(admission, "a", shape(1))
-    admission.submit("wide", shape(2))
-    admission.submit("next", shape(1))
+    run(admission, "a", place(1))
+    admission.submit("wide", place(2))
+    admission.submit("next", place(1))
     admission.cancel("wide")
     assert [grant.trial for grant in admission.admit()] == ["next"]
     admission.cancel("a")
@@ -247,8 +251,8 @@ def test_a_cancelled_trial_leaves_the_queue_and_lets_others_through():
 
 def test_release_of_an_unknown_or_waiting_trial_is_nothing():
     admission = one_node(cpus=1)
-    run(admission, "a", shape(1))
-    admission.submit("b", shape(1))
+    run(admission, "a", place(1))
+    admission.submit("b", place(1))
     assert admission.release("nobody") is None
     assert admission.release("b") is None
     assert admission.busy() == ["a"]
@@ -256,9 +260,9 @@ def test_release_of_an_unknown_or_waiting_trial_is_nothing():
 
 def test_a_crashed_group_gives_its_place_away_and_is_not_reused():
     admission = one_node(cpus=1)
-    crashed = run(admission, "a", shape(1))
+    crashed = run(admission, "a", place(1))
     admission.remove(crashed.group)
-    assert run(admission, "b", shape(1)).group != crashed.group
+    assert run(admission, "b", place(1)).group != crashed.group
 
 
 @pytest.mark.parametrize(
@@ -266,24 +270,24 @@ def test_a_crashed_group_gives_its_place_away_and_is_not_reused():
 )
 def test_what_can_never_fit_is_not_accepted(resources, most):
     admission = one_node(cpus=8, gpus=2)
-    assert admission.fits(shape(most, **resources))
+    assert admission.fits(place(most, **resources))
     with pytest.raises(AssertionError, match="can never fit"):
-        admission.submit("a", shape(most + 1, **resources))
+        admission.submit("a", place(most + 1, **resources))
 
 
 def test_workers_are_packed_onto_nodes_that_hold_them():
     """Of six groups that fit the sums, two fit the nodes: the GPUs are where few cores are."""
     admission = Admission(nodes=((16, 0), (8, 8)), idle_holds_cpus=True)
     for number in range(6):
-        admission.submit(str(number), shape(1, cpus_per_worker=4, gpus_per_worker=1))
+        admission.submit(str(number), place(1, cpus_per_worker=4, gpus_per_worker=1))
     assert [grant.trial for grant in admission.admit()] == ["0", "1"]
     assert [group.places for group in admission.groups.values()] == [(1,), (1,)]
 
 
 def test_what_fits_the_sum_of_the_nodes_but_no_node_never_fits():
     nodes = ((1, 0), (1, 0))
-    assert Admission(nodes=nodes).fits(shape(2))
-    assert not Admission(nodes=nodes).fits(shape(1, cpus_per_worker=2))
+    assert Admission(nodes=nodes).fits(place(2))
+    assert not Admission(nodes=nodes).fits(place(1, cpus_per_worker=2))
 
 
 @pytest.mark.parametrize(
@@ -297,18 +301,18 @@ def test_what_fits_the_sum_of_the_nodes_but_no_node_never_fits():
     ],
 )
 def test_a_group_stays_together_where_it_can(free, places):
-    assert pack(shape(2), free) == places
+    assert pack(place(2), free) == places
 
 
 def test_an_idle_group_does_not_wake_where_its_cores_are_taken():
     admission = Admission(nodes=((2, 0), (2, 0)), idle_holds_cpus=False)
-    first = run(admission, "a", shape(2))
+    first = run(admission, "a", place(2))
     admission.release("a")
     admission.settle(first.group, (1, 1))  # where Ray really put it
-    admission.submit("b", shape(2, "tensorflow"))
+    admission.submit("b", place(2, "tensorflow"))
     (other,) = admission.admit()
     admission.settle(other.group, (1, 1))
-    admission.submit("c", shape(2))
+    admission.submit("c", place(2))
     assert admission.admit() == []
     admission.release("b")
     assert [grant.group for grant in admission.admit()] == [first.group]

@@ -1,16 +1,19 @@
 """The owner of worker groups, with groups that start nothing."""
 
 import asyncio
-from typing import Any
+import dataclasses
 
 import pytest
 
-from raybench.cluster import hub as hub_module
-from raybench.cluster.admission import Admission, Shape
+from raybench.cluster import live_groups
+from raybench.cluster.admission import Admission
 from raybench.cluster.protocol import RunFailed
+from raybench.cluster.trainers import PoolOptions
 from raybench.cluster.worker_pool import START_ATTEMPTS, WorkerPool
+from raybench.core.placement import Placement
 
-ONE = Shape("torch", 1)
+ONE, TWO = Placement("torch", 1), Placement("torch", 2)
+OPTIONS = PoolOptions(scratch="", search_path="", node_ids=("here",), is_local=True)
 
 
 class FakeGroup:
@@ -19,8 +22,8 @@ class FakeGroup:
     faults: list[str] = []
     started = 0
 
-    def __init__(self, number: int, shape: Shape, options: dict[str, Any]) -> None:
-        self.shape = shape
+    def __init__(self, number: int, placement: Placement, options: PoolOptions) -> None:
+        self.placement = placement
         self.cores: list[tuple[str, int]] = []
         self.closed = False
 
@@ -36,97 +39,116 @@ class FakeGroup:
     async def settle(self) -> bool:
         return True
 
-    def hosts(self) -> list[str]:
-        return ["here"]
+    def hosts(self) -> tuple[str, ...]:
+        return ("here",) * self.placement.num_workers
 
     devices = nodes = hosts
 
+    def pids(self) -> list[int]:
+        return [1] * self.placement.num_workers
+
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
-    monkeypatch.setattr(hub_module, "Group", FakeGroup)
+def pool(monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
+    monkeypatch.setattr(live_groups, "WorkerGroup", FakeGroup)
     FakeGroup.faults, FakeGroup.started = [], 0
-    return WorkerPool(Admission([(2, 0)]), {})
+    return WorkerPool(Admission([(2, 0)]), OPTIONS)
 
 
 @pytest.mark.parametrize("fault", ["timeout", "worker_lost"])
-def test_a_group_that_does_not_start_is_started_again(hub: WorkerPool, fault: str) -> None:
+def test_a_group_that_does_not_start_is_started_again(pool: WorkerPool, fault: str) -> None:
     FakeGroup.faults = [fault] * (START_ATTEMPTS - 1)
-    lent = asyncio.run(hub.acquire("a", ONE))
+    lent = asyncio.run(pool.acquire("a", ONE))
     assert FakeGroup.started == START_ATTEMPTS
     assert lent.start_s >= 0.03, "failed starts are start-up, not queueing"
-    assert len(hub._groups) == 1
+    assert [state.trial for state in pool.groups()] == ["a"]
 
 
-def test_the_number_of_starts_is_bounded_and_the_place_is_given_back(hub: WorkerPool) -> None:
+def test_the_number_of_starts_is_bounded_and_the_place_is_given_back(pool: WorkerPool) -> None:
     FakeGroup.faults = ["timeout"] * START_ATTEMPTS
 
     async def story() -> None:
         with pytest.raises(RunFailed, match="did not start"):
-            await hub.acquire("a", ONE)
-        await hub.acquire("b", Shape("torch", 2))
+            await pool.acquire("a", ONE)
+        await pool.acquire("b", TWO)
 
     asyncio.run(story())
     assert FakeGroup.started == START_ATTEMPTS + 1
 
 
-def test_what_is_the_run_s_own_fault_is_not_tried_again(hub: WorkerPool) -> None:
+def test_what_is_the_run_s_own_fault_is_not_tried_again(pool: WorkerPool) -> None:
     FakeGroup.faults = ["error"]
     with pytest.raises(RunFailed):
-        asyncio.run(hub.acquire("a", ONE))
+        asyncio.run(pool.acquire("a", ONE))
     assert FakeGroup.started == 1
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_a_released_group_is_kept_or_closed(hub: WorkerPool, keep: bool) -> None:
+def test_a_released_group_is_kept_or_closed(pool: WorkerPool, keep: bool) -> None:
     async def story() -> None:
-        await hub.acquire("a", ONE)
-        await hub.release("a", keep=keep)
+        await pool.acquire("a", ONE)
+        await pool.release("a", keep=keep)
 
     asyncio.run(story())
-    assert len(hub._groups) == int(keep)
+    assert len(pool.groups()) == int(keep)
 
 
-def test_a_trial_that_is_over_gets_no_workers_any_more(hub: WorkerPool) -> None:
+def test_a_trial_that_is_over_gets_no_workers_any_more(pool: WorkerPool) -> None:
     """Its own process may ask after Tune has ended it: nobody would give them back."""
 
     async def story() -> None:
-        await hub.release("late", for_good=True)
+        await pool.release("late", for_good=True)
         with pytest.raises(RunFailed, match="was stopped"):
-            await hub.acquire("late", ONE)
-        await hub.release("again")  # a run that is repeated under its name
-        await hub.acquire("again", ONE)
+            await pool.acquire("late", ONE)
+        await pool.release("again")  # a run that is repeated under its name
+        await pool.acquire("again", ONE)
 
     asyncio.run(story())
-    assert hub._admission.busy() == ["again"]
+    assert pool._admission.busy() == ["again"]
 
 
-def test_a_trial_that_ends_while_its_group_starts_holds_nothing(hub: WorkerPool) -> None:
+def test_a_trial_that_ends_while_its_group_starts_holds_nothing(pool: WorkerPool) -> None:
     async def story() -> None:
-        asking = asyncio.ensure_future(hub.acquire("a", ONE))
+        asking = asyncio.ensure_future(pool.acquire("a", ONE))
         await asyncio.sleep(0.005)
-        await hub.release("a", for_good=True)
+        await pool.release("a", for_good=True)
         with pytest.raises(RunFailed, match="was stopped"):
             await asking
-        await hub.acquire("b", Shape("torch", 2))
+        await pool.acquire("b", TWO)
 
     asyncio.run(story())
-    assert hub._admission.busy() == ["b"]
+    assert pool._admission.busy() == ["b"]
 
 
-def test_who_waits_is_sent_away_and_holds_nothing(hub: WorkerPool) -> None:
+def test_who_waits_is_sent_away_and_holds_nothing(pool: WorkerPool) -> None:
     """In the queue, and while a group starts; later phases may ask again."""
 
     async def story() -> None:
-        starting = asyncio.ensure_future(hub.acquire("starting", Shape("torch", 2)))
-        waiting = asyncio.ensure_future(hub.acquire("waiting", ONE))
+        starting = asyncio.ensure_future(pool.acquire("starting", TWO))
+        waiting = asyncio.ensure_future(pool.acquire("waiting", ONE))
         await asyncio.sleep(0.005)
-        hub.stop_waiting()
+        pool.stop_waiting()
         for one in (starting, waiting):
             with pytest.raises(RunFailed, match="was stopped"):
                 await one
-        await hub.acquire("later", Shape("torch", 2))
+        await pool.acquire("later", TWO)
 
     asyncio.run(story())
-    assert hub._admission.busy() == ["later"]
-    assert hub._admission.waiting == []
+    assert pool._admission.busy() == ["later"]
+    assert pool._admission.waiting == []
+
+
+def test_a_group_that_starts_ahead_is_the_first_such_trial_s(pool: WorkerPool) -> None:
+    """Whatever its batch size: a second one would start beside it."""
+
+    async def story() -> None:
+        preparing = asyncio.ensure_future(pool.prepare([], [TWO]))
+        await asyncio.sleep(0)
+        lent = await pool.acquire("a", dataclasses.replace(TWO, batch_size_per_worker=64))
+        await preparing
+        assert lent.start_s > 0, "what it has waited for the group"
+
+    asyncio.run(story())
+    (state,) = pool.groups()
+    assert (state.trial, state.placement, state.pids) == ("a", TWO, [1, 1])
+    assert FakeGroup.started == 1

@@ -1,18 +1,23 @@
 """A Ray of our own: on this machine's own address alone, and behind a token.
 
-The only user of what Ray does not offer in public for this: the constant that decides whether a
-node takes the outside address, and the token's cache. A Ray that has them otherwise starts as it
-does by itself, and `warning` says what that means.
+A Ray that has otherwise what is changed here starts as it does by itself, and `warning` says what
+that means.
 """
 
 import contextlib
 import os
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import ray
 
+from raybench.cluster.signals import descendants
+
 LOOPBACK = "127.0.0.1"
+PROGRAMS = (b"/gcs_server", b"/raylet")
+"""How the commands of a node's store and scheduler end."""
 
 
 class Token:
@@ -41,17 +46,26 @@ class Token:
 
 
 def _reload_token() -> None:
-    try:
-        from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
-    except ImportError:  # a Ray without tokens, or with another cache: it reads the environment
-        return
-    Config.initialize("")
-    AuthenticationTokenLoader.instance().reset_cache()
+    """Let Ray read the environment again: it keeps the mode and the token that it has once read.
+
+    A Ray without tokens, or with another cache, is left to read it by itself.
+    """
+    from ray import _raylet
+
+    config: Any = getattr(_raylet, "Config", None)
+    loader: Any = getattr(_raylet, "AuthenticationTokenLoader", None)
+    if hasattr(config, "initialize") and hasattr(loader, "reset_cache"):
+        config.initialize("")
+        loader.instance().reset_cache()
 
 
 @contextlib.contextmanager
 def on_loopback() -> Iterator[None]:
-    """Let a Ray that is started meanwhile take 127.0.0.1 as its node's address."""
+    """Let a Ray that is started meanwhile take 127.0.0.1 as its node's address.
+
+    It does so by itself where it thinks that it cannot be part of a cluster (on other systems than
+    Linux), which this constant says.
+    """
     from ray._private import ray_constants
 
     if not hasattr(ray_constants, "ENABLE_RAY_CLUSTER"):
@@ -90,3 +104,20 @@ def warning() -> str | None:
         f"this Ray listens on {', '.join(sorted(addresses))}, not on {LOOPBACK} alone "
         f"(Ray {ray.__version__} chooses its address otherwise); only its token protects it."
     )
+
+
+def own_processes() -> list[int]:
+    """Return the ids of the store and the scheduler of a Ray that this process has started.
+
+    None where Ray names its programs otherwise: that it is gone is then seen later, when it does
+    not answer.
+    """
+    found = []
+    for child in descendants(os.getpid()):
+        try:
+            program = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")[0]
+        except OSError:  # it has ended
+            continue
+        if program.endswith(PROGRAMS):
+            found.append(child)
+    return found

@@ -2,7 +2,7 @@
 
 Ray's own way starts a store of torch's on rank 0, which listens on all addresses of the machine
 and knows no token. Extends what Ray Train offers to backends (`on_start` of a `TorchConfig`'s
-`backend_cls`); imported in the process of the trainer only.
+`backend_cls`); imported in the process of the trainer only, where Ray has what it extends.
 """
 
 from pathlib import Path
@@ -13,6 +13,9 @@ from ray.train.torch import TorchConfig
 from ray.train.torch.config import _TorchBackend
 
 from raybench.backends.find import find_part
+
+USED = ("execute_single_async", "get_resources_per_worker")
+"""What is called of Train's worker group."""
 
 
 class LocalTorchConfig(TorchConfig):  # type: ignore[misc, unused-ignore]
@@ -34,6 +37,9 @@ class LocalTorchBackend(_TorchBackend):  # type: ignore[misc, unused-ignore]
         """Let every rank join; called by Ray Train once the workers are there."""
         size = len(worker_group)
         if size == 1:
+            return
+        if not all(hasattr(worker_group, name) for name in USED):
+            super().on_start(worker_group, backend_config)
             return
         gpus = worker_group.get_resources_per_worker().get("GPU", 0)
         joining = [

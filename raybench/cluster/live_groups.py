@@ -1,0 +1,73 @@
+"""The worker groups that are alive: opened as granted, closed when another needs the room."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from raybench.cluster.admission import Grant
+from raybench.cluster.protocol import Command, Reply, Start
+from raybench.cluster.trainers import PoolOptions
+from raybench.cluster.worker_group import WorkerGroup
+
+
+class LiveGroups:
+    """Groups by number; which of them there should be is the admission's to say."""
+
+    def __init__(self, options: PoolOptions) -> None:
+        self._options = options
+        self._groups: dict[int, WorkerGroup] = {}
+
+    def attach(self, pool: Any) -> None:
+        """Take the pool's own handle, which the workers need."""
+        self._options = replace(self._options, pool=pool)
+
+    def get(self, number: int) -> WorkerGroup | None:
+        """Return a group; None if it has gone."""
+        return self._groups.get(number)
+
+    def __iter__(self) -> Iterator[tuple[int, WorkerGroup]]:
+        return iter(self._groups.items())
+
+    async def open(self, grant: Grant) -> WorkerGroup:
+        """Return the granted group, started if it is new; RunFailed if it does not start."""
+        for number in grant.evict:
+            await self.close(number)
+        if grant.is_new:
+            group = WorkerGroup(grant.group, grant.placement, self._options)
+            self._groups[grant.group] = group
+            await group.start()
+        return self._groups[grant.group]
+
+    async def close(self, number: int, *, force: bool = False) -> None:
+        """End a group, if it is still there."""
+        group = self._groups.get(number)
+        if group is not None:
+            await group.close(force=force)
+            self._groups.pop(number, None)
+
+    async def free(self, number: int) -> bool:
+        """End what a group runs and free its cores; return whether it can serve another run."""
+        group = self._groups[number]
+        can_serve = await group.settle()
+        if can_serve:
+            group.cores = []
+        return can_serve
+
+    async def close_all(self) -> None:
+        """End every group."""
+        await asyncio.gather(*(self.close(number) for number in list(self._groups)))
+
+    async def ask(self, number: int, command: Command, timeout_s: float) -> list[Reply]:
+        """Give every worker of a group a command; a new run is pinned to cores of its own."""
+        group = self._groups[number]
+        commands: list[Command] = [command] * group.placement.num_workers
+        if isinstance(command, Start):
+            taken = {c for one in self._groups.values() if one is not group for c in one.cores}
+            commands = [replace(command, cores=own) for own in group.choose_cores(taken)]
+        return await group.ask(commands, timeout_s)
+
+    def places(self, number: int) -> list[int]:
+        """Return the node of each of a group's workers; none if one is on a node not known."""
+        known, nodes = self._options.node_ids, self._groups[number].nodes()
+        return [known.index(node) for node in nodes] if set(nodes) <= set(known) else []

@@ -1,0 +1,19 @@
+"""Every private or patched thing of Ray stands here, each with a stock path.
+
+Written for Ray 2.55 to 2.60. `tests/cluster/test_ray_internals.py` looks whether the installed Ray
+still has all of it, and takes each away to see the stock path taken.
+
+| file | what of Ray | for | stock path |
+|---|---|---|---|
+| local_ray | `ray_constants.ENABLE_RAY_CLUSTER` | a node on 127.0.0.1 | its address, a warning |
+| local_ray | `utils.set_sigterm_handler` | our SIGTERM handler stays | Ray takes SIGTERM |
+| local_ray | `AuthenticationTokenLoader`, `Config` | a token a session | the one Ray has read |
+| local_ray | names of its programs | see that it is gone | seen when it does not answer |
+| actors | `__ray_ready__` | tell a lost worker from a failed one | not told apart |
+| actors | words for a lost process | a short message | Ray's own words |
+| trainer | `RAY_TRAIN_*` switches | no loggers, watchers | they run |
+| trainer | `_create_default_callbacks` | two actors fewer | they start |
+| trainer | `_initialize_and_run_controller` | one actor fewer | it starts |
+| controller | `TrainController`, `FixedScalingPolicy` | no autoscaler's actor | it starts |
+| file_meeting | `_TorchBackend`, `execute_single_async` | torch's store off the network | on it |
+"""

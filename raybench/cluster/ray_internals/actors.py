@@ -1,0 +1,31 @@
+"""What Ray says of an actor's process: a sign of life, and its words for a lost one."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import ray
+
+
+def has_lost_one(actors: Iterable[Any], *, timeout_s: float) -> bool:
+    """Whether one of the actors has died; waits at most `timeout_s` for their signs of life.
+
+    Every actor answers `__ray_ready__`, which Ray uses in its own documentation but does not
+    promise. Where an actor has no such method none is taken for lost.
+    """
+    answers = [getattr(actor, "__ray_ready__", None) for actor in actors]
+    try:
+        ray.get([answer.remote() for answer in answers if answer is not None], timeout=timeout_s)
+    except ray.exceptions.GetTimeoutError:
+        return False
+    except ray.exceptions.RayError:
+        return True
+    return False
+
+
+def is_lost_process(words: str) -> bool:
+    """Whether Ray's words for an error name a lost process: a paragraph of guesses around it.
+
+    Ray Train hands on the words alone, not the error. Where they change they are shown as they
+    are.
+    """
+    return "worker process has died" in words

@@ -1,0 +1,67 @@
+"""Ray Train's trainer without what a worker group of ours does not use: seconds of its start."""
+
+from typing import Any
+
+TRAIN_SWITCHES = {
+    "RAY_TRAIN_V2_ENABLED": "1",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # how soon a lost worker is noticed
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # a user's relative paths mean the same everywhere
+    # What each of these starts looks at runs that report to Train; ours report to the pool.
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_TRAIN_ENABLE_STATE_ACTOR_RECONCILIATION": "0",
+    "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
+    "RAY_TRAIN_ENABLE_WORKER_STRUCTURED_LOGGING": "0",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+}
+"""Environment of pool and workers; a Ray that does not know one of them does as by itself."""
+UNUSED_CALLBACKS = ("DatasetsCallback", "PlacementGroupCleanerCallback")
+"""Ray Data shards (our data is in memory), and a watchdog over the controller's placement group
+(which ends with the pool, its owner's owner)."""
+
+
+def without_unused_callbacks(trainer: Any) -> Any:
+    """Leave out what Train starts and a worker group of ours does not use.
+
+    Each of these callbacks starts an actor, about two seconds of a core. A Ray that builds
+    its callbacks otherwise starts them as before.
+    """
+    create = getattr(trainer, "_create_default_callbacks", None)
+    if create is not None:
+        trainer._create_default_callbacks = lambda: [
+            callback for callback in create() if type(callback).__name__ not in UNUSED_CALLBACKS
+        ]
+    return trainer
+
+
+def controlled_here(trainer: Any, *, autoscales: bool) -> Any:
+    """Run Train's controller in this process, in the thread that calls `fit`.
+
+    An actor of its own takes three seconds to start and import what the pool has imported
+    already, and lives no longer than the pool. On a local Ray (`autoscales` false) it need not
+    tell an autoscaler of the workers either, which starts an actor that imports Ray Data, 1.2 s
+    before any worker starts. A Ray that starts its controller otherwise does as before.
+    """
+    try:
+        from raybench.cluster.ray_internals.controller import is_as_expected, run_controller
+    except ImportError:
+        return trainer
+    if hasattr(trainer, "_initialize_and_run_controller") and is_as_expected():
+        trainer._initialize_and_run_controller = lambda **arguments: run_controller(
+            arguments, autoscales=autoscales
+        )
+    return trainer
+
+
+def meeting_in_a_file(file: str) -> dict[str, Any]:
+    """Return the argument of a TorchTrainer that keeps torch's store off the network.
+
+    Nothing for another Ray: its ranks meet at a port of rank 0, as before.
+    """
+    try:
+        from raybench.cluster.ray_internals.file_meeting import LocalTorchConfig
+    except ImportError:
+        return {}
+    config = LocalTorchConfig()
+    config.meeting_file = file
+    return {"torch_config": config}

@@ -1,0 +1,84 @@
+"""From a group's placement to the Ray trainer that runs it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raybench.cluster.ray_internals.trainer import (
+    controlled_here,
+    meeting_in_a_file,
+    without_unused_callbacks,
+)
+from raybench.cluster.worker import serve
+from raybench.core.placement import Placement
+
+NOMINAL_CPU = 0.001
+"""Reserved per worker where the pool itself shares out one node's cores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolOptions:
+    """What all worker groups of a session have in common."""
+
+    scratch: str
+    """The session's folder on the driver's host."""
+    search_path: str
+    """Folder in which a user's own `module:Class` lies."""
+    node_ids: tuple[str, ...]
+    """Ray's id of every node."""
+    is_local: bool
+    """Whether it is a Ray of our own, which has one node and does not grow."""
+    pool: Any = None
+    """The pool's own handle, which the workers need; known once it runs."""
+
+    @property
+    def reserves_cpus(self) -> bool:
+        """Whether Ray has to keep a worker's cores: it alone places workers on several nodes."""
+        return len(self.node_ids) != 1
+
+
+def build_trainer(number: int, placement: Placement, options: PoolOptions) -> Any:
+    """Return a TorchTrainer or TensorflowTrainer whose workers serve the pool."""
+    import ray.train
+
+    resources: dict[str, float] = {
+        "CPU": placement.cpus_per_worker if options.reserves_cpus else NOMINAL_CPU
+    }
+    if placement.gpus_per_worker:
+        resources["GPU"] = placement.gpus_per_worker
+    config = {
+        "pool": options.pool,
+        "group": number,
+        "framework": placement.framework,
+        "cpus_per_worker": placement.cpus_per_worker,
+        "search_path": options.search_path,
+        "scratch": options.scratch,
+    }
+    arguments = {
+        "train_loop_config": config,
+        "scaling_config": ray.train.ScalingConfig(
+            num_workers=placement.num_workers,
+            use_gpu=placement.gpus_per_worker > 0,
+            resources_per_worker=resources,
+        ),
+        "run_config": ray.train.RunConfig(
+            name=f"group-{number}",
+            storage_path=options.scratch,
+            failure_config=ray.train.FailureConfig(max_failures=0),
+        ),
+    }
+    if options.is_local and placement.framework == "torch":
+        arguments |= meeting_in_a_file(str(Path(options.scratch) / f"group-{number}.store"))
+    trainer = trainer_class(placement.framework)(serve, **arguments)
+    return controlled_here(without_unused_callbacks(trainer), autoscales=not options.is_local)
+
+
+def trainer_class(framework: str) -> Any:
+    """Import TorchTrainer or TensorflowTrainer; takes seconds the first time."""
+    if framework == "torch":
+        from ray.train.torch import TorchTrainer
+
+        return TorchTrainer
+    from ray.train.tensorflow import TensorflowTrainer
+
+    return TensorflowTrainer
