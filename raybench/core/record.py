@@ -1,9 +1,23 @@
-"""Records of a study: one line per evaluation, one per finished run."""
+"""Records of a study: one line per evaluation, one per finished run.
 
+The types below check what is read from a file (`results.records`); building one checks nothing.
+"""
+
+import math
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, Strict
 
 from raybench.core.spec import RunSpec
+
+Whole = Annotated[int, Strict()]
+Truth = Annotated[bool, Strict()]
+Finite = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+Measured = Annotated[
+    float, Strict(), BeforeValidator(lambda value: math.nan if value is None else value)
+]
+"""May be NaN, which JSON does not know: null in a file."""
 
 Phase = Literal["search", "confirm", "reference"]
 Role = Literal["trial", "finalist", "confirm", "reference", "sentinel"]
@@ -40,21 +54,21 @@ CURVE_KEYS = (
 class Evaluation:
     """One point of a learning curve, reduced over all workers."""
 
-    index: int
+    index: Whole
     """0, 1, 2, ... within the run."""
-    epoch: float
+    epoch: Measured
     """Epochs trained so far."""
-    samples: int
+    samples: Whole
     """Training samples seen so far by all workers together."""
-    train_s: float
+    train_s: Measured
     """Seconds on the training clock so far, max over ranks."""
-    train_loss: float
+    train_loss: Measured
     """Mean training loss since the last evaluation."""
-    accuracy: float
+    accuracy: Measured
     """Accuracy on the full validation set."""
-    learning_rate: float
+    learning_rate: Measured
     """Rate really used in the last step."""
-    samples_per_s: float
+    samples_per_s: Measured
     """Training samples per train second since the last evaluation."""
     ledger: dict[str, float] = field(default_factory=dict)
     """Seconds of every worker phase so far, max over ranks."""
@@ -79,9 +93,9 @@ class Prediction:
 
     trial: str
     framework: str
-    num_workers: int
-    batch_size_per_worker: int
-    time_to_target_s: float
+    num_workers: Annotated[Whole, Field(gt=0)]
+    batch_size_per_worker: Annotated[Whole, Field(gt=0)]
+    time_to_target_s: Finite
 
     @property
     def worker_seconds(self) -> float:
@@ -108,19 +122,19 @@ class RunRecord:
     """The cause of a failure, one line."""
     stop: StopReason | None
     spec: RunSpec
-    num_parameters: int | None
-    batch_statistics: bool | None
+    num_parameters: Whole | None
+    batch_statistics: Truth | None
     """Whether the model normalises over the samples of one worker's batch."""
-    time_to_target_s: float | None
-    best_accuracy: float | None
-    test_accuracy: float | None
-    score: float
-    samples: int
-    ledger: dict[str, float]
+    time_to_target_s: Finite | None
+    best_accuracy: Finite | None
+    test_accuracy: Finite | None
+    score: Measured
+    samples: Whole
+    ledger: dict[str, Finite]
     """Seconds of every phase (`queue`, `start`, `setup`, ...), of `input` and of `other`."""
-    wall_s: float
+    wall_s: Finite
     """Seconds from asking for workers until the result was known, on the owner's clock."""
-    concurrent: int
+    concurrent: Whole
     """The most other runs that trained at the same time at any moment of this one."""
     hosts: list[str]
     devices: list[str]

@@ -13,7 +13,8 @@ import pandas as pd
 from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TEXT, TIME, TRIAL_TYPES
-from raybench.results.verdict import is_timed, judge, spec_comment
+from raybench.results.verdict import judge
+from raybench.results.words import spec_comment
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """First characters of a cell that spreadsheets run; the last four are the wide ones."""
@@ -26,13 +27,13 @@ def export(results: StudyResults, store: StudyFiles) -> None:
     verdict = judge(results)
     if verdict is None:
         return
-    names = ("fastest", "cheapest") if is_timed(results) else ("most accurate", "most accurate")
+    names = ("fastest", "cheapest") if results.is_timed else ("most accurate", "most accurate")
     for name, trial, what in (
         ("best.yaml", verdict.fastest, names[0]),
         ("cheapest.yaml", verdict.cheapest, names[1]),
     ):
         comment = spec_comment(results, trial, verdict, what)
-        store.write_yaml(name, results.specs[trial], comment=comment)
+        store.write_yaml(name, results.specs[trial].document(), comment=comment)
 
 
 def to_csv(table: pd.DataFrame) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from raybench.core.spec import RunSpec
+
 BASE_KEYS = ("framework", "num_workers", "batch_size_per_worker", "optimizer", "learning_rate")
 """Keys that every label tells."""
 
@@ -15,20 +17,22 @@ def label_keys(space: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(
         str(key)
         for key, values in space.items()
-        if key not in BASE_KEYS and not (isinstance(values, list) and _is_one_value(values))
+        if key in RunSpec.model_fields
+        and key not in BASE_KEYS
+        and not (isinstance(values, list) and _is_one_value(values))
     )
 
 
-def describe(spec: Mapping[str, Any], keys: Iterable[str] = ()) -> str:
+def describe(spec: RunSpec, keys: Iterable[str] = ()) -> str:
     """Return a configuration in one line: framework, workers x batch, optimizer, rate, `keys`.
 
     `keys` (see `label_keys`) follow with their names: `torch 1x64 adam 0.003 weight_decay 0.01`.
     """
     base = (
-        f"{spec['framework']} {spec['num_workers']}x{spec['batch_size_per_worker']} "
-        f"{spec['optimizer']} {spec['learning_rate']:.3g}"
+        f"{spec.framework} {spec.num_workers}x{spec.batch_size_per_worker} "
+        f"{spec.optimizer} {spec.learning_rate:.3g}"
     )
-    return " ".join([base, *(f"{key} {_short(spec[key])}" for key in keys if key in spec)])
+    return " ".join([base, *(f"{key} {_short(getattr(spec, key))}" for key in keys)])
 
 
 def _short(value: object) -> str:

@@ -7,10 +7,13 @@ from typing import Any
 
 import pandas as pd
 
+from raybench.core.record import RunRecord
+from raybench.core.spec import RunSpec
+from raybench.core.study import TIME
 from raybench.results.label import describe as describe
 from raybench.results.label import label_keys
-from raybench.results.shape import read_study
-from raybench.results.store import STUDY_FILE, read_records
+from raybench.results.records import read_records, read_study
+from raybench.results.store import STUDY_FILE
 from raybench.results.trials import CURVE_COLUMNS as CURVE_COLUMNS
 from raybench.results.trials import PREDICTION_COLUMNS as PREDICTION_COLUMNS
 from raybench.results.trials import TRIAL_COLUMNS as TRIAL_COLUMNS
@@ -24,16 +27,21 @@ class StudyResults:
     folder: Path
     study: dict[str, Any]
     """Content of `study.yaml`."""
+    runs: dict[str, RunRecord]
+    """The finished runs by name, in the order they finished."""
     trials: pd.DataFrame
-    """One row per finished run, in the order they finished; columns TRIAL_COLUMNS first, the
-    searched keys that are none of them last. Types: `raybench.results.trials`."""
+    """One row per run, in that order; columns TRIAL_COLUMNS first, the searched keys that are
+    none of them last. Types: `raybench.results.trials`."""
     curves: pd.DataFrame
     """One row per evaluation of these runs; columns CURVE_COLUMNS."""
-    specs: dict[str, dict[str, Any]]
-    """Full run spec of every trial."""
     predictions: pd.DataFrame
     """One row per split that a trial was not run on, by the step-time model; columns
     PREDICTION_COLUMNS. Never measured: do not mix with `trials`."""
+
+    @cached_property
+    def specs(self) -> dict[str, RunSpec]:
+        """Run spec of every run."""
+        return {name: run.spec for name, run in self.runs.items()}
 
     @property
     def target(self) -> float | None:
@@ -42,9 +50,22 @@ class StudyResults:
         return None if value is None else float(value)
 
     @property
+    def is_timed(self) -> bool:
+        """Whether the study is judged by the time to a target, not by accuracy at a budget."""
+        return self.target is not None and self.study["study"]["objective"]["kind"] == TIME
+
+    @property
     def searched(self) -> tuple[str, ...]:
         """The keys of the run spec that the study searched, in the order of its space."""
         return tuple(self.study["study"].get("space", {}))
+
+    @cached_property
+    def confirmed(self) -> pd.DataFrame:
+        """One row per confirmed configuration, best first; see `results.ranking.confirmed`."""
+        # Late: it reads what this module makes.
+        from raybench.results.ranking import confirmed
+
+        return confirmed(self)
 
     @cached_property
     def configurations(self) -> pd.DataFrame:
@@ -52,12 +73,11 @@ class StudyResults:
 
         See `raybench.results.ranking.ranking` for the columns.
         """
-        # Late: it judges what this module reads.
         from raybench.results.ranking import ranking
 
         return ranking(self)
 
-    def label(self, spec: dict[str, Any]) -> str:
+    def label(self, spec: RunSpec) -> str:
         """Return a configuration of this study in one line, every searched key in it."""
         return describe(spec, label_keys(self.study["study"].get("space", {})))
 
@@ -69,30 +89,13 @@ def load(folder: str | Path) -> StudyResults:
     UserError where the folder is not a results folder, or its files are of another shape.
     """
     folder = Path(folder)
-    runs: dict[str, dict[str, Any]] = {}
-    curves: dict[str, list[dict[str, Any]]] = {}
-    pending: dict[str, list[dict[str, Any]]] = {}
-    predictions: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for record in read_records(folder):
-        name = record["trial"]
-        if record["kind"] == "prediction":
-            split = name, *(record[key] for key in PREDICTION_COLUMNS[1:4])
-            predictions[split] = record
-        elif record["kind"] == "run":
-            runs.pop(name, None)  # the later record stands at its own place
-            runs[name] = record
-            curves[name] = pending.pop(name, [])
-        elif record["index"] == 0:
-            pending[name] = [record]
-        else:
-            pending.setdefault(name, []).append(record)
+    records = read_records(folder)
     study = read_study(folder / STUDY_FILE)
-    space = study["study"].get("space", {})
     return StudyResults(
         folder=folder,
         study=study,
-        trials=trial_table(list(runs.values()), space),
-        curves=curve_table([point for name in runs for point in curves[name]]),
-        specs={name: run["spec"] for name, run in runs.items()},
-        predictions=prediction_table(list(predictions.values())),
+        runs=records.runs,
+        trials=trial_table(records.runs.values(), study["study"].get("space", {})),
+        curves=curve_table(records.curves),
+        predictions=prediction_table(records.predictions),
     )

@@ -13,8 +13,7 @@ from matplotlib.patches import Patch
 from raybench.results import plot_parts as parts
 from raybench.results.load import StudyResults
 from raybench.results.pareto import configurations, not_dominated, pareto_front
-from raybench.results.tables import ranked
-from raybench.results.verdict import confirmed, is_timed
+from raybench.results.ranking import ranked
 
 MOST_NAMED = 5
 """Points of the front whose configurations there is room to name."""
@@ -66,8 +65,8 @@ def _accuracy_figure(results: StudyResults) -> Figure:
     runs = runs[runs["best_accuracy"].notna() & (runs["worker_seconds"] > 0)]
     if runs.empty:
         return parts.say(figure, axes, parts.NOTHING)
-    proof = confirmed(results).set_index("trial")
-    is_confirmed = runs["trial"].isin(proof.index) & (not is_timed(results))
+    proof = results.confirmed.set_index("trial")
+    is_confirmed = runs["trial"].isin(proof.index) & (not results.is_timed)
     medians = runs["trial"].map(proof["median_accuracy"])
     y = 100 * medians.where(is_confirmed, runs["best_accuracy"])
     x = runs["worker_seconds"]
@@ -78,7 +77,7 @@ def _accuracy_figure(results: StudyResults) -> Figure:
     axes.set(xscale="log", xlim=parts.window(x.min(), x.max()))
     _front(axes, front, y[front.index], worst=axes.get_ylim()[0])
     parts.plain_ticks(axes, "x")
-    if is_timed(results):
+    if results.is_timed:
         axes.set_title("no run reached the target: best accuracy of each, and its cost")
     kinds = [("search (one run)", False)] if not is_confirmed.all() else []
     if is_confirmed.any():

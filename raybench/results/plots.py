@@ -3,7 +3,7 @@
 import io
 import textwrap
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -12,12 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from raybench.core.clock import OTHER, PHASES
+from raybench.core.record import RunRecord
 from raybench.results import plot_parts as parts
 from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults, describe
 from raybench.results.pareto_plot import pareto_figure as pareto_figure
-from raybench.results.tables import ranked
-from raybench.results.verdict import confirmed, is_timed
 
 LINE_STYLES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 
@@ -44,27 +43,27 @@ def curves_figure(results: StudyResults, *, number: int = 3) -> Figure:
     The best are the confirmed configurations, then the search's by score. A marker stands
     where the run reached the target, or at its best accuracy if it did not.
     """
-    runs = results.trials[results.trials["phase"] == "search"].set_index("trial")
+    runs = {name: run for name, run in results.runs.items() if run.phase == "search"}
     figure, axes = parts.new_figure(7.6, 4.6)
     axes.set(xlabel="seconds of training", ylabel="validation accuracy [%]")
-    if runs.empty:
+    if not runs:
         return parts.say(figure, axes, parts.NOTHING)
     parts.accuracy_axis(axes, results)
-    best = leaders(results, number=number)
-    for trial in runs.index.difference(best):
+    best = list(results.configurations["trial"].head(number))
+    for trial in sorted(runs.keys() - best):
         curve = _curve(results, trial)
         dot = "." if len(curve) == 1 else None
         axes.plot(*_xy(curve), color=parts.QUIET, linewidth=1, marker=dot, gid=trial)
     keys = []
     for rank, trial in enumerate(best):
-        run: Any = runs.loc[trial]
+        run = runs[trial]
         curve = _curve(results, trial)
-        colour, style = parts.colour_of(run["framework"]), LINE_STYLES[rank % len(LINE_STYLES)]
+        colour, style = parts.colour_of(run.spec.framework), LINE_STYLES[rank % len(LINE_STYLES)]
         axes.plot(*_xy(curve), color=colour, linewidth=2, linestyle=style, zorder=3, gid=trial)
         if len(curve):
             _mark(axes, curve, run, colour)
         words = f"{_name(results, trial)}\n{', '.join(_seconds(results, trial))}"
-        marker = parts.marker_of(run["num_workers"])
+        marker = parts.marker_of(run.spec.num_workers)
         keys.append(
             Line2D([], [], color=colour, linestyle=style, lw=2, marker=marker, mec="w", label=words)
         )
@@ -79,22 +78,21 @@ def curves_figure(results: StudyResults, *, number: int = 3) -> Figure:
 
 def repeats_figure(results: StudyResults, *, number: int = 3) -> Figure:
     """Curves of the best `number` configurations: the search run and its confirm runs."""
-    best = leaders(results, number=number)
+    best = list(results.configurations["trial"].head(number))
     width = 3.0 * max(len(best), 1.6)
     figure = Figure(figsize=(width, 3.8), dpi=100, layout="constrained")
     panels = figure.subplots(1, max(len(best), 1), sharey=True, sharex=True, squeeze=False)[0]
     if not best:
         return parts.say(figure, panels[0], parts.NOTHING)
-    runs = results.trials.set_index("trial")
-    sources = results.trials["trial"].str.partition("-")[0]
     for axes, trial in zip(panels, best, strict=True):
         parts.dress(axes)
         parts.accuracy_axis(axes, results, is_labelled=axes is panels[-1])
-        for name in results.trials["trial"][sources == trial]:
+        for name, run in results.runs.items():
+            if name != trial and (run.role != "confirm" or run.source != trial):
+                continue
             curve = _curve(results, name)
-            run: Any = runs.loc[name]
-            is_search = run["phase"] == "search"
-            colour = parts.INK if is_search else parts.colour_of(run["framework"])
+            is_search = run.phase == "search"
+            colour = parts.INK if is_search else parts.colour_of(run.spec.framework)
             style = "--" if is_search else "-"
             axes.plot(*_xy(curve), color=colour, linestyle=style, linewidth=1.2, gid=name)
             if len(curve):
@@ -105,8 +103,8 @@ def repeats_figure(results: StudyResults, *, number: int = 3) -> Figure:
     panels[0].set_ylabel("validation accuracy [%]")
     panels[0].set_xlim(left=0)
     kinds = [Line2D([], [], color=parts.INK, linestyle="--", label="search (one run)")]
-    if len(confirmed(results)):
-        colour = parts.colour_of(str(runs.loc[best[-1], "framework"]))
+    if len(results.confirmed):
+        colour = parts.colour_of(results.specs[best[-1]].framework)
         kinds.append(Line2D([], [], color=colour, label="confirm runs (new seeds)"))
     panels[-1].legend(handles=kinds, loc="lower right", frameon=False, fontsize=8.5)
     return figure
@@ -141,12 +139,6 @@ def ledger_figure(results: StudyResults) -> Figure:
     return figure
 
 
-def leaders(results: StudyResults, *, number: int) -> list[str]:
-    """Return the best trials: the confirmed by their median, then the search's by score."""
-    order = [*confirmed(results)["trial"], *ranked(results.trials)["trial"]]
-    return list(dict.fromkeys(order))[:number]
-
-
 def _curve(results: StudyResults, trial: str) -> pd.DataFrame:
     return results.curves[results.curves["trial"] == trial]
 
@@ -156,44 +148,38 @@ def _xy(curve: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 
 
 def _name(results: StudyResults, trial: str) -> str:
-    run = results.trials.set_index("trial").loc[trial]
-    base, more = describe(results.specs[trial]), run["config"]
-    rest = textwrap.wrap(
-        more.removeprefix(base).strip(), 40
-    )  # searched keys: lines that fit a panel
+    spec = results.specs[trial]
+    base = describe(spec)
+    # Searched keys: lines that fit a panel.
+    rest = textwrap.wrap(results.label(spec).removeprefix(base).strip(), 40)
     return parts.plain("\n".join([f"{trial}  {base}", *rest]))
 
 
 def _seconds(results: StudyResults, trial: str) -> list[str]:
     """Say when the target was reached, and what that rests on."""
-    run = results.trials.set_index("trial").loc[trial]
-    if pd.notna(run["time_to_target_s"]):
-        found = f"{run['time_to_target_s']:.2f} s"
-    elif pd.notna(run["best_accuracy"]):
-        found = f"best {run['best_accuracy']:.1%}"
-    else:
-        found = "nothing evaluated"
-    proof = confirmed(results).set_index("trial")
+    run = results.runs[trial]
+    best = "nothing evaluated" if run.best_accuracy is None else f"best {run.best_accuracy:.1%}"
+    found = best if run.time_to_target_s is None else f"{run.time_to_target_s:.2f} s"
+    proof = results.confirmed.set_index("trial")
     if trial not in proof.index:
         return [f"search {found} (one run)"]
     row = proof.loc[trial]
-    if not is_timed(results):
-        found = f"best {run['best_accuracy']:.1%}"
+    if not results.is_timed:
         return [
-            f"search {found}",
+            f"search {best}",
             f"confirmed {row['median_accuracy']:.1%} (median of {row['runs']})",
         ]
     median = f"{row['median_s']:.2f} s" if np.isfinite(row["median_s"]) else "missed"
     return [f"search {found}", f"confirmed {median} (median of {row['runs']})"]
 
 
-def _mark(axes: Axes, curve: pd.DataFrame, run: Any, colour: str) -> None:
+def _mark(axes: Axes, curve: pd.DataFrame, run: RunRecord, colour: str) -> None:
     """Put the marker on a curve: at the target, else at the best accuracy."""
-    if pd.notna(run["time_to_target_s"]):
-        later = curve[curve["train_s"] >= float(run["time_to_target_s"]) - 1e-9]
+    if run.time_to_target_s is not None:
+        later = curve[curve["train_s"] >= run.time_to_target_s - 1e-9]
         at = later.iloc[0] if len(later) else curve.iloc[-1]  # part of a curve may be lost
     else:
         at = curve.sort_values("accuracy", kind="stable").iloc[-1]
     x, y = float(at["train_s"]), 100 * float(at["accuracy"])
-    marker = parts.marker_of(run["num_workers"])
+    marker = parts.marker_of(run.spec.num_workers)
     axes.plot(x, y, marker=marker, markersize=8, color=colour, markeredgecolor="white", zorder=5)

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -11,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raybench.core.record import Evaluation, RunRecord
+from raybench.core.spec import RunSpec
 from raybench.core.text import clean, shorten
 from raybench.results.console import say
 from raybench.results.failures import cause_of
@@ -74,7 +74,7 @@ class Progress:
         self._num_done = self._num_before = 0
         self._began, self.after_s = time.perf_counter(), 0.0
 
-    def started(self, name: str, spec: dict[str, Any]) -> None:
+    def started(self, name: str, spec: RunSpec) -> None:
         """Show a run that was asked for: its workers start until its first evaluation."""
         self._running[name] = _Running(describe(spec, self._keys))
         if not self._has_started and self._live is None:

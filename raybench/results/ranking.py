@@ -1,13 +1,95 @@
-"""All configurations of a study in one table: confirmed ones apart from single runs."""
+"""The orders of a study: its runs by score, its confirmed configurations, and both in one table."""
+
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from raybench.core.record import MACHINE_FAULTS
 from raybench.results.label import BASE_KEYS
 from raybench.results.load import StudyResults
-from raybench.results.tables import ranked
 from raybench.results.trials import searched_columns
-from raybench.results.verdict import confirmed
+
+CONFIRMED_COLUMNS = (
+    "trial",
+    "config",
+    "num_workers",
+    "runs",
+    "hits",
+    "median_s",
+    "low_s",
+    "high_s",
+    "worker_seconds_to_target",
+    "search_s",
+    "median_accuracy",
+    "low_accuracy",
+    "high_accuracy",
+    "search_accuracy",
+    "test_accuracy",
+)
+
+
+def ranked(trials: pd.DataFrame, *, phase: str = "search") -> pd.DataFrame:
+    """Return the runs of a phase that did not fail, best score first."""
+    chosen = trials[(trials["phase"] == phase) & (trials["state"] != "failed")]
+    return chosen.sort_values("score", kind="stable")
+
+
+def confirmed(results: StudyResults) -> pd.DataFrame:
+    """Return one row per confirmed configuration, best first: see `StudyResults.confirmed`.
+
+    Columns: trial, config, num_workers, runs, hits, median_s, low_s, high_s (train seconds
+    to the target; a miss counts as infinite), worker_seconds_to_target, search_s (what the
+    search had measured), median_accuracy, low_accuracy, high_accuracy, search_accuracy (best on
+    validation; 0 of a run that failed), test_accuracy.
+
+    Order: the share of runs that reached the target, then median_s; with accuracy_at_budget
+    (where `hits` are the runs that did not fail) median_accuracy.
+    """
+    trials = results.trials
+    # A run that was cut off says nothing: it had no chance to reach the target. Nor does one
+    # whose workers the machine lost.
+    says = (trials["state"] != "stopped") & ~trials["failure"].isin(MACHINE_FAULTS)
+    searched = trials.set_index("trial")
+    rows = []
+    for source, group in trials[(trials["role"] == "confirm") & says].groupby("source", sort=False):
+        if source not in searched.index:
+            continue  # its search run was lost: nothing says what was confirmed
+        origin: Any = searched.loc[source]
+        times = group["time_to_target_s"].fillna(float("inf"))
+        is_failed = group["state"] == "failed"
+        accuracies = group["best_accuracy"].fillna(0.0).mask(is_failed, 0.0)
+        hits = (times < float("inf")) if results.is_timed else ~is_failed
+        rows.append(
+            {
+                "trial": source,
+                "config": origin["config"],
+                "num_workers": int(origin["num_workers"]),
+                "runs": len(group),
+                "hits": int(hits.sum()),
+                "median_s": float(times.median()),
+                "low_s": float(times.min()),
+                "high_s": float(times.max()),
+                "worker_seconds_to_target": float(times.median()) * int(origin["num_workers"]),
+                "search_s": origin["time_to_target_s"],
+                "median_accuracy": float(accuracies.median()),
+                "low_accuracy": float(accuracies.min()),
+                "high_accuracy": float(accuracies.max()),
+                "search_accuracy": origin["best_accuracy"],
+                "test_accuracy": group["test_accuracy"].mean(),
+            }
+        )
+    table = pd.DataFrame(rows, columns=list(CONFIRMED_COLUMNS))
+    if results.is_timed:
+        return by_hits(table, "median_s")
+    return table.sort_values("median_accuracy", ascending=False, kind="stable", ignore_index=True)
+
+
+def by_hits(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Order by the share of hits: a fast median does not make up for a miss; then `columns`."""
+    order = table.assign(missed=1.0 - table["hits"] / table["runs"])
+    order = order.sort_values(["missed", *columns], kind="stable", ignore_index=True)
+    return order.drop(columns="missed")
 
 
 def ranking(results: StudyResults) -> pd.DataFrame:
@@ -19,10 +101,10 @@ def ranking(results: StudyResults) -> pd.DataFrame:
     runs, never with the lucky run that the search picked it for; any other with its one search
     run. Seconds are missing where the target was not reached (by the median run).
     """
-    trials = results.trials
-    keys = [*BASE_KEYS, *searched_columns(trials)]
-    search = ranked(trials)[["trial", "config", "time_to_target_s", "best_accuracy", *keys]]
-    proof = confirmed(results).set_index("trial")
+    keys = [*BASE_KEYS, *searched_columns(results.trials)]
+    search = ranked(results.trials)
+    search = search[["trial", "config", "time_to_target_s", "best_accuracy", *keys]]
+    proof = results.confirmed.set_index("trial")
     table = search.join(
         proof[["runs", "hits", "median_s", "low_s", "high_s", "median_accuracy"]], on="trial"
     )
@@ -40,9 +122,9 @@ def ranking(results: StudyResults) -> pd.DataFrame:
     table["runs"] = table["runs"].fillna(1).astype(int)
     table["worker_seconds_to_target"] = table["num_workers"] * table["time_to_target_s"]
     table["is_confirmed"] = is_confirmed
-    is_first = dict.fromkeys([*proof.index, *search["trial"]])
-    order = [trial for trial in is_first if trial in set(search["trial"])]
-    table = table.set_index("trial").loc[order].reset_index()
+    found = set(search["trial"])
+    order = dict.fromkeys(t for t in (*proof.index, *search["trial"]) if t in found)
+    table = table.set_index("trial").loc[list(order)].reset_index()
     first = ["trial", "config", "is_confirmed", "runs", "hits", "time_to_target_s", "low_s"]
     first += ["high_s", "worker_seconds_to_target", "best_accuracy"]
     return table[[*first, *keys]]

@@ -2,8 +2,7 @@
 
 from raybench.core.objective import time_to_target
 from raybench.results.load import StudyResults
-from raybench.results.tables import ranked
-from raybench.results.verdict import is_timed
+from raybench.results.ranking import ranked
 
 FEW, MANY = 0.05, 0.9
 """Shares of trials that reach the target, outside of which it hardly tells them apart."""
@@ -16,7 +15,7 @@ def target_warning(results: StudyResults) -> str | None:
     """Return a sentence where nearly all or nearly no search trials reach the target."""
     trials = ranked(results.trials)
     trials = trials[trials["stop"] != "cap"]  # too slow to win, not unable to get there
-    if results.target is None or not is_timed(results) or len(trials) < ENOUGH_TRIALS:
+    if results.target is None or not results.is_timed or len(trials) < ENOUGH_TRIALS:
         return None
     reached = int(trials["time_to_target_s"].notna().sum())
     count = f"{reached} of {len(trials)} trials reach {results.target:.1%}"
@@ -51,18 +50,18 @@ def fastest_at(results: StudyResults, target: float) -> tuple[str, float, int] |
 
 def sensitivity_lines(results: StudyResults) -> list[str]:
     """Return a sentence for one point below the target and one above, where curves tell."""
-    if results.target is None or not is_timed(results):
+    if results.target is None or not results.is_timed:
         return []
     if len(ranked(results.trials)) < ENOUGH_TRIALS:
         return []
     lines = []
-    configs = results.trials.set_index("trial")["config"]
     for target in (results.target - STEP, results.target + STEP):
         found = fastest_at(results, target) if target <= 1 else None
         if found is not None:
             name, seconds, count = found
+            config = results.label(results.specs[name])
             lines.append(
-                f"With target {target:.1%} trial {name} ({configs[name]}) would lead the search "
+                f"With target {target:.1%} trial {name} ({config}) would lead the search "
                 f"after {seconds:.2f} s; {count} {'trial' if count == 1 else 'trials'} reached it."
             )
     return lines

@@ -19,7 +19,7 @@ from raybench.results.tables import (
     slow_down,
     top,
 )
-from raybench.results.verdict import confirmed, is_timed, judge
+from raybench.results.verdict import judge
 from raybench.results.words import verdict_lines as verdict_lines
 
 MOST_CAUSES = 8
@@ -68,13 +68,12 @@ def _show_tables(console: Console, results: StudyResults) -> None:
             say(console, BATCH_STATISTICS)
             console.print()
     print_frame(console, ledger_totals(trials), "Where the seconds went (all runs)")
-    table = confirmed(results)
-    if len(table):
-        printed = of_confirmed(table, is_timed=is_timed(results))
+    if len(results.confirmed):
+        printed = of_confirmed(results.confirmed, is_timed=results.is_timed)
         print_frame(console, printed, "Confirmed: new seeds, one run at a time")
     disturbed = slow_down(trials)
     if disturbed is not None:
-        sentinel = trials.set_index("trial")["config"]["sentinel-alone"]
+        sentinel = trials["config"][trials["role"] == "sentinel"].iloc[0]
         say(
             console,
             f"Concurrent trials: {sentinel} took {_longer(disturbed)} per sample beside "

@@ -10,7 +10,6 @@ from typing import Any, Self, TextIO
 from raybench.core.errors import UserError
 from raybench.core.text import clean
 from raybench.results.files import StudyFiles
-from raybench.results.shape import problem
 
 STUDY_FILE = "study.yaml"
 RECORDS_FILE = "records.jsonl"
@@ -37,7 +36,7 @@ class Store(StudyFiles):
         or replaced, so that nothing is written to nowhere.
         """
         self.check()
-        self._records.write(json.dumps(_plain(line)) + "\n")
+        self._records.write(json.dumps(plain(line)) + "\n")
         self._records.flush()
 
     def check(self) -> None:
@@ -73,45 +72,6 @@ class Store(StudyFiles):
         self.close()
 
 
-def read_records(folder: Path) -> list[dict[str, Any]]:
-    """Return all whole records of a folder, in order, their strings cleaned.
-
-    A torn last line is left out. A line that is broken elsewhere, or no record, raises
-    UserError: somebody edited the file.
-    """
-    path = folder / RECORDS_FILE
-    records = []
-    for number, record in read_lines(path):
-        wrong = problem(record)
-        if wrong is not None:
-            raise UserError(f"{path}, line {number}: is no record ({wrong}); restore the file.")
-        records.append(_plain(record))
-    return records
-
-
-def read_lines(path: Path) -> list[tuple[int, Any]]:
-    """Return the numbers and contents of a file's JSON lines; a torn last line is left out."""
-    if not path.is_file():
-        raise UserError(
-            f"{path.parent}: holds no {path.name}, so it is not a results folder; name one."
-        )
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-    found = []
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
-        try:
-            found.append((number, json.loads(line)))
-        except (ValueError, RecursionError):
-            if number == len(lines):  # no newline behind it: the writer was interrupted
-                continue
-            raise UserError(f"{path}, line {number}: is not JSON; restore the file.") from None
-    return found
-
-
 def mend_last_line(path: Path) -> bool:
     """Let the next JSON line start on a line of its own; return whether the file was changed.
 
@@ -136,14 +96,14 @@ def mend_last_line(path: Path) -> bool:
     return True
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Clean strings, and replace what JSON does not know: NaN and infinity become null."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict):
-        return {_plain(key): _plain(item) for key, item in value.items()}
+        return {plain(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

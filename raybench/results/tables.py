@@ -5,6 +5,7 @@ import pandas as pd
 from raybench.core.clock import OTHER, PHASES
 from raybench.results.failures import failures as failures
 from raybench.results.load import StudyResults
+from raybench.results.ranking import ranked as ranked
 from raybench.results.trials import searched_columns
 
 BATCH_STATISTICS = (
@@ -12,12 +13,6 @@ BATCH_STATISTICS = (
     "on the batch per worker too, and predictions (~) for other splits are rough. "
     "--set search.factorise=false --fresh samples workers like the rest."
 )
-
-
-def ranked(trials: pd.DataFrame, *, phase: str = "search") -> pd.DataFrame:
-    """Return the runs of a phase that did not fail, best score first."""
-    chosen = trials[(trials["phase"] == phase) & (trials["state"] != "failed")]
-    return chosen.sort_values("score", kind="stable")
 
 
 def top(trials: pd.DataFrame, *, number: int = 10) -> pd.DataFrame:
@@ -43,7 +38,7 @@ def predictions(results: StudyResults, *, number: int = 6) -> pd.DataFrame:
             continue  # its run was lost
         seconds = float(row["time_to_target_s"])
         split = {key: row[key] for key in ("framework", "num_workers", "batch_size_per_worker")}
-        label = results.label(results.specs[row["trial"]] | split)
+        label = results.label(results.specs[row["trial"]].model_copy(update=split))
         if label not in run:
             rows.append((row["trial"], label, seconds, seconds * row["num_workers"]))
     table = pd.DataFrame(rows, columns=["trial", "configuration", "seconds ~", "worker s ~"])
@@ -72,12 +67,12 @@ def slow_down(trials: pd.DataFrame) -> float | None:
 
     None where it was not run (no two trials ran at the same time) or did not finish.
     """
-    speeds = trials.set_index("trial")["samples_per_s"]
-    names = ("sentinel-alone", "sentinel-beside")
-    if not all(name in speeds and speeds[name] > 0 for name in names):
+    runs = trials[(trials["role"] == "sentinel") & (trials["samples_per_s"] > 0)]
+    alone = runs["samples_per_s"][runs["concurrent"] == 0]
+    beside = runs["samples_per_s"][runs["concurrent"] > 0]
+    if alone.empty or beside.empty:
         return None
-    alone, beside = (float(speeds[name]) for name in names)
-    return alone / beside - 1.0
+    return float(alone.iloc[-1] / beside.iloc[-1]) - 1.0
 
 
 def _readable(runs: pd.DataFrame) -> pd.DataFrame:

@@ -7,13 +7,15 @@ truths are `boolean` (pandas' own, with missing values), times of day are UTC ti
 searched key's column has the type of its values.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, fields
 from typing import Any
 
 import pandas as pd
 
 from raybench.core.clock import OTHER, PHASES
-from raybench.core.record import CURVE_KEYS
+from raybench.core.record import CURVE_KEYS, Evaluation, Prediction, RunRecord
+from raybench.core.spec import RunSpec
 from raybench.results.label import describe, label_keys
 
 TEXT, COUNT, SOME_COUNT, NUMBER, TRUTH, TIME = (
@@ -62,8 +64,10 @@ EXTRA_TYPES = {
     "worker_seconds_to_target": NUMBER,
     "other_s": NUMBER,
     "finished_at": TIME,
+    "role": TEXT,
+    "source": TEXT,
 }
-"""Further columns of `trials`."""
+"""Further columns of `trials`. `source` is the trial whose configuration a run repeats."""
 TRIAL_COLUMNS, EXTRA_COLUMNS = tuple(TRIAL_TYPES), tuple(EXTRA_TYPES)
 CURVE_TYPES = {"trial": TEXT} | {key: NUMBER for key in CURVE_KEYS if key != "index"}
 CURVE_TYPES["samples"] = COUNT
@@ -77,14 +81,9 @@ PREDICTION_TYPES = {
     "time_to_target_s": NUMBER,
 }
 PREDICTION_COLUMNS = tuple(PREDICTION_TYPES)
-SPEC_COLUMNS: tuple[str, ...] = (
-    "framework",
-    "workload",
-    "num_workers",
-    "batch_size_per_worker",
-    "optimizer",
-)
-SPEC_COLUMNS += ("learning_rate", "seed")
+SPEC_COLUMNS = ["framework", "workload", "num_workers", "batch_size_per_worker"]
+SPEC_COLUMNS += ["global_batch_size", "optimizer", "learning_rate", "seed"]
+RUN_COLUMNS = [one.name for one in fields(RunRecord) if one.name in TRIAL_TYPES | EXTRA_TYPES]
 
 
 def searched_columns(trials: pd.DataFrame) -> list[str]:
@@ -92,10 +91,10 @@ def searched_columns(trials: pd.DataFrame) -> list[str]:
     return [str(key) for key in trials.columns if key not in (*TRIAL_COLUMNS, *EXTRA_COLUMNS)]
 
 
-def trial_table(runs: list[dict[str, Any]], space: Mapping[str, Any]) -> pd.DataFrame:
-    """Return one row per run record; every key of `space` is a column."""
+def trial_table(runs: Iterable[RunRecord], space: Mapping[str, Any]) -> pd.DataFrame:
+    """Return one row per run; every key of the run spec that `space` has is a column."""
     types = TRIAL_TYPES | EXTRA_TYPES
-    more = [key for key in space if key not in types]
+    more = [key for key in space if key in RunSpec.model_fields and key not in types]
     rows = [_trial_row(run, more, label_keys(space)) for run in runs]
     table = pd.DataFrame(rows, columns=[*types, *more], dtype=object)
     table["finished_at"] = pd.to_datetime(
@@ -109,31 +108,32 @@ def trial_table(runs: list[dict[str, Any]], space: Mapping[str, Any]) -> pd.Data
     return table
 
 
-def curve_table(points: list[dict[str, Any]]) -> pd.DataFrame:
-    """Return one row per evaluation record."""
-    table = pd.DataFrame(points, columns=list(CURVE_COLUMNS), dtype=object)
-    return table.astype(CURVE_TYPES)
+def curve_table(curves: Mapping[str, Sequence[Evaluation]]) -> pd.DataFrame:
+    """Return one row per evaluation of these runs."""
+    names = [name for name, points in curves.items() for _ in points]
+    every = [point for points in curves.values() for point in points]
+    columns = {key: [getattr(point, key) for point in every] for key in CURVE_COLUMNS[1:]}
+    return pd.DataFrame({"trial": names} | columns).astype(CURVE_TYPES)
 
 
-def prediction_table(records: list[dict[str, Any]]) -> pd.DataFrame:
-    """Return one row per prediction record."""
-    table = pd.DataFrame(records, columns=list(PREDICTION_COLUMNS), dtype=object)
-    return table.astype(PREDICTION_TYPES)
-
-
-def _trial_row(run: dict[str, Any], more: list[str], label: tuple[str, ...]) -> dict[str, Any]:
-    spec, ledger = run["spec"], run["ledger"]
-    train, reached = ledger["train"], run["time_to_target_s"]
-    row = {key: run[key] for key in (*TRIAL_COLUMNS, *EXTRA_COLUMNS) if key in run}
-    row |= {key: spec.get(key) for key in (*SPEC_COLUMNS, *more)}
-    row |= {f"{name}_s": ledger[name] for name in (*PHASES, "input")}
-    row[f"{OTHER}_s"] = ledger.get(OTHER, 0.0)  # records of earlier versions lack it
-    row["global_batch_size"] = (
-        spec["batch_size_per_worker"] * spec["num_workers"] * spec["accumulate"]
+def prediction_table(predictions: Sequence[Prediction]) -> pd.DataFrame:
+    """Return one row per prediction."""
+    rows = [astuple(prediction) for prediction in predictions]
+    return pd.DataFrame(rows, columns=list(PREDICTION_COLUMNS), dtype=object).astype(
+        PREDICTION_TYPES
     )
-    row["samples_per_s"] = run["samples"] / train if train > 0 else None
-    row["worker_seconds"] = spec["num_workers"] * train
-    row["worker_seconds_to_target"] = None if reached is None else spec["num_workers"] * reached
+
+
+def _trial_row(run: RunRecord, more: Sequence[str], label: tuple[str, ...]) -> dict[str, Any]:
+    spec, train = run.spec, run.ledger["train"]
+    reached = run.time_to_target_s
+    row = {key: getattr(run, key) for key in RUN_COLUMNS} | {"phase": run.phase}
+    row |= {key: getattr(spec, key) for key in (*SPEC_COLUMNS, *more)}
+    row |= {f"{name}_s": run.ledger[name] for name in (*PHASES, "input")}
+    row[f"{OTHER}_s"] = run.ledger.get(OTHER, 0.0)  # records of earlier versions lack it
+    row["samples_per_s"] = run.samples / train if train > 0 else None
+    row["worker_seconds"] = spec.num_workers * train
+    row["worker_seconds_to_target"] = None if reached is None else spec.num_workers * reached
     row["config"] = describe(spec, label)
-    row["finished_at"] = run.get("finished")
+    row["finished_at"] = run.finished
     return row

@@ -2,19 +2,52 @@
 
 from typing import Any
 
+from raybench.core.text import clean
 from raybench.results.load import StudyResults
-from raybench.results.verdict import Verdict, confirmed, is_timed
+from raybench.results.verdict import Verdict
 
 
 def verdict_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
     """Return the outcome in one or two sentences."""
     if verdict is None:
         return [_nothing(results)]
-    lines = _timed(results, verdict) if is_timed(results) else [_most_accurate(results, verdict)]
+    lines = _timed(results, verdict) if results.is_timed else [_most_accurate(results, verdict)]
     if len(verdict.ties) > 1:
-        what = "fastest" if is_timed(results) else "most accurate"
+        what = "fastest" if results.is_timed else "most accurate"
         lines.append(f"Not told apart from the {what}: trials {', '.join(verdict.ties[1:])}.")
     return lines
+
+
+def spec_comment(results: StudyResults, trial: str, verdict: Verdict, what: str) -> str:
+    """Return the comment that stands above the spec in best.yaml and cheapest.yaml."""
+    run = results.runs[trial]
+    name = f"{what} of {clean(results.folder.name)}: trial {trial}, {results.label(run.spec)}"
+    if verdict.is_confirmed:
+        proof = _proof(results, trial)
+    elif run.time_to_target_s is None or not results.is_timed:
+        proof = (
+            f"unconfirmed: accuracy {run.best_accuracy:.4f} after {run.ledger['train']:.3f} s in "
+            "one search trial"
+        )
+    else:
+        proof = f"unconfirmed: target after {run.time_to_target_s:.3f} s in one search trial"
+    return f"{name}\n{proof}\nrun it again: python -m raybench.train THIS_FILE"
+
+
+def _proof(results: StudyResults, trial: str) -> str:
+    found = _confirmed(results, trial)
+    tested = f"test accuracy {found['test_accuracy']:.4f}"
+    if results.is_timed:
+        return (
+            f"confirmed: target after {found['median_s']:.3f} s (median of {found['runs']} new "
+            f"seeds, {found['low_s']:.3f} to {found['high_s']:.3f}), reached by "
+            f"{found['hits']} of {found['runs']}, {tested}"
+        )
+    return (
+        f"confirmed: accuracy {found['median_accuracy']:.4f} at the budget (median of "
+        f"{found['runs']} new seeds, {found['low_accuracy']:.4f} to "
+        f"{found['high_accuracy']:.4f}), {tested}"
+    )
 
 
 def _nothing(results: StudyResults) -> str:
@@ -24,44 +57,44 @@ def _nothing(results: StudyResults) -> str:
         number = len(trials)
         return f"No result: {'the run' if number == 1 else f'all {number} runs'} failed."
     reached = "nothing was measured" if best != best else f"the best was {100 * best:.1f} %"
-    if not is_timed(results):
+    if not results.is_timed:
         return f"No result: {reached}."
     return f"No run reached the target of {_target(results)}: {reached}."
 
 
 def _timed(results: StudyResults, verdict: Verdict) -> list[str]:
-    rows = results.trials.set_index("trial").to_dict("index")
     winners = [("Fastest", verdict.fastest), ("Cheapest", verdict.cheapest)]
     if verdict.fastest == verdict.cheapest:
         winners = [("Fastest and cheapest", verdict.fastest)]
     lines = []
     for what, trial in winners:
-        row = rows[trial]
+        run = results.runs[trial]
         if verdict.is_confirmed:
             found = _confirmed(results, trial)
             seconds = float(found["median_s"])
             proof = f"confirmed by {found['hits']} of {found['runs']} new seeds"
         else:
-            seconds = float(row["time_to_target_s"])
+            assert run.time_to_target_s is not None
+            seconds = run.time_to_target_s
             proof = "unconfirmed: one search trial"
-        cost = int(row["num_workers"]) * seconds
+        cost = run.spec.num_workers * seconds
         lines.append(
-            f"{what}: {row['config']} (trial {trial}) reaches {_target(results)} after "
+            f"{what}: {results.label(run.spec)} (trial {trial}) reaches {_target(results)} after "
             f"{seconds:.2f} s, {cost:.2f} worker-seconds{_price(results, cost)}; {proof}."
         )
     return lines
 
 
 def _most_accurate(results: StudyResults, verdict: Verdict) -> str:
-    trial = verdict.fastest
-    row = results.trials.set_index("trial").to_dict("index")[trial]
-    name = f"Most accurate: {row['config']} (trial {trial})"
+    run = results.runs[verdict.fastest]
+    name = f"Most accurate: {results.label(run.spec)} (trial {run.trial})"
     if not verdict.is_confirmed:
+        assert run.best_accuracy is not None
         return (
-            f"{name} with {100 * row['best_accuracy']:.1f} % within {row['train_s']:.2f} s of "
+            f"{name} with {100 * run.best_accuracy:.1f} % within {run.ledger['train']:.2f} s of "
             "training; unconfirmed: one search trial."
         )
-    found = _confirmed(results, trial)
+    found = _confirmed(results, run.trial)
     budget = results.study["study"]["objective"].get("max_train_seconds")
     within = "at the budget" if budget is None else f"within {budget:g} s of training"
     return (
@@ -71,9 +104,8 @@ def _most_accurate(results: StudyResults, verdict: Verdict) -> str:
     )
 
 
-def _confirmed(results: StudyResults, trial: str) -> dict[Any, Any]:
-    found: dict[Any, Any] = confirmed(results).set_index("trial").to_dict("index")[trial]
-    return found
+def _confirmed(results: StudyResults, trial: str) -> Any:
+    return results.confirmed.set_index("trial").loc[trial]
 
 
 def _price(results: StudyResults, worker_seconds: float) -> str:

@@ -5,7 +5,7 @@ import pytest
 
 from raybench.core.clock import PHASES
 from raybench.core.objective import Objective, worst_score
-from raybench.core.outcome import run_record
+from raybench.core.outcome import RunOutcome
 from raybench.core.record import CURVE_KEYS, Evaluation, RunRecord
 from raybench.core.spec import RunSpec
 
@@ -32,13 +32,14 @@ def evaluation(**changes):
     )
 
 
-def record(result, **changes):
-    return run_record("0007", RunSpec().document(), result, OBJECTIVE, "scheduler", **changes)
-
-
 def known(**changes):
-    last = {"samples": 1500, "time_to_target_s": 2.0, "best_accuracy": 0.95}
-    return {"evaluation": last, "stop": "target", "score": 0.7} | changes
+    """A run that has ended, as its owner knows it."""
+    return RunOutcome(**({"evaluation": evaluation(), "is_over": True} | changes))
+
+
+def record(outcome, *, role="trial", source=None):
+    spec = RunSpec(objective=OBJECTIVE)
+    return outcome.record("0007", spec, role=role, source=source, stopped_by="scheduler")
 
 
 def test_a_line_of_an_evaluation_holds_the_curve_and_nothing_else():
@@ -50,7 +51,8 @@ def test_a_line_of_an_evaluation_holds_the_curve_and_nothing_else():
 
 def test_a_line_of_a_run_is_plain_data_with_every_field():
     line = record(known(ledger={"train": 2.5, "report": 0.5})).line()
-    assert set(line) == {"kind", *(field.name for field in fields(RunRecord))}
+    assert set(line) == {"kind", "phase", *(field.name for field in fields(RunRecord))}
+    assert list(line)[:5] == ["kind", "trial", "phase", "role", "source"]
     assert line["kind"] == "run"
     assert json.loads(json.dumps(line)) == line
     assert line["spec"]["optimizer"] == "adam"
@@ -64,18 +66,18 @@ def test_an_unknown_phase_of_the_ledger_is_zero():
 
 
 @pytest.mark.parametrize(
-    ("result", "state", "stop"),
+    ("outcome", "state", "stop"),
     [
         (known(), "complete", "target"),
-        (known(stop="max_train_seconds"), "complete", "max_train_seconds"),
-        (known(stop=None), "stopped", "scheduler"),
-        ({}, "stopped", "scheduler"),
+        (known(evaluation=evaluation(stop="max_train_seconds")), "complete", "max_train_seconds"),
+        (known(evaluation=evaluation(stop=None)), "stopped", "scheduler"),
+        (RunOutcome(), "stopped", "scheduler"),
         (known(failure="oom"), "failed", None),
-        (known(failure="nan", stop="epochs"), "failed", None),
+        (known(failure="nan", evaluation=evaluation(stop="epochs")), "failed", None),
     ],
 )
-def test_states(result, state, stop):
-    found = record(result)
+def test_states(outcome, state, stop):
+    found = record(outcome)
     assert (found.state, found.stop) == (state, stop)
 
 
@@ -86,16 +88,27 @@ def test_a_failure_scores_worst_and_has_reached_nothing(failure):
     assert found.time_to_target_s is None
     assert (found.failure, found.message) == (failure, "why")
     assert found.samples == 1500, "what was measured before the failure stays"
-    assert found.best_accuracy == 0.95
+    assert found.best_accuracy == 0.9
 
 
 def test_a_run_of_which_nothing_is_known_is_a_whole_record():
-    found = record({})
+    found = record(RunOutcome())
     assert found.score == worst_score(OBJECTIVE)
     assert (found.samples, found.wall_s, found.best_accuracy) == (0, 0.0, None)
     assert json.loads(json.dumps(found.line())) == found.line()
 
 
-def test_the_phase_of_the_study_is_kept():
-    assert record(known()).phase == "search"
-    assert record(known(), phase="confirm").phase == "confirm"
+@pytest.mark.parametrize(
+    ("role", "phase"),
+    [
+        ("trial", "search"),
+        ("finalist", "search"),
+        ("confirm", "confirm"),
+        ("reference", "reference"),
+        ("sentinel", "reference"),
+    ],
+)
+def test_the_phase_of_the_study_follows_from_the_role(role, phase):
+    found = record(known(), role=role, source="0003")
+    assert (found.phase, found.source) == (phase, "0003")
+    assert found.line()["phase"] == phase

@@ -14,7 +14,7 @@ NARROW = {"num_workers": 1, "optimizer": "lars", "learning_rate": 2.5}
 
 def confirming(trial, time, **spec):
     return [
-        run_line(f"{trial}-confirm{n}", time, phase="confirm", seed=1000 + n, **spec)
+        run_line(f"{trial}-confirm{n}", time, role="confirm", seed=1000 + n, **spec)
         for n in range(3)
     ]
 
@@ -47,7 +47,7 @@ def write(folder, lines):
 def test_winners_are_run_specs_that_train_takes_as_they_are(exported, name, trial, what):
     path = exported.folder / name
     spec = validate(RunSpec, read_mapping(path), str(path))
-    assert spec.document() == exported.specs[trial]
+    assert spec == exported.specs[trial]
     comment = [line for line in path.read_text().splitlines() if line.startswith("#")]
     assert comment[0].startswith(f"# {what}")
     assert any("reached by 3 of 3" in line for line in comment)

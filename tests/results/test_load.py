@@ -1,25 +1,30 @@
 """`raybench.load`; the other files of this folder make their results with `results_folder`."""
 
+import json
 import math
 import re
+from time import perf_counter
 
 import pandas as pd
 import pytest
 
 import raybench
+from raybench.core.clock import PHASES
 from raybench.core.documents import read_mapping, to_yaml
 from raybench.core.errors import UserError
-from raybench.core.objective import Objective, search_score
-from raybench.core.outcome import run_record
+from raybench.core.objective import Objective
+from raybench.core.outcome import RunOutcome
 from raybench.core.record import Evaluation
 from raybench.core.spec import RunSpec
 from raybench.results.load import describe, load
+from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES
 
 OBJECTIVE = Objective(target=0.9, max_train_seconds=60.0)
 PHASE_SECONDS = {"queue": 1.0, "start": 8.0, "setup": 2.0, "compile": 3.0, "eval": 0.5}
 PHASE_SECONDS |= {"checkpoint": 0.25, "report": 0.125}
+POINT = {"epoch": 0.5, "train_loss": 1.0, "learning_rate": 1e-3, "samples_per_s": 100.0}
 # What design.md section 4 says scripts may rely on.
 TRIAL_COLUMNS = re.split(
     r",\s*",
@@ -37,57 +42,65 @@ def run_line(
     time_to_target_s=None,
     *,
     best_accuracy=None,
-    phase="search",
+    role="trial",
+    source=None,
     failure=None,
     stop=None,
     outer_stop="scheduler",
     train_s=None,
     objective=OBJECTIVE,
     test_accuracy=None,
+    concurrent=0,
     **spec,
 ):
-    """One finished run; without a time it trained all its seconds and missed the target."""
+    """One finished run; without a time it trained all its seconds and missed the target.
+
+    A confirming run's source is the trial it is named after.
+    """
     if best_accuracy is None:
         best_accuracy = 0.8 if time_to_target_s is None else 0.92
     train_s = train_s or time_to_target_s or 60.0
-    result = {
-        "evaluation": {
-            "samples": 1000,
-            "time_to_target_s": time_to_target_s,
-            "best_accuracy": best_accuracy,
-        },
-        "stop": stop,
-        "failure": failure,
-        "message": f"it was {failure}" if failure else None,
-        "score": search_score(
-            objective,
-            time_to_target_s=time_to_target_s,
-            best_accuracy=best_accuracy,
-            chance=0.1,
-        ),
-        "ledger": PHASE_SECONDS | {"train": train_s, "input": 0.0625},
-        "wall_s": sum(PHASE_SECONDS.values()) + train_s,
-        "num_parameters": 402_442,
-        "test_accuracy": test_accuracy,
-    }
     if not (stop or failure) and time_to_target_s is not None:
-        result["stop"] = "target"
-    document = RunSpec(objective=objective, **spec).document()
-    return run_record(trial, document, result, objective, outer_stop, phase=phase).line()
+        stop = "target"
+    last = Evaluation(
+        **POINT,
+        index=0,
+        samples=1000,
+        train_s=train_s,
+        accuracy=best_accuracy,
+        best_accuracy=best_accuracy,
+        time_to_target_s=time_to_target_s,
+        stop=stop,
+    )
+    outcome = RunOutcome(
+        evaluation=last,
+        is_over=True,
+        failure=failure,
+        message=f"it was {failure}" if failure else None,
+        ledger=PHASE_SECONDS | {"train": train_s, "input": 0.0625},
+        wall_s=sum(PHASE_SECONDS.values()) + train_s,
+        num_parameters=402_442,
+        chance=0.1,
+        test_accuracy=test_accuracy,
+        concurrent=concurrent,
+    )
+    if role == "confirm" and source is None:
+        source = trial.partition("-")[0]
+    run = outcome.record(
+        trial,
+        RunSpec(objective=objective, **spec),
+        role=role,
+        source=source,
+        stopped_by=outer_stop,
+    )
+    return run.line()
 
 
 def curve(trial, accuracies):
     """The evaluations of a run, one second and 100 samples apart."""
     return [
         Evaluation(
-            index=index,
-            epoch=0.5 * (index + 1),
-            samples=100 * (index + 1),
-            train_s=1.0 + index,
-            train_loss=1.0 / (index + 1),
-            accuracy=accuracy,
-            learning_rate=1e-3,
-            samples_per_s=100.0,
+            **POINT, index=index, samples=100 * (index + 1), train_s=1.0 + index, accuracy=accuracy
         ).line(trial)
         for index, accuracy in enumerate(accuracies)
     ]
@@ -208,10 +221,79 @@ def test_a_study_without_runs_has_all_columns(tmp_path):
 
 def test_specs_are_whole_and_the_target_is_the_studys(tmp_path):
     results = results_folder(tmp_path, [run_line("0000", 2.0, seed=5)])
-    assert RunSpec(**results.specs["0000"]).seed == 5
+    assert results.specs["0000"].seed == 5
+    assert results.specs["0000"] == results.runs["0000"].spec
     assert results.target == 0.9
     budget = Objective(kind="accuracy_at_budget")
     assert results_folder(tmp_path / "budget", [], objective=budget).target is None
+
+
+@pytest.mark.parametrize(
+    ("trial", "phase", "role", "source"),
+    [
+        ("0003", "search", "trial", None),
+        ("0003.tf2", "search", "finalist", "0003"),
+        ("0003-confirm0", "confirm", "confirm", "0003"),
+        ("0003.tf2-confirm1", "confirm", "confirm", "0003.tf2"),
+        ("reference0", "reference", "reference", None),
+        ("sentinel-beside", "reference", "sentinel", None),
+    ],
+)
+def test_a_run_of_the_first_versions_has_the_role_that_its_phase_and_name_tell(
+    tmp_path, trial, phase, role, source
+):
+    results_folder(tmp_path, [])
+    ledger = ", ".join(f'"{name}": 1.5' for name in (*PHASES, "input"))
+    (tmp_path / "records.jsonl").write_text(
+        f"""{{"kind": "run", "trial": "{trial}", "phase": "{phase}", "state": "complete",
+        "failure": null, "message": null, "spec": {{"workload": "mnist_small",
+        "framework": "torch", "num_workers": 2, "batch_size_per_worker": 32, "accumulate": 1,
+        "optimizer": "adam", "learning_rate": 0.01, "seed": 3}}, "num_parameters": 402442,
+        "time_to_target_s": 1.5, "best_accuracy": 0.95, "score": NaN, "samples": 1000,
+        "ledger": {{{ledger}}}, "wall_s": 12.5}}""".replace("\n", " ")
+        + "\n"
+    )
+    run = load(tmp_path).runs[trial]
+    assert (run.role, run.source, run.phase) == (role, source, phase)
+    assert run.spec == RunSpec(num_workers=2, batch_size_per_worker=32, learning_rate=0.01, seed=3)
+    assert (run.stop, run.test_accuracy, run.concurrent, run.hosts) == (None, None, 0, [])
+    assert math.isnan(run.score)
+
+
+def test_role_and_source_are_columns_whatever_a_run_is_called(tmp_path):
+    lines = [
+        run_line("a-b.c", 2.0),
+        run_line("again", 3.0, role="confirm", source="a-b.c"),
+        run_line("apart", 2.5, role="finalist", source="a-b.c"),
+    ]
+    results = results_folder(tmp_path, lines)
+    assert list(results.trials["role"]) == ["trial", "confirm", "finalist"]
+    assert list(results.trials["source"]) == [None, "a-b.c", "a-b.c"]
+    assert list(results.trials["phase"]) == ["search", "confirm", "search"]
+    assert list(results.confirmed["trial"]) == ["a-b.c"]
+
+
+def test_what_is_written_is_read_back_whole(tmp_path):
+    lines = [
+        run_line("0000", 2.0, role="finalist", source="0001", accumulate=3),
+        *curve("x", [0.5]),
+    ]
+    lines += [run_line("x", failure="nan")]
+    results = results_folder(tmp_path, lines)
+    assert [run.line() for run in results.runs.values()] == [lines[0], lines[2]]
+    assert results.specs["0000"].global_batch_size == results.trials["global_batch_size"][0] == 192
+
+
+def test_many_records_are_read_in_seconds(tmp_path):
+    points, run = curve("0000", [0.5] * 10), run_line("0000", 2.0)
+    with (tmp_path / "records.jsonl").open("w") as file:
+        for number in range(2000):
+            for line in (*points, run):
+                file.write(json.dumps(line | {"trial": f"{number:04d}"}) + "\n")
+    began = perf_counter()
+    records = read_records(tmp_path)
+    assert perf_counter() - began < 10
+    assert (len(records.runs), sum(map(len, records.curves.values()))) == (2000, 20_000)
 
 
 def test_a_torn_last_record_is_no_trouble(tmp_path):
@@ -230,7 +312,7 @@ def test_another_folder_is_refused(tmp_path, missing):
 
 
 def test_describe_is_one_line():
-    spec = RunSpec(num_workers=4, learning_rate=0.012345).document()
+    spec = RunSpec(num_workers=4, learning_rate=0.012345)
     assert describe(spec) == "torch 4x64 adam 0.0123"
 
 
@@ -314,7 +396,7 @@ def test_configurations_rank_the_confirmed_apart_from_single_runs(tmp_path):
     for trial, times in (("0000", [6.0, 7.0, 8.0]), ("0001", [3.0, 3.5, None])):
         for n, time in enumerate(times):
             stop = None if time else "max_train_seconds"
-            lines.append(run_line(f"{trial}-confirm{n}", time, phase="confirm", stop=stop))
+            lines.append(run_line(f"{trial}-confirm{n}", time, role="confirm", stop=stop))
     table = results_folder(tmp_path, lines).configurations
     assert list(table["trial"]) == ["0000", "0001", "0002", "0003"]
     assert list(table["is_confirmed"]) == [True, True, False, False]

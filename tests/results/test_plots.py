@@ -245,12 +245,16 @@ def many_workers(folder: Path) -> StudyResults:
     for repeat, time in enumerate([3.3, 3.4, None]):
         stop = None if time else "max_train_seconds"
         name = f"0007-confirm{repeat}"
-        lines.append(run_line(name, time, phase="confirm", stop=stop, num_workers=64))
+        lines.append(run_line(name, time, role="confirm", stop=stop, num_workers=64))
     results_folder(folder, lines)
-    content = read_mapping(folder / "study.yaml")
-    content["study"]["space"] = {"weight_decay": {}, "schedule": {}}
-    (folder / "study.yaml").write_text(to_yaml(content))
+    write_space(folder, {"weight_decay": {}, "schedule": {}})
     return raybench.load(folder)
+
+
+def write_space(folder: Path, space: dict[str, Any]) -> None:
+    content = read_mapping(folder / "study.yaml")
+    content["study"]["space"] = space
+    (folder / "study.yaml").write_text(to_yaml(content))
 
 
 STUDIES: dict[str, Callable[[dict[str, Any]], bool] | None] = {
@@ -315,8 +319,10 @@ def test_searched_keys_are_in_the_curves_names(tmp_path: Path) -> None:
 
 def test_no_text_is_read_as_a_formula(tmp_path: Path) -> None:
     lines = [*curve("0000", [0.5, 0.95]), run_line("0000", 2.0)]
-    lines[-1]["spec"]["optimizer"] = r"$\frac{$ $x_1$ \udce9"
-    results = results_folder(tmp_path, lines)
+    lines[-1]["spec"]["workload"] = r"$\frac{$ $x_1$ \udce9"
+    results_folder(tmp_path, lines)
+    write_space(tmp_path, {"workload": {}})
+    results = raybench.load(tmp_path)
     for draw in FIGURES:
         figure = draw(results)
         figure.draw_without_rendering()  # a formula would raise here
@@ -331,7 +337,7 @@ def test_accuracy_at_budget_shows_confirmed_medians(tmp_path: Path) -> None:
         run_line(
             f"0000-confirm{n}",
             best_accuracy=found,
-            phase="confirm",
+            role="confirm",
             stop="epochs",
             objective=budget,
         )

@@ -7,12 +7,12 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from raybench.core.objective import Objective, search_score
-from raybench.core.outcome import run_record
-from raybench.core.record import Evaluation, Phase, RunRecord
+from raybench.core.objective import Objective
+from raybench.core.outcome import RunOutcome
+from raybench.core.record import Evaluation, Failure, RunRecord
 from raybench.core.spec import RunSpec
+from raybench.results import progress as module
 from raybench.results.progress import Progress
-from raybench.search import screen as module
 
 OBJECTIVE = Objective(target=0.9)
 KEYS = ("weight_decay", "schedule")
@@ -20,27 +20,24 @@ SPEC = {"num_workers": 2, "batch_size_per_worker": 128, "weight_decay": 0.01, "s
 LABEL = "torch 2x128 adam 0.001 weight_decay 0.01 schedule cosine"
 
 
-def spec(**changes: Any) -> dict[str, Any]:
-    return RunSpec(objective=OBJECTIVE, **(SPEC | changes)).document()
+def spec(**changes: Any) -> RunSpec:
+    return RunSpec(objective=OBJECTIVE, **(SPEC | changes))
 
 
 def record(
     name: str,
     seconds: float | None = None,
     *,
-    failure: str | None = None,
+    failure: Failure | None = None,
     message: str | None = None,
-    phase: Phase = "search",
 ) -> RunRecord:
-    score = search_score(OBJECTIVE, time_to_target_s=seconds, best_accuracy=0.8, chance=0.1)
-    result = {
-        "evaluation": {"time_to_target_s": seconds, "best_accuracy": 0.8, "samples": 10},
-        "stop": "target" if seconds else None,
-        "failure": failure,
-        "message": message,
-        "score": score,
-    }
-    return run_record(name, spec(), result, OBJECTIVE, "scheduler", phase=phase)
+    last = evaluation(
+        best_accuracy=0.8, time_to_target_s=seconds, stop="target" if seconds else None
+    )
+    outcome = RunOutcome(
+        evaluation=last, is_over=True, failure=failure, message=message, chance=0.1
+    )
+    return outcome.record(name, spec(), role="trial", source=None, stopped_by="scheduler")
 
 
 def evaluation(**changes: Any) -> Evaluation:
@@ -184,9 +181,9 @@ def test_no_text_is_read_as_markup_or_breaks_the_screen(text: str, is_terminal: 
     buffer = io.BytesIO()
     out = io.TextIOWrapper(buffer, encoding="utf-8")
     console = Console(file=out, width=200, force_terminal=is_terminal)
-    document = spec() | {"schedule": text}
+    hostile = spec().model_copy(update={"schedule": text})
     with Progress(console, num_trials=9, keys=KEYS) as screen:
-        screen.started(text, document)
+        screen.started(text, hostile)
         console.print(screen._render())
         screen.finished(record(text, failure="error", message=text))
         console.print(screen._render())

@@ -32,7 +32,7 @@ def test_another_target_may_have_another_winner(tmp_path):
 
 def test_failed_and_confirming_runs_do_not_count(tmp_path):
     lines = [*curve("0000", [0.95]), run_line("0000", 1.0, failure="nan")]
-    lines += [*curve("0001-confirm0", [0.95]), run_line("0001-confirm0", 1.0, phase="confirm")]
+    lines += [*curve("0001-confirm0", [0.95]), run_line("0001-confirm0", 1.0, role="confirm")]
     assert fastest_at(results_folder(tmp_path, lines), 0.9) is None
 
 

@@ -8,14 +8,8 @@ from test_load import curve, results_folder, run_line
 from raybench.core.documents import parse_yaml
 from raybench.core.errors import StudyError, UserError
 from raybench.results.load import load
-from raybench.results.store import (
-    RECORDS_FILE,
-    STUDY_FILE,
-    Store,
-    mend_last_line,
-    read_lines,
-    read_records,
-)
+from raybench.results.records import read_lines, read_records
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, mend_last_line
 
 LINES = [{"kind": "eval", "trial": "0000", "index": n} for n in range(3)]
 
@@ -209,13 +203,16 @@ def test_json_of_another_shape_is_refused_with_its_line(tmp_path, line, wrong):
 @pytest.mark.parametrize(
     ("change", "wrong"),
     [
-        ({"spec": 3}, "'spec' must be keys and values"),
+        ({"spec": 3}, "'spec': must hold keys of its own"),
         ({"spec": {"framework": "torch"}}, "the key 'spec.workload' is missing"),
         ({"ledger": {"train": "x"}}, "the key 'ledger.queue' is missing"),
-        ({"samples": None}, "'samples' must be a whole number"),
-        ({"wall_s": True}, "'wall_s' must be a number"),
-        ({"score": "low"}, "'score' must be a number or null"),
-        ({"message": 3}, "'message' must be text or null"),
+        ({"samples": None}, "'samples': input should be a valid integer"),
+        ({"wall_s": True}, "'wall_s': input should be a valid number"),
+        ({"wall_s": None}, "'wall_s': input should be a valid number"),
+        ({"score": "low"}, "'score': input should be a valid number"),
+        ({"message": 3}, "'message': input should be a valid string"),
+        ({"role": "winner"}, "'role': input should be 'trial', 'finalist', 'confirm'"),
+        ({"source": 3}, "'source': input should be a valid string"),
     ],
 )
 def test_a_run_of_another_shape_is_refused(tmp_path, change, wrong):
@@ -228,11 +225,11 @@ def test_a_run_of_another_shape_is_refused(tmp_path, change, wrong):
 @pytest.mark.parametrize(
     ("key", "value", "wrong"),
     [
-        ("num_workers", 0, "a whole number above 0"),
-        ("num_workers", 10**30, "a whole number above 0"),
-        ("batch_size_per_worker", 1.5, "a whole number above 0"),
-        ("learning_rate", "fast", "a number"),
-        ("optimizer", None, "text"),
+        ("num_workers", 0, "input should be greater than 0"),
+        ("num_workers", 10**30, "input should be a valid integer"),
+        ("batch_size_per_worker", 1.5, "input should be a valid integer"),
+        ("learning_rate", "fast", "input should be a valid number"),
+        ("optimizer", None, "input should be 'adam', 'radam', 'lars', 'lamb' or 'sgd'"),
     ],
 )
 def test_a_spec_of_another_shape_is_refused(tmp_path, key, value, wrong):
@@ -240,7 +237,7 @@ def test_a_spec_of_another_shape_is_refused(tmp_path, key, value, wrong):
     line = run_line("0000", 1.0)
     line["spec"][key] = value
     (tmp_path / RECORDS_FILE).write_text(json.dumps(line) + "\n")
-    with pytest.raises(UserError, match=f"'spec.{key}' must be {wrong}"):
+    with pytest.raises(UserError, match=f"'spec.{key}': {wrong}"):
         load(tmp_path)
 
 

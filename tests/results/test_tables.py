@@ -25,7 +25,7 @@ from raybench.results.tables import (
     ranked,
     top,
 )
-from raybench.results.verdict import confirmed, judge
+from raybench.results.verdict import judge
 
 LINES = [
     run_line("0000", best_accuracy=0.5),
@@ -35,7 +35,7 @@ LINES = [
     run_line("0004", best_accuracy=0.7, framework="tensorflow"),
     run_line("0005", failure="oom"),
     run_line("0006", failure="nan"),
-    run_line("0003-confirm0", 1.0, phase="confirm"),
+    run_line("0003-confirm0", 1.0, role="confirm"),
 ]
 
 
@@ -193,8 +193,8 @@ def test_accuracy_at_budget_has_a_winner_too(tmp_path):
 def test_the_sentinel_tells_what_a_neighbour_costs(tmp_path, beside_s, words):
     lines = [
         run_line("0000", 4.0),
-        run_line("sentinel-beside", train_s=beside_s, phase="reference"),
-        run_line("sentinel-alone", train_s=2.0, phase="reference"),
+        run_line("sentinel-beside", train_s=beside_s, role="sentinel", concurrent=1),
+        run_line("sentinel-alone", train_s=2.0, role="sentinel"),
     ]
     assert words in shown(results_folder(tmp_path, lines))
 
@@ -218,10 +218,11 @@ def test_no_string_of_a_study_is_read_as_markup_or_escape(tmp_path, text, is_ter
         run_line("0000", failure="error", **spec) | {"message": text},
         run_line("0001", 2.0, **spec),
         run_line(f"{text}", 3.0, **spec),
-        run_line("0001-confirm0", 2.0, phase="confirm", **spec),
+        run_line("0001-confirm0", 2.0, role="confirm", **spec),
     ]
-    lines[2]["spec"]["optimizer"] = text
-    results = results_folder(folder, lines)
+    results_folder(folder, lines)
+    write_space(folder, {"workload": {}})
+    results = load(folder)
     results.study["notes"] = [text]
     buffer = io.BytesIO()
     out = io.TextIOWrapper(buffer, encoding="utf-8")
@@ -256,7 +257,7 @@ def wide_study(tmp_path):
         run_line(name, 12345.678, train_s=20000.0, **spec),
         run_line("0001", failure="error", **spec) | {"message": "word " * 300},
         *(
-            run_line(f"{name}-confirm{n}", 12345.67 * (n + 1), phase="confirm", **spec)
+            run_line(f"{name}-confirm{n}", 12345.67 * (n + 1), role="confirm", **spec)
             for n in range(3)
         ),
     ]
@@ -320,7 +321,7 @@ def test_searched_keys_are_in_every_label_and_table(tmp_path):
         run_line(f"{n:04d}", 2.0 + n, weight_decay=decay, schedule=schedule)
         for n, (decay, schedule) in enumerate([(0.0, "constant"), (0.01, "cosine")])
     ]
-    lines.append(run_line("0001-confirm0", 2.5, phase="confirm", weight_decay=0.01))
+    lines.append(run_line("0001-confirm0", 2.5, role="confirm", weight_decay=0.01))
     line = Prediction(
         trial="0001",
         framework="torch",
@@ -333,7 +334,7 @@ def test_searched_keys_are_in_every_label_and_table(tmp_path):
     results = load(tmp_path)
     label = "torch 1x64 adam 0.001 weight_decay 0.01 schedule cosine"
     assert list(top(results.trials).columns)[7:9] == ["weight_decay", "schedule"]
-    assert list(confirmed(results)["config"]) == [label]
+    assert list(results.confirmed["config"]) == [label]
     assert results.configurations.iloc[0]["config"] == label
     assert list(predictions(results)["configuration"]) == [label.replace("1x64", "2x32")]
     assert label in "".join(verdict_lines(results, judge(results)))

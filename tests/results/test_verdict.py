@@ -9,7 +9,8 @@ from raybench.core.objective import Objective
 from raybench.results.export import export
 from raybench.results.show import show, verdict_lines
 from raybench.results.store import Store
-from raybench.results.verdict import confirmed, judge, spec_comment
+from raybench.results.verdict import judge
+from raybench.results.words import spec_comment
 
 
 def again(trial, times, **spec):
@@ -20,7 +21,7 @@ def again(trial, times, **spec):
             run_line(
                 f"{trial}-confirm{repeat}",
                 time,
-                phase="confirm",
+                role="confirm",
                 seed=1000 + repeat,
                 test_accuracy=0.9 + 0.01 * repeat,
                 stop=None if time else "max_train_seconds",
@@ -37,7 +38,7 @@ def judged(folder, *groups):
 
 def test_a_confirmed_row_is_the_median_of_its_runs(tmp_path):
     results, _ = judged(tmp_path, again("0002", [9.0, 4.0, 5.0], num_workers=2))
-    row = confirmed(results).iloc[0].to_dict()
+    row = results.confirmed.iloc[0].to_dict()
     assert (row["trial"], row["runs"], row["hits"]) == ("0002", 3, 3)
     assert (row["median_s"], row["low_s"], row["high_s"]) == (5.0, 4.0, 9.0)
     assert row["worker_seconds_to_target"] == 10.0
@@ -58,22 +59,22 @@ def test_a_confirmed_row_is_the_median_of_its_runs(tmp_path):
 )
 def test_a_miss_counts_as_infinite(tmp_path, times, median, hits):
     results, _ = judged(tmp_path, again("0000", times))
-    row = confirmed(results).iloc[0]
+    row = results.confirmed.iloc[0]
     assert (row["median_s"], row["hits"], row["runs"]) == (median, hits, len(times))
 
 
 def test_a_confirming_run_that_failed_is_a_miss(tmp_path):
-    lines = [*again("0000", [4.0, 4.0]), run_line("0000-confirm2", phase="confirm", failure="nan")]
+    lines = [*again("0000", [4.0, 4.0]), run_line("0000-confirm2", role="confirm", failure="nan")]
     results, _ = judged(tmp_path, lines)
-    row = confirmed(results).iloc[0]
+    row = results.confirmed.iloc[0]
     assert (row["hits"], row["runs"], row["high_s"]) == (2, 3, math.inf)
 
 
 @pytest.mark.parametrize("stop", ["interrupted", "time_budget"])
 def test_a_confirming_run_that_was_not_given_its_time_is_no_miss(tmp_path, stop):
-    cut = run_line("0000-confirm1", phase="confirm", outer_stop=stop, train_s=0.5)
+    cut = run_line("0000-confirm1", role="confirm", outer_stop=stop, train_s=0.5)
     results, verdict = judged(tmp_path, again("0000", [4.0]), [cut])
-    row = confirmed(results).iloc[0]
+    row = results.confirmed.iloc[0]
     assert (row["runs"], row["median_s"]) == (1, 4.0)
     assert verdict.is_confirmed
 
@@ -84,7 +85,7 @@ def test_lucky_search_times_do_not_win(tmp_path):
     results, verdict = judged(tmp_path, lucky, again("0001", [4.0, 4.0, 4.0]))
     assert verdict.fastest == "0001"
     assert verdict.is_confirmed
-    assert list(confirmed(results)["trial"]) == ["0001", "0000"]
+    assert list(results.confirmed["trial"]) == ["0001", "0000"]
 
 
 def test_fastest_and_cheapest_differ_where_workers_cost_more_than_they_gain(tmp_path):
@@ -140,7 +141,7 @@ def test_without_confirming_runs_the_search_is_believed_and_it_says_so(tmp_path)
     assert not verdict.is_confirmed
     assert verdict.ties == ("0001",)
     assert all("unconfirmed" in line for line in verdict_lines(results, verdict))
-    assert confirmed(results).empty
+    assert results.confirmed.empty
 
 
 @pytest.mark.parametrize(
@@ -180,19 +181,17 @@ def test_a_price_per_worker_hour_is_money_in_the_verdict(tmp_path):
 
 @pytest.mark.parametrize("fault", ["timeout", "worker_lost"])
 def test_a_run_that_the_machine_broke_is_no_miss(tmp_path, fault):
-    broken = run_line("0000-confirm1", phase="confirm", failure=fault)
+    broken = run_line("0000-confirm1", role="confirm", failure=fault)
     results, verdict = judged(tmp_path, again("0000", [4.0]), [broken])
-    row = confirmed(results).iloc[0]
+    row = results.confirmed.iloc[0]
     assert (row["runs"], row["hits"], row["median_s"]) == (1, 1, 4.0)
     assert verdict.is_confirmed
 
 
 def test_where_the_machine_broke_all_confirming_runs_nothing_is_confirmed(tmp_path):
-    broken = [
-        run_line(f"0000-confirm{n}", phase="confirm", failure="worker_lost") for n in range(3)
-    ]
+    broken = [run_line(f"0000-confirm{n}", role="confirm", failure="worker_lost") for n in range(3)]
     results, verdict = judged(tmp_path, [run_line("0000", 3.0)], broken)
-    assert confirmed(results).empty
+    assert results.confirmed.empty
     assert (verdict.fastest, verdict.is_confirmed) == ("0000", False)
 
 
@@ -201,7 +200,7 @@ def test_a_faster_median_does_not_make_up_for_a_miss(tmp_path):
         tmp_path, again("0000", [1.0, 1.2, None]), again("0001", [4.0, 4.5, 5.0])
     )
     assert verdict.fastest == verdict.cheapest == "0001"
-    assert list(confirmed(results)["trial"]) == ["0001", "0000"]
+    assert list(results.confirmed["trial"]) == ["0001", "0000"]
     assert verdict.ties == ("0001", "0000"), "nor is the other told apart"
 
 
@@ -213,7 +212,7 @@ def test_two_of_two_are_not_behind_three_of_three(tmp_path):
 def test_a_confirming_run_whose_search_run_is_lost_is_left_out(tmp_path):
     lines = again("0001", [4.0, 4.0])[1:]
     results, verdict = judged(tmp_path, again("0000", [5.0]), lines)
-    assert list(confirmed(results)["trial"]) == ["0000"]
+    assert list(results.confirmed["trial"]) == ["0000"]
     assert verdict.fastest == "0000"
 
 
@@ -229,7 +228,7 @@ def at_budget(trial, searched, found):
         runs.append(
             run_line(
                 f"{trial}-confirm{repeat}",
-                phase="confirm",
+                role="confirm",
                 best_accuracy=accuracy or 0.99,
                 failure=None if accuracy else "nan",
                 stop=None if accuracy is None else "max_train_seconds",
@@ -252,7 +251,7 @@ def test_accuracy_at_a_budget_is_judged_by_the_median_of_confirming_runs(tmp_pat
     results, verdict = judged_at_budget(tmp_path, lucky, good)
     assert (verdict.fastest, verdict.cheapest, verdict.is_confirmed) == ("0001", "0001", True)
     assert verdict.ties == ("0001",)
-    row = confirmed(results).iloc[0]
+    row = results.confirmed.iloc[0]
     assert (row["trial"], row["runs"], row["hits"]) == ("0001", 3, 3)
     assert row["median_accuracy"] == 0.92
     assert (row["low_accuracy"], row["high_accuracy"]) == (0.90, 0.94)
@@ -281,7 +280,7 @@ def test_a_confirming_run_that_failed_has_no_accuracy(tmp_path):
     results, verdict = judged_at_budget(
         tmp_path, at_budget("0000", 0.9, [0.95, None, None]), at_budget("0001", 0.9, [0.7] * 3)
     )
-    row = confirmed(results).set_index("trial").loc["0000"]
+    row = results.confirmed.set_index("trial").loc["0000"]
     assert (row["hits"], row["runs"], row["median_accuracy"]) == (1, 3, 0.0)
     assert verdict.fastest == "0001"
 

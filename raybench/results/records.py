@@ -1,0 +1,202 @@
+"""The files of a results folder, read back and checked: somebody may have edited them."""
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from raybench.core.clock import PHASES
+from raybench.core.documents import problem_of, read_mapping
+from raybench.core.errors import UserError
+from raybench.core.record import Evaluation, Prediction, RunRecord
+from raybench.core.text import clean
+from raybench.results.label import BASE_KEYS
+from raybench.results.store import RECORDS_FILE, plain
+
+Kind = TypeVar("Kind")
+EVALUATION, RUN = TypeAdapter(Evaluation), TypeAdapter(RunRecord)
+PREDICTION = TypeAdapter(Prediction)
+KINDS = ("eval", "run", "prediction")
+NEEDED = {"spec": ("workload", *BASE_KEYS, "accumulate", "seed"), "ledger": (*PHASES, "input")}
+"""Keys that every version has written."""
+LATER: dict[str, Any] = {
+    "stop": None,
+    "test_accuracy": None,
+    "batch_statistics": None,
+    "concurrent": 0,
+    "hosts": [],
+    "devices": [],
+    "finished": "",
+}
+"""Keys of a run that the first versions did not write, and what they were."""
+ROLES = {"search": "trial", "confirm": "confirm", "reference": "reference"}
+MOST_DIGITS = 18
+"""Of a whole number that 64 bits hold for certain."""
+
+
+@dataclass
+class Records:
+    """What `records.jsonl` holds."""
+
+    runs: dict[str, RunRecord] = field(default_factory=dict)
+    """The last record of every run, in the order they finished."""
+    curves: dict[str, list[Evaluation]] = field(default_factory=dict)
+    """The evaluations of each of these runs; of the last attempt alone."""
+    predictions: list[Prediction] = field(default_factory=list)
+    """The last of each split of a trial."""
+
+
+def read_records(folder: Path) -> Records:
+    """Return what a folder's records hold.
+
+    Strings are cleaned (`core.text.clean`), a torn last line is left out. A line that is broken
+    elsewhere, or no record, raises UserError.
+    """
+    path = folder / RECORDS_FILE
+    records = Records()
+    pending: dict[str, list[Evaluation]] = {}
+    predictions: dict[tuple[Any, ...], Prediction] = {}
+    for number, line in read_lines(path):
+        try:
+            kind, name = _kind_and_trial(line)
+            if kind == "eval":
+                point = _built(EVALUATION, line)
+                if point.index == 0:
+                    pending[name] = []
+                pending.setdefault(name, []).append(point)
+            elif kind == "run":
+                records.runs.pop(name, None)  # the later record stands at its own place
+                records.runs[name] = _built(RUN, _of_this_version(plain(line)))
+                records.curves[name] = pending.pop(name, [])
+            else:
+                found = _built(PREDICTION, plain(line))
+                split = name, found.framework, found.num_workers, found.batch_size_per_worker
+                predictions[split] = found
+        except ValueError as wrong:
+            raise UserError(
+                f"{path}, line {number}: is no record ({wrong}); restore the file."
+            ) from None
+    records.predictions = list(predictions.values())
+    return records
+
+
+def read_lines(path: Path) -> list[tuple[int, Any]]:
+    """Return the numbers and contents of a file's JSON lines; a torn last line is left out.
+
+    NaN and infinity are null, and whole numbers beyond 64 bits are no whole numbers.
+    """
+    if not path.is_file():
+        raise UserError(
+            f"{path.parent}: holds no {path.name}, so it is not a results folder; name one."
+        )
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+    decoder = json.JSONDecoder(parse_int=_whole, parse_constant=lambda name: None)
+    found = []
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            found.append((number, decoder.decode(line)))
+        except (ValueError, RecursionError):
+            if number == len(lines):  # no newline behind it: the writer was interrupted
+                continue
+            raise UserError(f"{path}, line {number}: is not JSON; restore the file.") from None
+    return found
+
+
+class _Checked(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _Objective(_Checked):
+    kind: str
+    target: float | None
+
+
+class _Study(_Checked):
+    objective: _Objective
+    price: float | None = None
+    space: dict[Any, Any] = {}
+
+
+class _StudyFile(_Checked):
+    study: _Study
+    notes: list[Any] = []
+
+
+STUDY = TypeAdapter(_StudyFile)
+
+
+def read_study(path: Path) -> dict[str, Any]:
+    """Return the content of a `study.yaml`; one of another shape raises UserError."""
+    content = read_mapping(path)
+    try:
+        _built(STUDY, content)
+    except ValueError as wrong:
+        raise UserError(f"{path}: is no study of ours ({wrong}); restore the file.") from None
+    return content
+
+
+def _kind_and_trial(line: object) -> tuple[str, str]:
+    if not isinstance(line, dict):
+        raise ValueError("it holds no keys and values")
+    if line.get("kind") not in KINDS:
+        raise ValueError(f"its kind is none of {', '.join(KINDS)}")
+    if "trial" not in line:
+        raise ValueError("the key 'trial' is missing")
+    if not isinstance(line["trial"], str):
+        raise ValueError("'trial' must be text")
+    return line["kind"], clean(line["trial"])
+
+
+def _of_this_version(line: dict[str, Any]) -> dict[str, Any]:
+    """Return a run's line with the keys that its version did not write.
+
+    Here alone are names of runs read for a meaning: where there is no `role` yet, the phase and
+    the name tell it, and the `source`: `0003.tf2`, `0003-confirm0`, `sentinel-alone`.
+    """
+    for part, keys in NEEDED.items():
+        for key in keys if isinstance(line.get(part), dict) else ():
+            if key not in line[part]:
+                raise ValueError(f"the key '{part}.{key}' is missing")
+    if "role" in line:
+        return LATER | {"source": None} | line
+    if "phase" not in line:
+        raise ValueError("the key 'phase' is missing")
+    if not isinstance(line["phase"], str) or line["phase"] not in ROLES:
+        raise ValueError(f"'phase' must be one of {', '.join(ROLES)}")
+    role, source = ROLES[line["phase"]], None
+    name = line["trial"]
+    if role == "confirm":
+        source = name.partition("-")[0]
+    elif role == "reference" and name.startswith("sentinel"):
+        role = "sentinel"
+    elif role == "trial" and "." in name:
+        role, source = "finalist", name.partition(".")[0]
+    return LATER | line | {"role": role, "source": source}
+
+
+def _built(kind: TypeAdapter[Kind], content: dict[str, Any]) -> Kind:
+    """Return what `content` is; ValueError says the first thing that is wrong with it."""
+    try:
+        return kind.validate_python(content)
+    except ValidationError as error:
+        detail = error.errors()[0]
+        key = ".".join(map(str, detail["loc"]))
+        if detail["type"] == "missing":
+            raise ValueError(f"the key '{key}' is missing") from None
+        raise ValueError(f"'{key}': {problem_of(detail)}") from None
+
+
+def _whole(digits: str) -> int | float | None:
+    """Return a JSON number without a point; a column of numbers takes none beyond 64 bits."""
+    if len(digits) <= MOST_DIGITS:
+        return int(digits)
+    beyond = float(digits)
+    return beyond if math.isfinite(beyond) else None
