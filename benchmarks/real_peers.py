@@ -33,7 +33,7 @@ def ray_worker(config: dict[str, Any]) -> None:
     """Train function of a TorchTrainer."""
     import ray.train
 
-    from raybench.cluster.devices import join_group
+    from raybench.cluster.worker import join_group
 
     world = join_group("torch", 1, config["search_path"])
     spec = real_task.spec_of(config["config"], config["seed"])

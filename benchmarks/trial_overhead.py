@@ -57,23 +57,21 @@ def overhead(wall: float, ledger: dict[str, float]) -> float:
 def warm(session: Session, spec: RunSpec, name: str) -> dict[str, float]:
     """Run a trial in a group of the pool."""
     began = time.perf_counter()
-    lease = RunClient(session.hub, name, spec)
-    lease.acquire()
-    evaluation = lease.start()
-    while not evaluation.stop:
-        evaluation = lease.advance()
-    lease.finish()
-    ledger, _ = lease.ledger()
-    lease.close()
+    client = RunClient(session.pool, name, spec)
+    while not client.step().is_over:
+        pass
+    outcome = client.finish()
     wall = time.perf_counter() - began
-    return {"wall": wall, "start": ledger["start"], "overhead": overhead(wall, ledger)}
+    assert outcome.failure is None, outcome.message
+    start = outcome.ledger["start"]
+    return {"wall": wall, "start": start, "overhead": overhead(wall, outcome.ledger)}
 
 
 def stock_worker(config: dict[str, Any]) -> None:
     """Train function of the stock side: one run, its ledger reported as metrics."""
     from raybench.backends.find import find_backend
     from raybench.backends.run import run
-    from raybench.cluster.devices import join_group
+    from raybench.cluster.worker import join_group
     from raybench.core.clock import Ledger
     from raybench.workloads.find import load_workload_dataset
 
