@@ -101,30 +101,22 @@ def ranking(results: StudyResults) -> pd.DataFrame:
     runs, never with the lucky run that the search picked it for; any other with its one search
     run. Seconds are missing where the target was not reached (by the median run).
     """
-    keys = [*BASE_KEYS, *searched_columns(results.trials)]
-    search = ranked(results.trials)
-    search = search[["trial", "config", "time_to_target_s", "best_accuracy", *keys]]
-    proof = results.confirmed.set_index("trial")
-    table = search.join(
-        proof[["runs", "hits", "median_s", "low_s", "high_s", "median_accuracy"]], on="trial"
-    )
-    is_confirmed = table["runs"].notna()
-    single = table["time_to_target_s"]
-    for name, source in (
-        ("low_s", "low_s"),
-        ("high_s", "high_s"),
-        ("time_to_target_s", "median_s"),
-    ):
-        seconds = table[source].astype(float).where(is_confirmed, single)
-        table[name] = seconds.where(np.isfinite(seconds))
-    table["best_accuracy"] = table["median_accuracy"].where(is_confirmed, table["best_accuracy"])
-    table["hits"] = table["hits"].where(is_confirmed, single.notna()).astype(int)
-    table["runs"] = table["runs"].fillna(1).astype(int)
-    table["worker_seconds_to_target"] = table["num_workers"] * table["time_to_target_s"]
-    table["is_confirmed"] = is_confirmed
-    found = set(search["trial"])
-    order = dict.fromkeys(t for t in (*proof.index, *search["trial"]) if t in found)
-    table = table.set_index("trial").loc[list(order)].reset_index()
-    first = ["trial", "config", "is_confirmed", "runs", "hits", "time_to_target_s", "low_s"]
-    first += ["high_s", "worker_seconds_to_target", "best_accuracy"]
-    return table[[*first, *keys]]
+    search = ranked(results.trials).set_index("trial")
+    proof = results.confirmed.set_index("trial").reindex(search.index)
+    is_confirmed, single = proof["runs"].notna(), search["time_to_target_s"]
+    found = {
+        "config": search["config"],
+        "is_confirmed": is_confirmed,
+        "runs": proof["runs"].fillna(1).astype(int),
+        "hits": proof["hits"].where(is_confirmed, single.notna()).astype(int),
+    }
+    for name, of in (("time_to_target_s", "median_s"), ("low_s", "low_s"), ("high_s", "high_s")):
+        seconds = proof[of].astype(float).where(is_confirmed, single)
+        found[name] = seconds.where(np.isfinite(seconds))
+    found["worker_seconds_to_target"] = search["num_workers"] * found["time_to_target_s"]
+    accuracy = proof["median_accuracy"].astype(float)
+    found["best_accuracy"] = accuracy.where(is_confirmed, search["best_accuracy"])
+    found |= {key: search[key] for key in (*BASE_KEYS, *searched_columns(results.trials))}
+    place = {trial: number for number, trial in enumerate(results.confirmed["trial"])}
+    order = sorted(search.index, key=lambda trial: place.get(trial, len(place)))
+    return pd.DataFrame(found).loc[order].reset_index()

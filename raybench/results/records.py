@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -83,8 +84,8 @@ def read_records(folder: Path) -> Records:
     return records
 
 
-def read_lines(path: Path) -> list[tuple[int, Any]]:
-    """Return the numbers and contents of a file's JSON lines; a torn last line is left out.
+def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield the numbers and contents of a file's JSON lines; a torn last line is left out.
 
     NaN and infinity are null, and whole numbers beyond 64 bits are no whole numbers.
     """
@@ -97,17 +98,16 @@ def read_lines(path: Path) -> list[tuple[int, Any]]:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
     decoder = json.JSONDecoder(parse_int=_whole, parse_constant=lambda name: None)
-    found = []
     for number, line in enumerate(lines, start=1):
         if not line:
             continue
         try:
-            found.append((number, decoder.decode(line)))
+            content = decoder.decode(line)
         except (ValueError, RecursionError):
             if number == len(lines):  # no newline behind it: the writer was interrupted
                 continue
             raise UserError(f"{path}, line {number}: is not JSON; restore the file.") from None
-    return found
+        yield number, content
 
 
 class _Checked(BaseModel):
