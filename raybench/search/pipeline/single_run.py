@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from raybench.cluster.run_once import run_once
+from raybench.cluster.run_client import run_once
 from raybench.cluster.session import Session
 from raybench.core.record import MACHINE_FAULTS, Evaluation, Role, RunRecord
 from raybench.core.spec import RunSpec
