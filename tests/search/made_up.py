@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import optuna
 
@@ -88,15 +88,23 @@ def record(
     return found if score is None else replace(found, score=score)
 
 
+Kind = TypeVar("Kind", bound=Search)
+
+
 def make_search(
-    folder: Path, content: dict[str, Any] = STUDY, *, apart: bool = False, **options: Any
-) -> Search:
+    folder: Path,
+    content: dict[str, Any] = STUDY,
+    *,
+    apart: bool = False,
+    kind: type[Kind] = Search,  # type: ignore[assignment]
+    **options: Any,
+) -> Kind:
     """Open the search of a study in a folder, with its space taken `apart` or not."""
     study, space = build_study(content, "test")
     factors = factorise(study, space, equal_frameworks=True) if apart else None
     assert factors is None or isinstance(factors, Factors), factors
     folder.mkdir(exist_ok=True)
-    return Search(study, space, folder, factors=factors, **options)
+    return kind(study, space, folder, factors=factors, **options)
 
 
 def run_all(search: Search, judge: Judge = record, most: int = 1000) -> list[RunRecord]:
