@@ -30,6 +30,14 @@ STUDY: dict[str, Any] = {
 }
 """A study of 60 trials; tests change parts of it."""
 
+RATES = STUDY | {
+    "search": {"trials": 18, "priors": False},
+    "space": {key: STUDY["space"][key] for key in ("optimizer", "learning_rate")},
+}
+"""One that searches nothing but optimizers and their rates."""
+SHARE = "learning_rate [share of its range]"
+"""The parameter that their rates are sampled as."""
+
 Judge = Callable[[str, RunSpec], RunRecord]
 """Says how a trial of that name and spec ends."""
 
