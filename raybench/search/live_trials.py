@@ -19,7 +19,7 @@ from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.deadline import Deadline
 
-LOST = RunOutcome(is_over=True, failure="worker_lost", message="the trial's own process was lost")
+LOST = "the trial's own process was lost"
 
 
 class LiveTrials:
@@ -42,7 +42,7 @@ class LiveTrials:
         self._specs: dict[str, RunSpec] = {}
         self._last: dict[str, RunOutcome] = {}
         self._reasons: dict[str, StopReason | None] = {}
-        """Why a trial must end, by its last evaluation that was judged."""
+        """Why a trial must end: the first reason there was."""
         self._num_judged: dict[str, int] = {}
         self._may_warn = search.placer is not None
 
@@ -63,13 +63,14 @@ class LiveTrials:
 
     def seen(self, name: str, outcome: RunOutcome) -> None:
         """Write a trial's newest evaluation."""
-        before = self._last.get(name)
+        before = self._last.get(name, RunOutcome())
+        if name not in self._specs or _moment(outcome) < _moment(before):
+            return  # it has ended, or more is known of it already
         self._last[name] = outcome
         if self._may_warn and outcome.batch_statistics:
             self._may_warn = False  # once is enough
             self._progress.say(BATCH_STATISTICS)
-        point = outcome.evaluation
-        last = before.evaluation if before else None
+        point, last = outcome.evaluation, before.evaluation
         if point is None or (last is not None and last.index >= point.index):
             return
         self._append(point.line(name))
@@ -78,13 +79,15 @@ class LiveTrials:
     def must_stop(self, name: str, outcome: RunOutcome) -> bool:
         """Judge a trial that would go on after its newest evaluation."""
         self.seen(name, outcome)
+        if name not in self._specs:
+            return True
         if outcome.evaluation is None or outcome.is_over:
             return False
         number = outcome.evaluation.index + 1
-        if self._num_judged.get(name, 0) < number:
+        if self._reasons.get(name) is None and self._num_judged.get(name, 0) < number:
             self._num_judged[name] = number
             self._reasons[name] = self._search.report(name, outcome)
-        return self._reasons[name] is not None
+        return self._reasons.get(name) is not None
 
     def ended(self, name: str, *, is_lost: bool = False) -> None:
         """Write the record of a trial that ends, by itself or from outside, and learn from it."""
@@ -93,7 +96,7 @@ class LiveTrials:
             return
         outcome = self._last.pop(name, RunOutcome())
         if is_lost:
-            outcome = replace(LOST, evaluation=outcome.evaluation, ledger=outcome.ledger)
+            outcome = replace(outcome, is_over=True, failure="worker_lost", message=LOST)
         if is_lost or not outcome.is_over:
             outcome = replace(outcome, concurrent=self._release(name))
         if outcome.traceback:
@@ -101,16 +104,24 @@ class LiveTrials:
             outcome = replace(outcome, message=message)
         stopped_by = self._reasons.pop(name, None) or self._deadline.reason() or "scheduler"
         record = outcome.record(name, spec, role="trial", source=None, stopped_by=stopped_by)
-        self._append(record.line())
+        if not self._append(record.line()):
+            record = replace(record, stop="interrupted")  # without a record it has to run again
         self._search.tell(record)
         self._confirm_budget.add(record)
         self._deadline.reserve_s = self._confirm_budget.reserve_s()
         self._progress.after_s = self._confirm_budget.confirming_s()
         self._progress.finished(record)
 
-    def _append(self, line: dict[str, object]) -> None:
+    def _append(self, line: dict[str, object]) -> bool:
         """Write a record; where that fails the study ends, and says why when it has."""
         try:
             self._store.append(line)
         except (OSError, StudyError) as error:
             self._deadline.fault = self._deadline.fault or error
+            return False
+        return True
+
+
+def _moment(outcome: RunOutcome) -> tuple[bool, int]:
+    """Return what is greater of the later one of a run's outcomes."""
+    return outcome.is_over, -1 if outcome.evaluation is None else outcome.evaluation.index

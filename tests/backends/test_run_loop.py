@@ -150,9 +150,9 @@ def test_saved_model_reproduces_its_accuracy(framework: str, tmp_path: Path) -> 
 
     accuracy = evaluate_split(dataset, trainer, SingleRun(), "test")
     with pytest.raises(UserError, match=f"holds no {MODEL_FILES[framework]}"):
-        load_model(tmp_path, spec.document())
+        load_model(tmp_path, spec)
     (tmp_path / MODEL_FILES[framework]).write_bytes(trainer.save())
-    model = load_model(tmp_path, spec.document())
+    model = load_model(tmp_path, spec)
     inputs = dataset.test.inputs.astype(np.float32) / 255
     if framework == "torch":
         import torch

@@ -2,7 +2,9 @@
 
 import pytest
 
+from raybench.core.spec import RunSpec
 from raybench.search.asha import Cap, Rungs, next_evaluation_s
+from tests.search.made_up import evaluation
 
 
 def test_the_first_at_a_rung_goes_on_and_worse_ones_stop() -> None:
@@ -36,11 +38,11 @@ def test_of_many_trials_about_one_in_four_comes_to_the_end() -> None:
     assert sum(q >= 0.75 for q in survivors) >= 85
 
 
-def costs(spec: dict[str, int], seconds: float) -> tuple[float, float]:
-    return seconds, seconds * spec["num_workers"]
+def costs(spec: RunSpec, seconds: float) -> tuple[float, float]:
+    return seconds, seconds * spec.num_workers
 
 
-ONE, TWO, FOUR = ({"num_workers": count} for count in (1, 2, 4))
+ONE, TWO, FOUR = (RunSpec(num_workers=count) for count in (1, 2, 4))
 
 
 @pytest.mark.parametrize("beta", [1.0, 1.5])
@@ -65,8 +67,8 @@ def test_an_early_underestimate_caps_only_as_long_as_it_is_believed() -> None:
     """What was measured is kept, and what it stands for is asked for anew."""
     belief = {"factor": 0.1}
 
-    def believed(spec: dict[str, int], seconds: float) -> tuple[float, float]:
-        return seconds * belief["factor"], seconds * belief["factor"] * spec["num_workers"]
+    def believed(spec: RunSpec, seconds: float) -> tuple[float, float]:
+        return seconds * belief["factor"], seconds * belief["factor"] * spec.num_workers
 
     cap = Cap(1.0, believed)
     cap.reached(ONE, 10)  # believed to stand for 1 s
@@ -93,5 +95,5 @@ def test_the_next_evaluation_is_foreseen(
     index: int, epoch: float, epochs: float, seconds: float
 ) -> None:
     """One second of training between evaluations; the last of the run comes sooner."""
-    evaluation = {"index": index, "epoch": epoch, "train_s": index + 1.0}
-    assert next_evaluation_s(evaluation, epochs) == pytest.approx(seconds)
+    point = evaluation(index + 1.0, index=index, epoch=epoch)
+    assert next_evaluation_s(point, epochs) == pytest.approx(seconds)

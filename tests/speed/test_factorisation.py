@@ -1,12 +1,20 @@
-"""The space taken apart: what is sampled, which splits there are, and when it cannot be done."""
+"""The space taken apart: what is sampled, on which placements, and when it cannot be done."""
 
 from typing import Any
 
 import pytest
 
+from raybench.core.placement import Placement
 from raybench.core.space import Choices, Powers
+from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
-from raybench.speed.factorisation import GLOBAL_BATCH, Factors, Split, factorise, split_of
+from raybench.speed.factorisation import (
+    GLOBAL_BATCH,
+    Factors,
+    factorise,
+    placed,
+    speed_values,
+)
 
 SPACE: dict[str, Any] = {
     "framework": ["torch", "tensorflow"],
@@ -36,31 +44,39 @@ def test_the_global_batch_stands_for_workers_batch_and_framework() -> None:
     assert found.sampled[GLOBAL_BATCH] == Powers(16, 256)
 
 
-def test_a_global_batch_has_every_split_of_it_and_no_other_widest_first() -> None:
-    splits = factors({}).splits({GLOBAL_BATCH: 64})
-    assert [(s.num_workers, s.batch_size_per_worker) for s in splits] == [
+def test_a_global_batch_has_every_placement_of_it_and_no_other_widest_first() -> None:
+    found = factors({}).of_values({GLOBAL_BATCH: 64})
+    assert [(one.num_workers, one.batch_size_per_worker) for one in found] == [
         *[(4, 16)] * 2,
         *[(2, 32)] * 2,
         *[(1, 64)] * 2,
     ]
-    assert {split.framework for split in splits} == {"torch", "tensorflow"}
-    assert factors({}).splits({"num_workers": 2, "batch_size_per_worker": 32}) == splits
+    assert {one.framework for one in found} == {"torch", "tensorflow"}
+    assert factors({}).of_spec(RunSpec(num_workers=2, batch_size_per_worker=32)) == found
 
 
 def test_frameworks_that_train_different_networks_stay_sampled() -> None:
     found = factors({}, equal=False)
     assert "framework" in found.sampled
-    splits = found.splits({GLOBAL_BATCH: 64, "framework": "torch"})
-    assert {split.framework for split in splits} == {"torch"}
+    placements = found.of_values({GLOBAL_BATCH: 64, "framework": "torch"})
+    assert {one.framework for one in placements} == {"torch"}
+    spec = RunSpec(framework="torch", num_workers=1, batch_size_per_worker=64)
+    assert found.of_spec(spec) == placements
 
 
-def test_a_proposal_is_run_in_a_split() -> None:
-    found = factors({})
-    values = {GLOBAL_BATCH: 32, "optimizer": "adam", "learning_rate": 0.01}
-    spec = found.specify(values, Split("torch", 2, 16))
-    assert split_of(spec) == Split("torch", 2, 16)
-    assert GLOBAL_BATCH not in spec
-    assert (spec["optimizer"], spec["learning_rate"]) == ("adam", 0.01)
+def test_a_run_is_placed_elsewhere_and_nothing_else_changes() -> None:
+    spec = RunSpec(optimizer="lamb", learning_rate=0.01, batch_size_per_worker=32)
+    there = Placement("tensorflow", 2, 16)
+    moved = placed(spec, there)
+    assert moved.placement == there
+    assert moved.global_batch_size == spec.global_batch_size
+    assert placed(moved, spec.placement) == spec
+    assert set(speed_values(there)) <= set(RunSpec.model_fields)
+
+
+def test_placements_have_the_cores_and_gpus_that_are_fixed() -> None:
+    found = factors({}, cpus_per_worker=2, gpus_per_worker=1).all_placements
+    assert {(one.cpus_per_worker, one.gpus_per_worker) for one in found} == {(2, 1)}
 
 
 def test_batches_that_are_no_powers_of_two_are_listed() -> None:
@@ -78,10 +94,8 @@ def test_accuracy_at_a_budget_is_not_taken_apart() -> None:
 def test_one_global_batch_needs_no_sampling_and_is_still_there() -> None:
     found = factors({"num_workers": None, "batch_size_per_worker": None}, num_workers=2)
     assert found.sampled[GLOBAL_BATCH] == Choices((128,))
-    assert [split.framework for split in found.splits({GLOBAL_BATCH: 128})] == [
-        "torch",
-        "tensorflow",
-    ]
+    placements = found.of_values({GLOBAL_BATCH: 128})
+    assert [one.framework for one in placements] == ["torch", "tensorflow"]
 
 
 @pytest.mark.parametrize(

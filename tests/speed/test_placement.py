@@ -1,129 +1,136 @@
-"""Where trials run: first what was not measured, then the fastest split that is efficient."""
-
-from typing import Any
+"""Where trials run: first what was not measured, then the fastest placement that is efficient."""
 
 import pytest
 
-from raybench.speed.factorisation import Factors, Split, split_of
+from raybench.core.placement import Placement
+from raybench.core.spec import RunSpec
+from raybench.speed.factorisation import Factors, placed
 from raybench.speed.placement import Placer
 
-SPLITS = [
-    Split(framework, workers, batch)
+PLACEMENTS = [
+    Placement(framework, workers, batch)
     for framework in ("torch", "tensorflow")
     for workers in (1, 2, 4)
     for batch in (16, 32, 64, 128)
 ]
 
 
-def spec(split: Split, optimizer: str = "adam") -> dict[str, Any]:
-    return {"optimizer": optimizer, "accumulate": 1, **split.values()}
+def spec(placement: Placement) -> RunSpec:
+    return placed(RunSpec(), placement)
 
 
-def step_s(split: Split) -> float:
+def group(framework: str, workers: int) -> Placement:
+    return Placement(framework, workers)
+
+
+def step_s(place: Placement) -> float:
     """One worker takes 1 + n / 16 ms; each more 0.1 ms; TensorFlow twice that."""
-    slow = 2.0 if split.framework == "tensorflow" else 1.0
-    compute = 1 + split.batch_size_per_worker / 16
-    return slow * (compute + 0.1 * (split.num_workers - 1)) / 1000
+    slow = 2.0 if place.framework == "tensorflow" else 1.0
+    compute = 1 + place.batch_size_per_worker / 16
+    return slow * (compute + 0.1 * (place.num_workers - 1)) / 1000
 
 
-def measure(speed: Placer, trial: str, split: Split, steps: int = 50) -> None:
-    samples = steps * split.num_workers * split.batch_size_per_worker
-    speed.observe(trial, spec(split), samples=samples, train_s=steps * step_s(split))
+def measure(placer: Placer, trial: str, place: Placement, steps: int = 50) -> None:
+    samples = steps * place.num_workers * place.batch_size_per_worker
+    placer.observe(trial, spec(place), samples=samples, train_s=steps * step_s(place))
 
 
 def measured() -> Placer:
-    speed = Placer(Factors({}, SPLITS))
-    for number, split in enumerate(SPLITS):
-        measure(speed, str(number), split)
-    return speed
+    placer = Placer(Factors({}, PLACEMENTS))
+    for number, place in enumerate(PLACEMENTS):
+        measure(placer, str(number), place)
+    return placer
 
 
-def options(batch: int, speed: Placer) -> list[Split]:
-    return speed.factors.splits({"global_batch_size": batch})
+def options(batch: int, placer: Placer) -> list[Placement]:
+    return placer.factors.of_values({"global_batch_size": batch})
 
 
 def test_the_first_trials_measure_every_group_and_two_batches_per_framework() -> None:
-    speed = Placer(Factors({}, SPLITS))
+    placer = Placer(Factors({}, PLACEMENTS))
     chosen = []
     for number in range(7):
-        split = speed.choose(str(number), "adam", options(64, speed))
-        measure(speed, str(number), split)
-        chosen.append(split)
+        place = placer.choose(str(number), "adam", options(64, placer))
+        measure(placer, str(number), place)
+        chosen.append(place)
     # More workers are worth a probe while they may be faster than what is known.
-    assert {split.group for split in chosen[:2]} == {("tensorflow", 1), ("torch", 1)}
-    assert {("torch", 2), ("torch", 4)} <= {split.group for split in chosen}
-    assert chosen[-1] == Split("torch", 4, 16)
-    assert speed.is_known(spec(Split("torch", 1, 64)))
+    assert {one.group for one in chosen[:2]} == {group("tensorflow", 1), group("torch", 1)}
+    assert {group("torch", 2), group("torch", 4)} <= {one.group for one in chosen}
+    assert chosen[-1] == Placement("torch", 4, 16)
+    assert placer.is_known(spec(Placement("torch", 1, 64)))
 
 
 def test_more_workers_are_not_tried_where_fewer_tell_that_they_lose() -> None:
     """Two workers take three times as long: four, with less to do each, cannot win either."""
-    speed = Placer(Factors({}, [split for split in SPLITS if split.framework == "torch"]))
+    placer = Placer(Factors({}, [one for one in PLACEMENTS if one.framework == "torch"]))
     chosen = []
     for number in range(4):
-        split = speed.choose(str(number), "adam", options(64, speed))
-        samples = 50 * split.num_workers * split.batch_size_per_worker
-        seconds = 50 * (step_s(split) + (10e-3 if split.num_workers > 1 else 0.0))
-        speed.observe(str(number), spec(split), samples=samples, train_s=seconds)
-        chosen.append(split.num_workers)
+        place = placer.choose(str(number), "adam", options(64, placer))
+        samples = 50 * place.num_workers * place.batch_size_per_worker
+        seconds = 50 * (step_s(place) + (10e-3 if place.num_workers > 1 else 0.0))
+        placer.observe(str(number), spec(place), samples=samples, train_s=seconds)
+        chosen.append(place.num_workers)
     assert chosen == [1, 2, 1, 1]
 
 
 def test_trials_side_by_side_do_not_measure_the_same() -> None:
-    speed = Placer(Factors({}, SPLITS))
-    chosen = [speed.choose(str(n), "adam", options(64, speed)) for n in range(4)]
-    assert [split.framework for split in chosen[:2]] == ["tensorflow", "torch"]
+    placer = Placer(Factors({}, PLACEMENTS))
+    chosen = [placer.choose(str(n), "adam", options(64, placer)) for n in range(4)]
+    assert [one.framework for one in chosen[:2]] == ["tensorflow", "torch"]
     # Until these are measured, others run where a worker does most.
-    assert {split.num_workers for split in chosen} == {1}
+    assert {one.num_workers for one in chosen} == {1}
 
 
 def test_what_failed_is_measured_again() -> None:
-    speed = Placer(Factors({}, SPLITS))
-    first = speed.choose("a", "adam", options(64, speed))
-    assert speed.choose("b", "adam", options(64, speed)).group != first.group
-    assert speed.choose("d", "adam", options(64, speed)).group != ("tensorflow", 2)
-    speed.forget("a")
-    assert speed.choose("c", "adam", options(64, speed)).group == first.group
+    placer = Placer(Factors({}, PLACEMENTS))
+    first = placer.choose("a", "adam", options(64, placer))
+    assert placer.choose("b", "adam", options(64, placer)).group != first.group
+    assert placer.choose("d", "adam", options(64, placer)).group != group("tensorflow", 2)
+    placer.forget("a")
+    assert placer.choose("c", "adam", options(64, placer)).group == first.group
 
 
 def test_the_fastest_split_is_taken_while_it_is_efficient() -> None:
-    speed = measured()
-    assert speed.choose("a", "adam", options(64, speed)) == Split("torch", 4, 16)
-    slow = Placer(Factors({}, SPLITS))
-    for number, split in enumerate(SPLITS):
+    placer = measured()
+    assert placer.choose("a", "adam", options(64, placer)) == Placement("torch", 4, 16)
+    slow = Placer(Factors({}, PLACEMENTS))
+    for number, place in enumerate(PLACEMENTS):
         # Communication eats nearly all of what four workers gain.
-        seconds = step_s(split) * (1.7 if split.num_workers == 4 else 1.0)
-        samples = 50 * split.num_workers * split.batch_size_per_worker
-        slow.observe(str(number), spec(split), samples=samples, train_s=50 * seconds)
+        seconds = step_s(place) * (1.7 if place.num_workers == 4 else 1.0)
+        samples = 50 * place.num_workers * place.batch_size_per_worker
+        slow.observe(str(number), spec(place), samples=samples, train_s=50 * seconds)
     assert slow.choose("a", "adam", options(64, slow)).num_workers == 2
 
 
-def test_a_run_is_converted_to_every_split_of_its_batch() -> None:
-    speed = measured()
-    own = Split("torch", 1, 64)
-    ratios = speed.ratios(spec(own))
-    assert set(ratios) == set(options(64, speed))
+def test_a_run_is_converted_to_every_placement_of_its_batch() -> None:
+    placer = measured()
+    own = Placement("torch", 1, 64)
+    ratios = placer.ratios(spec(own))
+    assert set(ratios) == set(options(64, placer))
     assert ratios[own] == 1.0
-    for split, ratio in ratios.items():
-        assert ratio == pytest.approx(step_s(split) / step_s(own), rel=0.05), split
-    assert speed.to_fastest(spec(own)) == min(ratios.values())
-    assert speed.to_cheapest(spec(own)) == pytest.approx(1.0)
-    wide = spec(Split("tensorflow", 4, 16))
-    assert speed.to_cheapest(wide) == pytest.approx(5e-3 / (4 * step_s(split_of(wide))), rel=0.05)
+    for place, ratio in ratios.items():
+        assert ratio == pytest.approx(step_s(place) / step_s(own), rel=0.05), place
+    assert placer.to_fastest(spec(own)) == min(ratios.values())
+    assert placer.to_cheapest(spec(own)) == pytest.approx(1.0)
+    wide = spec(Placement("tensorflow", 4, 16))
+    assert placer.to_cheapest(wide) == pytest.approx(5e-3 / (4 * step_s(wide.placement)), rel=0.05)
 
 
 def test_until_its_group_is_measured_a_run_stands_for_itself() -> None:
-    speed = Placer(Factors({}, SPLITS))
-    assert speed.ratios(spec(SPLITS[0])) == {}
-    assert (speed.to_fastest(spec(SPLITS[0])), speed.to_cheapest(spec(SPLITS[0]))) == (1.0, 1.0)
-    assert not speed.is_known(spec(SPLITS[0]))
-    assert measured().is_known(spec(SPLITS[0]))
+    placer = Placer(Factors({}, PLACEMENTS))
+    assert placer.ratios(spec(PLACEMENTS[0])) == {}
+    assert (placer.to_fastest(spec(PLACEMENTS[0])), placer.to_cheapest(spec(PLACEMENTS[0]))) == (
+        1.0,
+        1.0,
+    )
+    assert not placer.is_known(spec(PLACEMENTS[0]))
+    assert measured().is_known(spec(PLACEMENTS[0]))
 
 
 def test_the_same_totals_count_once() -> None:
-    speed = Placer(Factors({}, SPLITS))
-    one, other = Split("torch", 1, 64), Split("torch", 2, 32)
+    placer = Placer(Factors({}, PLACEMENTS))
+    one, other = Placement("torch", 1, 64), Placement("torch", 2, 32)
     for _ in range(3):
-        measure(speed, "a", one)
-    measure(speed, "b", other)
-    assert speed.ratios(spec(one))[other] == pytest.approx(step_s(other) / step_s(one), rel=1e-3)
+        measure(placer, "a", one)
+    measure(placer, "b", other)
+    assert placer.ratios(spec(one))[other] == pytest.approx(step_s(other) / step_s(one), rel=1e-3)

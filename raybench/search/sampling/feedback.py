@@ -113,7 +113,7 @@ class Feedback:
 
     def _tell(self, trial: optuna.Trial, record: RunRecord) -> None:
         answer = self.answer(record)
-        if record.failure is not None and record.failure not in MACHINE_FAULTS:
+        if record.failure is not None:
             trial.set_user_attr("failure", record.failure)
             self._infeasible.add(record.failure, record.spec)
         if answer.state == TrialState.PRUNED:

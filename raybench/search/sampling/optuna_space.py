@@ -20,6 +20,7 @@ from raybench.core.space import (
     Simple,
     Space,
     known_values,
+    possible_values,
 )
 from raybench.core.spec import RunSpec
 from raybench.core.study import CADENCE, StudySpec
@@ -87,21 +88,24 @@ def params_of(spec: RunSpec, study: StudySpec, space: Space) -> dict[str, Any] |
     values = {key: getattr(spec, key) for key in space if key != GLOBAL_BATCH}
     # A sampled batch stands for every placement of it: that on which the run was.
     placement = speed_values(spec.placement) if GLOBAL_BATCH in space else {}
+    batch = {GLOBAL_BATCH: spec.num_workers * spec.batch_size_per_worker} if placement else {}
+    known = known_values(study.fixed, values)
+    if not all(_lies_in(space[key], value, known) for key, value in (values | batch).items()):
+        return None
     own = study.run_spec(values | placement, seed=spec.seed)
     # How often a run is evaluated makes it no other configuration.
     if own.model_copy(update={CADENCE: spec.eval_every_samples}) != spec:
         return None
-    if GLOBAL_BATCH in space:
-        values[GLOBAL_BATCH] = spec.num_workers * spec.batch_size_per_worker
-    params, known = encode(space, study.fixed, values), distributions(space)
-    return params if all(_holds(known[name], value) for name, value in params.items()) else None
+    return encode(space, study.fixed, values | batch)
 
 
-def _holds(distribution: BaseDistribution, value: Any) -> bool:
-    if isinstance(distribution, CategoricalDistribution):
-        return value in distribution.choices
-    assert isinstance(distribution, IntDistribution | FloatDistribution)
-    return bool(distribution.low <= value <= distribution.high)
+def _lies_in(dimension: Dimension, value: Any, known: dict[str, Any]) -> bool:
+    if isinstance(dimension, Cases):
+        cases = [case for case in dimension.cases if case.holds(known)]
+        return any(_lies_in(case.dimension, value, known) for case in cases)
+    if isinstance(dimension, Range):
+        return bool(dimension.low <= value <= dimension.high)
+    return value in possible_values(dimension)
 
 
 def _are_ranges(dimension: Cases) -> bool:

@@ -26,7 +26,7 @@ DUPLICATE = "duplicate"
 EARLIER_STUDY = "of an earlier study"
 INTERRUPTED = "interrupted"
 """User attribute of Optuna's study: the trials that were open when a session of it ended."""
-PLACEMENT, PRIOR = "placement", "prior"
+TRIAL, PLACEMENT, PRIOR = "trial", "placement", "prior"
 """User attributes that an interrupted trial keeps when it is proposed again."""
 
 
@@ -77,6 +77,12 @@ def proposed_trials(journal: optuna.Study) -> list[FrozenTrial]:
     return [t for t in journal.get_trials(deepcopy=False) if t.number not in interrupted]
 
 
+def names_in_use(journal: optuna.Study) -> set[str]:
+    """Return the names of the trials that ran, run, or come back after an interruption."""
+    trials = [one for one in proposed_trials(journal) if NOT_RUN not in one.user_attrs]
+    return {one.user_attrs[TRIAL] for one in trials if TRIAL in one.user_attrs}
+
+
 def key_of(params: dict[str, Any]) -> str:
     """Return the same text for the same parameters."""
     return repr(sorted(params.items()))
@@ -97,7 +103,7 @@ def restore(
     that were interrupted are proposed again, first of all.
     """
     left_open = _close_open(journal)
-    held = {trial.user_attrs.get("trial") for trial in real_trials(journal)}
+    held = names_in_use(journal)
     known = distributions(space)
     for name, record in runs.items():
         if record.role != "trial" or name in held:
@@ -107,12 +113,12 @@ def restore(
         params = before.params if before else params_of(record.spec, study, space)
         if params is None:
             continue
+        attributes = _kept(kept) | {TRIAL: name}
         if record.stop == "interrupted":
-            _propose_again(journal, params, kept)
+            journal.enqueue_trial(params, user_attrs=attributes)
             continue
         answer = feedback.answer(record)
-        attributes = {key: kept[key] for key in (PLACEMENT, PRIOR) if key in kept}
-        attributes |= {"trial": name, "spec": record.spec.document()}
+        attributes |= {"spec": record.spec.document()}
         if record.failure is not None:
             attributes["failure"] = record.failure
         journal.add_trial(
@@ -126,7 +132,7 @@ def restore(
             )
         )
     for trial in left_open.values():
-        _propose_again(journal, trial.params, trial.user_attrs)
+        journal.enqueue_trial(trial.params, user_attrs=_kept(trial.user_attrs))
 
 
 def _close_open(journal: optuna.Study) -> dict[str, FrozenTrial]:
@@ -137,11 +143,8 @@ def _close_open(journal: optuna.Study) -> dict[str, FrozenTrial]:
         journal.set_user_attr(INTERRUPTED, [*earlier, *(trial.number for trial in found)])
     for trial in found:
         journal.tell(trial.number, state=TrialState.FAIL)
-    return {trial.user_attrs.get("trial", f"number {trial.number}"): trial for trial in found}
+    return {trial.user_attrs.get(TRIAL, f"number {trial.number}"): trial for trial in found}
 
 
-def _propose_again(
-    journal: optuna.Study, params: dict[str, Any], attributes: dict[str, Any]
-) -> None:
-    kept = {key: attributes[key] for key in (PLACEMENT, PRIOR) if key in attributes}
-    journal.enqueue_trial(params, user_attrs=kept)
+def _kept(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {key: attributes[key] for key in (TRIAL, PLACEMENT, PRIOR) if key in attributes}

@@ -24,8 +24,10 @@ from raybench.search.sampling.optuna_study import (
     NOT_RUN,
     PLACEMENT,
     PRIOR,
+    TRIAL,
     WOULD_FAIL,
     key_of,
+    names_in_use,
     proposed_trials,
     real_trials,
 )
@@ -91,13 +93,17 @@ class Proposer:
                 self._feedback.tell_would_fail(trial)
             if self._is_exhausted() or (attempt >= self._policy.patience and not options):
                 return None
-        # The lowest free name: a trial that was interrupted comes back under its own.
-        names = {earlier_trial.user_attrs.get("trial") for earlier_trial in earlier}
-        name = next(name for number in itertools.count() if (name := f"{number:04d}") not in names)
-        trial.set_user_attr("trial", name)
+        # A trial that was interrupted comes back under its own name.
+        name = trial.user_attrs.get(TRIAL) or self._free_name()
+        trial.set_user_attr(TRIAL, name)
         spec = self._choose(trial, name, options)
         trial.set_user_attr("spec", spec.document())
         return trial, name, spec
+
+    def _free_name(self) -> str:
+        """Return the lowest one that no trial has."""
+        taken = names_in_use(self._journal)
+        return next(name for number in itertools.count() if (name := f"{number:04d}") not in taken)
 
     def _is_exhausted(self) -> bool:
         """Whether every configuration of a space of lists was run, or is known to fail."""

@@ -1,12 +1,13 @@
 """What is said before anything starts: room, addresses, evaluations that can come."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from raybench.cluster.admission import Shape
 from raybench.cluster.capacity import Capacity, Node
 from raybench.core.errors import UserError
+from raybench.core.placement import Placement
 from raybench.core.study import build_study
 from raybench.data.load import load_dataset
 from raybench.search.pipeline.preflight import (
@@ -45,18 +46,18 @@ def test_where_no_count_fits_the_study_is_refused() -> None:
 
 
 def test_gpus_are_refused_only_where_it_is_known_that_there_are_none() -> None:
-    shape = Shape("torch", 1, 1, 1)
+    group = Placement("torch", 1, gpus_per_worker=1)
     with pytest.raises(UserError, match="1 CPU and 1 GPU each do not fit"):
-        ONE_CORE.refuse_infeasible(shape)
-    Capacity((Node(1, 0),), 0.0, knows_gpus=False).refuse_infeasible(shape)
+        ONE_CORE.refuse_infeasible(group)
+    Capacity((Node(1, 0),), 0.0, knows_gpus=False).refuse_infeasible(group)
 
 
 def test_room_is_counted_node_by_node() -> None:
     two = Capacity((Node(16, 0), Node(8, 8)), 0.0)
-    shape = Shape("torch", 2, 4, 1)
-    assert two.num_fitting(Shape("torch", 9, 4, 1)) == 2
-    assert two.fits(shape)
-    assert not two.fits_together([shape, shape])
+    group = Placement("torch", 2, cpus_per_worker=4, gpus_per_worker=1)
+    assert two.num_fitting(replace(group, num_workers=9)) == 2
+    assert two.fits(group)
+    assert not two.fits_together([group, group])
     study, space = build_study(STUDY, "test")
     assert default_concurrency(study, space, Capacity((Node(3, 0), Node(1, 0)), 0.0)) == 4
     assert first_groups(study, space, two) == [], "the first trials decide which are wanted"

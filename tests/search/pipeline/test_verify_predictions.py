@@ -1,7 +1,9 @@
-"""Which splits that nobody ran are worth a run."""
+"""Which placements that nobody ran are worth a run."""
 
 from raybench.core.record import Prediction
+from raybench.core.spec import RunSpec
 from raybench.search.pipeline.verify_predictions import Way, choose
+from raybench.speed.factorisation import speed_values
 
 
 def way(
@@ -12,15 +14,9 @@ def way(
     *,
     measured: bool = False,
 ) -> Way:
-    split = {"framework": framework, "num_workers": workers, "batch_size_per_worker": 64 // workers}
-    prediction = Prediction(
-        trial=trial,
-        framework=framework,
-        num_workers=workers,
-        batch_size_per_worker=64 // workers,
-        time_to_target_s=seconds,
-    )
-    return Way(prediction, split, measured)
+    spec = RunSpec(framework=framework, num_workers=workers, batch_size_per_worker=64 // workers)
+    prediction = Prediction(trial=trial, time_to_target_s=seconds, **speed_values(spec.placement))
+    return Way(prediction, spec, measured)
 
 
 def names(*every: Way) -> list[str]:
@@ -28,7 +24,7 @@ def names(*every: Way) -> list[str]:
     return [one.name for one in choose(ordered)]
 
 
-def test_a_split_has_a_name_of_its_own() -> None:
+def test_a_placement_has_a_name_of_its_own() -> None:
     assert way("0007", 1.0, "tensorflow", 2).name == "0007.tf2"
     assert way("0007", 1.0).name == "0007.torch1"
 
@@ -37,7 +33,7 @@ def test_what_was_measured_is_not_run_again() -> None:
     assert names(way("a", 1.0, measured=True), way("b", 2.0, measured=True)) == []
 
 
-def test_the_fastest_split_of_each_of_the_fastest_is_run() -> None:
+def test_the_fastest_placement_of_each_of_the_fastest_is_run() -> None:
     every = [way(trial, 2.0 + number) for number, trial in enumerate("abcd")]
     every += [way(trial, 1.5 + number, workers=2) for number, trial in enumerate("abcd")]
     # The fourth is not among them; one worker of the first is the cheapest of all.

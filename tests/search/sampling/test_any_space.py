@@ -1,7 +1,6 @@
 """Every valid space runs: spaces are generated, planned, and asked for their first proposals."""
 
 import io
-import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,13 +14,17 @@ from raybench.core.errors import UserError
 from raybench.core.study import build_study
 from raybench.data.load import load_dataset
 from raybench.results.console import make_console
-from raybench.search.deadline import Deadline
+from raybench.search.ask_tell import Search
 from raybench.search.pipeline.plan import print_plan
 from raybench.search.pipeline.preflight import first_values
 from raybench.search.pipeline.reference import reference_spec
+<<<<<<< HEAD
 from raybench.search.ray_tune.searcher import StudySearcher
+=======
+>>>>>>> h4
 from raybench.speed.factorisation import Factors, study_factors
-from raybench.speed.placement import Placer
+from tests.search.made_up import run_all
+from tests.search.step_times import trained
 
 LISTS: dict[str, list[Any]] = {
     "framework": ["torch", "tensorflow"],
@@ -71,15 +74,6 @@ def studies(draw: st.DrawFn) -> dict[str, Any]:
     return {"objective": objective, "search": search, "space": space, "fixed": fixed}
 
 
-def trained(spec: dict[str, Any]) -> dict[str, Any]:
-    samples = 10_000
-    per_step = spec["num_workers"] * spec["batch_size_per_worker"] * spec["accumulate"]
-    seconds = samples / per_step * (1e-3 + 1e-4 * spec["batch_size_per_worker"])
-    evaluation = {"samples": samples, "train_s": seconds, "time_to_target_s": seconds}
-    score = {"score": math.log(seconds), "train_s": seconds, "evaluation": evaluation}
-    return wrap({"stop": "target", "failure": None} | score)
-
-
 @given(content=studies())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_valid_space_is_planned_and_proposed_from(content: dict[str, Any]) -> None:
@@ -89,15 +83,11 @@ def test_every_valid_space_is_planned_and_proposed_from(content: dict[str, Any])
     factors = study_factors(study, space)
     dataset = load_dataset(study.dataset)
     print_plan(make_console(file=io.StringIO()), study, space, dataset, Path("out"), factors)
-    speed = Placer(factors) if isinstance(factors, Factors) else None
+    apart = factors if isinstance(factors, Factors) else None
     with TemporaryDirectory() as folder:
-        searcher = StudySearcher(study, space, Path(folder), Deadline(None), None, speed)
-        for number in range(10):
-            config = searcher.suggest(str(number))
-            if not isinstance(config, dict):
-                break  # the space is exhausted
-            searcher.on_trial_complete(str(number), trained(config["spec"]))
-            searcher.settle(str(number))
+        search = Search(study, space, Path(folder), factors=apart)
+        ended = run_all(search, trained, most=10)  # fewer where the space is exhausted
+    assert ended
 
 
 def test_an_invalid_space_is_refused() -> None:

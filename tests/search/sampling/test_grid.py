@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,21 @@ import pytest
 from raybench.search.ray_tune.opaque import wrap
 
 from raybench.core.errors import UserError
+from raybench.core.record import RunRecord
+from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
+<<<<<<< HEAD
 from raybench.search.deadline import Deadline
 from raybench.search.ray_tune.searcher import StudySearcher
 from raybench.search.sampling.default_rates import HASTE, usual_rate
+=======
+from raybench.search.ask_tell import Search
+from raybench.search.policy import DEFAULT
+from raybench.search.sampling.default_rates import usual_rate
+>>>>>>> h4
 from raybench.search.sampling.grid import check_grid, grid, num_trials
 from raybench.speed.factorisation import Factors, factorise
-from raybench.speed.placement import Placer
+from tests.search.made_up import make_search, record, run_all
 
 ADAM, LARS = [1e-4, 1e-3, 1e-2], [0.1, 1.0]
 STUDY: dict[str, Any] = {
@@ -34,65 +41,52 @@ STUDY: dict[str, Any] = {
 }
 
 
-def searcher(folder: Path, *, apart: bool, **search: Any) -> StudySearcher:
-    content = STUDY | {"search": STUDY["search"] | search}
-    study, space = build_study(content, "test")
-    factors = factorise(study, space, equal_frameworks=True)
-    speed = Placer(factors) if apart and isinstance(factors, Factors) else None
-    return StudySearcher(
-        study, space, folder, Deadline(None, began=time.perf_counter()), None, speed
-    )
+def search_in(folder: Path, *, apart: bool, **search: Any) -> Search:
+    return make_search(folder, STUDY | {"search": STUDY["search"] | search}, apart=apart)
 
 
-def run(one: StudySearcher, number: int = 1000, **outcome: Any) -> list[dict[str, Any]]:
-    specs: list[dict[str, Any]] = []
-    while len(specs) < number and isinstance(config := one.suggest("now"), dict):
-        evaluation = {"samples": 1000, "train_s": 1.0, "time_to_target_s": None}
-        result = {"score": 3.0, "train_s": 1.0, "stop": "epochs", "evaluation": evaluation}
-        specs.append(config["spec"])
-        one.on_trial_complete("now", wrap(result | outcome))
-        one.settle("now")
-    return specs
+def missed(name: str, spec: RunSpec) -> RunRecord:
+    return record(name, spec, stop="epochs", score=3.0)
+
+
+def run(one: Search, number: int = 1000) -> list[RunSpec]:
+    return [ended.spec for ended in run_all(one, missed, most=number)]
 
 
 def test_every_combination_is_run_once(tmp_path: Path) -> None:
-    specs = run(searcher(tmp_path, apart=False))
+    specs = run(search_in(tmp_path, apart=False))
     keys = ("num_workers", "batch_size_per_worker", "optimizer", "learning_rate")
-    found = [tuple(spec[key] for key in keys) for spec in specs]
+    found = [tuple(getattr(spec, key) for key in keys) for spec in specs]
     rates = [("adam", rate) for rate in ADAM] + [("lars", rate) for rate in LARS]
     wanted = [(k, b, *rate) for k, b, rate in itertools.product((1, 2), (32, 64), rates)]
     assert sorted(found) == sorted(wanted)
 
 
 def test_taken_apart_every_curve_is_trained_once(tmp_path: Path) -> None:
-    specs = run(searcher(tmp_path, apart=True))
-    batches = [s["num_workers"] * s["batch_size_per_worker"] for s in specs]
-    assert sorted(batches) == sorted([32, 64, 128] * 5)
-    assert (
-        len({(s["optimizer"], s["learning_rate"], b) for s, b in zip(specs, batches, strict=True)})
-        == 15
-    )
+    specs = run(search_in(tmp_path, apart=True))
+    assert sorted(spec.global_batch_size for spec in specs) == sorted([32, 64, 128] * 5)
+    curves = {(spec.optimizer, spec.learning_rate, spec.global_batch_size) for spec in specs}
+    assert len(curves) == 15
 
 
 def test_a_second_session_runs_what_is_left(tmp_path: Path) -> None:
-    first = run(searcher(tmp_path, apart=True), 6)
-    second = run(searcher(tmp_path, apart=True))
+    first = run(search_in(tmp_path, apart=True), 6)
+    second = run(search_in(tmp_path, apart=True))
     assert (len(first), len(second)) == (6, 9)
     assert not [spec for spec in second if spec in first]
 
 
 def test_what_would_fail_is_left_out(tmp_path: Path) -> None:
     """Memory ends at 64 samples per worker: after one failure of each optimizer, no other."""
-    one = searcher(tmp_path, apart=False)
-    failed = 0
-    while isinstance(config := one.suggest("now"), dict):
-        is_large = config["spec"]["batch_size_per_worker"] >= 64
-        failed += is_large
-        failure = "oom" if is_large else None
-        one.on_trial_complete("now", wrap({"score": 3.0, "stop": "epochs", "failure": failure}))
-        one.settle("now")
-    assert failed == 2
-    assert len([t for t in one.optuna_study.get_trials() if "trial" in t.user_attrs]) == 10 + 2
+
+    def judge(name: str, spec: RunSpec) -> RunRecord:
+        is_large = spec.batch_size_per_worker >= 64
+        return record(name, spec, stop="epochs", failure="oom" if is_large else None)
+
+    one = search_in(tmp_path, apart=False)
+    ended = run_all(one, judge)
+    assert sum(end.failure is not None for end in ended) == 2
+    assert len(ended) == one.num_finished == 10 + 2
 
 
 def test_few_workers_and_usual_rates_come_first_and_the_seed_decides_the_rest() -> None:
@@ -106,7 +100,7 @@ def test_few_workers_and_usual_rates_come_first_and_the_seed_decides_the_rest() 
                 abs(
                     math.log(
                         values["learning_rate"]
-                        / HASTE
+                        / DEFAULT.haste
                         / usual_rate(
                             values["optimizer"],
                             values["num_workers"] * values["batch_size_per_worker"],

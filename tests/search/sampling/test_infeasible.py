@@ -6,8 +6,8 @@ from raybench.core.spec import RunSpec
 from raybench.search.sampling.infeasible import Infeasible
 
 
-def spec(**changes: Any) -> dict[str, Any]:
-    return RunSpec(**({"batch_size_per_worker": 128, "learning_rate": 0.1} | changes)).document()
+def spec(**changes: Any) -> RunSpec:
+    return RunSpec(**({"batch_size_per_worker": 128, "learning_rate": 0.1} | changes))
 
 
 def test_out_of_memory_forbids_larger_batches_of_the_same_optimizer() -> None:

@@ -1,0 +1,134 @@
+"""Made-up runs: what tests tell a search in place of training."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import optuna
+
+from raybench.core.outcome import RunOutcome
+from raybench.core.record import Evaluation, Failure, Role, RunRecord, StopReason
+from raybench.core.spec import RunSpec
+from raybench.core.study import build_study
+from raybench.search.ask_tell import Search
+from raybench.speed.factorisation import Factors, factorise
+
+STUDY: dict[str, Any] = {
+    "dataset": {"name": "digits", "image_size": 28},
+    "objective": {"target": 0.95, "max_train_seconds": 10},
+    "search": {"trials": 60, "seed": 0},
+    "space": {
+        "num_workers": [1, 2],
+        "batch_size_per_worker": {"low": 16, "high": 512, "log2": True},
+        "optimizer": ["adam", "lars"],
+        "learning_rate": [
+            {"when": {"optimizer": "adam"}, "low": 1e-4, "high": 1e-1, "log": True},
+            {"when": {"optimizer": "lars"}, "low": 1e-2, "high": 10.0, "log": True},
+        ],
+    },
+}
+"""A study of 60 trials; tests change parts of it."""
+
+RATES = STUDY | {
+    "search": {"trials": 18, "priors": False},
+    "space": {key: STUDY["space"][key] for key in ("optimizer", "learning_rate")},
+}
+"""One that searches nothing but optimizers and their rates."""
+SHARE = "learning_rate [share of its range]"
+"""The parameter that their rates are sampled as."""
+
+Judge = Callable[[str, RunSpec], RunRecord]
+"""Says how a trial of that name and spec ends."""
+
+
+def evaluation(seconds: float = 1.0, *, index: int = 0, **changes: Any) -> Evaluation:
+    """One after `seconds` of training; they are 1,000 samples apart, an epoch each."""
+    given: dict[str, Any] = {
+        "index": index,
+        "epoch": index + 1.0,
+        "samples": 1000 * (index + 1),
+        "train_s": seconds,
+        "train_loss": 0.5,
+        "accuracy": 0.9,
+        "learning_rate": 0.01,
+        "samples_per_s": 1000.0,
+    } | changes
+    return Evaluation(**({"best_accuracy": given["accuracy"]} | given))
+
+
+def outcome(
+    seconds: float = 1.0, *, index: int = 0, failure: Failure | None = None, **changes: Any
+) -> RunOutcome:
+    """A run after its evaluation `index`; over where that has a `stop`, or by a `failure`."""
+    last = evaluation(seconds, index=index, **changes)
+    return RunOutcome(
+        evaluation=last,
+        is_over=bool(last.stop or failure),
+        failure=failure,
+        message="made up" if failure else None,
+        ledger={"train": seconds},
+        chance=0.1,
+    )
+
+
+def record(
+    name: str = "0000",
+    spec: RunSpec | None = None,
+    seconds: float = 1.0,
+    *,
+    role: Role = "trial",
+    source: str | None = None,
+    stop: StopReason | None = "target",
+    stopped_by: StopReason = "scheduler",
+    failure: Failure | None = None,
+    score: float | None = None,
+    **changes: Any,
+) -> RunRecord:
+    """A run that reached the target after `seconds`; with another `stop` it did not.
+
+    `stop` None: it was ended from outside, by `stopped_by`. `score` is one that no run has.
+    """
+    if stop == "target" and failure is None:
+        changes = {"time_to_target_s": seconds} | changes
+    last = outcome(seconds, failure=failure, stop=None if failure else stop, **changes)
+    found = last.record(name, spec or RunSpec(), role=role, source=source, stopped_by=stopped_by)
+    return found if score is None else replace(found, score=score)
+
+
+Kind = TypeVar("Kind", bound=Search)
+
+
+def make_search(
+    folder: Path,
+    content: dict[str, Any] = STUDY,
+    *,
+    apart: bool = False,
+    kind: type[Kind] = Search,  # type: ignore[assignment]
+    **options: Any,
+) -> Kind:
+    """Open the search of a study in a folder, with its space taken `apart` or not."""
+    study, space = build_study(content, "test")
+    factors = factorise(study, space, equal_frameworks=True) if apart else None
+    assert factors is None or isinstance(factors, Factors), factors
+    folder.mkdir(exist_ok=True)
+    return kind(study, space, folder, factors=factors, **options)
+
+
+def run_all(search: Search, judge: Judge = record, most: int = 1000) -> list[RunRecord]:
+    """Run trials one after the other until there are none, or `most`; return their records."""
+    ended: list[RunRecord] = []
+    while len(ended) < most and (asked := search.ask()) is not None:
+        ended.append(judge(*asked))
+        search.tell(ended[-1])
+    return ended
+
+
+def by_name(records: list[RunRecord]) -> dict[str, RunRecord]:
+    """Return records as a new session reads them."""
+    return {one.trial: one for one in records}
+
+
+def journal_of(search: Search) -> optuna.Study:
+    """Return Optuna's study of a search, which nothing but tests looks into."""
+    return search._journal

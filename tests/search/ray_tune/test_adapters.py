@@ -1,0 +1,186 @@
+"""Ray Tune's hooks: what they pass on, and that Tune still calls them so."""
+
+import inspect
+import pickle
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray import tune
+from ray.tune import Callback, Stopper, Trainable
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+
+from raybench.core.outcome import RunOutcome
+from raybench.core.spec import RunSpec
+from raybench.search.ray_tune.callback import TuneCallback
+from raybench.search.ray_tune.scheduler import TuneScheduler
+from raybench.search.ray_tune.searcher import TuneSearcher
+from raybench.search.ray_tune.stopper import TuneStopper
+from raybench.search.ray_tune.trainable import OUTCOME, TuneTrainable, outcome_of
+from tests.search.made_up import journal_of
+from tests.search.stage import FIRST, LEADER, REACHED, SECOND, Stage
+
+HOOKS: list[tuple[Any, str, list[str]]] = [
+    (Searcher, "__init__", ["metric", "mode"]),
+    (Searcher, "suggest", ["trial_id"]),
+    (Searcher, "on_trial_complete", ["trial_id", "result", "error"]),
+    (Searcher, "save", ["checkpoint_path"]),
+    (Searcher, "restore", ["checkpoint_path"]),
+    (FIFOScheduler, "on_trial_result", ["tune_controller", "trial", "result"]),
+    (Callback, "on_step_end", ["iteration", "trials", "info"]),
+    (Callback, "on_trial_start", ["iteration", "trials", "trial", "info"]),
+    (Callback, "on_trial_result", ["iteration", "trials", "trial", "result", "info"]),
+    (Callback, "on_trial_complete", ["iteration", "trials", "trial", "info"]),
+    (Callback, "on_trial_error", ["iteration", "trials", "trial", "info"]),
+    (Stopper, "__call__", ["trial_id", "result"]),
+    (Stopper, "stop_all", []),
+    (Trainable, "setup", ["config"]),
+    (Trainable, "step", []),
+    (Trainable, "reset_config", ["new_config"]),
+]
+"""What we override of Tune's classes, with the parameters that it gives."""
+OURS: dict[Any, Any] = {
+    Searcher: TuneSearcher,
+    FIFOScheduler: TuneScheduler,
+    Callback: TuneCallback,
+    Stopper: TuneStopper,
+    Trainable: TuneTrainable,
+}
+
+
+@pytest.mark.parametrize(("base", "hook", "parameters"), HOOKS)
+def test_ray_tune_still_has_the_hook(base: Any, hook: str, parameters: list[str]) -> None:
+    assert list(inspect.signature(getattr(base, hook)).parameters)[1:] == parameters
+    if hook != "__init__":
+        own = list(inspect.signature(getattr(OURS[base], hook)).parameters)[1:]
+        assert own[: len(parameters)] == parameters
+
+
+@pytest.mark.parametrize("base", OURS)
+def test_every_hook_that_is_overridden_is_one_of_ray_tune_s(base: Any) -> None:
+    named = {hook for owner, hook, _ in HOOKS if owner is base} | {"__init__", "__getstate__"}
+    own = {name for name, value in vars(OURS[base]).items() if inspect.isfunction(value)}
+    assert own <= named
+    assert own & set(dir(base)) == own
+
+
+def test_ray_tune_still_has_its_words() -> None:
+    assert Searcher.FINISHED == "FINISHED"
+    assert (TrialScheduler.STOP, TrialScheduler.CONTINUE) == ("STOP", "CONTINUE")
+    assert tune.result.DONE == "done"
+
+
+class Tune:
+    """Ray Tune's controller, as far as our hooks can tell; `stage` is behind them."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.num_released = 0
+        pool = SimpleNamespace(stop_waiting=SimpleNamespace(remote=self._stop_waiting))
+        session: Any = SimpleNamespace(pool=pool)
+        self.searcher = TuneSearcher(stage.trials)
+        self.scheduler = TuneScheduler(stage.trials)
+        self.callback = TuneCallback(stage.trials, stage.deadline, session)
+        self.stopper = TuneStopper(stage.deadline)
+
+    def _stop_waiting(self) -> None:
+        self.num_released += 1
+
+    def start(self) -> Any:
+        config = self.searcher.suggest("tune's own id")
+        assert isinstance(config, dict)
+        trial = SimpleNamespace(config=config, trial_id="tune's own id")
+        self.callback.on_trial_start(1, [], trial)  # type: ignore[arg-type]
+        return trial
+
+    def result(self, trial: Any, outcome: RunOutcome) -> str:
+        """Process a result in the order in which Tune does."""
+        sent = {OUTCOME: outcome, "train_s": 1.0, tune.result.DONE: outcome.is_over}
+        decision = "STOP"
+        if not self.stopper(trial.trial_id, sent) and not outcome.is_over:
+            decision = self.scheduler.on_trial_result(None, trial, sent)
+        self.callback.on_trial_result(1, [], trial, sent)
+        if decision == "STOP":
+            self.searcher.on_trial_complete(trial.trial_id, sent)
+            self.callback.on_trial_complete(1, [], trial)
+        return decision
+
+
+def test_a_trial_goes_from_its_proposal_to_its_record(stage: Stage) -> None:
+    controller = Tune(stage)
+    trial = controller.start()
+    assert isinstance(trial.config["spec"], RunSpec)
+    assert controller.result(trial, FIRST) == "CONTINUE"
+    assert controller.result(trial, SECOND) == "CONTINUE"
+    controller.result(trial, REACHED)
+    record = stage.record(trial.config["trial"])
+    assert (record.stop, record.spec) == ("target", trial.config["spec"])
+    assert [line["kind"] for line in stage.lines()] == ["eval", "eval", "eval", "run"]
+    assert stage.released == []
+
+
+def test_a_trial_that_cannot_win_is_stopped(stage: Stage) -> None:
+    controller = Tune(stage)
+    controller.result(controller.start(), LEADER)
+    trial = controller.start()
+    assert controller.result(trial, FIRST) == "STOP"
+    assert stage.record(trial.config["trial"]).stop == "cap"
+    assert stage.released == [trial.config["trial"]]
+
+
+def test_a_trial_whose_actor_is_lost_has_failed(stage: Stage) -> None:
+    controller = Tune(stage)
+    trial = controller.start()
+    controller.result(trial, FIRST)
+    controller.callback.on_trial_error(1, [], trial)
+    record = stage.record(trial.config["trial"])
+    assert (record.failure, record.samples) == ("worker_lost", 1000)
+    assert stage.released == [trial.config["trial"]]
+
+
+def test_a_result_without_an_outcome_takes_nothing_away(stage: Stage) -> None:
+    """Tune may make one up."""
+    controller = Tune(stage)
+    trial = controller.start()
+    controller.result(trial, FIRST)
+    assert controller.scheduler.on_trial_result(None, trial, {}) == "CONTINUE"
+    controller.callback.on_trial_result(2, [], trial, {})
+    controller.callback.on_trial_complete(2, [], trial)
+    assert stage.record(trial.config["trial"]).samples == 1000
+    assert outcome_of({}) == RunOutcome()
+
+
+def test_the_search_ends_with_its_trials(stage: Stage) -> None:
+    controller = Tune(stage)
+    for _ in range(3):
+        controller.result(controller.start(), REACHED)
+    assert controller.searcher.suggest("one more") == Searcher.FINISHED
+    assert [trial.state.name for trial in journal_of(stage.search).get_trials()] == 3 * ["COMPLETE"]
+
+
+@pytest.mark.parametrize("is_interrupt", [True, False])
+def test_once_the_search_is_over_nothing_starts_or_waits(is_interrupt: bool, stage: Stage) -> None:
+    controller = Tune(stage)
+    trial = controller.start()
+    controller.callback.on_step_end(1, [])
+    assert (controller.num_released, controller.stopper.stop_all()) == (0, False)
+    stage.interrupt.is_set = is_interrupt
+    stage.deadline.reserve_s = float("inf")
+    assert controller.searcher.suggest("another") == Searcher.FINISHED
+    controller.callback.on_step_end(2, [])
+    assert controller.num_released == 1, "who waits for workers waits no more"
+    # At the end of a budget trials end by themselves and give their workers back.
+    assert controller.stopper.stop_all() == is_interrupt
+    assert controller.result(trial, FIRST) == "STOP"
+    stop = "interrupted" if is_interrupt else "time_budget"
+    assert stage.record(trial.config["trial"]).stop == stop
+    assert stage.search.num_finished == (0 if is_interrupt else 1)
+
+
+def test_ray_tune_is_given_nothing_of_the_study_to_save(stage: Stage) -> None:
+    """The records and the journal hold it; the search itself cannot be pickled."""
+    controller = Tune(stage)
+    for one in (controller.searcher, controller.callback):
+        assert pickle.loads(pickle.dumps(one)).__dict__ == {}
+    assert controller.searcher.save("nowhere") is None  # type: ignore[func-returns-value]
+    assert controller.searcher.restore("nowhere") is None  # type: ignore[func-returns-value]

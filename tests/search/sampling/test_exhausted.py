@@ -1,0 +1,104 @@
+"""Spaces that come to an end, and configurations that are known to fail."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raybench.core.record import RunRecord
+from raybench.core.spec import RunSpec
+from raybench.search.sampling.optuna_study import NOT_RUN
+from tests.search.made_up import STUDY, journal_of, make_search, record, run_all
+from tests.search.step_times import trained
+
+
+def test_regions_that_fail_are_left(tmp_path: Path) -> None:
+    """Memory ends at 128 samples, adam diverges from 0.01 up: under a tenth fails after 20."""
+
+    def judge(name: str, spec: RunSpec) -> RunRecord:
+        if spec.batch_size_per_worker >= 128:
+            return record(name, spec, failure="oom")
+        if spec.optimizer == "adam" and spec.learning_rate >= 0.01:
+            return record(name, spec, failure="nan")
+        return record(name, spec, score=abs(math.log(spec.learning_rate)))
+
+    late: list[str] = []
+    for seed in range(5):
+        content = STUDY | {"search": {"trials": 60, "seed": seed}}
+        ended = run_all(make_search(tmp_path / str(seed), content), judge)
+        assert len(ended) == 60
+        late += [one.failure for one in ended[20:] if one.failure]
+    assert len(late) < 0.1 * 5 * 40, late
+
+
+def test_an_exhausted_space_ends_the_search(tmp_path: Path) -> None:
+    content = STUDY | {"space": {"num_workers": [1, 2], "optimizer": ["adam", "lars"]}}
+    specs = [
+        one.spec for one in run_all(make_search(tmp_path, content | {"search": {"trials": 8}}))
+    ]
+    assert len({(spec.num_workers, spec.optimizer) for spec in specs}) == len(specs) == 4
+    assert make_search(tmp_path, content | {"search": {"trials": 9}}).ask() is None
+
+
+def test_a_space_taken_apart_is_exhausted_when_every_placement_was_run(tmp_path: Path) -> None:
+    space = {"num_workers": [1, 2], "batch_size_per_worker": [32, 64]}
+    content = STUDY | {"space": space, "search": {"trials": 20}}
+    ended = run_all(make_search(tmp_path, content, apart=True), trained)
+    placements = [(one.spec.num_workers, one.spec.batch_size_per_worker) for one in ended]
+    assert sorted(placements) == [(1, 32), (1, 64), (2, 32), (2, 64)]
+
+
+def test_the_last_of_a_large_list_is_found_without_hundreds_of_draws(tmp_path: Path) -> None:
+    rates = [1e-4 * 1.1**number for number in range(60)]
+    search = {"trials": 100, "sampler": "random"}
+    one = make_search(tmp_path, STUDY | {"space": {"learning_rate": rates}, "search": search})
+    ended = run_all(one)
+    assert sorted(end.spec.learning_rate for end in ended) == pytest.approx(rates)
+    redrawn = [t for t in journal_of(one).get_trials() if t.user_attrs.get(NOT_RUN)]
+    assert len(redrawn) <= 24 * 60
+
+
+def test_a_configuration_known_to_fail_is_never_drawn(tmp_path: Path) -> None:
+    """Where nothing else is left, the search ends."""
+    space = {"batch_size_per_worker": [16, 32, 64, 128], "optimizer": ["adam", "lars"]}
+
+    def judge(name: str, spec: RunSpec) -> RunRecord:
+        return record(name, spec, failure="oom" if spec.batch_size_per_worker >= 32 else None)
+
+    ended = run_all(
+        make_search(tmp_path, STUDY | {"space": space, "search": {"trials": 50}}), judge
+    )
+    specs = [one.spec for one in ended]
+    for optimizer in ("adam", "lars"):
+        sizes = [spec.batch_size_per_worker for spec in specs if spec.optimizer == optimizer]
+        failed = [size for size in sizes if size >= 32]
+        assert failed == sorted(set(failed), reverse=True), "never as large as one that failed"
+    assert [spec.batch_size_per_worker for spec in specs].count(16) == 2
+
+
+def test_a_proposal_that_fails_on_every_placement_is_redrawn(tmp_path: Path) -> None:
+    def judge(name: str, spec: RunSpec) -> RunRecord:
+        if spec.batch_size_per_worker >= 64:
+            return record(name, spec, failure="oom")
+        return trained(name, spec)
+
+    one = make_search(tmp_path, STUDY | {"search": {"trials": 30}}, apart=True)
+    specs = [end.spec for end in run_all(one, judge)]
+    for optimizer in ("adam", "lars"):
+        own = [spec.batch_size_per_worker for spec in specs if spec.optimizer == optimizer]
+        failed = [batch for batch in own if batch >= 64]
+        assert failed == sorted(set(failed), reverse=True), "never as large as one that failed"
+    assert sum(spec.batch_size_per_worker < 64 for spec in specs) >= 22
+
+
+def test_a_space_of_rates_that_all_diverge_ends_the_search(tmp_path: Path) -> None:
+    space = {"learning_rate": {"low": 0.1, "high": 1.0, "log": True}}
+    content = STUDY | {"space": space, "search": {"trials": 50, "priors": False}}
+    one = make_search(tmp_path, content)
+    asked = one.ask()
+    assert asked is not None
+    failed = record(*asked, failure="nan")
+    # As if the lowest rate had been drawn.
+    one.tell(replace(failed, spec=failed.spec.model_copy(update={"learning_rate": 0.1})))
+    assert one.ask() is None

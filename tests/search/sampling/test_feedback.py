@@ -1,0 +1,91 @@
+"""What Optuna is told of a trial's end: the seconds of its fastest placement, or nothing."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from raybench.core.objective import worst_score
+from raybench.core.placement import Placement
+from raybench.core.record import Failure
+from raybench.core.spec import RunSpec
+from raybench.search.sampling.optuna_study import real_trials
+from tests.search.made_up import STUDY, journal_of, make_search, outcome, record, run_all
+from tests.search.step_times import seconds_on, trained
+
+
+@pytest.mark.parametrize("failure", ["timeout", "worker_lost"])
+def test_the_machine_s_fault_is_not_told_as_a_bad_configuration(
+    failure: Failure, tmp_path: Path
+) -> None:
+    one = make_search(tmp_path)
+    run_all(one, lambda name, spec: record(name, spec, failure=failure), most=1)
+    (trial,) = journal_of(one).get_trials()
+    assert (trial.state.name, trial.values) == ("FAIL", None)
+
+
+@pytest.mark.parametrize("failure", ["oom", "nan", "error"])
+def test_the_configuration_s_own_fault_scores_worst(failure: Failure, tmp_path: Path) -> None:
+    one = make_search(tmp_path)
+    (ended,) = run_all(one, lambda name, spec: record(name, spec, failure=failure), most=1)
+    (trial,) = journal_of(one).get_trials()
+    assert (trial.state.name, trial.value) == ("COMPLETE", worst_score(ended.spec.objective))
+
+
+def test_a_stopped_trial_is_pruned_with_its_course(tmp_path: Path) -> None:
+    """Never complete with a truncated accuracy."""
+    one = make_search(tmp_path)
+    asked = one.ask()
+    assert asked is not None
+    name, spec = asked
+    points = [outcome(1.0, index=0, accuracy=0.5), outcome(2.0, index=1, accuracy=0.7)]
+    for point in points:
+        assert one.report(name, point) is None
+    one.tell(record(name, spec, 2.0, index=1, accuracy=0.7, stop=None))
+    (trial,) = journal_of(one).get_trials()
+    assert trial.state.name == "PRUNED"
+    scores = [point.score(spec.objective) for point in points]
+    assert trial.intermediate_values == {1000: scores[0], 2000: scores[1]}
+
+
+def test_a_trial_stopped_before_its_first_evaluation_says_nothing(tmp_path: Path) -> None:
+    one = make_search(tmp_path)
+    run_all(one, lambda name, spec: record(name, spec, 0.0, stop=None, samples=0), most=1)
+    assert [trial.state.name for trial in journal_of(one).get_trials()] == ["FAIL"]
+
+
+def test_optuna_is_told_the_seconds_of_the_fastest_placement(tmp_path: Path) -> None:
+    """Wherever a trial ran; the first one, too, that ended before others were known."""
+    space = STUDY["space"] | {"batch_size_per_worker": [32, 64]}
+    content = STUDY | {"space": space, "search": {"trials": 12}}
+    one = make_search(tmp_path, content, apart=True)
+    ended = {end.trial: end.spec for end in run_all(one, trained)}
+    placements = {(spec.num_workers, spec.global_batch_size) for spec in ended.values()}
+    assert {(1, 64), (2, 64)} <= placements, "a batch of 64 ran on both placements"
+    told = {trial.user_attrs["trial"]: trial.value for trial in real_trials(journal_of(one))}
+    fastest = math.log(seconds_on(Placement("torch", 2, 32)))
+    for name, spec in ended.items():
+        if spec.global_batch_size == 64:
+            assert told[name] == pytest.approx(fastest, abs=0.01), name
+
+
+def test_nsga2_is_told_seconds_and_worker_seconds(tmp_path: Path) -> None:
+    search = {"trials": 12, "sampler": "nsga2", "priors": False}
+    one = make_search(tmp_path, STUDY | {"search": search}, apart=True)
+    run_all(one, trained)
+    one.tell_all()
+    trials = real_trials(journal_of(one))
+    assert len(trials) == 12
+    for trial in trials:
+        spec = RunSpec(**trial.user_attrs["spec"])
+        batch = spec.global_batch_size
+        ways = [
+            Placement("torch", workers, batch // workers)
+            for workers in (1, 2)
+            if 16 <= batch // workers <= 512
+        ]
+        times = {way: seconds_on(way) for way in ways}
+        costs = [seconds * way.num_workers for way, seconds in times.items()]
+        wanted = [math.log(min(times.values())), math.log(min(costs))]
+        assert trial.values == pytest.approx(wanted, abs=0.15), (trial.number, spec)
+    assert journal_of(one).best_trials

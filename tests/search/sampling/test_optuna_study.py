@@ -1,0 +1,248 @@
+"""A session that goes on: the journal is brought in line with the records, which are the truth."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from optuna.trial import FrozenTrial
+
+from raybench.core.placement import Placement
+from raybench.core.record import RunRecord
+from raybench.core.spec import RunSpec
+from raybench.search.ask_tell import Search
+from raybench.search.sampling.optuna_study import JOURNAL_FILE, PLACEMENT, PRIOR, real_trials
+from raybench.speed.factorisation import speed_values
+from tests.search.made_up import STUDY, by_name, journal_of, make_search, record, run_all
+
+
+def study(trials: int = 12, **search: Any) -> dict[str, Any]:
+    return STUDY | {"search": {"trials": trials} | search}
+
+
+def mixed(name: str, spec: RunSpec) -> RunRecord:
+    """Of four trials one is stopped, one diverges and one loses its workers."""
+    number = int(name) % 4
+    if number == 1:
+        return record(name, spec, 2.0, stop=None, stopped_by="cap", score=0.5)
+    failure = {2: "nan", 3: "worker_lost"}.get(number)
+    return record(name, spec, 2.0, failure=failure, score=None if failure else 0.5)  # type: ignore[arg-type]
+
+
+def states(search: Search) -> dict[str, tuple[str, list[float] | None]]:
+    trials = real_trials(journal_of(search))
+    assert len({trial.user_attrs["trial"] for trial in trials}) == len(trials)
+    return {trial.user_attrs["trial"]: (trial.state.name, trial.values) for trial in trials}
+
+
+def lines_of(folder: Path) -> list[str]:
+    """Every trial of the journal, as it stands on the disk."""
+    found: list[FrozenTrial] = journal_of(make_search(folder, study())).get_trials()
+    return [repr(trial) for trial in found]
+
+
+def test_a_trial_that_was_running_is_proposed_again_under_its_name(tmp_path: Path) -> None:
+    killed = make_search(tmp_path, study(2))
+    first, second = killed.ask(), killed.ask()
+    again = make_search(tmp_path, study(2))
+    assert again.num_finished == 0
+    assert [again.ask(), again.ask()] == [first, second]
+    assert again.ask() is None
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_an_interrupted_trial_runs_again_on_its_placement(
+    is_recorded: bool, tmp_path: Path
+) -> None:
+    """Whether it was ended in good order, with a record, or killed."""
+    killed = make_search(tmp_path, study(3), apart=True)
+    before = [asked for _ in range(3) if (asked := killed.ask()) is not None]
+    runs: dict[str, RunRecord] = {}
+    if is_recorded:
+        runs = by_name([record(*one, stop=None, stopped_by="interrupted") for one in before])
+        for ended in runs.values():
+            killed.tell(ended)
+    flags = [PRIOR in trial.user_attrs for trial in journal_of(killed).get_trials()]
+    assert any(flags)
+    again = make_search(tmp_path, study(3), apart=True, runs=runs)
+    assert again.num_finished == 0
+    assert [again.ask() for _ in range(3)] == before
+    trials = real_trials(journal_of(again))
+    assert [PRIOR in trial.user_attrs for trial in trials] == flags[-3:]
+    placements = [trial.user_attrs[PLACEMENT] for trial in trials]
+    assert placements == [speed_values(spec.placement) for _, spec in before]
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_what_was_interrupted_is_proposed_once_however_many_sessions_follow(
+    is_asked: bool, tmp_path: Path
+) -> None:
+    """Each of them may be ended before it comes to the last of them, or at once."""
+    first = make_search(tmp_path, study(3))
+    before = [asked for _ in range(3) if (asked := first.ask()) is not None]
+    runs = by_name([record(*one, stop=None, stopped_by="interrupted") for one in before])
+    for _ in range(3):
+        short = make_search(tmp_path, study(3), runs=runs)
+        if is_asked:
+            asked = short.ask()
+            assert asked in before
+            short.tell(record(*asked, stop=None, stopped_by="interrupted"))
+    last = make_search(tmp_path, study(6), runs=runs)
+    waiting = [t for t in journal_of(last).get_trials() if t.state.name == "WAITING"]
+    assert len(waiting) == 3
+    comes = [last.ask() for _ in range(6)]
+    assert sorted(comes[:3], key=str) == sorted(before, key=str)
+    assert [one[0] for one in comes[3:] if one is not None] == ["0003", "0004", "0005"]
+
+
+def test_a_new_trial_does_not_take_the_name_of_one_that_comes_back(tmp_path: Path) -> None:
+    """Of 0000 to 0002, 0001 was killed: with its own name comes its own configuration."""
+    killed = make_search(tmp_path, study(3))
+    asked = [one for _ in range(3) if (one := killed.ask()) is not None]
+    runs = by_name([record(*one, stop=None, stopped_by="interrupted") for one in asked[1:]])
+    again = make_search(tmp_path, study(3), runs=runs)
+    comes = [one for _ in range(3) if (one := again.ask()) is not None]
+    assert dict(comes) == dict(asked)
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "torn": lambda content: content[:-25],
+    "half": lambda content: content[: len(content) // 2],
+    "damaged": lambda content: content[:200] + b"#garbage#" + content[210:],
+    "empty": lambda content: b"",
+    "another shape": lambda content: b"[1, 2]\n" + content,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_journal_is_mended_from_the_records(damage: str, tmp_path: Path) -> None:
+    ended = run_all(make_search(tmp_path, study()), mixed, most=8)
+    known = states(make_search(tmp_path, study()))
+    assert [state for state, _ in known.values()] == 2 * ["COMPLETE", "PRUNED", "COMPLETE", "FAIL"]
+    journal = tmp_path / JOURNAL_FILE
+    journal.write_bytes(DAMAGES[damage](journal.read_bytes()))
+    again = make_search(tmp_path, study(), runs=by_name(ended))
+    assert states(again) == known
+    assert again.num_finished == 8
+    names = [asked[0] for _ in range(4) if (asked := again.ask()) is not None]
+    assert names == [f"{number:04d}" for number in range(8, 12)]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_lost_journal_is_made_anew_from_the_records(apart: bool, tmp_path: Path) -> None:
+    """Other runs than trials are none of the search's, and what was interrupted runs again."""
+    first = make_search(tmp_path, study(), apart=apart)
+    ended = run_all(first, mixed, most=4)
+    asked = first.ask()
+    assert asked is not None
+    ended.append(record(*asked, stop=None, stopped_by="interrupted"))
+    spec = ended[0].spec
+    ended += [
+        record("0000.torch1", spec, role="finalist", source="0000"),
+        record("0000-confirm0", spec, role="confirm", source="0000"),
+        record("reference0", spec, role="reference"),
+        record("sentinel-alone", spec, role="sentinel", source="0000"),
+    ]
+    (tmp_path / JOURNAL_FILE).unlink()
+    again = make_search(tmp_path, study(), apart=apart, runs=by_name(ended))
+    assert list(states(again)) == ["0000", "0001", "0002", "0003"]
+    assert again.num_finished == 4
+    assert again.ask() == asked
+    following = again.ask()
+    assert following is not None
+    assert following[0] == "0005"
+
+
+def test_a_trial_that_was_recorded_and_not_told_is_told(tmp_path: Path) -> None:
+    """The driver was killed in between."""
+    killed = make_search(tmp_path, study(2))
+    first, second = killed.ask(), killed.ask()
+    assert first is not None
+    runs = by_name([record(*first, 2.0, score=0.5)])
+    again = make_search(tmp_path, study(2), runs=runs)
+    assert again.num_finished == 1
+    assert journal_of(again).best_value == 0.5
+    assert states(again) == {"0000": ("COMPLETE", [0.5])}
+    assert again.ask() == second
+    assert again.ask() is None
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_records_are_told_as_the_session_would_have(number: int, tmp_path: Path) -> None:
+    told = make_search(tmp_path / "told", study())
+    runs = by_name([one for one in run_all(told, mixed, most=4) if int(one.trial) == number])
+    killed = make_search(tmp_path / "killed", study())
+    for _ in range(number + 1):
+        killed.ask()
+    name = f"{number:04d}"
+    again = make_search(tmp_path / "killed", study(), runs=runs)
+    assert states(again) == {name: states(told)[name]}
+    (there,) = [t for t in real_trials(journal_of(told)) if t.user_attrs["trial"] == name]
+    (here,) = real_trials(journal_of(again))
+    assert here.intermediate_values == there.intermediate_values
+    assert here.user_attrs.get("failure") == there.user_attrs.get("failure")
+
+
+def test_an_open_trial_whose_record_is_told_keeps_its_prior_and_placement(tmp_path: Path) -> None:
+    """So that no usual rate is tried twice."""
+    killed = make_search(tmp_path, study(), apart=True)
+    asked = killed.ask()
+    assert asked is not None
+    (before,) = real_trials(journal_of(killed))
+    assert PRIOR in before.user_attrs
+    again = make_search(tmp_path, study(), apart=True, runs=by_name([record(*asked, 2.0)]))
+    (after,) = real_trials(journal_of(again))
+    assert after.params == before.params
+    assert after.user_attrs == before.user_attrs
+    assert after.user_attrs[PLACEMENT] == speed_values(asked[1].placement)
+
+
+def test_a_second_restore_changes_nothing_more(tmp_path: Path) -> None:
+    first = make_search(tmp_path, study())
+    ended = run_all(first, mixed, most=4)
+    killed, interrupted, untold = first.ask(), first.ask(), first.ask()
+    assert killed is not None
+    assert interrupted is not None
+    assert untold is not None
+    ended.append(record(*interrupted, stop=None, stopped_by="interrupted"))
+    ended.append(record(*untold, 2.0))
+    runs = by_name(ended)
+    once = make_search(tmp_path, study(), runs=runs)
+    known, listed = states(once), lines_of(tmp_path)
+    assert known["0006"][0] == "COMPLETE"
+    assert once.num_finished == 5
+    twice = make_search(tmp_path, study(), runs=runs)
+    assert states(twice) == known
+    assert lines_of(tmp_path) == listed
+    comes = [twice.ask(), twice.ask()]
+    assert sorted(comes, key=str) == sorted([killed, interrupted], key=str)
+
+
+def test_a_record_outside_the_space_is_left_out(tmp_path: Path) -> None:
+    """Somebody has changed the records by hand."""
+    spec = RunSpec(optimizer="sgd", objective={"target": 0.95, "max_train_seconds": 10})  # type: ignore[arg-type]
+    again = make_search(tmp_path, study(), runs=by_name([record("0000", spec)]))
+    assert states(again) == {}
+    asked = again.ask()
+    assert asked is not None
+    assert asked[0] == "0000"
+
+
+def test_a_lock_that_a_killed_driver_left_does_not_cost_half_a_minute(tmp_path: Path) -> None:
+    run_all(make_search(tmp_path, study()), mixed, most=1)
+    (tmp_path / f"{JOURNAL_FILE}.lock").symlink_to(tmp_path / JOURNAL_FILE)
+    began = time.perf_counter()
+    assert make_search(tmp_path, study()).num_finished == 1
+    assert time.perf_counter() - began < 5
+
+
+def test_a_new_session_knows_the_failures_of_the_one_before(tmp_path: Path) -> None:
+    """Memory of the one configuration there is does not suffice: nothing is left to try."""
+    content = study() | {"space": {"batch_size_per_worker": [64, 128]}}
+    one = make_search(tmp_path, content)
+    runs = run_all(one, lambda name, spec: record(name, spec, failure="oom"), most=1)
+    assert runs[0].spec.placement.group == Placement("torch", 1)
+    again = make_search(tmp_path, content, runs=by_name(runs))
+    assert again.num_finished == 1
+    assert again._proposer._infeasible.forbid(runs[0].spec)

@@ -1,0 +1,108 @@
+"""A search of three trials with all that stands around it, but no cluster."""
+
+import errno
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from raybench.cluster.signals import Interrupt
+from raybench.core.outcome import RunOutcome
+from raybench.core.record import RunRecord
+from raybench.core.study import build_study
+from raybench.results.progress import Progress
+from raybench.results.records import read_records
+from raybench.results.store import RECORDS_FILE, Store
+from raybench.search.ask_tell import Search
+from raybench.search.confirm_budget import ConfirmBudget
+from raybench.search.deadline import Deadline
+from raybench.search.live_trials import LiveTrials
+from raybench.search.policy import SearchPolicy
+from tests.search.made_up import STUDY, make_search, outcome
+
+CONTENT = STUDY | {"search": {"trials": 3}}
+FIRST, SECOND = outcome(1.0), outcome(2.0, index=1)
+"""Evaluations after which a trial would go on."""
+REACHED = outcome(3.0, index=2, accuracy=0.96, time_to_target_s=3.0, stop="target")
+LEADER = outcome(0.3, accuracy=0.96, time_to_target_s=0.3, stop="target")
+"""So fast that whoever has trained for a second is beyond the cap."""
+
+
+class HeardSearch(Search):
+    """Keeps what it is told, and what is reported to it."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        self.told: list[RunRecord] = []
+        self.reported: list[tuple[str, RunOutcome]] = []
+        super().__init__(*given, **options)
+
+    def report(self, name: str, outcome: RunOutcome) -> Any:
+        self.reported.append((name, outcome))
+        return super().report(name, outcome)
+
+    def tell(self, record: RunRecord) -> None:
+        self.told.append(record)
+        super().tell(record)
+
+
+class FullDisk(Store):
+    """Takes so many lines and no more; every error is another one."""
+
+    room = 10**9
+
+    def append(self, line: dict[str, Any]) -> None:
+        self.room -= 1
+        if self.room < 0:
+            raise OSError(errno.ENOSPC, f"No space left for {-self.room}")
+        super().append(line)
+
+
+class Stage:
+    """Three trials and what stands around them; `released` are the workers given back."""
+
+    def __init__(self, folder: Path, *, apart: bool = False) -> None:
+        policy = SearchPolicy(rungs=False)
+        self.search = make_search(folder, CONTENT, apart=apart, kind=HeardSearch, policy=policy)
+        self.store, self.screen = FullDisk(folder), io.StringIO()
+        self.interrupt = Interrupt()
+        self.deadline = Deadline(None, interrupt=self.interrupt)
+        self.released: list[str] = []
+        self.trials = LiveTrials(
+            self.search,
+            store=self.store,
+            progress=Progress(Console(file=self.screen), num_trials=3),
+            deadline=self.deadline,
+            confirm_budget=ConfirmBudget(build_study(CONTENT, "test")[0]),
+            release=self._release,
+        )
+
+    def _release(self, name: str) -> int:
+        self.released.append(name)
+        return 2
+
+    def start(self) -> str:
+        asked = self.trials.next()
+        assert asked is not None
+        self.trials.started(asked[0])
+        return asked[0]
+
+    def lead(self) -> None:
+        """Run a trial that is so fast that others are beyond the cap."""
+        name = self.start()
+        self.trials.seen(name, LEADER)
+        self.trials.ended(name)
+
+    def lines(self) -> list[dict[str, Any]]:
+        text = (self.store.folder / RECORDS_FILE).read_text()
+        return [json.loads(line) | {"finished": None} for line in text.splitlines()]
+
+    def record(self, name: str) -> RunRecord:
+        """The one on the disk, which is the one that the search was told, once."""
+        (told,) = [one for one in self.search.told if one.trial == name]
+        kinds = [line["kind"] for line in self.lines() if line["trial"] == name]
+        assert kinds.count("run") == 1
+        kept = read_records(self.store.folder).runs[name]
+        assert kept == told
+        return kept

@@ -1,0 +1,221 @@
+"""What becomes of trials, whatever the order in which Ray Tune's hooks come."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raybench.core.outcome import RunOutcome
+from raybench.results.records import read_records
+from raybench.search.live_trials import LiveTrials
+from tests.search.made_up import journal_of, outcome
+from tests.search.stage import FIRST, REACHED, SECOND, Stage
+
+Event = Callable[[LiveTrials, str, RunOutcome], Any]
+
+
+def seen(trials: LiveTrials, name: str, now: RunOutcome) -> None:
+    trials.seen(name, now)
+
+
+def judged(trials: LiveTrials, name: str, now: RunOutcome) -> None:
+    assert not trials.must_stop(name, now)
+
+
+def ended(trials: LiveTrials, name: str) -> None:
+    trials.ended(name)
+
+
+def lost(trials: LiveTrials, name: str) -> None:
+    trials.ended(name, is_lost=True)
+
+
+ORDERS: list[tuple[Event, ...]] = [
+    (judged, seen),
+    (seen, judged),
+    (judged,),
+    (judged, seen, seen),
+    (seen, seen, judged, judged),
+]
+
+
+@pytest.mark.parametrize("last", [(seen,), (judged,), (seen, judged, seen)])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("ends", [(ended,), (ended, ended), (ended, lost)])
+def test_every_order_of_hooks_writes_the_same_and_tells_once(
+    order: tuple[Event, ...],
+    last: tuple[Event, ...],
+    ends: tuple[Callable[[LiveTrials, str], None], ...],
+    stage: Stage,
+) -> None:
+    name = stage.start()
+    for now, events in ((FIRST, order), (SECOND, order), (REACHED, last)):
+        for event in events:
+            event(stage.trials, name, now)
+    for end in ends:
+        end(stage.trials, name)
+    lines = stage.lines()
+    assert [(line["kind"], line.get("index")) for line in lines] == [
+        ("eval", 0),
+        ("eval", 1),
+        ("eval", 2),
+        ("run", None),
+    ]
+    record = stage.record(name)
+    assert (record.state, record.stop, record.samples) == ("complete", "target", 3000)
+    assert stage.search.reported == [(name, FIRST), (name, SECOND)]
+    assert stage.released == [], "a trial that ends by itself has given its workers back"
+    assert stage.screen.getvalue().count("search 1/3") == 1
+
+
+def test_what_comes_after_the_end_changes_nothing(stage: Stage) -> None:
+    name = stage.start()
+    stage.trials.seen(name, REACHED)
+    stage.trials.ended(name)
+    lines = stage.lines()
+    stage.trials.seen(name, REACHED)
+    assert stage.trials.must_stop(name, FIRST)
+    stage.trials.ended(name)
+    assert stage.lines() == lines
+    assert stage.record(name).stop == "target"
+
+
+def test_what_is_older_than_what_is_known_changes_nothing(stage: Stage) -> None:
+    name = stage.start()
+    failed = replace(SECOND, is_over=True, failure="error", message="it broke")
+    for now in (SECOND, FIRST, failed, SECOND, RunOutcome()):
+        stage.trials.seen(name, now)
+    stage.trials.ended(name)
+    assert [line.get("index") for line in stage.lines()] == [1, None]
+    record = stage.record(name)
+    assert (record.state, record.failure, record.message) == ("failed", "error", "it broke")
+    assert (record.samples, record.best_accuracy) == (2000, 0.9)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_trial_that_ends_without_any_result(count: int, stage: Stage) -> None:
+    name = stage.start()
+    assert not stage.trials.must_stop(name, RunOutcome())
+    for _ in range(count):
+        stage.trials.ended(name)
+    record = stage.record(name)
+    assert (record.state, record.stop, record.samples) == ("stopped", "scheduler", 0)
+    assert record.concurrent == 2
+    assert stage.released == [name]
+    assert stage.search.num_finished == 1
+
+
+def test_a_lost_trial_keeps_what_is_known_of_it(stage: Stage) -> None:
+    name = stage.start()
+    known = replace(
+        FIRST, num_parameters=7, batch_statistics=True, hosts=("one",), devices=("cpu",), wall_s=9.0
+    )
+    stage.trials.seen(name, known)
+    stage.trials.ended(name, is_lost=True)
+    stage.trials.ended(name)
+    record = stage.record(name)
+    assert (record.state, record.failure, record.stop) == ("failed", "worker_lost", None)
+    assert record.message == "the trial's own process was lost"
+    assert (record.samples, record.best_accuracy, record.ledger["train"]) == (1000, 0.9, 1.0)
+    assert (record.num_parameters, record.batch_statistics) == (7, True)
+    assert (record.hosts, record.devices, record.wall_s) == (["one"], ["cpu"], 9.0)
+    assert stage.released == [name]
+    assert record.concurrent == 2
+
+
+def test_a_trial_beyond_the_cap_must_stop_and_says_so(stage: Stage) -> None:
+    stage.lead()
+    name = stage.start()
+    assert stage.trials.must_stop(name, FIRST)
+    assert stage.trials.must_stop(name, FIRST)
+    stage.trials.ended(name)
+    record = stage.record(name)
+    assert (record.state, record.stop, record.concurrent) == ("stopped", "cap", 2)
+    assert stage.released == [name]
+
+
+@pytest.mark.parametrize("later", ["evaluation", "target", "interrupt", "time_budget"])
+def test_the_first_reason_is_the_one_that_counts(later: str, stage: Stage) -> None:
+    stage.lead()
+    name = stage.start()
+    assert stage.trials.must_stop(name, FIRST)
+    if later == "evaluation":
+        assert stage.trials.must_stop(name, SECOND)
+    elif later == "target":  # the first of two in a row: by itself it would go on
+        assert stage.trials.must_stop(name, outcome(2.0, index=1, accuracy=0.96))
+    elif later == "interrupt":
+        stage.interrupt.is_set = True
+    else:
+        stage.deadline.reserve_s = float("inf")
+    stage.trials.ended(name)
+    assert stage.record(name).stop == "cap"
+    assert stage.search.reported == [(name, FIRST)]
+
+
+@pytest.mark.parametrize("is_judged", [True, False])
+def test_a_trial_that_the_deadline_ends(is_judged: bool, stage: Stage) -> None:
+    """The scheduler is not asked then, and would have had nothing against it."""
+    name = stage.start()
+    if is_judged:
+        judged(stage.trials, name, FIRST)
+    stage.deadline.reserve_s = float("inf")
+    assert stage.trials.next() is None
+    stage.trials.seen(name, SECOND)
+    stage.trials.ended(name)
+    record = stage.record(name)
+    assert (record.state, record.stop, record.samples) == ("stopped", "time_budget", 2000)
+    assert stage.search.num_finished == 1
+
+
+def test_an_interrupted_trial_is_recorded_and_stays_open(stage: Stage) -> None:
+    name = stage.start()
+    stage.trials.seen(name, FIRST)
+    stage.interrupt.is_set = True
+    assert stage.trials.next() is None
+    stage.trials.ended(name)
+    record = stage.record(name)
+    assert (record.state, record.stop) == ("stopped", "interrupted")
+    assert stage.search.num_finished == 0
+    assert [trial.state.name for trial in journal_of(stage.search).get_trials()] == ["RUNNING"]
+
+
+def test_a_traceback_is_kept_in_a_file_that_the_record_names(stage: Stage, tmp_path: Path) -> None:
+    name = stage.start()
+    broken = RunOutcome(is_over=True, failure="error", message="no", traceback="Traceback ...")
+    stage.trials.seen(name, broken)
+    stage.trials.ended(name)
+    message = stage.record(name).message or ""
+    assert message.startswith("no (traceback: ")
+    path = tmp_path / message.removeprefix("no (traceback: ").removesuffix(")")
+    assert path.read_text().strip() == "Traceback ..."
+
+
+@pytest.mark.parametrize(
+    ("stage", "has_statistics", "times"),
+    [(True, [True, True], 1), (True, [False, True], 1), (True, [False], 0), (False, [True], 0)],
+    indirect=["stage"],
+)
+def test_batch_normalisation_is_said_once_where_curves_are_carried_over(
+    stage: Stage, has_statistics: list[bool], times: int
+) -> None:
+    name = stage.start()
+    for index, has in enumerate(has_statistics):
+        stage.trials.seen(name, replace(outcome(1.0, index=index), batch_statistics=has))
+    assert stage.screen.getvalue().count("The model has batch normalisation") == times
+
+
+def test_trials_side_by_side_keep_what_is_theirs(stage: Stage, tmp_path: Path) -> None:
+    names = [stage.start() for _ in range(3)]
+    assert stage.trials.next() is None
+    for now, name in itertools.product((FIRST, SECOND), names):
+        judged(stage.trials, name, now)
+    for name in reversed(names):
+        stage.trials.ended(name)
+    assert [one.trial for one in stage.search.told] == names[::-1]
+    curves = read_records(tmp_path).curves
+    assert {name: [point.index for point in curves[name]] for name in names} == {
+        name: [0, 1] for name in names
+    }
