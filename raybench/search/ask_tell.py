@@ -7,8 +7,6 @@ three methods and nothing else.
 from collections.abc import Mapping
 from pathlib import Path
 
-import optuna
-
 from raybench.core.outcome import RunOutcome
 from raybench.core.record import Evaluation, RunRecord, StopReason
 from raybench.core.space import Space
@@ -21,7 +19,7 @@ from raybench.search.sampling.feedback import Feedback
 from raybench.search.sampling.grid import num_trials
 from raybench.search.sampling.infeasible import Infeasible
 from raybench.search.sampling.optuna_study import open_study, real_trials, restore
-from raybench.search.sampling.proposer import Proposer
+from raybench.search.sampling.proposer import Proposal, Proposer
 from raybench.search.sampling.transfer import Told, tell_earlier
 from raybench.speed.factorisation import Factors
 from raybench.speed.placement import Placer
@@ -57,7 +55,7 @@ class Search:
         self._early: EarlyStopping | None = None
         if study.search.early_stopping:
             self._early = EarlyStopping(study, self.placer, policy)
-        self._open: dict[str, tuple[optuna.Trial, RunSpec]] = {}
+        self._open: dict[str, Proposal] = {}
         infeasible = Infeasible()
         self._journal = open_study(study, folder)
         self._feedback = Feedback(study, self._journal, infeasible, self.placer)
@@ -83,13 +81,12 @@ class Search:
         proposal = self._proposer.next()
         if proposal is None:
             return None
-        trial, name, spec = proposal
-        self._open[name] = trial, spec
-        return name, spec
+        self._open[proposal.name] = proposal
+        return proposal.name, proposal.spec
 
     def report(self, name: str, outcome: RunOutcome) -> StopReason | None:
         """Take an evaluation after which a trial would go on; return why it must not."""
-        trial, spec = self._open[name]
+        trial, _, spec = self._open[name]
         evaluation = outcome.evaluation
         assert evaluation is not None
         self._observe(name, spec, evaluation.samples, evaluation.train_s)
@@ -101,7 +98,7 @@ class Search:
 
     def tell(self, record: RunRecord) -> None:
         """Learn how a trial ended; one that was interrupted stays open, to be run again."""
-        trial, spec = self._open.pop(record.trial)
+        trial, _, spec = self._open.pop(record.trial)
         if record.stop == "interrupted":
             return
         self._observe(record.trial, spec, record.samples, record.ledger["train"])

@@ -2,7 +2,7 @@
 
 import itertools
 import statistics
-from typing import Any
+from typing import Any, NamedTuple
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
@@ -36,6 +36,14 @@ from raybench.speed.factorisation import GLOBAL_BATCH, speed_values
 from raybench.speed.placement import Placer
 
 
+class Proposal(NamedTuple):
+    """A trial that is to run."""
+
+    trial: optuna.Trial
+    name: str
+    spec: RunSpec
+
+
 class Proposer:
     """Draws configurations that are new and would not fail, and says where to run them."""
 
@@ -58,8 +66,8 @@ class Proposer:
         self._is_grid = study.search.sampler == "grid"
         self._listed = iter(self._combinations()) if self._is_grid else None
 
-    def next(self) -> tuple[optuna.Trial, str, RunSpec] | None:
-        """Return a trial, its name and the run spec to run; None where nothing is left to try.
+    def next(self) -> Proposal | None:
+        """Return the next trial; None where nothing is left to try.
 
         That is at the end of the grid, or of a space of lists of which every configuration was
         run on all its placements or would fail. A draw that repeats an earlier one or nearly so
@@ -98,7 +106,7 @@ class Proposer:
         trial.set_user_attr(TRIAL, name)
         spec = self._choose(trial, name, options)
         trial.set_user_attr("spec", spec.document())
-        return trial, name, spec
+        return Proposal(trial, name, spec)
 
     def _free_name(self) -> str:
         """Return the lowest one that no trial has."""

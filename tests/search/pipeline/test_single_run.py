@@ -7,13 +7,8 @@ import pytest
 
 from raybench.core.objective import Objective
 from raybench.core.spec import RunSpec
-<<<<<<< HEAD
-from raybench.search import alone as module
-from raybench.search.deadline import Deadline
-=======
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline import single_run as module
->>>>>>> h4
 from raybench.search.pipeline.confirm import confirm
 from raybench.search.pipeline.reference import SEEDS_FROM
 from raybench.search.pipeline.single_run import ATTEMPTS, SingleRun

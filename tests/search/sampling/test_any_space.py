@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from raybench.search.ray_tune.opaque import wrap
 
 from raybench.core.errors import UserError
 from raybench.core.study import build_study
@@ -18,10 +17,6 @@ from raybench.search.ask_tell import Search
 from raybench.search.pipeline.plan import print_plan
 from raybench.search.pipeline.preflight import first_values
 from raybench.search.pipeline.reference import reference_spec
-<<<<<<< HEAD
-from raybench.search.ray_tune.searcher import StudySearcher
-=======
->>>>>>> h4
 from raybench.speed.factorisation import Factors, study_factors
 from tests.search.made_up import run_all
 from tests.search.step_times import trained

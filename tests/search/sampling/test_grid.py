@@ -6,21 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from raybench.search.ray_tune.opaque import wrap
 
 from raybench.core.errors import UserError
 from raybench.core.record import RunRecord
 from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
-<<<<<<< HEAD
-from raybench.search.deadline import Deadline
-from raybench.search.ray_tune.searcher import StudySearcher
-from raybench.search.sampling.default_rates import HASTE, usual_rate
-=======
 from raybench.search.ask_tell import Search
 from raybench.search.policy import DEFAULT
 from raybench.search.sampling.default_rates import usual_rate
->>>>>>> h4
 from raybench.search.sampling.grid import check_grid, grid, num_trials
 from raybench.speed.factorisation import Factors, factorise
 from tests.search.made_up import make_search, record, run_all
