@@ -6,7 +6,7 @@ JOBS ?= 2
 PYTEST = $(BIN)/python -m pytest
 PURE = $(PYTEST) -n $(JOBS) --dist worksteal
 
-.PHONY: env pins tune test test-all check
+.PHONY: env pins rays tune test test-all check
 
 env: .venv/ready
 
@@ -23,6 +23,10 @@ env: .venv/ready
 pins:
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-emit-index-url \
 		--custom-compile-command "make pins" --extra dev pyproject.toml -o requirements.txt $(ARGS)
+
+# The oldest and the newest Ray that pyproject.toml allows: canaries, one search each.
+rays: env
+	.ci/rays $(ARGS)
 
 # The default search: real digits, both frameworks, 1 and 2 workers.
 tune: env
