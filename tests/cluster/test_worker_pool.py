@@ -21,6 +21,8 @@ class FakeGroup:
 
     faults: list[str] = []
     started = 0
+    gate: asyncio.Event | None = None
+    """Where there is one, groups do not come up before it is set."""
 
     def __init__(self, number: int, placement: Placement, options: PoolOptions) -> None:
         self.placement = placement
@@ -29,7 +31,7 @@ class FakeGroup:
 
     async def start(self) -> None:
         type(self).started += 1
-        await asyncio.sleep(0.01)
+        await (self.gate.wait() if self.gate else asyncio.sleep(0.01))
         if self.faults:
             raise RunFailed(self.faults.pop(0), "the workers did not start within 180 s")
 
@@ -51,8 +53,13 @@ class FakeGroup:
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     monkeypatch.setattr(live_groups, "WorkerGroup", FakeGroup)
-    FakeGroup.faults, FakeGroup.started = [], 0
+    FakeGroup.faults, FakeGroup.started, FakeGroup.gate = [], 0, None
     return WorkerPool(Admission([(2, 0)]), OPTIONS)
+
+
+async def until_a_group_starts() -> None:
+    while not FakeGroup.started:
+        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("fault", ["timeout", "worker_lost"])
@@ -109,9 +116,11 @@ def test_a_trial_that_is_over_gets_no_workers_any_more(pool: WorkerPool) -> None
 
 def test_a_trial_that_ends_while_its_group_starts_holds_nothing(pool: WorkerPool) -> None:
     async def story() -> None:
+        FakeGroup.gate = asyncio.Event()
         asking = asyncio.ensure_future(pool.acquire("a", ONE))
-        await asyncio.sleep(0.005)
+        await until_a_group_starts()
         await pool.release("a", for_good=True)
+        FakeGroup.gate.set()
         with pytest.raises(RunFailed, match="was stopped"):
             await asking
         await pool.acquire("b", TWO)
@@ -124,13 +133,15 @@ def test_who_waits_is_sent_away_and_holds_nothing(pool: WorkerPool) -> None:
     """In the queue, and while a group starts; later phases may ask again."""
 
     async def story() -> None:
+        FakeGroup.gate = asyncio.Event()
         starting = asyncio.ensure_future(pool.acquire("starting", TWO))
         waiting = asyncio.ensure_future(pool.acquire("waiting", ONE))
-        await asyncio.sleep(0.005)
+        await until_a_group_starts()
         pool.stop_waiting()
         for one in (starting, waiting):
             with pytest.raises(RunFailed, match="was stopped"):
                 await one
+        FakeGroup.gate.set()
         await pool.acquire("later", TWO)
 
     asyncio.run(story())

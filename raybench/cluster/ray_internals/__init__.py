@@ -1,7 +1,7 @@
 """Every private or patched thing of Ray stands here, each with a stock path.
 
-Written for Ray 2.55 to 2.60. `tests/cluster/test_ray_internals.py` looks whether the installed Ray
-still has all of it, and takes each away to see the stock path taken.
+Written for Ray 2.55 to 2.60. `tests/cluster/test_ray_internals.py` and `test_train_internals.py`
+look whether the installed Ray still has all of it, and take each away to see the stock path taken.
 
 | file | what of Ray | for | stock path |
 |---|---|---|---|
@@ -15,5 +15,5 @@ still has all of it, and takes each away to see the stock path taken.
 | trainer | `_create_default_callbacks` | two actors fewer | they start |
 | trainer | `_initialize_and_run_controller` | one actor fewer | it starts |
 | controller | `TrainController`, `FixedScalingPolicy` | no autoscaler's actor | it starts |
-| file_meeting | `_TorchBackend`, `execute_single_async` | torch's store off the network | on it |
+| file_meeting | `_TorchBackend`, `execute_single_async` | torch's store opens no port | it does |
 """
