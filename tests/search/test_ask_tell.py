@@ -1,13 +1,12 @@
 """The search without a cluster: asked, reported to and told; scores are made up."""
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from raybench.core.placement import Placement
-from raybench.core.record import RunRecord, StopReason
+from raybench.core.record import Evaluation, RunRecord, StopReason
 from raybench.core.spec import RunSpec
 from raybench.search.ask_tell import Search
 from raybench.search.policy import SearchPolicy
@@ -156,7 +155,7 @@ def test_rungs_know_the_trials_of_earlier_sessions(has_curves: bool, tmp_path: P
     good = record(*_asked(one), 5.0, stop="epochs", accuracy=0.94)
     one.tell(good)
     curve = [evaluation(1.0, accuracy=0.9), evaluation(5.0, index=1, accuracy=0.94)]
-    curves: Mapping[str, list] = {good.trial: curve} if has_curves else {}
+    curves: dict[str, list[Evaluation]] = {good.trial: curve} if has_curves else {}
     again = make_search(tmp_path, content, runs=by_name([good]), curves=curves)
     name, _ = _asked(again)
     # At the first rung only a curve tells what the other had reached by then.
