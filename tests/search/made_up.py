@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import optuna
 
 from raybench.core.outcome import RunOutcome
 from raybench.core.record import Evaluation, Failure, Role, RunRecord, StopReason
+from raybench.core.space import Space
 from raybench.core.spec import RunSpec
-from raybench.core.study import build_study
+from raybench.core.study import StudySpec, build_study
 from raybench.search.ask_tell import Search
 from raybench.speed.factorisation import Factors, factorise
 
@@ -96,23 +97,23 @@ def record(
     return found if score is None else replace(found, score=score)
 
 
-Kind = TypeVar("Kind", bound=Search)
+def parts_of(
+    content: dict[str, Any], *, apart: bool = False
+) -> tuple[StudySpec, Space, Factors | None]:
+    """Return a study, its space, and that taken `apart` where it shall be."""
+    study, space = build_study(content, "test")
+    factors = factorise(study, space, equal_frameworks=True) if apart else None
+    assert not isinstance(factors, str), factors
+    return study, space, factors
 
 
 def make_search(
-    folder: Path,
-    content: dict[str, Any] = STUDY,
-    *,
-    apart: bool = False,
-    kind: type[Kind] = Search,  # type: ignore[assignment]
-    **options: Any,
-) -> Kind:
-    """Open the search of a study in a folder, with its space taken `apart` or not."""
-    study, space = build_study(content, "test")
-    factors = factorise(study, space, equal_frameworks=True) if apart else None
-    assert factors is None or isinstance(factors, Factors), factors
+    folder: Path, content: dict[str, Any] = STUDY, *, apart: bool = False, **options: Any
+) -> Search:
+    """Open the search of a study in a folder."""
+    study, space, factors = parts_of(content, apart=apart)
     folder.mkdir(exist_ok=True)
-    return kind(study, space, folder, factors=factors, **options)
+    return Search(study, space, folder, factors=factors, **options)
 
 
 def run_all(search: Search, judge: Judge = record, most: int = 1000) -> list[RunRecord]:

@@ -11,7 +11,6 @@ from rich.console import Console
 from raybench.cluster.signals import Interrupt
 from raybench.core.outcome import RunOutcome
 from raybench.core.record import RunRecord
-from raybench.core.study import build_study
 from raybench.results.progress import Progress
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, Store
@@ -20,7 +19,7 @@ from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.deadline import Deadline
 from raybench.search.live_trials import LiveTrials
 from raybench.search.policy import SearchPolicy
-from tests.search.made_up import STUDY, make_search, outcome
+from tests.search.made_up import STUDY, outcome, parts_of
 
 CONTENT = STUDY | {"search": {"trials": 3}}
 FIRST, SECOND = outcome(1.0), outcome(2.0, index=1)
@@ -64,7 +63,8 @@ class Stage:
 
     def __init__(self, folder: Path, *, apart: bool = False) -> None:
         policy = SearchPolicy(rungs=False)
-        self.search = make_search(folder, CONTENT, apart=apart, kind=HeardSearch, policy=policy)
+        study, space, factors = parts_of(CONTENT, apart=apart)
+        self.search = HeardSearch(study, space, folder, factors=factors, policy=policy)
         self.store, self.screen = FullDisk(folder), io.StringIO()
         self.interrupt = Interrupt()
         self.deadline = Deadline(None, interrupt=self.interrupt)
@@ -74,7 +74,7 @@ class Stage:
             store=self.store,
             progress=Progress(Console(file=self.screen), num_trials=3),
             deadline=self.deadline,
-            confirm_budget=ConfirmBudget(build_study(CONTENT, "test")[0]),
+            confirm_budget=ConfirmBudget(study),
             release=self._release,
         )
 

@@ -1,13 +1,12 @@
 """The search without a cluster: asked, reported to and told; scores are made up."""
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from raybench.core.placement import Placement
-from raybench.core.record import RunRecord, StopReason
+from raybench.core.record import Evaluation, Failure, RunRecord, StopReason
 from raybench.core.spec import RunSpec
 from raybench.search.ask_tell import Search
 from raybench.search.policy import SearchPolicy
@@ -156,12 +155,36 @@ def test_rungs_know_the_trials_of_earlier_sessions(has_curves: bool, tmp_path: P
     good = record(*_asked(one), 5.0, stop="epochs", accuracy=0.94)
     one.tell(good)
     curve = [evaluation(1.0, accuracy=0.9), evaluation(5.0, index=1, accuracy=0.94)]
-    curves: Mapping[str, list] = {good.trial: curve} if has_curves else {}
+    curves: dict[str, list[Evaluation]] = {good.trial: curve} if has_curves else {}
     again = make_search(tmp_path, content, runs=by_name([good]), curves=curves)
     name, _ = _asked(again)
     # At the first rung only a curve tells what the other had reached by then.
     assert again.report(name, outcome(1.0, accuracy=0.5)) == ("scheduler" if has_curves else None)
     assert again.report(name, outcome(5.0, index=1, accuracy=0.5)) == "scheduler"
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"), [("nan", "scheduler"), ("oom", None), ("worker_lost", None)]
+)
+def test_what_diverged_is_compared_with_and_what_broke_is_not(
+    failure: Failure, reason: str | None, tmp_path: Path
+) -> None:
+    content = STUDY | {"search": {"trials": 9}, "space": {"optimizer": ["adam", "lars", "sgd"]}}
+    one = make_search(tmp_path, content)
+    one.tell(record(*_asked(one), 5.0, failure=failure, accuracy=0.94))
+    name, _ = _asked(one)
+    assert one.report(name, outcome(5.0, accuracy=0.5)) == reason
+
+
+def test_where_a_trial_was_to_measure_and_failed_the_next_one_measures(tmp_path: Path) -> None:
+    space = STUDY["space"] | {"framework": ["torch", "tensorflow"]}
+    one = make_search(tmp_path, STUDY | {"space": space}, apart=True)
+    lost, other = _asked(one), _asked(one)
+    assert lost[1].framework != other[1].framework
+    one.tell(trained(*other))
+    assert _asked(one)[1].placement.group != lost[1].placement.group
+    one.tell(record(*lost, 0.0, failure="worker_lost", samples=0))
+    assert _asked(one)[1].placement.group == lost[1].placement.group
 
 
 def test_without_early_stopping_nothing_is_stopped(tmp_path: Path) -> None:

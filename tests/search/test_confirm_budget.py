@@ -57,7 +57,8 @@ def test_long_runs_are_set_aside_a_part_of_the_budget_but_one_run_at_least() -> 
 
 
 def test_without_a_budget_or_a_confirm_phase_nothing_is_set_aside() -> None:
-    for changes in ({"search": {}}, {"confirm": {"top": 0}}):
+    every: list[dict[str, Any]] = [{"search": {}}, {"confirm": {"top": 0}}]
+    for changes in every:
         budget = ConfirmBudget(build_study(STUDY | changes, "test")[0])
         budget.add(reached("0000", 3.0))
         assert budget.reserve_s() == 0.0

@@ -86,6 +86,8 @@ def test_what_failed_is_measured_again() -> None:
     first = placer.choose("a", "adam", options(64, placer))
     assert placer.choose("b", "adam", options(64, placer)).group != first.group
     assert placer.choose("d", "adam", options(64, placer)).group != group("tensorflow", 2)
+    measure(placer, "b", Placement("torch", 1, 64))
+    assert placer.choose("e", "adam", options(64, placer)).group != first.group
     placer.forget("a")
     assert placer.choose("c", "adam", options(64, placer)).group == first.group
 

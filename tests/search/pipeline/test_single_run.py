@@ -21,7 +21,10 @@ class Machine:
     """Breaks runs as often as `faults` says; remembers what was run."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *faults: str) -> None:
-        self.faults, self.specs, self.keeps, self.lines = list(faults), [], [], []
+        self.faults = list(faults)
+        self.specs: list[RunSpec] = []
+        self.keeps: list[bool] = []
+        self.lines: list[dict[str, Any]] = []
         monkeypatch.setattr(module, "run_once", self.run)
 
     def run(self, pool: Any, spec: RunSpec, name: str, **options: Any) -> Any:

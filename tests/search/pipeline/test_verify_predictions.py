@@ -1,5 +1,7 @@
 """Which placements that nobody ran are worth a run."""
 
+from typing import Any
+
 from raybench.core.record import Prediction
 from raybench.core.spec import RunSpec
 from raybench.search.pipeline.verify_predictions import Way, choose
@@ -9,7 +11,7 @@ from raybench.speed.factorisation import speed_values
 def way(
     trial: str,
     seconds: float,
-    framework: str = "torch",
+    framework: Any = "torch",
     workers: int = 1,
     *,
     measured: bool = False,

@@ -90,7 +90,7 @@ class Tune:
         config = self.searcher.suggest("tune's own id")
         assert isinstance(config, dict)
         trial = SimpleNamespace(config=config, trial_id="tune's own id")
-        self.callback.on_trial_start(1, [], trial)  # type: ignore[arg-type]
+        self.callback.on_trial_start(1, [], trial)
         return trial
 
     def result(self, trial: Any, outcome: RunOutcome) -> str:

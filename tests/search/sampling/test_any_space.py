@@ -87,7 +87,7 @@ def test_every_valid_space_is_planned_and_proposed_from(content: dict[str, Any])
 
 def test_an_invalid_space_is_refused() -> None:
     """The generator's cases are complete; one that is not is a sentence, not a crash."""
-    space = {"optimizer": ["adam", "lars"]}
-    space["learning_rate"] = [{"when": {"optimizer": "adam"}, **RATES[0]}]  # type: ignore[dict-item]
+    space: dict[str, Any] = {"optimizer": ["adam", "lars"]}
+    space["learning_rate"] = [{"when": {"optimizer": "adam"}, **RATES[0]}]
     with pytest.raises(UserError, match="no case for optimizer: lars"):
         build_study({"objective": {"target": 0.9}, "space": space}, "generated")

@@ -9,6 +9,7 @@ from raybench.core.objective import worst_score
 from raybench.core.placement import Placement
 from raybench.core.record import Failure
 from raybench.core.spec import RunSpec
+from raybench.search.policy import SearchPolicy
 from raybench.search.sampling.optuna_study import real_trials
 from tests.search.made_up import STUDY, journal_of, make_search, outcome, record, run_all
 from tests.search.step_times import seconds_on, trained
@@ -67,6 +68,18 @@ def test_optuna_is_told_the_seconds_of_the_fastest_placement(tmp_path: Path) -> 
     for name, spec in ended.items():
         if spec.global_batch_size == 64:
             assert told[name] == pytest.approx(fastest, abs=0.01), name
+
+
+@pytest.mark.parametrize(("startup_trials", "state"), [(10, "RUNNING"), (0, "COMPLETE")])
+def test_only_start_up_trials_wait_for_the_speed_of_other_placements(
+    startup_trials: int, state: str, tmp_path: Path
+) -> None:
+    policy = SearchPolicy(startup_trials=startup_trials)
+    one = make_search(tmp_path, apart=True, policy=policy)
+    run_all(one, trained, most=1)
+    assert [trial.state.name for trial in journal_of(one).get_trials()] == [state]
+    one.tell_all()
+    assert [trial.state.name for trial in journal_of(one).get_trials()] == ["COMPLETE"]
 
 
 def test_nsga2_is_told_seconds_and_worker_seconds(tmp_path: Path) -> None:
