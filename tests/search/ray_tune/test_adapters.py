@@ -180,7 +180,7 @@ def test_once_the_search_is_over_nothing_starts_or_waits(is_interrupt: bool, sta
 def test_ray_tune_is_given_nothing_of_the_study_to_save(stage: Stage) -> None:
     """The records and the journal hold it; the search itself cannot be pickled."""
     controller = Tune(stage)
-    for one in (controller.searcher, controller.callback):
-        assert pickle.loads(pickle.dumps(one)).__dict__ == {}
+    for one in (controller.searcher, controller.callback, controller.scheduler):
+        assert pickle.loads(pickle.dumps(one))._trials.__dict__ == {}
     assert controller.searcher.save("nowhere") is None  # type: ignore[func-returns-value]
     assert controller.searcher.restore("nowhere") is None  # type: ignore[func-returns-value]
