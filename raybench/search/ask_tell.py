@@ -57,7 +57,7 @@ class Search:
             self._early = EarlyStopping(study, self.placer, policy)
         self._open: dict[str, Proposal] = {}
         infeasible = Infeasible()
-        self._journal = open_study(study, folder)
+        self._journal = open_study(study, folder, policy)
         self._feedback = Feedback(study, self._journal, infeasible, self.placer)
         self._learn_recorded(runs or {}, curves or {})
         restore(self._journal, runs or {}, study, self._sampled, self._feedback)
@@ -131,5 +131,6 @@ class Search:
             # Not under its own name: what was interrupted runs again from the start, under it.
             self._observe(f"{name}{RECORDED}", record.spec, record.samples, record.ledger["train"])
         for name, record in runs.items():
-            if self._early is not None and record.phase == "search":
+            # The rerun of an interrupted one passes the rungs anew.
+            if self._early and record.phase == "search" and record.stop != "interrupted":
                 self._early.learn(record, curves.get(name))

@@ -100,8 +100,7 @@ class LiveTrials:
         if is_lost or not outcome.is_over:
             outcome = replace(outcome, concurrent=self._release(name))
         if outcome.traceback:
-            message = keep_error(self._store, name, outcome.message or "", outcome.traceback)
-            outcome = replace(outcome, message=message)
+            outcome = replace(outcome, message=self._kept_error(name, outcome))
         stopped_by = self._reasons.pop(name, None) or self._deadline.reason() or "scheduler"
         record = outcome.record(name, spec, role="trial", source=None, stopped_by=stopped_by)
         if not self._append(record.line()):
@@ -111,6 +110,15 @@ class LiveTrials:
         self._deadline.reserve_s = self._confirm_budget.reserve_s()
         self._progress.after_s = self._confirm_budget.confirming_s()
         self._progress.finished(record)
+
+    def _kept_error(self, name: str, outcome: RunOutcome) -> str:
+        """Keep a traceback in a file of its own; return the message that names it."""
+        message = outcome.message or ""
+        try:
+            return keep_error(self._store, name, message, outcome.traceback)
+        except (OSError, StudyError) as error:
+            self._deadline.fault = self._deadline.fault or error
+            return message
 
     def _append(self, line: dict[str, object]) -> bool:
         """Write a record; where that fails the study ends, and says why when it has."""

@@ -1,6 +1,6 @@
 """Optuna's journal of a study: opening it, which of its trials count, what it has lost."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from raybench.core.record import RunRecord
 from raybench.core.space import Space
 from raybench.core.study import StudySpec
 from raybench.results.store import mend_last_line
+from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.sampling.feedback import Feedback
 from raybench.search.sampling.optuna_space import distributions, params_of
 from raybench.search.sampling.samplers import PARETO_SAMPLERS, build_sampler
@@ -30,7 +31,7 @@ TRIAL, PLACEMENT, PRIOR = "trial", "placement", "prior"
 """User attributes that an interrupted trial keeps when it is proposed again."""
 
 
-def open_study(study: StudySpec, folder: Path) -> optuna.Study:
+def open_study(study: StudySpec, folder: Path, policy: SearchPolicy = DEFAULT) -> optuna.Study:
     """Open the folder's Optuna study, or make it; whoever calls holds the folder's lock.
 
     A torn last line, as a full disk leaves it, is cut. A journal that is damaged otherwise is put
@@ -48,7 +49,10 @@ def open_study(study: StudySpec, folder: Path) -> optuna.Study:
         path.replace(path.with_name(f"{path.name}.damaged"))
         found = _open(study, path)
     found.sampler = build_sampler(
-        search.sampler, seed=search.seed, num_earlier=len(found.get_trials(deepcopy=False))
+        search.sampler,
+        seed=search.seed,
+        num_earlier=len(found.get_trials(deepcopy=False)),
+        startup_trials=policy.startup_trials,
     )
     return found
 
@@ -77,10 +81,12 @@ def proposed_trials(journal: optuna.Study) -> list[FrozenTrial]:
     return [t for t in journal.get_trials(deepcopy=False) if t.number not in interrupted]
 
 
-def names_in_use(journal: optuna.Study) -> set[str]:
+def names_in_use(journal: optuna.Study, *, without: Sequence[FrozenTrial] = ()) -> set[str]:
     """Return the names of the trials that ran, run, or come back after an interruption."""
-    trials = [one for one in proposed_trials(journal) if NOT_RUN not in one.user_attrs]
-    return {one.user_attrs[TRIAL] for one in trials if TRIAL in one.user_attrs}
+    left_out = {trial.number for trial in without}
+    trials = [one for one in proposed_trials(journal) if one.number not in left_out]
+    named = [one for one in trials if NOT_RUN not in one.user_attrs and TRIAL in one.user_attrs]
+    return {one.user_attrs[TRIAL] for one in named}
 
 
 def key_of(params: dict[str, Any]) -> str:
@@ -102,8 +108,9 @@ def restore(
     is open in the journal: it is told here, as are trials that a damaged journal has lost. Those
     that were interrupted are proposed again, first of all.
     """
-    left_open = _close_open(journal)
-    held = names_in_use(journal)
+    running = journal.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    left_open = {one.user_attrs.get(TRIAL, f"number {one.number}"): one for one in running}
+    held = names_in_use(journal, without=running)
     known = distributions(space)
     for name, record in runs.items():
         if record.role != "trial" or name in held:
@@ -131,19 +138,20 @@ def restore(
                 user_attrs=attributes,
             )
         )
-    for trial in left_open.values():
-        journal.enqueue_trial(trial.params, user_attrs=_kept(trial.user_attrs))
+    for name, trial in left_open.items():
+        if name not in held:
+            journal.enqueue_trial(trial.params, user_attrs=_kept(trial.user_attrs))
+    # Last of all: a session that is killed before has lost nothing.
+    _close(journal, running)
 
 
-def _close_open(journal: optuna.Study) -> dict[str, FrozenTrial]:
-    """Close what an earlier session has left open; return it by name, or by number without."""
-    found = journal.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    if found:
+def _close(journal: optuna.Study, running: list[FrozenTrial]) -> None:
+    """Close what an earlier session has left open."""
+    if running:
         earlier = journal.user_attrs.get(INTERRUPTED, [])
-        journal.set_user_attr(INTERRUPTED, [*earlier, *(trial.number for trial in found)])
-    for trial in found:
+        journal.set_user_attr(INTERRUPTED, [*earlier, *(trial.number for trial in running)])
+    for trial in running:
         journal.tell(trial.number, state=TrialState.FAIL)
-    return {trial.user_attrs.get(TRIAL, f"number {trial.number}"): trial for trial in found}
 
 
 def _kept(attributes: dict[str, Any]) -> dict[str, Any]:
