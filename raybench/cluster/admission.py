@@ -27,7 +27,7 @@ class Grant:
 class _Group:
     placement: Placement
     trial: str | None
-    places: tuple[int, ...]
+    nodes: tuple[int, ...]
     """Node of every worker."""
     last_used: int = 0
 
@@ -77,10 +77,10 @@ class Admission:
             grants.append(grant)
         return grants
 
-    def settle(self, group: int, places: Sequence[int]) -> None:
+    def settle(self, group: int, nodes: Sequence[int]) -> None:
         """Correct where the workers of a group are: Ray chose, and may have chosen otherwise."""
         if group in self.groups:
-            self.groups[group].places = tuple(places)
+            self.groups[group].nodes = tuple(nodes)
 
     def release(self, trial: str) -> int | None:
         """Mark the trial's group idle; return the group, None if it had none."""
@@ -111,23 +111,23 @@ class Admission:
                 self.groups[number].trial = trial
                 return Grant(trial=trial, group=number, placement=placement, is_new=False)
         evict: list[int] = []
-        places = self._find_room(placement, evict)
-        while places is None:
+        nodes = self._find_room(placement, evict)
+        while nodes is None:
             if not idle:
                 return None
             evict.append(idle.pop(0))
-            places = self._find_room(placement, evict)
+            nodes = self._find_room(placement, evict)
         # Oldest first may have named groups whose end frees nothing that was missing.
         for number in list(evict):
             others = [other for other in evict if other != number]
             found = self._find_room(placement, others)
             if found is not None:
-                evict, places = others, found
+                evict, nodes = others, found
         for number in evict:
             del self.groups[number]
         number = self._next_group
         self._next_group += 1
-        self.groups[number] = _Group(placement, trial, places)
+        self.groups[number] = _Group(placement, trial, nodes)
         return Grant(
             trial=trial, group=number, placement=placement, is_new=True, evict=tuple(evict)
         )
@@ -136,9 +136,9 @@ class Admission:
         """Whether the nodes of an idle group have its cores free."""
         group = self.groups[number]
         free = self._free(without=(number,))
-        for place in group.places:
-            free[place][0] -= group.placement.cpus_per_worker
-            free[place][1] -= group.placement.gpus_per_worker
+        for node in group.nodes:
+            free[node][0] -= group.placement.cpus_per_worker
+            free[node][1] -= group.placement.gpus_per_worker
         return all(cpus >= 0 and gpus >= 0 for cpus, gpus in free)
 
     def _find_room(self, placement: Placement, evicted: list[int]) -> tuple[int, ...] | None:
@@ -154,9 +154,9 @@ class Admission:
             if number in without:
                 continue
             holds_cpus = group.trial is not None or self.idle_holds_cpus
-            for place in group.places:
-                free[place][0] -= group.placement.cpus_per_worker if holds_cpus else 0
-                free[place][1] -= group.placement.gpus_per_worker
+            for node in group.nodes:
+                free[node][0] -= group.placement.cpus_per_worker if holds_cpus else 0
+                free[node][1] -= group.placement.gpus_per_worker
         return free
 
 
@@ -173,7 +173,7 @@ def pack(placement: Placement, free: Sequence[tuple[int, int]]) -> tuple[int, ..
         wasted = gpus if not placement.gpus_per_worker else 0
         return wasted > 0, -room[node], cpus, gpus
 
-    places: list[int] = []
+    nodes: list[int] = []
     for node in sorted(room, key=order):
-        places += [node] * min(room[node], placement.num_workers - len(places))
-    return tuple(places) if len(places) == placement.num_workers else None
+        nodes += [node] * min(room[node], placement.num_workers - len(nodes))
+    return tuple(nodes) if len(nodes) == placement.num_workers else None

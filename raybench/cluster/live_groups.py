@@ -67,7 +67,7 @@ class LiveGroups:
             commands = [replace(command, cores=own) for own in group.choose_cores(taken)]
         return await group.ask(commands, timeout_s)
 
-    def places(self, number: int) -> list[int]:
+    def nodes(self, number: int) -> list[int]:
         """Return the node of each of a group's workers; none if one is on a node not known."""
         known, nodes = self._options.node_ids, self._groups[number].nodes()
         return [known.index(node) for node in nodes] if set(nodes) <= set(known) else []

@@ -108,7 +108,6 @@ class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)
 class Lent:
     """Pool to client: a group was given."""
 
-    group: int
     queue_s: float
     """Seconds until there was room for it."""
     start_s: float

@@ -65,7 +65,8 @@ class RunClient:
     def step(self) -> RunOutcome:
         """Train to the next evaluation; the first step waits for workers and builds the run.
 
-        What happens to the run ends it, with its last evaluation kept: it raises nothing.
+        What happens to the run ends it, with its last evaluation kept. Raised is only what is
+        wrong with the pool itself.
         """
         try:
             if self._lent is None:
@@ -191,15 +192,19 @@ def run_once(
     client = RunClient(pool, name, spec, keep=keep)
     reason: StopReason | None = None
     last: Evaluation | None = None
-    while reason is None:
-        outcome = client.step()
-        if outcome.evaluation is None or outcome.evaluation is last:
-            break  # it failed, or was ended from outside, before it reached the next one
-        last = outcome.evaluation
-        on_evaluation(name, last)
-        reason = stopped_by()
-        if outcome.is_over:
-            break
+    try:
+        while reason is None:
+            outcome = client.step()
+            if outcome.evaluation is None or outcome.evaluation is last:
+                break  # it failed, or was ended from outside, before it reached the next one
+            last = outcome.evaluation
+            on_evaluation(name, last)
+            reason = stopped_by()
+            if outcome.is_over:
+                break
+    except BaseException:
+        release(pool, name, keep=keep)
+        raise
     outcome = client.finish(save=save, test=test)
     if outcome.message is not None and outcome.failure != "nan":
         message = on_error(name, outcome.message, outcome.traceback)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TextIO
 
 PREFIX = "raybench-"
+DATA = "data"
+"""Folder below a host's scratch folder that all its workers map their data from."""
 ALIVE = "alive"
 """File that is locked for as long as somebody uses the folder; the system drops the lock of a
 process that ends, however it ends."""

@@ -28,13 +28,11 @@ from raybench.cluster.protocol import (
     Reply,
     Start,
 )
-from raybench.cluster.scratch import on_this_host
+from raybench.cluster.scratch import DATA, on_this_host
 from raybench.core.clock import AWAY, Ledger
 from raybench.core.record import Evaluation
 from raybench.workloads.find import load_workload_dataset
 
-DATA = "data"
-"""Folder below a host's scratch folder that all its workers map their data from."""
 OUT_OF_MEMORY = ("OutOfMemoryError", "ResourceExhaustedError", "MemoryError")
 
 

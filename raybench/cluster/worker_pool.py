@@ -17,6 +17,8 @@ from raybench.cluster.trainers import PoolOptions, trainer_class
 from raybench.core.placement import Placement
 from raybench.core.record import MACHINE_FAULTS
 
+AHEAD = "prepare-"
+"""Beginning of the names for which groups start ahead of the trials."""
 START_ATTEMPTS = 3
 """How often a group is started before its trial fails: that it does not is no trial's fault."""
 
@@ -48,11 +50,15 @@ class WorkerPool:
         preparing = [(placement, asyncio.Event()) for placement in placements]
         self._preparing += preparing
         loop = asyncio.get_running_loop()
-        for framework in frameworks:
-            await loop.run_in_executor(None, trainer_class, framework)
-        await asyncio.gather(
-            *(self._warm(f"prepare-{number}", *entry) for number, entry in enumerate(preparing))
-        )
+        try:
+            for framework in frameworks:
+                await loop.run_in_executor(None, trainer_class, framework)
+            names = [f"{AHEAD}{number}" for number in range(len(preparing))]
+            await asyncio.gather(*map(self._warm, names, *zip(*preparing, strict=True)))
+        finally:  # whoever waits for one of them goes on by itself, and learns what is wrong
+            self._preparing = [entry for entry in self._preparing if entry not in preparing]
+            for _, is_ready in preparing:
+                is_ready.set()
 
     async def _warm(self, name: str, placement: Placement, is_ready: asyncio.Event) -> None:
         with contextlib.suppress(RunFailed):  # the first trial that asks will learn why
@@ -135,8 +141,8 @@ class WorkerPool:
             raise
         finally:
             self._starting.discard(trial)
-        if grant.is_new and (places := self._groups.places(grant.group)):
-            self._admission.settle(grant.group, places)  # Ray may have placed them otherwise
+        if grant.is_new and (nodes := self._groups.nodes(grant.group)):
+            self._admission.settle(grant.group, nodes)  # Ray may have placed them otherwise
         try:
             self._refuse_abandoned(trial)
         except RunFailed:
@@ -146,7 +152,6 @@ class WorkerPool:
         self._group_of[trial] = grant.group
         self._mark_concurrent()
         return Lent(
-            group=grant.group,
             queue_s=started - asked,
             start_s=time.perf_counter() - started if grant.is_new else 0.0,
             hosts=group.hosts(),
@@ -225,8 +230,9 @@ class WorkerPool:
                 future.set_result(grant)
 
     def _mark_concurrent(self) -> None:
-        others = len(self._group_of) - 1
-        for trial in self._group_of:
+        trials = [name for name in self._group_of if not name.startswith(AHEAD)]
+        others = len(trials) - 1
+        for trial in trials:
             self._concurrent[trial] = max(others, self._concurrent.get(trial, 0))
 
     async def _drop(self, trial: str, number: int) -> None:

@@ -142,6 +142,11 @@ class RunRecord:
     """UTC, ISO 8601."""
 
     @property
+    def is_answer(self) -> bool:
+        """Whether it says something of its configuration: it was not cut off, nor lost."""
+        return self.state != "stopped" and self.failure not in MACHINE_FAULTS
+
+    @property
     def phase(self) -> Phase:
         """The phase of the study that it belongs to."""
         return PHASE_OF[self.role]

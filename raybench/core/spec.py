@@ -1,6 +1,6 @@
 """The run spec: everything that determines one training."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -8,8 +8,10 @@ from raybench.core.documents import Document, NonNegativeFloat, PositiveFloat, P
 from raybench.core.objective import Objective
 from raybench.core.placement import Placement
 
-FRAMEWORKS = ("torch", "tensorflow")
-OPTIMIZERS = ("adam", "radam", "lars", "lamb", "sgd")
+Framework = Literal["torch", "tensorflow"]
+Optimizer = Literal["adam", "radam", "lars", "lamb", "sgd"]
+FRAMEWORKS: tuple[str, ...] = get_args(Framework)
+OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -52,7 +54,7 @@ class RunSpec(Document):
     """Which data, and how much of it."""
     objective: Objective = Objective(target=0.95)
     """What the run is judged by, and when it may end."""
-    framework: Literal["torch", "tensorflow"] = "torch"
+    framework: Framework = "torch"
     """Which backend trains."""
     num_workers: PositiveInt = 1
     """Number of data-parallel workers (processes)."""
@@ -64,7 +66,7 @@ class RunSpec(Document):
     """Samples one worker sees in one forward and backward pass."""
     accumulate: PositiveInt = 1
     """Forward and backward passes between two optimizer steps."""
-    optimizer: Literal["adam", "radam", "lars", "lamb", "sgd"] = "adam"
+    optimizer: Optimizer = "adam"
     """The optimizer; the same update in both frameworks."""
     learning_rate: PositiveFloat = 1e-3
     """Base learning rate, before `learning_rate_scaling` and `schedule`."""

@@ -29,9 +29,9 @@ CONFIRMED_COLUMNS = (
 )
 
 
-def ranked(trials: pd.DataFrame, *, phase: str = "search") -> pd.DataFrame:
-    """Return the runs of a phase that did not fail, best score first."""
-    chosen = trials[(trials["phase"] == phase) & (trials["state"] != "failed")]
+def ranked(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs of the search that did not fail, best score first."""
+    chosen = trials[(trials["phase"] == "search") & (trials["state"] != "failed")]
     return chosen.sort_values("score", kind="stable")
 
 
@@ -41,7 +41,7 @@ def confirmed(results: StudyResults) -> pd.DataFrame:
     Columns: trial, config, num_workers, runs, hits, median_s, low_s, high_s (train seconds
     to the target; a miss counts as infinite), worker_seconds_to_target, search_s (what the
     search had measured), median_accuracy, low_accuracy, high_accuracy, search_accuracy (best on
-    validation; 0 of a run that failed), test_accuracy.
+    validation), test_accuracy. A run that failed counts with accuracy 0.
 
     Order: the share of runs that reached the target, then median_s; with accuracy_at_budget
     (where `hits` are the runs that did not fail) median_accuracy.
@@ -93,22 +93,25 @@ def by_hits(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
 
 
 def ranking(results: StudyResults) -> pd.DataFrame:
-    """Return one row per configuration of the search, the confirmed first, each part best first.
+    """Return one row per run of the search, the confirmed first, each part best first.
 
     Columns: trial, config, is_confirmed, runs, hits, time_to_target_s, low_s, high_s,
     worker_seconds_to_target, best_accuracy, then the searched keys (framework, num_workers, ...).
     A confirmed configuration stands with the medians, the fastest and the slowest of its confirm
     runs, never with the lucky run that the search picked it for; any other with its one search
-    run. Seconds are missing where the target was not reached (by the median run).
+    run. Seconds are missing where the target was not reached: by the median run, for `high_s` by
+    every run.
     """
     search = ranked(results.trials).set_index("trial")
     proof = results.confirmed.set_index("trial").reindex(search.index)
     is_confirmed, single = proof["runs"].notna(), search["time_to_target_s"]
+    # Where no target is asked for, a run that did not fail is a hit: as in `confirmed`.
+    is_hit = single.notna() | (not results.is_timed)
     found = {
         "config": search["config"],
         "is_confirmed": is_confirmed,
         "runs": proof["runs"].fillna(1).astype(int),
-        "hits": proof["hits"].where(is_confirmed, single.notna()).astype(int),
+        "hits": proof["hits"].where(is_confirmed, is_hit).astype(int),
     }
     for name, of in (("time_to_target_s", "median_s"), ("low_s", "low_s"), ("high_s", "high_s")):
         seconds = proof[of].astype(float).where(is_confirmed, single)

@@ -1,7 +1,7 @@
 """The search without a cluster: ask for a run, report its evaluations, tell how it ended.
 
-Ray Tune drives it in a study (`ray_tune/`), a simulated clock in `benchmarks/`; both call these
-three methods and nothing else.
+In a study Ray Tune drives it (`ray_tune/`, by way of `live_trials.py`), in `benchmarks/` a
+simulated clock; the other methods are for a session's beginning and end.
 """
 
 from collections.abc import Mapping
@@ -46,8 +46,13 @@ class Search:
         curves: Mapping[str, list[Evaluation]] | None = None,
         policy: SearchPolicy = DEFAULT,
     ) -> None:
-        self.placer = Placer(factors, efficient=policy.efficient) if factors else None
+        infeasible = Infeasible()
+        self.placer: Placer | None = None
         """What tells how fast configurations run; None where the space is not taken apart."""
+        if factors is not None:
+            self.placer = Placer(
+                factors, efficient=policy.efficient, is_feasible=infeasible.is_feasible
+            )
         self._study, self._policy = study, policy
         self._sampled = space if factors is None else factors.sampled
         self.num_trials = num_trials(study, self._sampled)
@@ -56,7 +61,6 @@ class Search:
         if study.search.early_stopping:
             self._early = EarlyStopping(study, self.placer, policy)
         self._open: dict[str, Proposal] = {}
-        infeasible = Infeasible()
         self._journal = open_study(study, folder, policy)
         self._feedback = Feedback(study, self._journal, infeasible, self.placer)
         self._learn_recorded(runs or {}, curves or {})

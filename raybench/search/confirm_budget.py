@@ -56,26 +56,40 @@ class ConfirmBudget:
         cost = spec.num_workers * seconds
         self._costs[record.trial] = Cost(record.trial, spec.framework, rank, cost, seconds)
 
-    def run_s(self, trial: str) -> float:
-        """Return the seconds that one more run of a trial is expected to take."""
-        return self._run_s(self._costs[trial])
-
     def _run_s(self, cost: Cost) -> float:
         longer = SLACK if self.study.objective.kind == TIME else 1.0
         return longer * (cost.train_s + self._beside[cost.framework])
 
     def chosen(self) -> list[Cost]:
-        """Return what is to be confirmed, as far as is known: the fastest, then the cheapest."""
+        """Return what is to be confirmed, as far as is known: the fastest, then the cheapest.
+
+        Or "cheapest" would only be asked of the fast. Where seconds are the same for all, the
+        most accurate alone.
+        """
         if not self.study.confirm.top or not self._costs:
             return []
         best = sorted(self._costs.values(), key=lambda cost: cost.rank)
-        cheapest = min(self._costs.values(), key=lambda cost: cost.worker_seconds)
         found = best[: self.study.confirm.top]
+        if self.study.objective.kind != TIME:
+            return found
+        cheapest = min(self._costs.values(), key=lambda cost: cost.worker_seconds)
         return found if cheapest in found else [*found, cheapest]
 
     def confirming_s(self) -> float:
         """Return the seconds that confirming as the study asks for takes."""
         return self.study.confirm.repeats * sum(map(self._run_s, self.chosen()))
+
+    def confirmable(self, answered: Iterable[RunRecord], left_s: float) -> tuple[int, int]:
+        """Return how many of the chosen ones can be confirmed, and how often, within `left_s`.
+
+        `answered` are confirming runs of an earlier session: they cost nothing any more.
+        """
+        expected = {cost.trial: self._run_s(cost) for cost in self.chosen()}
+        left_s += sum(expected.get(str(one.source), 0.0) for one in answered)
+        found = affordable(list(expected.values()), self.study.confirm.repeats, left_s)
+        # The expectation has room for bad luck; one run is worth trying without it.
+        is_worth_it = bool(expected) and next(iter(expected.values())) < SLACK * left_s
+        return (1, 1) if found == (0, 0) and is_worth_it else found
 
     def reserve_s(self) -> float:
         """Return the seconds to set aside of the study's time budget while it searches."""

@@ -45,6 +45,8 @@ class LiveTrials:
         """Why a trial must end: the first reason there was."""
         self._num_judged: dict[str, int] = {}
         self._may_warn = search.placer is not None
+        self.ended_by: StopReason | None = None
+        """Why no more trials were asked for; None while they are, or where there are no more."""
 
     def __getstate__(self) -> dict[str, object]:
         """Give Ray Tune, which saves all that it is given, nothing: the records hold the study."""
@@ -52,7 +54,8 @@ class LiveTrials:
 
     def next(self) -> tuple[str, RunSpec] | None:
         """Return the next trial; None once the search is over."""
-        asked = None if self._deadline.over else self._search.ask()
+        self.ended_by = self.ended_by or self._deadline.reason()
+        asked = None if self.ended_by else self._search.ask()
         if asked is not None:
             self._specs[asked[0]] = asked[1]
         return asked
@@ -89,18 +92,25 @@ class LiveTrials:
             self._reasons[name] = self._search.report(name, outcome)
         return self._reasons.get(name) is not None
 
-    def ended(self, name: str, *, is_lost: bool = False) -> None:
-        """Write the record of a trial that ends, by itself or from outside, and learn from it."""
+    def ended(self, name: str, *, is_lost: bool = False, error: str = "") -> None:
+        """Write the record of a trial that ends, by itself or from outside, and learn from it.
+
+        `is_lost`: its own process has died; `error`: the traceback of what went wrong in it.
+        """
         spec = self._specs.pop(name, None)
         if spec is None:
             return
         outcome = self._last.pop(name, RunOutcome())
         if is_lost:
-            outcome = replace(outcome, is_over=True, failure="worker_lost", message=LOST)
-        if is_lost or not outcome.is_over:
+            outcome = replace(outcome, failure="worker_lost", message=LOST)
+        elif error:
+            message = error.strip().splitlines()[-1]
+            outcome = replace(outcome, failure="error", message=message, traceback=error)
+        if is_lost or error or not outcome.is_over:
             outcome = replace(outcome, concurrent=self._release(name))
         if outcome.traceback:
             outcome = replace(outcome, message=self._kept_error(name, outcome))
+        self._num_judged.pop(name, None)
         stopped_by = self._reasons.pop(name, None) or self._deadline.reason() or "scheduler"
         record = outcome.record(name, spec, role="trial", source=None, stopped_by=stopped_by)
         if not self._append(record.line()):

@@ -1,11 +1,11 @@
 """How fast configurations run, learnt from the trials themselves; where the next one should."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from raybench.core.placement import Placement
 from raybench.core.spec import RunSpec
-from raybench.speed.factorisation import Factors
+from raybench.speed.factorisation import Factors, placed
 from raybench.speed.step_time import StepTime
 
 
@@ -19,8 +19,15 @@ class Placer:
     worker that those of the most economical one do.
     """
 
-    def __init__(self, factors: Factors, *, efficient: float = 0.5) -> None:
-        self.factors = factors
+    def __init__(
+        self,
+        factors: Factors,
+        *,
+        efficient: float = 0.5,
+        is_feasible: Callable[[RunSpec], bool] = lambda spec: True,
+    ) -> None:
+        """`is_feasible` says whether a run would not fail, by what is known."""
+        self.factors, self._is_feasible = factors, is_feasible
         self._efficient = efficient
         self._model = StepTime()
         self._seen: dict[str, tuple[int, float]] = {}
@@ -53,12 +60,12 @@ class Placer:
         if not timed:  # it is being measured at this moment: the most economical, as yet
             return options[-1]
         cost = min(option.num_workers * seconds for option, seconds in timed.items())
-        efficient = {
+        paying = {
             option: seconds
             for option, seconds in timed.items()
             if cost / (option.num_workers * seconds) >= self._efficient
         }
-        return min(efficient, key=lambda option: efficient[option])
+        return min(paying, key=lambda option: paying[option])
 
     def forget(self, trial: str) -> None:
         """Note that a trial ended; what it was to measure may be unmeasured still."""
@@ -66,7 +73,7 @@ class Placer:
 
     def is_known(self, spec: RunSpec) -> bool:
         """Whether the fastest placement of a run spec's global batch can be told."""
-        options = self.factors.of_spec(spec)
+        options = self._options(spec)
         return bool(self._timed(spec.optimizer, options)) and not any(
             self._is_open(option, spec.optimizer, options) for option in options
         )
@@ -74,7 +81,7 @@ class Placer:
     def ratios(self, spec: RunSpec) -> dict[Placement, float]:
         """Return by which factor a run's seconds are longer on every placement that can be
         predicted; that of its own is 1. Empty where its own is not known."""
-        timed = self._timed(spec.optimizer, self.factors.of_spec(spec))
+        timed = self._timed(spec.optimizer, self._options(spec))
         own = timed.get(spec.placement)
         return {} if own is None else {option: time / own for option, time in timed.items()}
 
@@ -87,6 +94,14 @@ class Placer:
         ratios = self.ratios(spec).items()
         costs = (option.num_workers / spec.num_workers * ratio for option, ratio in ratios)
         return min(costs, default=1.0)
+
+    def _options(self, spec: RunSpec) -> list[Placement]:
+        """Return the placements of a run spec's global batch where it would not fail."""
+        return [
+            one
+            for one in self.factors.of_spec(spec)
+            if one == spec.placement or self._is_feasible(placed(spec, one))
+        ]
 
     def _is_next_probe(
         self, option: Placement, optimizer: str, options: Sequence[Placement]

@@ -57,7 +57,7 @@ class FakePool:
         time.sleep(0.03)
         if Lent in self.faults:
             raise self.faults[Lent]
-        return Lent(group=0, queue_s=0.02, start_s=0.01, hosts=("here",), devices=("cpu",))
+        return Lent(queue_s=0.02, start_s=0.01, hosts=("here",), devices=("cpu",))
 
     def _release(self, name: str, **options: bool) -> int:
         self.heard.append((name, options))

@@ -113,7 +113,7 @@ class Simulation:
         held = self.alive.values()
         for node, (cpus, gpus) in enumerate(self.admission.nodes):
             groups = [
-                (group, group.places.count(node), group.trial is not None)
+                (group, group.nodes.count(node), group.trial is not None)
                 for group in self.admission.groups.values()
             ]
             assert sum(n for group, n, is_busy in groups if is_busy) <= cpus
@@ -281,7 +281,7 @@ def test_workers_are_packed_onto_nodes_that_hold_them():
     for number in range(6):
         admission.submit(str(number), place(1, cpus_per_worker=4, gpus_per_worker=1))
     assert [grant.trial for grant in admission.admit()] == ["0", "1"]
-    assert [group.places for group in admission.groups.values()] == [(1,), (1,)]
+    assert [group.nodes for group in admission.groups.values()] == [(1,), (1,)]
 
 
 def test_what_fits_the_sum_of_the_nodes_but_no_node_never_fits():

@@ -68,3 +68,13 @@ def test_run_once_of_a_run_that_is_no_number_any_more() -> None:
     assert (record.state, record.failure, weights) == ("failed", "nan", None)
     assert record.message == "the training loss is not finite"
     assert seen == [("a", 0), ("a", 1)]
+
+
+def test_run_once_gives_the_workers_back_whatever_happens() -> None:
+    def full_disk(name: str, evaluation: Any) -> None:
+        raise OSError("no space left")
+
+    pool = FakePool()
+    with pytest.raises(OSError, match="no space"):
+        run_once(pool, SPEC, "a", role="trial", on_evaluation=full_disk, stopped_by=lambda: None)
+    assert pool.heard[-1] == ("a", {"keep": True, "for_good": True})

@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 
-from raybench.cluster import live_groups
+from raybench.cluster import live_groups, worker_pool
 from raybench.cluster.admission import Admission
 from raybench.cluster.protocol import RunFailed
 from raybench.cluster.trainers import PoolOptions
@@ -163,3 +163,32 @@ def test_a_group_that_starts_ahead_is_the_first_such_trial_s(pool: WorkerPool) -
     (state,) = pool.groups()
     assert (state.trial, state.placement, state.pids) == ("a", TWO, [1, 1])
     assert FakeGroup.started == 1
+
+
+def test_a_framework_that_cannot_be_imported_keeps_nobody_waiting(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(framework: str) -> None:
+        raise ImportError(framework)
+
+    monkeypatch.setattr(worker_pool, "trainer_class", fail)
+
+    async def story() -> None:
+        preparing = asyncio.ensure_future(pool.prepare(["torch"], [ONE]))
+        await asyncio.sleep(0)
+        asking = asyncio.ensure_future(pool.acquire("a", ONE))
+        with pytest.raises(ImportError):
+            await preparing
+        await asyncio.wait_for(asking, timeout=10)
+
+    asyncio.run(story())
+    assert [state.trial for state in pool.groups()] == ["a"]
+
+
+def test_a_group_that_starts_ahead_is_no_company(pool: WorkerPool) -> None:
+    async def story() -> int:
+        await pool.acquire("a", ONE)
+        await pool.prepare([], [ONE])
+        return await pool.release("a")
+
+    assert asyncio.run(story()) == 0

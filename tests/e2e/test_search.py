@@ -142,9 +142,13 @@ def test_records_hold_the_whole_spec(folder: Path) -> None:
 
 def test_same_command_continues_and_finds_nothing_to_do(folder: Path) -> None:
     before = (folder / "records.jsonl").read_bytes()
-    printed = run("tune", SPACE, cwd=folder.parents[1])
+    printed = run("tune", SPACE, "--price", "3", cwd=folder.parents[1])
     assert "4 trials are done" in printed
     assert (folder / "records.jsonl").read_bytes() == before
+    content = read_mapping(folder / "study.yaml")
+    assert content["study"]["price"] == 3
+    assert not content["command"].endswith("--price 3"), "what the trials ran with stays"
+    assert [one["command"].endswith("--price 3") for one in content["continued"]] == [True]
 
 
 def test_report_prints_the_same_verdict(folder: Path) -> None:

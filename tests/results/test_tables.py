@@ -52,7 +52,6 @@ def trials(tmp_path):
 
 def test_ranked_is_by_score_without_failures_and_other_phases(trials):
     assert list(ranked(trials)["trial"]) == ["0003", "0001", "0004", "0000"]
-    assert list(ranked(trials, phase="confirm")["trial"]) == ["0003-confirm0"]
 
 
 def test_equal_scores_keep_the_order_they_finished_in(tmp_path):

@@ -79,3 +79,20 @@ def test_without_a_budget_or_a_confirm_phase_nothing_is_set_aside() -> None:
 )
 def test_what_is_left_buys_as_many_runs_as_fit(left_s: float, found: tuple[int, int]) -> None:
     assert affordable([10.0, 10.0, 10.0], 3, left_s) == found
+
+
+def test_what_was_confirmed_already_costs_nothing() -> None:
+    budget = ConfirmBudget(build_study(STUDY, "test")[0])
+    for number, seconds in enumerate([4.0, 5.0]):
+        budget.add(reached(f"{number:04d}", seconds))
+    one = SLACK * (5.0 + 6.0)  # both of them once
+    assert budget.confirmable([], 3 * one) == (2, 3)
+    assert budget.confirmable([], one) == (1, 2)
+    answered = [
+        reached(f"{trial}-confirm{n}", 4.0, role="confirm", source=trial)
+        for trial in ("0000", "0001")
+        for n in range(2)
+    ]
+    assert budget.confirmable(answered, one) == (2, 3)
+    assert budget.confirmable([], 6.0) == (1, 1), "one run is tried without room for bad luck"
+    assert budget.confirmable([], 1.0) == (0, 0)

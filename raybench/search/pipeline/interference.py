@@ -9,14 +9,13 @@ import threading
 from collections.abc import Callable
 
 from raybench.cluster.run_client import run_once
-from raybench.cluster.session import Session
 from raybench.core.objective import Objective
 from raybench.core.record import Evaluation, RunRecord, StopReason
 from raybench.core.spec import RunSpec
+from raybench.results.errors import keep_error
 from raybench.results.load import StudyResults
-from raybench.results.store import Store
-from raybench.results.tables import ranked
-from raybench.search.deadline import Deadline
+from raybench.results.ranking import ranked
+from raybench.search.pipeline.single_run import SingleRun
 
 SECONDS = 1.0
 """Training seconds of one measurement."""
@@ -24,14 +23,13 @@ START_S = 60.0
 """Longest wait for the company's first evaluation."""
 
 
-def measure_interference(
-    results: StudyResults, *, session: Session, store: Store, deadline: Deadline
-) -> None:
+def measure_interference(results: StudyResults, single_run: SingleRun) -> None:
     """Measure and record both runs; nothing to do where no trial ran beside another.
 
     The sentinel is the best trial that had company; its company is the best such trial of
     another kind of worker group, or of the same kind where there is no other.
     """
+    deadline, capacity = single_run.deadline, single_run.session.capacity
     runs = ranked(results.trials)
     runs = runs[runs["concurrent"] > 0]
     is_done = any(record.role == "sentinel" for record in results.runs.values())
@@ -41,18 +39,16 @@ def measure_interference(
     source, sentinel = next(iter(specs.items()))
     group = sentinel.placement.group
     room = [
-        spec
-        for spec in specs.values()
-        if session.capacity.fits_together([spec.placement.group, group])
+        spec for spec in specs.values() if capacity.fits_together([spec.placement.group, group])
     ]
     others = [spec for spec in room if spec.placement.group != group] or room
     if not others:
         return
 
     def measure(name: str) -> RunRecord:
-        return _run(session, sentinel, name, source, lambda evaluation: deadline.reason())
+        return _run(single_run, sentinel, name, source, lambda evaluation: deadline.reason())
 
-    store.append(measure("sentinel-alone").line())
+    single_run.store.append(measure("sentinel-alone").line())
     # Company begins before the sentinel and outlasts it, so that it is never alone.
     company = _for_seconds(others[0], 20 * SECONDS)
     began, done = threading.Event(), threading.Event()
@@ -61,18 +57,19 @@ def measure_interference(
         began.set()
         return "scheduler" if done.is_set() else deadline.reason()
 
-    keeper = threading.Thread(target=_run, args=(session, company, "company", source, keep_company))
+    arguments = (single_run, company, "company", source, keep_company)
+    keeper = threading.Thread(target=_run, args=arguments)
     keeper.start()
     began.wait(timeout=START_S)
     record = measure("sentinel-beside")
     done.set()
     keeper.join()
     if record.concurrent:
-        store.append(record.line())
+        single_run.store.append(record.line())
 
 
 def _run(
-    session: Session,
+    single_run: SingleRun,
     spec: RunSpec,
     name: str,
     source: str,
@@ -84,13 +81,15 @@ def _run(
         reasons.append(stop(evaluation))
 
     record, _ = run_once(
-        session.pool,
+        single_run.session.pool,
         spec,
         name,
         role="sentinel",
         source=source,
         on_evaluation=on_evaluation,
         stopped_by=lambda: reasons[-1],
+        on_error=lambda *error: keep_error(single_run.store, *error),
+        keep=single_run.keep_groups,
     )
     return record
 

@@ -6,8 +6,8 @@ from typing import Any
 from rich.console import Console
 
 from raybench.cluster import run_client
+from raybench.cluster.scratch import DATA
 from raybench.cluster.session import Session
-from raybench.cluster.worker import DATA
 from raybench.core.documents import read_mapping
 from raybench.core.space import Space
 from raybench.core.study import StudySpec
@@ -21,10 +21,10 @@ from raybench.results.provenance import command, machine, versions
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
 from raybench.search.ask_tell import Search
-from raybench.search.confirm_budget import SLACK, ConfirmBudget, affordable
+from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.deadline import Deadline
 from raybench.search.live_trials import LiveTrials
-from raybench.search.pipeline.confirm import candidates, confirm, confirmed_already
+from raybench.search.pipeline.confirm import confirm
 from raybench.search.pipeline.interference import measure_interference
 from raybench.search.pipeline.reference import set_by_reference
 from raybench.search.pipeline.single_run import SingleRun
@@ -55,6 +55,8 @@ class StudyPipeline:
     """False starts new worker processes for every trial."""
     notes: list[str] = field(default_factory=list)
     """What the user should know of how the study went, in sentences."""
+    earlier: dict[str, Any] = field(default_factory=dict)
+    """What `study.yaml` held before this session."""
     set_by: list[str] = field(default_factory=list)
     """What reference runs have set, in sentences."""
 
@@ -67,26 +69,23 @@ class StudyPipeline:
         # Loaded once here, mapped by every worker of this host.
         key = shared_key(self.study.workload, self.study.dataset)
         share(self.dataset, self.session.scratch / DATA / key)
-        is_new = not (folder / STUDY_FILE).is_file()
-        if not is_new:
-            self.set_by += map(str, read_mapping(folder / STUDY_FILE).get("set_by_reference") or [])
-        if self.study.needs_reference:
-            if not self._set_by_reference():
-                return
-        elif is_new or not read_records(folder).runs:
-            self._write_study()  # else the session that began the study has
+        if (folder / STUDY_FILE).is_file():
+            self.earlier = read_mapping(folder / STUDY_FILE)
+            self.set_by += map(str, self.earlier.get("set_by_reference") or [])
+        self._write_study()
+        if self.study.needs_reference and not self._set_by_reference():
+            if self.deadline.reason() == "time_budget":
+                self._note(f"{self._budget()} ended before the reference runs did.")
+            return
         search, confirm_budget = self._open_search(earlier)
         with self._progress(search.num_trials, search.num_finished) as progress:
             self._search(search, progress, confirm_budget)
             single_run = self._single_run(progress)
             self._verify(search.placer, single_run, confirm_budget)
             self._confirm(single_run)
-        if self.notes:
-            self._write_study()
 
     def _set_by_reference(self) -> bool:
         """Run the reference for what is `auto`; False if it was ended."""
-        self._write_study()
         with self._progress(self.study.search.trials) as progress:
             found = set_by_reference(
                 self.study,
@@ -149,11 +148,11 @@ class StudyPipeline:
         if not self.deadline.interrupted:
             search.tell_all()
         self.deadline.raise_fault()
-        if search.num_finished < search.num_trials and self.deadline.reason() == "time_budget":
-            self.notes.append(
-                f"{self._budget()} ended the search after {search.num_finished} of "
-                f"{search.num_trials} trials."
-            )
+        done = f"{search.num_finished} of {search.num_trials} trials"
+        if search.num_finished < search.num_trials and trials.ended_by == "time_budget":
+            self._note(f"{self._budget()} ended the search after {done}.")
+        elif search.num_finished < search.num_trials and trials.ended_by is None:
+            self._note(f"The search ended after {done}: nothing new is left to try in the space.")
 
     def _verify(
         self, placer: Placer | None, single_run: SingleRun, confirm_budget: ConfirmBudget
@@ -168,42 +167,33 @@ class StudyPipeline:
             run_finalists(load(folder), placer, single_run)
             self.store.check()
         if deadline.left_s > confirming_s + INTERFERENCE_S:
-            measure_interference(
-                load(folder), session=self.session, store=self.store, deadline=deadline
-            )
+            measure_interference(load(folder), single_run)
         deadline.reserve_s = 0.0
 
     def _confirm(self, single_run: SingleRun) -> None:
         """Train the best again, as many and as often as there is time for."""
-        results = load(self.store.folder)
-        chosen = candidates(results, self.study)
+        runs = read_records(self.store.folder).runs
+        budget = ConfirmBudget(self.study)
+        budget.learn(runs.values())
+        chosen = [cost.trial for cost in budget.chosen()]
         if not chosen or self.deadline.over:
-            if chosen and self.study.confirm.top and self.deadline.reason() == "time_budget":
+            if chosen and self.deadline.reason() == "time_budget":
                 self._note_unconfirmed(0, len(chosen))
             return
-        count, repeats = self._affordable(results, list(chosen))
-        kept = dict(list(chosen.items())[:count])
+        answered = [one for one in runs.values() if one.role == "confirm" and one.is_answer]
+        already = {one.trial for one in answered if one.source in chosen}
+        count, repeats = budget.confirmable(answered, self.deadline.left_s)
         if count < len(chosen) or repeats < self.study.confirm.repeats:
             self._note_unconfirmed(count, len(chosen), repeats)
-        if kept:
-            single_run.progress.begin("confirm", count * repeats)
+        if count:
+            single_run.progress.begin("confirm", max(count * repeats - len(already), 0))
             confirm(
-                kept,
+                {name: runs[name].spec for name in chosen[:count]},
                 repeats=repeats,
                 search_seed=self.study.search.seed,
-                already=confirmed_already(results),
+                already=already,
                 single_run=single_run,
             )
-
-    def _affordable(self, results: StudyResults, names: list[str]) -> tuple[int, int]:
-        """Return how many of the configurations can be confirmed, and how often."""
-        budget = ConfirmBudget(self.study)
-        budget.learn(results.runs.values())
-        expected = [budget.run_s(name) for name in names]
-        left_s = self.deadline.left_s
-        found = affordable(expected, self.study.confirm.repeats, left_s)
-        # The expectation has room for bad luck; one run is worth trying without it.
-        return (1, 1) if found == (0, 0) and expected[0] < SLACK * left_s else found
 
     def _note_unconfirmed(self, count: int, wanted: int, repeats: int = 0) -> None:
         if not count:
@@ -212,7 +202,11 @@ class StudyPipeline:
             runs = "run" if repeats == 1 else "runs"
             what = f"left time to confirm {count} of {wanted} configurations, with {repeats} {runs}"
             what += " each"
-        self.notes.append(f"{self._budget()} {what}.")
+        self._note(f"{self._budget()} {what}.")
+
+    def _note(self, sentence: str) -> None:
+        self.notes.append(sentence)
+        self._write_study()
 
     def _budget(self) -> str:
         return f"The time budget of {self.study.search.time_budget_s:g} s"
@@ -229,15 +223,22 @@ class StudyPipeline:
         if "target" in self.study.auto:
             target = next((one for one in self.set_by if one.startswith("target")), "not set yet")
         nodes = self.session.capacity.nodes
-        content: dict[str, Any] = {
-            "study": self.study.document(),
-            "target_set_by": target,
-            "set_by_reference": self.set_by,
-            "notes": self.notes,
+        session: dict[str, Any] = {
             "command": command(),
             "versions": versions(),
             "machine": machine(),
             "cluster": {"nodes": [{"cpus": node.cpus, "gpus": node.gpus} for node in nodes]},
             "concurrency": self.concurrency,
+        }
+        # What the trials of earlier sessions ran with stays; this session stands behind them.
+        first = {key: self.earlier.get(key, session[key]) for key in session}
+        later = [*(self.earlier.get("continued") or []), *([session] if self.earlier else [])]
+        content = {
+            "study": self.study.document(),
+            "target_set_by": target,
+            "set_by_reference": self.set_by,
+            "notes": self.notes,
+            **first,
+            "continued": later,
         }
         self.store.write_yaml(STUDY_FILE, content)

@@ -22,10 +22,10 @@ from raybench.results.export import export
 from raybench.results.load import StudyResults, load
 from raybench.results.lock import StudyLock
 from raybench.results.plots import write_plots
+from raybench.results.ranking import ranked
 from raybench.results.show import show
 from raybench.results.store import STUDY_FILE, Store
 from raybench.results.study_folder import check_folder, choose_folder, shipped_space
-from raybench.results.tables import ranked
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline.plan import print_plan
 from raybench.search.pipeline.preflight import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from raybench.core.record import Prediction
 from raybench.core.spec import RunSpec
 from raybench.results.load import StudyResults
-from raybench.results.tables import ranked
+from raybench.results.ranking import ranked
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.speed.factorisation import placed, speed_values
 from raybench.speed.placement import Placer

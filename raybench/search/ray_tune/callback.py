@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import ray
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 
@@ -43,5 +44,7 @@ class TuneCallback(Callback):  # type: ignore[misc, unused-ignore]
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Write the record of a trial whose Tune actor was lost."""
-        self._trials.ended(trial.config["trial"], is_lost=True)
+        """Write the record of a trial whose Tune actor was lost, or raised."""
+        is_lost = isinstance(trial.get_pickled_error(), ray.exceptions.RayActorError)
+        error = "" if is_lost else str(trial.get_error() or "unknown error")
+        self._trials.ended(trial.config["trial"], is_lost=is_lost, error=error)

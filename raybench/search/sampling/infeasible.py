@@ -29,16 +29,16 @@ class Infeasible:
             seen = self._diverged.setdefault(_rate_key(spec), [])
             seen.append((spec.learning_rate, spec.global_batch_size))
 
-    def forbid(self, spec: RunSpec) -> bool:
-        """Whether a run of `spec` would fail as an earlier one has."""
+    def is_feasible(self, spec: RunSpec) -> bool:
+        """Whether a run of `spec` would not fail as an earlier one has."""
         limit = self._out_of_memory.get(_memory_key(spec))
         if limit is not None and spec.batch_size_per_worker >= limit:
-            return True
+            return False
         for rate, batch in self._diverged.get(_rate_key(spec), []):
             growth = max(1.0, spec.global_batch_size / batch)
             if spec.learning_rate >= rate * growth ** batch_power(spec.optimizer):
-                return True
-        return False
+                return False
+        return True
 
 
 def _memory_key(spec: RunSpec) -> Key:

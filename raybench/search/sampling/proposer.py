@@ -211,7 +211,7 @@ class Proposer:
             rest = {key: value for key, value in values.items() if key != GLOBAL_BATCH}
             there = self._placer.factors.of_values(values)
             specs = [self._study.run_spec(rest | speed_values(one)) for one in there]
-        return [spec for spec in specs if not self._infeasible.forbid(spec)]
+        return [spec for spec in specs if self._infeasible.is_feasible(spec)]
 
     def _choose(self, trial: optuna.Trial, name: str, specs: list[RunSpec]) -> RunSpec:
         """Return the run spec to run, where an interrupted trial was before."""

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 from ray import tune
 from ray.tune import Callback, Stopper, Trainable
+from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
@@ -132,10 +134,28 @@ def test_a_trial_whose_actor_is_lost_has_failed(stage: Stage) -> None:
     controller = Tune(stage)
     trial = controller.start()
     controller.result(trial, FIRST)
+    trial.get_pickled_error = lambda: ray.exceptions.ActorDiedError()
     controller.callback.on_trial_error(1, [], trial)
     record = stage.record(trial.config["trial"])
     assert (record.failure, record.samples) == ("worker_lost", 1000)
     assert stage.released == [trial.config["trial"]]
+
+
+def test_a_trial_that_raises_is_no_lost_process(stage: Stage) -> None:
+    controller = Tune(stage)
+    trial = controller.start()
+    trial.get_pickled_error = lambda: None
+    trial.get_error = lambda: "Traceback ...\n  in step\nValueError: no such thing\n"
+    controller.callback.on_trial_error(1, [], trial)
+    record = stage.record(trial.config["trial"])
+    assert record.failure == "error"
+    assert record.message is not None
+    assert record.message.startswith("ValueError: no such thing (traceback: errors/")
+
+
+@pytest.mark.parametrize("method", ["get_pickled_error", "get_error"])
+def test_ray_tune_still_keeps_a_trial_s_error(method: str) -> None:
+    assert list(inspect.signature(getattr(Trial, method)).parameters) == ["self"]
 
 
 def test_a_result_without_an_outcome_takes_nothing_away(stage: Stage) -> None:

@@ -245,4 +245,4 @@ def test_a_new_session_knows_the_failures_of_the_one_before(tmp_path: Path) -> N
     assert runs[0].spec.placement.group == Placement("torch", 1)
     again = make_search(tmp_path, content, runs=by_name(runs))
     assert again.num_finished == 1
-    assert again._proposer._infeasible.forbid(runs[0].spec)
+    assert not again._proposer._infeasible.is_feasible(runs[0].spec)
