@@ -4,7 +4,6 @@ import logging
 import os
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import ray
@@ -69,12 +68,7 @@ class Session:
     def __enter__(self) -> "Session":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Literal
 
@@ -114,14 +113,13 @@ class Interrupt:
 
 
 def is_running(process: int) -> bool:
-    """Whether a process is there and has not ended (True where there is no /proc to ask)."""
+    """Whether a process is there and has not ended; one that only waits to be reaped has."""
+    import psutil
+
     try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return not Path("/proc/self/stat").exists()
-    except OSError:
+        return psutil.Process(process).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
         return False
-    return state not in ("Z", "X")
 
 
 def end_at_once(can_continue: bool) -> None:
@@ -129,12 +127,16 @@ def end_at_once(can_continue: bool) -> None:
 
     A Ray of our own ends with this process, but its agents would take a minute to notice.
     """
-    for process in descendants(os.getpid()):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
-    tail = "; the same command continues" if can_continue else ""
-    os.write(2, f"raybench: ended at once{tail}.\n".encode())
-    os._exit(INTERRUPTED)
+    try:
+        import psutil
+
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        tail = "; the same command continues" if can_continue else ""
+        os.write(2, f"raybench: ended at once{tail}.\n".encode())
+    finally:
+        os._exit(INTERRUPTED)
 
 
 @contextlib.contextmanager
@@ -161,14 +163,3 @@ def _leave_terminal() -> None:
         if os.isatty(descriptor):
             os.dup2(nowhere, descriptor)
     os.close(nowhere)
-
-
-def descendants(process: int) -> list[int]:
-    """Return the ids of a process's children, their children, and so on; none without /proc."""
-    found: list[int] = []
-    for children in Path(f"/proc/{process}/task").glob("*/children"):
-        # A thread may end between the listing and the reading.
-        with contextlib.suppress(OSError):
-            for child in map(int, children.read_text().split()):
-                found += [child, *descendants(child)]
-    return found

@@ -36,7 +36,6 @@ class Ledger:
     def __init__(self, phase: str, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._seconds = dict.fromkeys((*WORKER_PHASES, AWAY), 0.0)
-        self._input = 0.0
         self._phase = phase
         self._since = clock()
 
@@ -47,10 +46,6 @@ class Ledger:
         now = self._clock()
         self._seconds[self._phase] += now - self._since
         self._phase, self._since = phase, now
-
-    def add_input(self, seconds: float) -> None:
-        """Count seconds of the train phase as waiting for data."""
-        self._input += seconds
 
     @property
     def phase(self) -> str:
@@ -63,8 +58,8 @@ class Ledger:
         return self._seconds[phase] + running
 
     def snapshot(self) -> dict[str, float]:
-        """Seconds so far of every worker phase, and of `input`."""
-        return {name: self.seconds(name) for name in WORKER_PHASES} | {"input": self._input}
+        """Seconds so far of every worker phase."""
+        return {name: self.seconds(name) for name in WORKER_PHASES}
 
 
 def merge_ranks(snapshots: list[Mapping[str, float]]) -> dict[str, float]:

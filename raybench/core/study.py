@@ -116,11 +116,6 @@ class StudySpec(Document):
         return validate(RunSpec, content, "configuration")
 
 
-def load_study(path: Path, settings: list[str]) -> tuple[StudySpec, Space]:
-    """Read and validate a search-space file with `--set` applied; every mistake is a UserError."""
-    return build_study(load_content(path, settings), str(path))
-
-
 def load_content(path: Path, settings: list[str]) -> dict[str, Any]:
     """Read a search-space file with `--set` applied, not validated yet."""
     return apply_settings_to_study(read_mapping(path), settings)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable
-from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -55,12 +54,7 @@ class Progress:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._live is not None:
             self._live.stop()
 

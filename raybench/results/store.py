@@ -4,7 +4,6 @@ import json
 import math
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 from raybench.core.errors import UserError
@@ -63,12 +62,7 @@ class Store(StudyFiles):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -43,9 +43,8 @@ def test_every_second_is_in_exactly_one_phase(clock):
         "eval": 8.0,
         "checkpoint": 0.0,
         "report": 32.0,
-        "input": 0.0,
     }
-    assert sum(snapshot[name] for name in WORKER_PHASES) == clock.now - 1000.0
+    assert sum(snapshot.values()) == clock.now - 1000.0
 
 
 def test_the_running_phase_is_counted_without_being_ended(clock):
@@ -64,15 +63,6 @@ def test_entering_the_present_phase_again_loses_nothing(clock):
     ledger.enter("train")
     clock.now += 2.0
     assert ledger.seconds("train") == 3.0
-
-
-def test_input_is_inside_train(clock):
-    ledger = Ledger("train", clock=clock)
-    clock.now += 4.0
-    ledger.add_input(1.0)
-    ledger.add_input(0.5)
-    assert ledger.snapshot()["input"] == 1.5
-    assert ledger.snapshot()["train"] == 4.0
 
 
 @pytest.mark.parametrize("phase", ["queue", "start", "input", "training", ""])

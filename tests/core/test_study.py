@@ -5,10 +5,14 @@ import pytest
 from raybench.core.errors import UserError
 from raybench.core.space import Cases, possible_values
 from raybench.core.spec import RunSpec
-from raybench.core.study import StudySpec, apply_settings_to_study, build_study, load_study
+from raybench.core.study import StudySpec, apply_settings_to_study, build_study, load_content
 
 SPACES = sorted((Path(__file__).parents[2] / "search_spaces").glob("*.yaml"))
 DIGITS = next(path for path in SPACES if path.stem == "digits")
+
+
+def read(path, *settings):
+    return build_study(load_content(path, list(settings)), str(path))
 
 
 def content(**changes):
@@ -28,7 +32,7 @@ def first_values(space):
 
 @pytest.mark.parametrize("path", SPACES, ids=lambda path: path.stem)
 def test_shipped_spaces_are_valid_and_yield_run_specs(path):
-    study, space = load_study(path, [])
+    study, space = read(path)
     spec = study.run_spec(first_values(space))
     assert spec.objective == study.objective
     assert spec.dataset == study.dataset
@@ -36,7 +40,7 @@ def test_shipped_spaces_are_valid_and_yield_run_specs(path):
 
 
 def test_the_default_space_is_the_one_the_readme_promises():
-    study, space = load_study(DIGITS, [])
+    study, space = read(DIGITS)
     assert study.dataset.name == "digits"
     assert study.objective.hold == 2
     assert possible_values(space["num_workers"]) == [1, 2]
@@ -45,7 +49,7 @@ def test_the_default_space_is_the_one_the_readme_promises():
 
 @pytest.mark.parametrize("optimizer", ["lamb", "lars"])
 def test_set_of_a_run_key_takes_it_out_of_the_space(optimizer):
-    study, space = load_study(DIGITS, [f"optimizer={optimizer}"])
+    study, space = read(DIGITS, f"optimizer={optimizer}")
     assert "optimizer" not in space
     assert study.fixed["optimizer"] == optimizer
     case = space["learning_rate"].choose(study.fixed)
@@ -55,9 +59,9 @@ def test_set_of_a_run_key_takes_it_out_of_the_space(optimizer):
 
 
 def test_set_reaches_search_confirm_and_space():
-    study, space = load_study(
+    study, space = read(
         DIGITS,
-        ["search.trials=3", "confirm.top=0", "space.framework=[torch]", "dataset.limit=100"],
+        *("search.trials=3", "confirm.top=0", "space.framework=[torch]", "dataset.limit=100"),
     )
     assert (study.search.trials, study.confirm.top, study.dataset.limit) == (3, 0, 100)
     assert possible_values(space["framework"]) == ["torch"]
@@ -65,7 +69,7 @@ def test_set_reaches_search_confirm_and_space():
 
 def test_set_without_a_case_for_it_is_refused():
     with pytest.raises(UserError, match="no case for optimizer: sgd"):
-        load_study(DIGITS, ["optimizer=sgd"])
+        read(DIGITS, "optimizer=sgd")
 
 
 def test_settings_do_not_change_what_they_were_given():
@@ -139,7 +143,7 @@ def test_no_study_key_hides_a_run_key():
 
 def test_a_fixed_seed_is_used_or_refused():
     try:
-        study, _ = load_study(DIGITS, ["seed=5"])
+        study, _ = read(DIGITS, "seed=5")
     except UserError:
         return
     assert study.run_spec({"optimizer": "adam"}).seed == 5

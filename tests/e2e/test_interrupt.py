@@ -4,10 +4,11 @@ import signal
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 import raybench
-from raybench.cluster.signals import descendants, is_running
+from raybench.cluster.signals import is_running
 from raybench.results.records import read_records
 
 from .commands import start
@@ -47,7 +48,7 @@ def test_ctrl_c_twice_ends_at_once_and_leaves_no_process(tmp_path: Path) -> None
     records = tmp_path / "results" / "small" / "records.jsonl"
     process = start("tune", SPACE, cwd=tmp_path, log=tmp_path / "log")
     wait_for_run(records, tmp_path / "log")
-    started = descendants(process.pid)
+    started = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
     assert len(started) > 5, "Ray, its agents and workers"
     process.send_signal(signal.SIGINT)
     time.sleep(0.1)

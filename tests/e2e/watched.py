@@ -5,7 +5,6 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 
@@ -37,12 +36,7 @@ class Watched:
     def __enter__(self) -> "Watched":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._ended.set()
         self._watcher.join()
         with contextlib.suppress(ProcessLookupError):

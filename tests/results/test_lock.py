@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -16,7 +17,8 @@ from typing import Any
 import pytest
 
 from raybench.core.errors import UserError
-from raybench.results.lock import LOCK_FILE, StudyLock
+from raybench.results import lock
+from raybench.results.lock import OWNER_FILE, SOFT_LOCK_FILE, StudyLock
 
 HOLD = """
 import sys, time
@@ -80,8 +82,7 @@ def test_a_killed_owners_lock_is_taken_over(
     holder.wait()
     with StudyLock(tmp_path):
         pass
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left <= {LOCK_FILE}, "an empty one, where a file is the lock"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_is_given_back_and_leaves_nothing(tmp_path: Path) -> None:
@@ -98,9 +99,9 @@ def test_it_is_given_back_after_an_error(tmp_path: Path, kind: str) -> None:
         pass
 
 
-def test_the_owner_stands_in_the_file(tmp_path: Path) -> None:
+def test_the_owner_stands_beside_the_lock(tmp_path: Path) -> None:
     with StudyLock(tmp_path):
-        owner = json.loads((tmp_path / LOCK_FILE).read_text())
+        owner = json.loads((tmp_path / OWNER_FILE).read_text())
     assert (owner["pid"], owner["host"]) == (os.getpid(), platform.node())
     assert owner["command"]
     assert owner["since"].startswith("20")
@@ -124,46 +125,51 @@ def test_one_of_many_at_once_gets_it(tmp_path: Path, kind: str) -> None:
         except UserError:
             return False
 
-    if kind == "file":  # threads share a process id, so its private file too
-        with StudyLock(tmp_path), pytest.raises(UserError, match="is in use"), StudyLock(tmp_path):
-            pass
-        return
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(attempt, range(8))) == 1
 
 
 @pytest.mark.parametrize(
-    ("owner", "age_s", "is_taken"),
+    ("marker", "is_taken"),
     [
-        ({"pid": 2**22 + 5, "host": platform.node()}, 0, True),
-        ({"pid": os.getpid(), "host": platform.node(), "born": "1"}, 0, True),
-        ({"pid": os.getpid(), "host": platform.node()}, 0, False),
-        ({"pid": 2**22 + 5, "host": "another"}, 9999, False),
-        ({"pid": 1, "host": platform.node()}, 0, False),
-        ("", 0, False),
-        ("", 60, True),
-        ('{"pid": 12', 60, True),
+        ("{gone}\n{host}\n", True),
+        ("{own}\n{host}\n1\n", True),
+        ("{own}\n{host}\n", False),
+        ("{gone}\nanother\n", False),
+        ("1\n{host}\n", False),
+        ("", False),
     ],
-    ids=["ended", "number used again", "alive", "other host", "init", "just made", "torn", "half"],
+    ids=["ended", "number used again", "alive", "other host", "init", "just made"],
 )
+@pytest.mark.parametrize("kind", ["file"], indirect=True)
 def test_a_file_without_a_process_is_stale(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, age_s: float, is_taken: bool
+    tmp_path: Path, kind: str, marker: str, is_taken: bool
 ) -> None:
-    def flock(*_: Any) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    path = tmp_path / f"{LOCK_FILE}.owner"
-    path.write_text(owner if isinstance(owner, str) else json.dumps(owner))
-    os.utime(path, (time.time() - age_s,) * 2)
+    path = tmp_path / SOFT_LOCK_FILE
+    with StudyLock(tmp_path):
+        host = path.read_text().splitlines()[1]
+    path.write_text(marker.format(gone=2**22 + 5, own=os.getpid(), host=host))
     if is_taken:
         with StudyLock(tmp_path):
-            assert json.loads(path.read_text())["pid"] == os.getpid()
+            assert path.read_text().startswith(f"{os.getpid()}\n")
         assert not path.exists()
     else:
-        with pytest.raises(UserError, match="is in use by process"), StudyLock(tmp_path):
-            pass
+        with pytest.raises(UserError, match=f"is in use by process .* delete {path}"):
+            StudyLock(tmp_path).__enter__()
         assert path.exists()
+
+
+def test_a_folder_made_anew_by_another_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with StudyLock(tmp_path / "study"):
+        shutil.rmtree(tmp_path / "study")
+        monkeypatch.setattr(lock, "command", lambda: "another")
+        other = StudyLock(tmp_path / "study").__enter__()
+    with pytest.raises(UserError, match="is in use"):
+        StudyLock(tmp_path / "study").__enter__()
+    other.__exit__()
+    assert list((tmp_path / "study").iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_made_is_the_users_mistake(tmp_path: Path) -> None:

@@ -8,15 +8,13 @@ import contextlib
 import os
 import secrets
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 
-from raybench.cluster.signals import descendants
-
 LOOPBACK = "127.0.0.1"
-PROGRAMS = (b"/gcs_server", b"/raylet")
+PROGRAMS = ("/gcs_server", "/raylet")
 """How the commands of a node's store and scheduler end."""
 
 
@@ -113,11 +111,8 @@ def own_processes() -> list[int]:
     not answer.
     """
     found = []
-    for child in descendants(os.getpid()):
-        try:
-            program = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")[0]
-        except OSError:  # it has ended
-            continue
-        if program.endswith(PROGRAMS):
-            found.append(child)
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended
+            if "".join(child.cmdline()[:1]).endswith(PROGRAMS):
+                found.append(child.pid)
     return found
