@@ -1,4 +1,7 @@
-"""The constants of a search, in one place: what is tried first, what is drawn, who goes on."""
+"""The constants of a search, in one place: what is tried first, what is drawn, who goes on.
+
+Those of a study's other phases stand where they are used.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

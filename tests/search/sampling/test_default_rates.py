@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raybench.core.record import RunRecord
-from raybench.core.spec import RunSpec
+from raybench.core.spec import OPTIMIZERS, RunSpec
 from raybench.core.study import build_study
 from raybench.search.policy import DEFAULT
 from raybench.search.sampling.default_rates import priors, usual_rate
@@ -69,3 +69,7 @@ def test_encode_names_parameters_as_the_sampler_does(tmp_path: Path) -> None:
     asked = journal_of(one).get_trials()[-1].params
     _, space = build_study(STUDY, "test")
     assert set(encode(space, {}, priors(space, {})[0])) == set(asked)
+
+
+def test_every_optimizer_has_a_usual_rate() -> None:
+    assert set(DEFAULT.base_rates) == set(OPTIMIZERS)
