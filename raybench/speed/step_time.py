@@ -36,6 +36,7 @@ class StepTime:
 
     def __init__(self) -> None:
         self._totals: dict[Setup, tuple[float, float]] = {}
+        self._batches: dict[Placement, set[int]] = {}
         self._fits: dict[str, Callable[[Setup], float]] = {}
 
     def observe(
@@ -45,12 +46,13 @@ class StepTime:
         if steps <= 0 or not seconds > 0:
             return
         before = self._totals.get((placement, optimizer), (0.0, 0.0))
+        self._batches.setdefault(placement.group, set()).add(placement.batch_size_per_worker)
         self._totals[placement, optimizer] = before[0] + steps, before[1] + seconds
         self._fits.pop(placement.framework, None)
 
     def batches(self, group: Placement) -> set[int]:
         """Return the batch sizes per worker at which a kind of worker group was measured."""
-        return {one.batch_size_per_worker for one, _ in self._totals if one.group == group.group}
+        return self._batches.get(group.group, set())
 
     def step_s(self, placement: Placement, optimizer: str) -> float | None:
         """Return the predicted seconds of a step; None where such a group was never measured."""
