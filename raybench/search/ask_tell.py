@@ -94,11 +94,9 @@ class Search:
         evaluation = outcome.evaluation
         assert evaluation is not None
         self._observe(name, spec, evaluation.samples, evaluation.train_s)
-        reason = self._early.judge(name, spec, evaluation) if self._early else None
-        if reason is None:
-            score = outcome.score(spec.objective)
-            self._feedback.report(trial, spec, score=score, train_s=evaluation.train_s)
-        return reason
+        score = outcome.score(spec.objective)
+        self._feedback.report(trial, spec, score=score, train_s=evaluation.train_s)
+        return self._early.judge(name, spec, evaluation) if self._early else None
 
     def tell(self, record: RunRecord) -> None:
         """Learn how a trial ended; one that was interrupted stays open, to be run again."""
