@@ -35,6 +35,9 @@ def shipped_space(name: str) -> Path | None:
 
 LONGEST_NAME = 255
 """Bytes of a file's name that common file systems take; some are shorter, none is much longer."""
+JOB_FOLDER = "runtime_resources"
+"""Ray unpacks what a job brings (its working directory, its packages) below a folder of this name
+on a node's disk, and deletes it when no job uses it any more."""
 
 
 def check_folder(wanted: Path) -> None:
@@ -55,6 +58,16 @@ def check_folder(wanted: Path) -> None:
         raise UserError(f"--out {wanted}: cannot be written ({there} is a file); name another.")
     if not os.access(there, os.W_OK | os.X_OK):
         raise UserError(f"--out {wanted}: cannot be written (no permission in {there}).")
+    refuse_job_folder(wanted)
+
+
+def refuse_job_folder(wanted: Path) -> None:
+    """Raise UserError for a folder that Ray deletes some time after the job that writes it."""
+    if JOB_FOLDER in Path(os.path.realpath(wanted)).parts[:-1]:
+        raise UserError(
+            f"--out {wanted}: lies in the temporary folder of this Ray job, which Ray deletes; "
+            "name one that stays, by its whole path: --out /shared/results."
+        )
 
 
 def choose_folder(wanted: Path, study: StudySpec, *, fresh: bool) -> Path:

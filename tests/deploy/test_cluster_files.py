@@ -1,0 +1,141 @@
+"""`ray up`'s file by Ray's own schema, and what a job brings with it by Ray's own reader."""
+
+import json
+import os
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from raybench.cluster.session import WORKER_ENVIRONMENT
+from raybench.core.errors import UserError
+from raybench.results.study_folder import check_folder
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+AWS: dict[str, Any] = yaml.safe_load((DEPLOY / "aws.yaml").read_text())
+RUNTIME_ENV: dict[str, Any] = yaml.safe_load((DEPLOY / "runtime_env.yaml").read_text())
+README = (ROOT / "README.md").read_text()
+SUBMIT = shlex.split(next(x for x in README.splitlines() if x.startswith("ray job submit")))
+
+
+def test_ray_up_takes_the_file() -> None:
+    # It reads `ray-schema.json`, and what no schema says: the head is one of the types.
+    from ray.autoscaler._private.util import validate_config
+
+    jsonschema = pytest.importorskip("jsonschema")
+    validate_config(AWS)
+    with pytest.raises(jsonschema.ValidationError):
+        validate_config(AWS | {"max_worker": 2})
+    with pytest.raises(ValueError, match="head_node_type"):
+        validate_config(AWS | {"head_node_type": "another"})
+
+
+def test_its_machines_have_the_token_and_no_open_port() -> None:
+    assert AWS["file_mounts"] == {"/home/ray/.ray/auth_token": "~/.ray/auth_token"}
+    assert "--env RAY_AUTH_MODE=token" in AWS["docker"]["run_options"]
+    for command in AWS["head_start_ray_commands"] + AWS["worker_start_ray_commands"]:
+        assert "--dashboard-host" not in command, "it is 127.0.0.1; `ray dashboard` makes a tunnel"
+    assert "security_group" not in AWS["provider"]
+
+
+def test_its_ray_is_ours() -> None:
+    ours = next(r for r in map(Requirement, PROJECT["dependencies"]) if r.name == "ray")
+    found = re.fullmatch(r"rayproject/ray:([\d.]+)-py311", AWS["docker"]["image"])
+    assert found
+    assert found[1] in ours.specifier
+
+
+def test_a_job_brings_the_packages_of_its_working_directory() -> None:
+    from ray.runtime_env import RuntimeEnv
+
+    (package,) = RUNTIME_ENV["pip"]
+    found = re.fullmatch(r"\$\{RAY_RUNTIME_ENV_CREATE_WORKING_DIR\}\[([\w,]+)\]", package)
+    assert found, package
+    assert set(found[1].split(",")) <= set(PROJECT["optional-dependencies"])
+    environment = RuntimeEnv(**RUNTIME_ENV)
+    assert environment.pip_config()["packages"] == [package]
+    assert not environment.env_vars().keys() & WORKER_ENVIRONMENT.keys(), "Ray refuses both"
+    # A name of Ray's that it does not promise to keep.
+    from ray._private import ray_constants
+
+    assert ray_constants.RAY_RUNTIME_ENV_CREATE_WORKING_DIR_ENV_VAR in package
+
+
+def test_the_rayjob_brings_the_same() -> None:
+    job = yaml.safe_load((DEPLOY / "rayjob.yaml").read_text())
+    brought = yaml.safe_load(job["spec"]["runtimeEnvYAML"])
+    assert brought.pop("working_dir").endswith(".zip"), "KubeRay has no folder to upload"
+    assert brought == RUNTIME_ENV
+
+
+def test_the_command_of_the_readme_is_one_that_ray_has() -> None:
+    from click.testing import CliRunner
+    from ray.dashboard.modules.job.cli import submit
+
+    known = {name for option in submit.params for name in option.opts}
+    words = SUBMIT[3 : SUBMIT.index("--")]
+    assert {word for word in words if word.startswith("--")} <= known
+    assert float(words[words.index("--entrypoint-num-cpus") + 1]) == 1
+    assert (ROOT / words[words.index("--runtime-env") + 1]).is_file()
+    assert CliRunner().invoke(submit, ["--entrypoint-num-cpu", "1", "--", "x"]).exit_code == 2
+    out = Path(SUBMIT[SUBMIT.index("--out") + 1])
+    assert out.is_absolute(), "neither ~ of who submits nor the job's temporary folder"
+
+
+@pytest.mark.parametrize("below", ["", "results", "results/digits"])
+def test_results_in_a_jobs_temporary_folder_are_refused(
+    below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is where this Ray's own code unpacks a working directory to."""
+    from ray._private import ray_constants
+    from ray._private.runtime_env.packaging import get_local_dir_from_uri
+    from ray._private.runtime_env.working_dir import WorkingDirPlugin
+
+    node = tmp_path / "session_1" / ray_constants.DEFAULT_RUNTIME_ENV_DIR_NAME
+    node.mkdir(parents=True)
+    plugin = WorkingDirPlugin(str(node), None)
+    unpacked = get_local_dir_from_uri("gcs://_ray_pkg_0123.zip", plugin._resources_dir)
+    unpacked.mkdir(parents=True)
+    monkeypatch.chdir(unpacked)
+    with pytest.raises(UserError, match=r"temporary folder of this Ray job.* --out /shared"):
+        check_folder(Path(below))
+    (tmp_path / "link").symlink_to(unpacked)
+    with pytest.raises(UserError, match="temporary folder"):
+        check_folder(tmp_path / "link" / "results")
+    check_folder(tmp_path / "shared" / "results")
+    assert not (unpacked / "results").exists()
+
+
+def test_both_commands_refuse_it_before_anything_starts(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    folder = tmp_path / "runtime_resources" / "working_dir_files" / "_ray_pkg_1"
+    folder.mkdir(parents=True)
+    for words in (["raybench.tune", "digits"], ["raybench.train"]):
+        done = subprocess.run(
+            [sys.executable, "-m", *words, "--address", "auto"],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert "temporary folder of this Ray job" in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert list(folder.iterdir()) == []
+
+
+def test_the_schema_is_found_where_it_is_read() -> None:
+    import ray.autoscaler
+
+    schema = json.loads((Path(ray.autoscaler.__file__).parent / "ray-schema.json").read_text())
+    assert "cluster_name" in schema["required"]
