@@ -1,0 +1,338 @@
+"""Nothing that is read runs code, nothing of ours listens, no secret is written down."""
+
+import ast
+import io
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import raybench
+from raybench.core.documents import read_mapping
+from raybench.core.errors import UserError
+from raybench.core.study import StudySpec, build_study, load_content
+from raybench.data.shared import open_shared
+from raybench.results.provenance import command
+from raybench.results.secrets import redact_text
+from raybench.search.sampling.transfer import load_earlier
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "raybench").rglob("*.py"))
+STUDY = ROOT / "tests" / "fixtures" / "digits_study"
+
+
+class Bomb:
+    """What leaves a mark where it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return Path.touch, (self.mark,)
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Iterator[Path]:
+    """A file that is there after the test if something was run."""
+    path = tmp_path / "mark"
+    pickle.loads(pickle.dumps(Bomb(path)))
+    assert path.exists(), "the bomb goes off where somebody unpickles it"
+    path.unlink()
+    yield path
+    assert not path.exists(), "code of a file was run"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A study's results."""
+    return Path(shutil.copytree(STUDY, tmp_path / "study"))
+
+
+TAGS = (
+    "!!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path [{mark}]]",
+    "!!python/object/apply:os.system ['touch {mark}']",
+    "!!python/object/new:os.system ['touch {mark}']",
+    "!!python/name:os.system ''",
+)
+
+
+@pytest.mark.parametrize("tag", TAGS)
+def test_yaml_builds_no_objects(tag: str, mark: Path, folder: Path) -> None:
+    with pytest.raises(UserError, match="not valid YAML"):
+        read_mapping(written(folder / "spec.yaml", f"a: {tag.format(mark=mark)}\n"))
+    with pytest.raises(UserError, match="not valid YAML"):
+        load_content(folder / "spec.yaml", [])
+    with pytest.raises(UserError, match="not valid YAML"):
+        load_content(ROOT / "search_spaces" / "digits.yaml", [f"price={tag.format(mark=mark)}"])
+    study = (folder / "study.yaml").read_text() + f"notes: [{tag.format(mark=mark)}]\n"
+    written(folder / "study.yaml", study)
+    with pytest.raises(UserError, match="not valid YAML"):
+        raybench.load(folder)
+
+
+def test_the_tags_would_go_off(tmp_path: Path) -> None:
+    yaml.unsafe_load("a: " + TAGS[1].format(mark=tmp_path / "mark"))
+    assert (tmp_path / "mark").exists()
+
+
+def test_no_file_of_a_results_folder_is_unpickled(mark: Path, folder: Path) -> None:
+    """Each file that a study may have, one after another, is a pickle."""
+    bomb = pickle.dumps(Bomb(mark))
+    whole = raybench.load(folder)
+    names = [
+        *("study.yaml", "records.jsonl", "optuna.log", "trials.csv", "curves.csv", "best.yaml"),
+        *("study.lock", "study.lock.owner", "cheapest.yaml", "model.pt", "model.weights.h5"),
+        *("trials.pkl", "tuner.pkl", "searcher-state.pkl", "errors/0001.txt", ".pickle"),
+    ]
+    for name in names:
+        (folder / name).parent.mkdir(exist_ok=True)
+        before = (folder / name).read_bytes() if (folder / name).exists() else None
+        (folder / name).write_bytes(bomb)
+        for read in (raybench.load, lambda path: load_earlier(path, study_of(STUDY))):
+            try:
+                read(folder)
+            except UserError:
+                assert name in ("study.yaml", "records.jsonl")
+        if before is not None:
+            (folder / name).write_bytes(before)
+    assert len(raybench.load(folder).trials) == len(whole.trials)
+    done = subprocess.run(
+        [sys.executable, "-m", "raybench.report", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_reading_results_imports_no_workload_of_theirs(mark: Path, folder: Path) -> None:
+    written(folder / "evil.py", f"open({str(mark)!r}, 'w')\n")
+    records = (folder / "records.jsonl").read_text()
+    (folder / "records.jsonl").write_text(records.replace('"mnist_small"', '"evil:Evil"'))
+    code = f"import raybench; assert len(raybench.load({str(folder)!r}).trials)"
+    for words in (["-c", code], ["-m", "raybench.report", "."]):
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_torch_weights_are_only_weights(mark: Path, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from raybench.backends.torch.model import load_weights
+
+    model = torch.nn.Linear(1, 1)
+    saved = io.BytesIO()
+    torch.save(model.state_dict() | {"more": Bomb(mark)}, saved)
+    for content in (saved.getvalue(), pickle.dumps(Bomb(mark))):
+        with pytest.raises(pickle.UnpicklingError):
+            load_weights(model, content)
+
+
+def test_keras_weights_are_only_weights(mark: Path, tmp_path: Path) -> None:
+    keras = pytest.importorskip("keras")
+    from raybench.backends.tensorflow.model import load_weights
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    touch = f"__import__('pathlib').Path({str(mark)!r}).touch()"
+    code = keras.layers.Lambda(eval(f"lambda x: ({touch}, x)[1]", {}), output_shape=(1,))
+    whole = keras.Sequential([keras.Input((1,)), code, keras.layers.Dense(1)])
+    whole.save(tmp_path / "whole.keras")
+    trusting = keras.saving.load_model(tmp_path / "whole.keras", safe_mode=False)
+    trusting(np.zeros((1, 1)))
+    mark.unlink()  # it goes off where somebody loads all of it
+    for content in ((tmp_path / "whole.keras").read_bytes(), pickle.dumps(Bomb(mark))):
+        with pytest.raises((OSError, ValueError)):
+            load_weights(model, content)
+
+
+def test_shared_arrays_hold_no_objects(mark: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "dataset.json").write_text('{"name": "x", "num_classes": 2, "repeat": 1}')
+    for split in ("train", "validation", "test"):
+        for part in ("inputs", "labels"):
+            np.save(data / f"{split}-{part}.npy", np.array([Bomb(mark)]), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"Object arrays|Python objects"):
+        open_shared(data, lambda: pytest.fail("it is there"))
+
+
+FORBIDDEN_MODULES = (
+    *("pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"),
+    *("http.server", "socketserver", "xmlrpc", "multiprocessing.managers"),
+)
+FORBIDDEN_CALLS = (
+    *("eval", "exec", "compile", "yaml.unsafe_load", "yaml.full_load", "yaml.unsafe_load_all"),
+    *("pd.read_pickle", "pandas.read_pickle", "keras.models.load_model", "keras.saving.load_model"),
+    *("keras.config.enable_unsafe_deserialization", "torch.jit.load", "asyncio.start_server"),
+    *("socket.create_server", "os.system"),
+)
+
+
+def findings(code: str) -> list[str]:
+    """What a source does that reads code out of data, or listens."""
+    found = []
+    for node in ast.walk(ast.parse(code)):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+        found += [name for name in names if name.startswith(FORBIDDEN_MODULES)]
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+        if (
+            name in FORBIDDEN_CALLS
+            or (name == "yaml.load" and given.get("Loader") != "_Loader")
+            or (name == "torch.load" and given.get("weights_only") != "True")
+            or given.get("allow_pickle") == "True"
+            or given.get("safe_mode") == "False"
+            or given.get("shell") == "True"
+            or name.endswith((".listen", ".bind", ".serve_forever"))
+            or any(isinstance(a, ast.Constant) and a.value == "0.0.0.0" for a in node.args)
+        ):
+            found.append(ast.unparse(node))
+    return found
+
+
+LISTENS_TO_SIGNALS = ("interrupt.listen()", "self.listen()")
+"""Not to the network."""
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_source_reads_code_out_of_data_or_listens(source: Path) -> None:
+    found = findings(source.read_text())
+    assert [what for what in found if what not in LISTENS_TO_SIGNALS] == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import http.server",
+        "from http import server",
+        "yaml.load(text)",
+        "yaml.load(text, Loader=yaml.Loader)",
+        "torch.load(file)",
+        "torch.load(file, weights_only=False)",
+        "np.load(file, allow_pickle=True)",
+        "keras.models.load_model(path)",
+        "anything(path, safe_mode=False)",
+        "sock.bind(('', 0))",
+        "eval(text)",
+    ],
+)
+def test_such_a_source_would_be_found(code: str) -> None:
+    assert findings(code)
+
+
+SECRET = "s3cr3t/hunter2+x"
+ENVIRONMENT = {
+    "HF_TOKEN": SECRET,
+    "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG",
+    "AWS_ACCESS_KEY_ID": "ABCDEFGHIJ",
+    "SSH_PRIVATE_KEY": "-----BEGIN KEY-----\nb3BlbnNzaC1rZXktdjE\n-----END KEY-----",
+    "DATABASE_URL": "postgresql://me:from-the-url@host/x",
+    "EMPTY_TOKEN": "",
+    "SHORT_TOKEN": "abc",
+    "RAY_AUTH_MODE": "token",
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"RuntimeError: 401 for {SECRET}",
+        "OSError: https://host/x?access=s3cr3t%2Fhunter2%2Bx refused",
+        "InvalidKey: ABCDEFGHIJ of wJalrXUtnFEMI/K7MDENG",
+        "key b3BlbnNzaC1rZXktdjE is bad",
+        "connection as from-the-url",
+        "https://me:other-secret@host/x",
+        "https://b.s3.host/k?X-Amz-Credential=other-secret&X-Amz-Signature=other-secret&x=1",
+        "https://a.blob.host/k?sv=2024&sig=other-secret",
+        "Authorization: Bearer other-secret.other",
+        '{"password": "other-secret", "user": "me"}',
+        "{'api_key': 'other-secret'}",
+        "AccountKey=other-secret==;EndpointSuffix=host",
+        "found AKIAOTHERSECRETOTHER",
+        "hf_othersecretothersecretothersecret",
+    ],
+)
+def test_a_message_tells_no_secret(text: str) -> None:
+    shown = redact_text(text, ENVIRONMENT)
+    assert "***" in shown
+    for value in (SECRET, "hunter2", "other-secret", "OTHERSECRET", "othersecret"):
+        assert value not in shown
+    for value in ("wJalr", "ABCDEFGHIJ", "b3Blbn", "from-the-url"):
+        assert value not in shown
+    assert redact_text(shown, ENVIRONMENT) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "ValueError: token abc is not in the vocabulary",
+        "num_tokens: 512, tokenizer=bpe, passes=3",
+        'File "/home/me/model.py", line 3, in build_torch\n    raise ValueError("no")\n',
+        "learning_rate=0.01 at https://host:8265/x?y=1",
+        "CUDA out of memory. Tried to allocate 2.00 GiB",
+    ],
+)
+def test_the_rest_of_a_message_stays(text: str) -> None:
+    assert redact_text(text, ENVIRONMENT) == text
+
+
+def test_a_traceback_keeps_its_lines() -> None:
+    text = f"Traceback:\n  File 'x.py', line 1\n    get(token='{SECRET}')\nOSError: {SECRET}\n"
+    shown = redact_text(text, ENVIRONMENT)
+    assert shown.splitlines()[1] == "  File 'x.py', line 1"
+    assert shown.count("\n") == text.count("\n")
+    assert SECRET not in shown
+
+
+def test_a_long_message_takes_no_time() -> None:
+    began = time.perf_counter()
+    for text in (
+        "a-" * 50_000,
+        "secret" * 20_000,
+        "://" * 30_000,
+        "token=" * 20_000,
+        "x" * 100_000,
+    ):
+        redact_text(text, ENVIRONMENT)
+    assert time.perf_counter() - began < 5.0
+
+
+def test_the_command_tells_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["tune", "--out", f"s3://b/{SECRET}", "from-the-url"])
+    assert SECRET not in command()
+    assert "from-the-url" not in command()
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def study_of(folder: Path) -> StudySpec:
+    """The study of a results folder, as a command reads it."""
+    return build_study(raybench.load(folder).study["study"], "study.yaml")[0]
