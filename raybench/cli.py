@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from raybench.cluster.signals import SIGNALS
 from raybench.core.errors import StudyError, UserError
+from raybench.core.secrets import redact_text
 from raybench.core.text import clean
 
 COMMANDS = {
@@ -55,10 +56,10 @@ def run_command(command: Callable[[], int]) -> int:
     try:
         return command()
     except UserError as error:
-        print(f"raybench: {clean(str(error))}{_details(error)}", file=sys.stderr)
+        print(f"raybench: {_shown(error)}{_details(error)}", file=sys.stderr)
         return WRONG_INPUT
     except StudyError as error:
-        print(f"raybench: {clean(str(error))}", file=sys.stderr)
+        print(f"raybench: {_shown(error)}", file=sys.stderr)
         return FAILED
     except OSError as error:
         if error.errno not in NO_ROOM:
@@ -81,13 +82,18 @@ def leave(code: int) -> NoReturn:
     sys.exit(code)
 
 
+def _shown(error: Exception) -> str:
+    """Return the sentence without secrets: a job's screen is kept by Ray, for all to read."""
+    return redact_text(clean(str(error)), os.environ)
+
+
 def _details(error: UserError) -> str:
     """Keep what else is known of an error in a file; return where it is."""
     if not error.details:
         return ""
     handle, name = tempfile.mkstemp(prefix="raybench-error-", suffix=".txt")
     with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-        file.write(error.details)
+        file.write(redact_text(error.details, os.environ))
     return f" The whole traceback: {name}."
 
 

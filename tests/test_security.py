@@ -16,12 +16,15 @@ import pytest
 import yaml
 
 import raybench
+from raybench import cli
 from raybench.core.documents import read_mapping
-from raybench.core.errors import UserError
+from raybench.core.errors import StudyError, UserError
+from raybench.core.secrets import redact_text
 from raybench.core.study import StudySpec, build_study, load_content
 from raybench.data.shared import open_shared
+from raybench.results.errors import keep_error
 from raybench.results.provenance import command
-from raybench.results.secrets import redact_text
+from raybench.results.store import Store
 from raybench.search.sampling.transfer import load_earlier
 
 ROOT = Path(__file__).parents[1]
@@ -326,6 +329,72 @@ def test_the_command_tells_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["tune", "--out", f"s3://b/{SECRET}", "from-the-url"])
     assert SECRET not in command()
     assert "from-the-url" not in command()
+
+
+@pytest.fixture
+def secret(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A secret of the environment."""
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    return SECRET
+
+
+def test_records_and_tracebacks_hold_no_secret(secret: str, tmp_path: Path) -> None:
+    trace = f"Traceback:\n  get({secret!r})\nOSError: 401 for {secret}"
+    with Store(tmp_path) as store:
+        message = keep_error(store, "0001", f"OSError: 401 for {secret}", trace)
+        store.append({"kind": "run", "message": message})
+        store.append({"kind": "run", "message": f"no traceback: {secret}"})
+        store.append({"kind": "run", "message": None})
+    written_files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written_files) == 2
+    for path in written_files:
+        text = path.read_text()
+        assert "***" in text
+        assert secret not in text
+    assert "errors/0001.txt" in (tmp_path / "records.jsonl").read_text()
+
+
+def test_a_worker_tells_no_secret_of_its_environment(secret: str) -> None:
+    from raybench.cluster.worker import _report
+
+    try:
+        raise OSError(f"401 for {secret}")
+    except OSError as error:
+        crashed = _report(error)
+    assert crashed.message == "OSError: 401 for ***"
+    assert "OSError: 401 for ***" in crashed.traceback
+    assert secret not in crashed.traceback
+
+
+def test_what_ray_tune_prints_is_kept_without_secrets(secret: str, tmp_path: Path) -> None:
+    from raybench.search.ray_tune.tuner import _quiet
+
+    with _quiet(tmp_path / "ray.log"):
+        print(f"401 for {secret}")
+        print(f"again: {secret}", file=sys.stderr)
+        sys.stdout.flush()
+    assert (tmp_path / "ray.log").read_text() == "401 for ***\nagain: ***\n"
+
+
+def test_the_screen_and_the_details_tell_no_secret(
+    secret: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def mistaken() -> int:
+        raise UserError(f"--out s3://b: 401 for {secret}", details=f"OSError: {secret}\n")
+
+    def failed() -> int:
+        raise StudyError(f"401 for {secret}")
+
+    assert cli.run_command(mistaken) == cli.WRONG_INPUT
+    said = capsys.readouterr().err
+    details = Path(said.rpartition("The whole traceback: ")[2].strip().rstrip("."))
+    assert details.read_text() == "OSError: ***\n"
+    details.unlink()
+    assert cli.run_command(failed) == cli.FAILED
+    said += capsys.readouterr().err
+    assert said.count("401 for ***") == 2
+    assert secret not in said
 
 
 def written(path: Path, text: str) -> Path:

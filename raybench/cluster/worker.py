@@ -31,6 +31,7 @@ from raybench.cluster.protocol import (
 from raybench.cluster.scratch import DATA, on_this_host
 from raybench.core.clock import AWAY, Ledger
 from raybench.core.record import Evaluation
+from raybench.core.secrets import redact_text
 from raybench.workloads.find import load_workload_dataset
 
 OUT_OF_MEMORY = ("OutOfMemoryError", "ResourceExhaustedError", "MemoryError")
@@ -172,6 +173,7 @@ def _report(error: Exception) -> Crashed:
     lines = str(error).strip().splitlines()
     return Crashed(
         failure="oom" if is_memory else "error",
-        message=f"{name}: {lines[0] if lines else ''}".rstrip(": "),
-        traceback=traceback.format_exc(),
+        # Here, where the environment is that the user's code has seen: a driver's may be another.
+        message=redact_text(f"{name}: {lines[0] if lines else ''}".rstrip(": "), os.environ),
+        traceback=redact_text(traceback.format_exc(), os.environ),
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from raybench.core.documents import to_yaml
 from raybench.core.errors import StudyError, UserError
+from raybench.core.secrets import redact_text
 from raybench.core.text import clean, clean_lines
 
 ERRORS_FOLDER = "errors"
@@ -48,7 +49,7 @@ class StudyFiles:
     def write_error(self, trial: str, text: str) -> Path:
         """Keep the full text of a failure (a traceback) and return its file's path.
 
-        `errors/<trial>.txt`; a later failure of the same trial takes its place.
+        `errors/<trial>.txt`, without secrets; a later failure of the same trial takes its place.
         """
         name = re.sub(r"[^\w.-]", "_", trial, flags=re.ASCII).lstrip(".")[:100] or "_"
         folder = StudyFiles(self.folder / ERRORS_FOLDER)
@@ -56,7 +57,7 @@ class StudyFiles:
             folder.folder.mkdir(exist_ok=True)
         except FileNotFoundError:
             raise self.gone() from None
-        folder.write_text(f"{name}.txt", clean_lines(text) + "\n")
+        folder.write_text(f"{name}.txt", clean_lines(redact_text(text, os.environ)) + "\n")
         return folder.folder / f"{name}.txt"
 
     def gone(self) -> StudyError:

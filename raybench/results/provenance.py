@@ -7,8 +7,8 @@ import sys
 from importlib import metadata
 from typing import Any
 
+from raybench.core.secrets import redact
 from raybench.core.text import clean
-from raybench.results.secrets import redact
 
 PACKAGES = ("raybench", "ray", "torch", "tensorflow", "keras", "optuna", "pandas", "numpy")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Self, TextIO
 
 from raybench.core.errors import UserError
+from raybench.core.secrets import redact_text
 from raybench.core.text import clean
 from raybench.results.files import StudyFiles
 
@@ -31,10 +32,12 @@ class Store(StudyFiles):
     def append(self, line: dict[str, Any]) -> None:
         """Write one record; it is on its way to the disk when this returns.
 
-        Its strings are cleaned (`core.text.clean`). Raises StudyError where the file was deleted
-        or replaced, so that nothing is written to nowhere.
+        Its strings are cleaned (`core.text.clean`), its message tells no secrets. Raises
+        StudyError where the file was deleted or replaced, so that nothing is written to nowhere.
         """
         self.check()
+        if line.get("message"):
+            line = line | {"message": redact_text(line["message"], os.environ)}
         self._records.write(json.dumps(plain(line)) + "\n")
         self._records.flush()
 

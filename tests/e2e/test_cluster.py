@@ -55,7 +55,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[s
             "--block",
             f"--port={port}",
             f"--dashboard-port={dashboard}",
-            "--num-cpus=2",
+            "--num-cpus=3",  # one is the driver's
             "--node-ip-address=127.0.0.1",
             "--include-dashboard=true",
         ],
@@ -102,7 +102,9 @@ def submit(words: list[str], environment: dict[str, str]) -> "subprocess.Complet
 def test_job_submit(head: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     address, environment = head
     line = CLUSTER_COMMANDS[1].replace("http://HEAD:8265", address)
-    line = line.replace("~/results/digits", str(tmp_path / "digits"))
+    line = line.replace("/shared/results/digits", str(tmp_path / "digits"))
+    # This host has the packages.
+    line = line.replace("--runtime-env deploy/runtime_env.yaml ", "")
     line = line.replace("--workers 1,2,4,8", "--workers 1,2").replace("--gpus-per-worker 1", "")
     # A short search: two trials of one framework.
     line += " --trials 2 --set space.framework=[torch] --set confirm.top=0 --target 0.5"

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from raybench.core.documents import parse_yaml, to_yaml
+from raybench.core.secrets import redact
 from raybench.results.provenance import command
-from raybench.results.secrets import redact
 
 SECRET = "hunter2,x=1:y"
 

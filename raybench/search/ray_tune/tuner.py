@@ -4,10 +4,12 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, TextIO
 
 from ray import tune
 
 from raybench.cluster.session import Session
+from raybench.core.secrets import redact_text
 from raybench.search.deadline import Deadline
 from raybench.search.live_trials import LiveTrials
 from raybench.search.ray_tune.callback import TuneCallback
@@ -73,5 +75,21 @@ def run_trials(
 @contextlib.contextmanager
 def _quiet(log: Path) -> Iterator[None]:
     """Send what Ray Tune prints to a file; the screen has its own handle of the terminal."""
-    with log.open("a") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-        yield
+    with log.open("a") as file:
+        told: Any = _Redacting(file)
+        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+            yield
+
+
+class _Redacting:
+    """A text file that is told no secrets; a print's text comes as a whole."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        self._file.write(redact_text(text, os.environ))
+        return len(text)
