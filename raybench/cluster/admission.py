@@ -9,6 +9,8 @@ waits for anything else, so nothing can deadlock.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from raybench.cluster.layout import Node, lay_out, num_nodes
+from raybench.cluster.waiting import what_is_missing
 from raybench.core.placement import Placement
 
 
@@ -21,6 +23,8 @@ class Grant:
     placement: Placement
     is_new: bool
     evict: tuple[int, ...] = ()
+    nodes: tuple[int, ...] = ()
+    """Node of every worker."""
 
 
 @dataclass
@@ -36,15 +40,17 @@ class _Group:
 class Admission:
     """The pool's state.
 
-    `nodes`: (CPU cores, GPUs) of every node. `idle_holds_cpus`: whether an idle group keeps its
-    cores reserved (it does where several nodes share them out; on one node its processes merely
-    sleep). GPUs are always held, because their memory is. `max_workers` bounds the processes
-    alive, idle ones included.
+    `nodes`: what every node has in all. `taken`: (CPU cores, GPUs) of every node that others on
+    the cluster hold at this moment; empty where nobody does. `idle_holds_cpus`: whether an idle
+    group keeps its cores reserved (it does where several nodes share them out; on one node its
+    processes merely sleep). GPUs are always held, because their memory is. `max_workers` bounds
+    the processes alive, idle ones included.
     """
 
-    nodes: Sequence[tuple[int, int]]
+    nodes: Sequence[Node]
     max_workers: int = 10**9
     idle_holds_cpus: bool = False
+    taken: Sequence[tuple[float, float]] = ()
     groups: dict[int, _Group] = field(default_factory=dict)
     waiting: list[tuple[str, Placement]] = field(default_factory=list)
     _clock: int = 0
@@ -52,7 +58,7 @@ class Admission:
 
     def fits(self, placement: Placement) -> bool:
         """Whether the group fits the nodes when they are empty."""
-        return pack(placement, self.nodes) is not None
+        return num_nodes(placement, self.nodes) > 0
 
     def submit(self, trial: str, placement: Placement) -> None:
         """Put a trial at the end of the queue."""
@@ -76,6 +82,34 @@ class Admission:
             self.waiting.pop(0)
             grants.append(grant)
         return grants
+
+    def missing(self) -> dict[str, str]:
+        """Return for every waiting trial what it waits for, in one sentence."""
+        if not self.waiting:
+            return {}
+        head, placement = self.waiting[0]
+        alive = sum(group.placement.num_workers for group in self._groups_at_work())
+        idle = [n for n, group in self.groups.items() if group.trial is None]
+        free = self._free(without=idle)
+        if lay_out(placement, free, self.nodes) is None:
+            reason = what_is_missing(placement, free, self.nodes)
+        else:
+            reason = (
+                f"memory for {placement.num_workers} more worker processes: {alive} of at most "
+                f"{self.max_workers} are at work"
+            )
+        behind = f"its turn, after trial {head}, which waits for {reason}"
+        return {trial: reason if trial == head else behind for trial, _ in self.waiting}
+
+    def held(self) -> list[tuple[float, float]]:
+        """Return the (CPU cores, GPUs) of every node that groups have reserved, idle ones too."""
+        held = [[0.0, 0.0] for _ in self.nodes]
+        for group in self.groups.values():
+            holds_cpus = group.trial is not None or self.idle_holds_cpus
+            for node in group.nodes:
+                held[node][0] += group.placement.cpus_per_worker if holds_cpus else 0
+                held[node][1] += group.placement.gpus_per_worker
+        return [(cpus, gpus) for cpus, gpus in held]
 
     def settle(self, group: int, nodes: Sequence[int]) -> None:
         """Correct where the workers of a group are: Ray chose, and may have chosen otherwise."""
@@ -108,8 +142,11 @@ class Admission:
             if self.groups[number].placement == placement:
                 if not self._can_wake(number):
                     return None
-                self.groups[number].trial = trial
-                return Grant(trial=trial, group=number, placement=placement, is_new=False)
+                own = self.groups[number]
+                own.trial = trial
+                return Grant(
+                    trial=trial, group=number, placement=placement, is_new=False, nodes=own.nodes
+                )
         evict: list[int] = []
         nodes = self._find_room(placement, evict)
         while nodes is None:
@@ -129,51 +166,47 @@ class Admission:
         self._next_group += 1
         self.groups[number] = _Group(placement, trial, nodes)
         return Grant(
-            trial=trial, group=number, placement=placement, is_new=True, evict=tuple(evict)
+            trial=trial,
+            group=number,
+            placement=placement,
+            is_new=True,
+            evict=tuple(evict),
+            nodes=nodes,
         )
 
     def _can_wake(self, number: int) -> bool:
         """Whether the nodes of an idle group have its cores free."""
         group = self.groups[number]
-        free = self._free(without=(number,))
+        if self.idle_holds_cpus:
+            return True  # it has them
+        free = list(self._free(without=(number,)))
         for node in group.nodes:
-            free[node][0] -= group.placement.cpus_per_worker
-            free[node][1] -= group.placement.gpus_per_worker
-        return all(cpus >= 0 and gpus >= 0 for cpus, gpus in free)
+            free[node] = free[node].without(
+                group.placement.cpus_per_worker, group.placement.gpus_per_worker
+            )
+        return all(free[node].cpus >= 0 and free[node].gpus >= 0 for node in group.nodes)
 
     def _find_room(self, placement: Placement, evicted: list[int]) -> tuple[int, ...] | None:
         alive = sum(g.placement.num_workers for n, g in self.groups.items() if n not in evicted)
         if alive and alive + placement.num_workers > self.max_workers:
             return None
-        return pack(placement, [(cpus, gpus) for cpus, gpus in self._free(without=evicted)])
+        return lay_out(placement, self._free(without=evicted), self.nodes)
 
-    def _free(self, *, without: Collection[int]) -> list[list[int]]:
-        """Return the free (CPUs, GPUs) of every node, as if groups `without` were not there."""
-        free = [[cpus, gpus] for cpus, gpus in self.nodes]
+    def _groups_at_work(self) -> list[_Group]:
+        return [group for group in self.groups.values() if group.trial is not None]
+
+    def _free(self, *, without: Collection[int]) -> list[Node]:
+        """Return what every node has free, as if groups `without` were not there."""
+        free = list(self.nodes)
+        for node, (cpus, gpus) in enumerate(self.taken):
+            free[node] = free[node].without(cpus, gpus)
         for number, group in self.groups.items():
             if number in without:
                 continue
             holds_cpus = group.trial is not None or self.idle_holds_cpus
             for node in group.nodes:
-                free[node][0] -= group.placement.cpus_per_worker if holds_cpus else 0
-                free[node][1] -= group.placement.gpus_per_worker
+                free[node] = free[node].without(
+                    group.placement.cpus_per_worker if holds_cpus else 0,
+                    group.placement.gpus_per_worker,
+                )
         return free
-
-
-def pack(placement: Placement, free: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
-    """Return a node for every worker, on as few nodes as can be; None if they do not fit.
-
-    `free` are the free (CPUs, GPUs) of the nodes. Of nodes that hold the whole group the
-    fullest is taken, and GPUs are left to those who need them, so that room stays in one piece.
-    """
-    room = {node: placement.num_fitting(*free[node]) for node in range(len(free))}
-
-    def order(node: int) -> tuple[bool, int, int, int]:
-        cpus, gpus = free[node]
-        wasted = gpus if not placement.gpus_per_worker else 0
-        return wasted > 0, -room[node], cpus, gpus
-
-    nodes: list[int] = []
-    for node in sorted(room, key=order):
-        nodes += [node] * min(room[node], placement.num_workers - len(nodes))
-    return tuple(nodes) if len(nodes) == placement.num_workers else None

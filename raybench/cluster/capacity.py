@@ -7,18 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raybench.cluster.admission import Admission
+from raybench.cluster.layout import Node as Node
+from raybench.cluster.layout import num_nodes
 from raybench.core.errors import UserError
 from raybench.core.placement import Placement
 
-
-@dataclass(frozen=True)
-class Node:
-    """What a host offers."""
-
-    cpus: int
-    gpus: int
-    id: str = ""
-    """Ray's name of it."""
+MOST_NAMED = 4
+"""Hosts that a sentence names one by one."""
 
 
 @dataclass(frozen=True)
@@ -33,20 +28,20 @@ class Capacity:
     @property
     def cpus(self) -> int:
         """CPU cores of all nodes."""
-        return sum(node.cpus for node in self.nodes)
+        return int(sum(node.cpus for node in self.nodes))
 
     @property
     def gpus(self) -> int:
         """GPUs of all nodes."""
-        return sum(node.gpus for node in self.nodes)
+        return int(sum(node.gpus for node in self.nodes))
 
     def num_fitting(self, placement: Placement) -> int:
         """Return for how many of its workers the empty nodes have room."""
-        return sum(placement.num_fitting(node.cpus, node.gpus) for node in self.nodes)
+        return sum(node.room(placement) for node in self.nodes)
 
     def fits_together(self, placements: Iterable[Placement]) -> bool:
         """Whether groups placed so can be at work at the same time."""
-        admission = Admission([(node.cpus, node.gpus) for node in self.nodes])
+        admission = Admission(self.nodes)
         wanted = list(placements)
         if not all(admission.fits(placement) for placement in wanted):
             return False
@@ -57,22 +52,47 @@ class Capacity:
     def fits(self, placement: Placement) -> bool:
         """Whether the empty cluster holds the group."""
         if placement.gpus_per_worker and not self.knows_gpus:
-            return True
-        return self.num_fitting(placement) >= placement.num_workers
+            return not placement.shares_a_gpu
+        return num_nodes(placement, self.nodes) > 0
 
     def refuse_infeasible(self, placement: Placement) -> None:
         """Raise UserError for a group that the whole empty cluster cannot hold."""
         if self.fits(placement):
             return
+        if placement.shares_a_gpu:
+            raise UserError(
+                f"gpus_per_worker: {placement.gpus_per_worker} of a GPU is for num_workers 1: of "
+                f"{placement.num_workers} workers each needs a whole one (NCCL refuses two on "
+                "one); set gpus_per_worker: 1."
+            )
+        kind = placement.accelerator_type
+        if kind and not any(node.accelerator == kind for node in self.nodes):
+            there = sorted({node.accelerator for node in self.nodes if node.accelerator})
+            has = f"it has {', '.join(there)}" if there else "no node names a type of its GPUs"
+            raise UserError(
+                f"accelerator_type: the cluster has no {kind}, {has}; leave the key out to take "
+                "any, or connect another cluster with --address."
+            )
         needs = f"{placement.cpus_per_worker} CPU" + (
-            f" and {placement.gpus_per_worker} GPU" if placement.gpus_per_worker else ""
+            f" and {placement.gpus_per_worker:g} {f'{kind} ' if kind else ''}GPU"
+            if placement.gpus_per_worker
+            else ""
         )
         raise UserError(
             f"num_workers: {placement.num_workers} workers of {needs} each do not fit, there is "
-            f"room for {self.num_fitting(placement)} ({self.cpus} CPUs, {self.gpus} GPUs on "
-            f"{len(self.nodes)} host{'s' if len(self.nodes) != 1 else ''}); ask for fewer workers "
+            f"room for {self.num_fitting(placement)} ({self._words()}); ask for fewer workers "
             "or connect a larger cluster with --address."
         )
+
+    def _words(self) -> str:
+        """Return what there is, host by host where there are a few."""
+        sums = f"{self.cpus} CPUs, {self.gpus} GPUs on {len(self.nodes)} host"
+        if len(self.nodes) == 1 or len(self.nodes) > MOST_NAMED:
+            return sums + ("s" if len(self.nodes) != 1 else "")
+        each = [
+            f"{node.name or node.id[:8]} {node.cpus:g} and {node.gpus:g}" for node in self.nodes
+        ]
+        return f"{sums}s: {', '.join(each)}"
 
 
 def num_local_cores() -> int:

@@ -34,7 +34,7 @@ class LiveGroups:
         for number in grant.evict:
             await self.close(number)
         if grant.is_new:
-            group = WorkerGroup(grant.group, grant.placement, self._options)
+            group = WorkerGroup(grant.group, grant.placement, self._options, grant.nodes)
             self._groups[grant.group] = group
             await group.start()
         return self._groups[grant.group]
@@ -69,5 +69,13 @@ class LiveGroups:
 
     def nodes(self, number: int) -> list[int]:
         """Return the node of each of a group's workers; none if one is on a node not known."""
-        known, nodes = self._options.node_ids, self._groups[number].nodes()
+        known = [node.id for node in self._options.nodes]
+        nodes = self._groups[number].nodes()
         return [known.index(node) for node in nodes] if set(nodes) <= set(known) else []
+
+    def accelerators(self, number: int) -> tuple[str, ...]:
+        """Return the models of a group's GPUs, each once; none for a group without GPUs."""
+        if not self._groups[number].placement.gpus_per_worker:
+            return ()
+        models = {self._options.nodes[node].accelerator for node in self.nodes(number)}
+        return tuple(sorted(models - {""}))

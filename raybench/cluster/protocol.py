@@ -116,6 +116,12 @@ class Lent:
     """Host of every rank."""
     devices: tuple[str, ...] = ()
     """Device of every rank."""
+    workers_per_node: tuple[int, ...] = ()
+    """Workers on each node, most first."""
+    accelerators: tuple[str, ...] = ()
+    """Models of the group's GPUs, each once."""
+    waited_for: str | None = None
+    """What was missing while it was queued, as it was last said."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 
+from raybench.cluster.addresses import VARIABLE
 from raybench.cluster.admission import Admission
 from raybench.cluster.capacity import Capacity, Node, num_local_cores
 from raybench.cluster.ray_internals.local_ray import (
@@ -31,6 +32,8 @@ WORKER_ENVIRONMENT = TRAIN_SWITCHES | {
     "TF_USE_LEGACY_KERAS": "0",
     "KERAS_BACKEND": "tensorflow",
 }
+MODEL = "accelerator_type:"
+"""Beginning of the resource by which Ray names the model of a node's GPUs."""
 LOCAL_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
 """Workers of one host talk over its own address."""
 
@@ -101,11 +104,12 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
     options = PoolOptions(
         scratch=scratch,
         search_path=str(Path.cwd()),
-        node_ids=tuple(node.id for node in capacity.nodes),
+        nodes=capacity.nodes,
         is_local=is_local,
+        interface=os.environ.get(VARIABLE) or None,
     )
     admission = Admission(
-        nodes=[(node.cpus, node.gpus) for node in capacity.nodes],
+        nodes=capacity.nodes,
         max_workers=max(int(capacity.memory_bytes * 0.8 / WORKER_MEMORY_BYTES), capacity.cpus),
         idle_holds_cpus=options.reserves_cpus,
     )
@@ -147,11 +151,28 @@ def _connect(address: str, log_level: str) -> None:
 
 
 def _capacity() -> Capacity:
+    alive = [entry for entry in ray.nodes() if entry["Alive"]]
+    memory_bytes = sum(float(entry["Resources"].get("memory", 0.0)) for entry in alive)
+    return Capacity(as_nodes(alive), memory_bytes)
+
+
+def as_nodes(entries: list[dict[str, Any]]) -> tuple[Node, ...]:
+    """Return the nodes that can have workers, of those that Ray lists.
+
+    They are called by their host names, or by their addresses where two have one name.
+    """
+    names = [entry.get("NodeManagerHostname", "") for entry in entries]
     nodes = []
-    memory_bytes = 0.0
-    for node in ray.nodes():
-        if node["Alive"]:
-            has = node["Resources"]
-            memory_bytes += float(has.get("memory", 0.0))
-            nodes.append(Node(int(has.get("CPU", 0)), int(has.get("GPU", 0)), node["NodeID"]))
-    return Capacity(tuple(node for node in nodes if node.cpus or node.gpus), memory_bytes)
+    for entry, name in zip(entries, names, strict=True):
+        has = entry["Resources"]
+        models = [key.removeprefix(MODEL) for key in has if key.startswith(MODEL)]
+        node = Node(
+            int(has.get("CPU", 0)),
+            int(has.get("GPU", 0)),
+            entry["NodeID"],
+            name=name if names.count(name) == 1 else entry.get("NodeManagerAddress", name),
+            accelerator=models[0] if models else "",
+        )
+        if node.cpus or node.gpus:
+            nodes.append(node)
+    return tuple(nodes)

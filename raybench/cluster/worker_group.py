@@ -18,6 +18,7 @@ from raybench.cluster.protocol import (
     RunFailed,
 )
 from raybench.cluster.ray_internals.actors import has_lost_one, is_lost_process
+from raybench.cluster.reach import UNREACHED
 from raybench.cluster.trainers import PoolOptions, build_trainer
 from raybench.core.placement import Placement
 
@@ -35,12 +36,20 @@ class WorkerGroup:
     it returns or raises, the group is gone, and whoever waits for a reply learns why.
     """
 
-    def __init__(self, number: int, placement: Placement, options: PoolOptions) -> None:
+    def __init__(
+        self,
+        number: int,
+        placement: Placement,
+        options: PoolOptions,
+        nodes: tuple[int, ...] = (),
+    ) -> None:
+        """`nodes`: where the admission has put the workers; none lets Ray choose."""
         self.placement = placement
         self.cores: list[tuple[str, int]] = []
         """(node, core) of every core the present run is pinned to."""
         self._number = number
         self._options = options
+        self._planned = nodes
         self._loop = asyncio.get_running_loop()
         self._inbox: list[asyncio.Queue[Command]] = [
             asyncio.Queue() for _ in range(placement.num_workers)
@@ -169,13 +178,21 @@ class WorkerGroup:
     def _fit(self) -> None:
         message = "the worker group has ended"
         try:
-            build_trainer(self._number, self.placement, self._options).fit()
+            build_trainer(self._number, self.placement, self._options, self._planned).fit()
         except Exception as error:  # noqa: BLE001 (any failure of the group ends it; reported)
-            lines = [line for line in str(error).strip().splitlines() if line.strip()]
-            last = lines[-1] if lines else ""
-            message = LOST if is_lost_process(last) else f"{type(error).__name__}: {last}"
+            message = end_message(error)
         self._loop.call_soon_threadsafe(self._end, message)
 
     def _end(self, message: str) -> None:
         self._end_message = message
         self._ended.set()
+
+
+def end_message(error: Exception) -> str:
+    """Return in one line why a group has ended, from what its trainer raised."""
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    for line in lines:
+        if UNREACHED in line:
+            return line[line.index(UNREACHED) :]
+    last = lines[-1] if lines else ""
+    return LOST if is_lost_process(last) else f"{type(error).__name__}: {last}"

@@ -10,9 +10,11 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from raybench.cluster.admission import Admission, Grant
+from raybench.cluster.admission import Admission
+from raybench.cluster.layout import workers_per_node
 from raybench.cluster.live_groups import LiveGroups
 from raybench.cluster.protocol import STOPPED, Close, Command, GroupState, Lent, Reply, RunFailed
+from raybench.cluster.queue import Queue
 from raybench.cluster.trainers import PoolOptions, trainer_class
 from raybench.core.placement import Placement
 from raybench.core.record import MACHINE_FAULTS
@@ -29,7 +31,7 @@ class WorkerPool:
     def __init__(self, admission: Admission, options: PoolOptions) -> None:
         self._admission = admission
         self._groups = LiveGroups(options)
-        self._granted: dict[str, asyncio.Future[Grant]] = {}
+        self._queue = Queue(admission, options)
         self._group_of: dict[str, int] = {}
         self._concurrent: dict[str, int] = {}
         self._starting: set[str] = set()
@@ -125,13 +127,7 @@ class WorkerPool:
 
     async def _acquire_once(self, trial: str, placement: Placement) -> Lent:
         asked = time.perf_counter()
-        self._granted[trial] = asyncio.get_running_loop().create_future()
-        self._admission.submit(trial, placement)
-        self._admit()
-        try:
-            grant = await self._granted[trial]
-        finally:
-            self._granted.pop(trial, None)
+        grant, waited_for = await self._queue.wait(trial, placement)
         started = time.perf_counter()
         self._starting.add(trial)
         try:
@@ -147,7 +143,7 @@ class WorkerPool:
             self._refuse_abandoned(trial)
         except RunFailed:
             self._admission.release(trial)
-            self._admit()
+            self._queue.admit()
             raise
         self._group_of[trial] = grant.group
         self._mark_concurrent()
@@ -156,6 +152,9 @@ class WorkerPool:
             start_s=time.perf_counter() - started if grant.is_new else 0.0,
             hosts=group.hosts(),
             devices=group.devices(),
+            workers_per_node=workers_per_node(group.nodes()),
+            accelerators=self._groups.accelerators(grant.group),
+            waited_for=waited_for,
         )
 
     def _refuse_abandoned(self, trial: str) -> None:
@@ -187,10 +186,7 @@ class WorkerPool:
         """
         if for_good:
             self._over.add(trial)
-        self._admission.cancel(trial)
-        waiting = self._granted.pop(trial, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_exception(RunFailed(STOPPED, "the run was stopped"))
+        self._queue.send_away(trial)
         if trial in self._starting:
             self._abandoned.add(trial)
         concurrent = self._concurrent.pop(trial, 0)
@@ -201,7 +197,7 @@ class WorkerPool:
             else:
                 await self._groups.close(number)
                 self._admission.remove(number)
-        self._admit()
+        self._queue.admit()
         return concurrent
 
     async def exchange(self, number: int, rank: int, reply: Reply) -> Command:
@@ -211,7 +207,7 @@ class WorkerPool:
 
     async def shutdown(self) -> None:
         """Refuse what waits and close every group."""
-        for trial in list(self._granted):
+        for trial in self._queue.trials():
             await self.release(trial)
         await self._groups.close_all()
 
@@ -223,11 +219,10 @@ class WorkerPool:
             for number, group in self._groups
         ]
 
-    def _admit(self) -> None:
-        for grant in self._admission.admit():
-            future = self._granted[grant.trial]
-            if not future.done():
-                future.set_result(grant)
+    def waiting(self) -> dict[str, str]:
+        """Return for every trial that waits what it waits for: a sentence for a screen."""
+        missing = self._queue.missing().items()
+        return {trial: what for trial, what in missing if not trial.startswith(AHEAD)}
 
     def _mark_concurrent(self) -> None:
         trials = [name for name in self._group_of if not name.startswith(AHEAD)]
@@ -240,4 +235,4 @@ class WorkerPool:
         self._group_of.pop(trial, None)
         await self._groups.close(number, force=True)
         self._admission.remove(number)
-        self._admit()
+        self._queue.admit()

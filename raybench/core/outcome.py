@@ -35,6 +35,12 @@ class RunOutcome:
     """Host of every rank."""
     devices: tuple[str, ...] = ()
     """Device of every rank."""
+    workers_per_node: tuple[int, ...] = ()
+    """Workers on each node, most first."""
+    accelerators: tuple[str, ...] = ()
+    """Models of the GPUs, each once."""
+    waited_for: str | None = None
+    """What was missing while it was queued, as it was last said."""
 
     @property
     def stop(self) -> StopReason | None:
@@ -79,4 +85,7 @@ class RunOutcome:
             hosts=list(self.hosts),
             devices=list(self.devices),
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
+            workers_per_node=list(self.workers_per_node),
+            accelerators=list(self.accelerators),
+            waited_for=self.waited_for,
         )

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, replace
 
+ROUNDING = 1e-6
+"""Parts of a worker that are an error of arithmetic: ten tenths of a GPU are a whole one."""
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -12,7 +15,12 @@ class Placement:
     batch_size_per_worker: int = 0
     """0 where it does not matter, as in `group`."""
     cpus_per_worker: int = 1
-    gpus_per_worker: int = 0
+    gpus_per_worker: float = 0
+    """A part of a GPU where there is one worker only."""
+    strategy: str = "pack"
+    """`pack`: on as few hosts as can be; `spread`: on as many."""
+    accelerator_type: str | None = None
+    """Ray's name of the GPU's model; none takes any."""
 
     @property
     def group(self) -> "Placement":
@@ -25,11 +33,19 @@ class Placement:
         return self.num_workers * self.cpus_per_worker
 
     @property
-    def gpus(self) -> int:
+    def gpus(self) -> float:
         """GPUs of the whole group."""
         return self.num_workers * self.gpus_per_worker
 
-    def num_fitting(self, cpus: int, gpus: int) -> int:
+    @property
+    def shares_a_gpu(self) -> bool:
+        """Whether its workers would have to share GPUs, which collectives between GPUs refuse."""
+        return self.num_workers > 1 and 0 < self.gpus_per_worker < 1
+
+    def num_fitting(self, cpus: float, gpus: float) -> int:
         """Return how many of its workers fit into so many free cores and GPUs of a node."""
-        by_gpus = gpus // self.gpus_per_worker if self.gpus_per_worker else self.num_workers
-        return max(0, min(cpus // self.cpus_per_worker, by_gpus, self.num_workers))
+        fitting = float(self.num_workers)
+        for free, each in ((cpus, self.cpus_per_worker), (gpus, self.gpus_per_worker)):
+            if each:
+                fitting = min(fitting, free / each)
+        return max(0, int(fitting + ROUNDING))

@@ -5,7 +5,7 @@ The types below check what is read from a file (`results.records`); building one
 
 import math
 from dataclasses import asdict, dataclass, field, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, Strict
 
@@ -107,6 +107,21 @@ class Prediction:
         return {"kind": "prediction", **asdict(self)}
 
 
+class Topology(NamedTuple):
+    """What a run's workers ran on and over; runs of one size are ranked within one alone."""
+
+    num_nodes: int
+    """0 where it is not known: recorded before hosts were counted, or never started."""
+    accelerators: tuple[str, ...] = ()
+    """Models of its GPUs."""
+
+    @property
+    def words(self) -> str:
+        """For a table or a sentence: `2 hosts, H100`."""
+        hosts = f"{self.num_nodes} host{'s' if self.num_nodes != 1 else ''}"
+        return ", ".join([hosts if self.num_nodes else "hosts not known", *self.accelerators])
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """What is kept of one finished run; the columns of `trials.csv` come from here."""
@@ -140,11 +155,27 @@ class RunRecord:
     devices: list[str]
     finished: str
     """UTC, ISO 8601."""
+    workers_per_node: list[Whole] = field(default_factory=list)
+    """Its workers on each node of the cluster, most first; empty where that is not known."""
+    accelerators: list[str] = field(default_factory=list)
+    """Models of the GPUs that its workers had, each once; empty without GPUs."""
+    waited_for: str | None = None
+    """What was missing while it was queued, as it was last said; None where nothing was."""
 
     @property
     def is_answer(self) -> bool:
         """Whether it says something of its configuration: it was not cut off, nor lost."""
         return self.state != "stopped" and self.failure not in MACHINE_FAULTS
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes its workers were on; 0 where that is not known."""
+        return len(self.workers_per_node)
+
+    @property
+    def topology(self) -> Topology:
+        """What has to be equal for times of runs with as many workers to be compared."""
+        return Topology(self.num_nodes, tuple(self.accelerators))
 
     @property
     def phase(self) -> Phase:

@@ -60,8 +60,13 @@ class RunSpec(Document):
     """Number of data-parallel workers (processes)."""
     cpus_per_worker: PositiveInt = 1
     """CPU cores of one worker; its thread pools are sized to them."""
-    gpus_per_worker: Annotated[int, Field(ge=0, le=1)] = 0
-    """GPUs of one worker: 0 or 1 (data parallelism is one worker a GPU)."""
+    gpus_per_worker: Annotated[int | float, Field(ge=0, le=1)] = 0
+    """GPUs of one worker: 0 or 1 (data parallelism is one worker a GPU); a run of one worker may
+    take a part of one, such as 0.5."""
+    accelerator_type: str | None = None
+    """Ray's name of the GPU's model, such as `H100`; none takes any."""
+    placement_strategy: Literal["pack", "spread"] = "pack"
+    """Workers on as few hosts as hold them (`pack`) or on as many (`spread`)."""
     batch_size_per_worker: PositiveInt = 64
     """Samples one worker sees in one forward and backward pass."""
     accumulate: PositiveInt = 1
@@ -103,6 +108,17 @@ class RunSpec(Document):
             raise ValueError("schedule ramp_decay has a ramp of its own; set warmup_epochs: 0")
         return self
 
+    @model_validator(mode="after")
+    def _whole_gpus(self) -> "RunSpec":
+        if self.placement.shares_a_gpu:
+            raise ValueError(
+                f"gpus_per_worker {self.gpus_per_worker} is for num_workers 1: several workers "
+                "need a whole GPU each (NCCL refuses two on one); set gpus_per_worker: 1"
+            )
+        if self.accelerator_type and not self.gpus_per_worker:
+            raise ValueError("accelerator_type is of GPUs; set gpus_per_worker: 1 with it")
+        return self
+
     @property
     def global_batch_size(self) -> int:
         """Samples per optimizer step: per worker x workers x accumulate."""
@@ -117,6 +133,8 @@ class RunSpec(Document):
             self.batch_size_per_worker,
             self.cpus_per_worker,
             self.gpus_per_worker,
+            self.placement_strategy,
+            self.accelerator_type,
         )
 
     def document(self) -> dict[str, Any]:

@@ -3,7 +3,8 @@ import random
 
 import pytest
 
-from raybench.cluster.admission import Admission, pack
+from raybench.cluster.admission import Admission
+from raybench.cluster.layout import Node, lay_out
 from raybench.core.placement import Placement
 
 WIDTHS = (1, 2, 4, 8)
@@ -14,8 +15,12 @@ def place(num_workers, framework="torch", **resources):
     return Placement(framework, num_workers, **resources)
 
 
+def nodes_of(*each):
+    return tuple(Node(*one, name="abcd"[n]) for n, one in enumerate(each))
+
+
 def one_node(cpus, gpus=0, **limits):
-    return Admission(nodes=((cpus, gpus),), **limits)
+    return Admission(nodes=nodes_of((cpus, gpus)), **limits)
 
 
 def split_over_nodes(draw, cpus, gpus, *, at_least):
@@ -29,7 +34,7 @@ def split_over_nodes(draw, cpus, gpus, *, at_least):
             own_gpus[draw.randrange(count)] += 1
         nodes = tuple(zip(own_cpus, own_gpus, strict=True))
         if sum(min(c, g) if gpus else c for c, g in nodes) >= at_least:
-            return nodes
+            return nodes_of(*nodes)
 
 
 def run(admission, trial, given):
@@ -111,7 +116,8 @@ class Simulation:
         assert set(self.admission.busy()) == {str(number) for number in self.running}
         assert set(self.admission.groups) == set(self.alive)
         held = self.alive.values()
-        for node, (cpus, gpus) in enumerate(self.admission.nodes):
+        for node, one in enumerate(self.admission.nodes):
+            cpus, gpus = one.cpus, one.gpus
             groups = [
                 (group, group.nodes.count(node), group.trial is not None)
                 for group in self.admission.groups.values()
@@ -277,7 +283,7 @@ def test_what_can_never_fit_is_not_accepted(resources, most):
 
 def test_workers_are_packed_onto_nodes_that_hold_them():
     """Of six groups that fit the sums, two fit the nodes: the GPUs are where few cores are."""
-    admission = Admission(nodes=((16, 0), (8, 8)), idle_holds_cpus=True)
+    admission = Admission(nodes=nodes_of((16, 0), (8, 8)), idle_holds_cpus=True)
     for number in range(6):
         admission.submit(str(number), place(1, cpus_per_worker=4, gpus_per_worker=1))
     assert [grant.trial for grant in admission.admit()] == ["0", "1"]
@@ -285,7 +291,7 @@ def test_workers_are_packed_onto_nodes_that_hold_them():
 
 
 def test_what_fits_the_sum_of_the_nodes_but_no_node_never_fits():
-    nodes = ((1, 0), (1, 0))
+    nodes = nodes_of((1, 0), (1, 0))
     assert Admission(nodes=nodes).fits(place(2))
     assert not Admission(nodes=nodes).fits(place(1, cpus_per_worker=2))
 
@@ -301,11 +307,11 @@ def test_what_fits_the_sum_of_the_nodes_but_no_node_never_fits():
     ],
 )
 def test_a_group_stays_together_where_it_can(free, places):
-    assert pack(place(2), free) == places
+    assert lay_out(place(2), nodes_of(*free)) == places
 
 
 def test_an_idle_group_does_not_wake_where_its_cores_are_taken():
-    admission = Admission(nodes=((2, 0), (2, 0)), idle_holds_cpus=False)
+    admission = Admission(nodes=nodes_of((2, 0), (2, 0)), idle_holds_cpus=False)
     first = run(admission, "a", place(2))
     admission.release("a")
     admission.settle(first.group, (1, 1))  # where Ray really put it

@@ -16,6 +16,7 @@ import pytest
 import ray
 
 from raybench.cluster import worker_group
+from raybench.cluster.layout import Node
 from raybench.cluster.protocol import RunFailed
 from raybench.cluster.ray_internals import actors, local_ray
 from raybench.cluster.trainers import PoolOptions
@@ -213,7 +214,9 @@ class TestWords:
         monkeypatch.setattr(worker_group, "build_trainer", lambda *of: SimpleNamespace(fit=fit))
 
         async def story() -> None:
-            options = PoolOptions(scratch="", search_path="", node_ids=("here",), is_local=True)
+            options = PoolOptions(
+                scratch="", search_path="", nodes=(Node(1, 0, "here"),), is_local=True
+            )
             await WorkerGroup(0, Placement("torch", 1), options).start()
 
         with pytest.raises(RunFailed) as caught:

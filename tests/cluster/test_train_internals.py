@@ -4,20 +4,30 @@ is taken where it has not. Ray is imported here, never started."""
 import asyncio
 import importlib.util
 import inspect
+import json
+import os
 import pickle
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import ray
 
+from raybench.cluster.addresses import Place
+from raybench.cluster.layout import Node
+from raybench.cluster.ray_internals import network_meeting
 from raybench.cluster.ray_internals import trainer as trainer_internals
+from raybench.cluster.reach import sum_over_workers
 from raybench.cluster.trainers import PoolOptions, build_trainer, trainer_class
+from raybench.cluster.worker_group import end_message
 from raybench.core.placement import Placement
 
+NODES = (Node(2, 0, "id-a", "a"), Node(2, 0, "id-b", "b"))
 INTERNALS = "raybench.cluster.ray_internals"
 
 
@@ -41,7 +51,9 @@ def test_train_still_knows_its_switches() -> None:
 
 
 def options(scratch: str = "", *, is_local: bool = True) -> PoolOptions:
-    return PoolOptions(scratch=scratch, search_path="", node_ids=("here",), is_local=is_local)
+    return PoolOptions(
+        scratch=scratch, search_path="", nodes=(Node(2, 0, "here"),), is_local=is_local
+    )
 
 
 @pytest.fixture
@@ -167,7 +179,7 @@ class FakeGroup:
     def get_resources_per_worker(self) -> dict[str, int]:
         return {"CPU": 1, "GPU": self._gpus}
 
-    def execute_single_async(self, rank: int, function: Any, **arguments: Any) -> None:
+    def execute_single_async(self, rank: int, function: Any, *given: Any, **arguments: Any) -> None:
         self.told.append((rank, function, arguments))
 
 
@@ -212,11 +224,6 @@ class TestFileMeeting:
         config.backend_cls().on_start(alone, config)
         assert alone.told == []
 
-    def test_a_group_on_a_cluster_meets_as_ray_has_it(self, torch_options: PoolOptions) -> None:
-        where = options(torch_options.scratch, is_local=False)
-        config = build_trainer(0, Placement("torch", 2), where).backend_config
-        assert type(config).__module__.startswith("ray."), "a file is on one host"
-
     def test_without_the_backend_ranks_meet_as_ray_has_it(
         self, torch_options: PoolOptions, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -238,3 +245,102 @@ class TestFileMeeting:
         group, (config,) = FakeGroup(2), trainer_internals.meeting_in_a_file("file").values()
         config.backend_cls().on_start(group, config)
         assert asked == [(group, config)]
+
+
+class TestNetworkMeeting:
+    """Interfaces set and tried on a cluster, in both frameworks; stock path: they are guessed."""
+
+    @pytest.fixture(params=["torch", "tensorflow"])
+    def framework(self, request: pytest.FixtureRequest) -> str:
+        pytest.importorskip(request.param)
+        return str(request.param)
+
+    def config(self, framework: str, scratch: Path) -> Any:
+        where = PoolOptions(
+            scratch=str(scratch), search_path="", nodes=NODES, is_local=False, interface="ib0"
+        )
+        trainer = build_trainer(0, Placement(framework, 2), where, (1, 0))
+        scaling = trainer.scaling_config
+        selectors = [{"ray.io/node-id": "id-b"}, {"ray.io/node-id": "id-a"}]
+        assert scaling._label_selector_per_worker(2) == selectors
+        return pickle.loads(pickle.dumps(trainer.backend_config))
+
+    def test_the_interface_is_tried_before_ray_connects(
+        self, framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        module = importlib.import_module(f"{INTERNALS}.network_{framework}")
+        story: list[Any] = []
+        places = [Place("a", "ib0", "10.0.0.1"), Place("b", "ib0", "10.0.0.2")]
+
+        def connect(group: Any, interface: str | None) -> list[Place]:
+            story.append(interface)
+            return places
+
+        stock = module.__dict__[f"_{framework.capitalize()}Backend"]
+        monkeypatch.setattr(module, "connect", connect)
+        monkeypatch.setattr(stock, "on_start", lambda *given: story.append("ray"))
+        monkeypatch.setattr(ray, "get", lambda calls, timeout: calls)
+        group, config = FakeGroup(2), self.config(framework, tmp_path)
+        config.backend_cls().on_start(group, config)
+        assert story == ["ib0", "ray"]
+        assert len(group.told) == (2 if framework == "tensorflow" else 0)
+        config.backend_cls().on_start(FakeGroup(1), config)
+        assert story == ["ib0", "ray", "ray"], "one worker alone talks to nobody"
+
+    def test_tensorflow_then_meets_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from raybench.cluster.ray_internals import network_tensorflow
+
+        config = {"cluster": {"worker": ["192.0.2.1:7", "192.0.2.1:8"]}, "task": {"index": 1}}
+        monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+        places = [Place("a", "ib0", "10.0.0.1"), Place("b", "ib0", "10.0.0.2")]
+        network_tensorflow._use_addresses(places)
+        now = json.loads(os.environ["TF_CONFIG"])
+        assert now == {"cluster": {"worker": ["10.0.0.1:7", "10.0.0.2:8"]}, "task": {"index": 1}}
+
+    @pytest.mark.parametrize("named", ["lo", "nothing0"])
+    def test_the_check_from_both_ends(self, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Real sockets, two workers that are threads here, the group's calls carried out."""
+        if "lo" not in psutil.net_if_addrs():
+            pytest.skip("the loopback has another name here")
+        held: dict[int, Any] = {}
+
+        def execute_single_async(rank: int, function: Any, *given: Any) -> Any:
+            if function is ray.util.get_node_ip_address:
+                return "127.0.0.1"
+            if function is network_meeting._take_interface:
+                answer = function(*given)
+                held[rank] = network_meeting._listeners[:]
+                return answer
+            return threads.submit(sum_over_workers, held[rank][0], *given, 10.0)
+
+        def get(calls: Any, timeout: float | None = None) -> Any:
+            if not isinstance(calls, list):
+                return calls
+            return [call.result() if isinstance(call, Future) else call for call in calls]
+
+        monkeypatch.setattr(ray, "get", get)
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            monkeypatch.setenv(name, "")
+        group: Any = SimpleNamespace(execute_single_async=execute_single_async)
+        sized = type("Sized", (SimpleNamespace,), {"__len__": lambda self: 2})(**vars(group))
+        with ThreadPoolExecutor(2) as threads:
+            if named == "lo":
+                places = network_meeting.connect(sized, named)
+                assert [place.interface for place in places] == ["lo", "lo"]
+                assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+                return
+            with pytest.raises(network_meeting.Unreached) as refusal:
+                network_meeting.connect(sized, named)
+        error = RuntimeError(f"Training failed due to controller error:\n{refusal.value}\nmore")
+        sentence = end_message(error)
+        assert sentence == str(refusal.value)
+        assert "there is no network interface nothing0" in sentence
+        assert sentence.endswith("name one that it has: RAYBENCH_INTERFACE=NAME.")
+
+    def test_without_the_backend_interfaces_are_guessed(
+        self, framework: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = importlib.import_module(f"ray.train.{framework}.config")
+        monkeypatch.delattr(config, f"_{framework.capitalize()}Backend")
+        monkeypatch.delitem(sys.modules, f"{INTERNALS}.network_{framework}", raising=False)
+        assert trainer_internals.meeting_over_network(framework, None) == {}

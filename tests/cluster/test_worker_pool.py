@@ -7,13 +7,14 @@ import pytest
 
 from raybench.cluster import live_groups, worker_pool
 from raybench.cluster.admission import Admission
+from raybench.cluster.layout import Node
 from raybench.cluster.protocol import RunFailed
 from raybench.cluster.trainers import PoolOptions
 from raybench.cluster.worker_pool import START_ATTEMPTS, WorkerPool
 from raybench.core.placement import Placement
 
 ONE, TWO = Placement("torch", 1), Placement("torch", 2)
-OPTIONS = PoolOptions(scratch="", search_path="", node_ids=("here",), is_local=True)
+OPTIONS = PoolOptions(scratch="", search_path="", nodes=(Node(2, 0, "here"),), is_local=True)
 
 
 class FakeGroup:
@@ -24,7 +25,10 @@ class FakeGroup:
     gate: asyncio.Event | None = None
     """Where there is one, groups do not come up before it is set."""
 
-    def __init__(self, number: int, placement: Placement, options: PoolOptions) -> None:
+    def __init__(
+        self, number: int, placement: Placement, options: PoolOptions, nodes: tuple[int, ...]
+    ) -> None:
+        self.planned = nodes
         self.placement = placement
         self.cores: list[tuple[str, int]] = []
         self.closed = False
@@ -54,7 +58,7 @@ class FakeGroup:
 def pool(monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     monkeypatch.setattr(live_groups, "WorkerGroup", FakeGroup)
     FakeGroup.faults, FakeGroup.started, FakeGroup.gate = [], 0, None
-    return WorkerPool(Admission([(2, 0)]), OPTIONS)
+    return WorkerPool(Admission([Node(2, 0)]), OPTIONS)
 
 
 async def until_a_group_starts() -> None:

@@ -112,3 +112,28 @@ def test_the_phase_of_the_study_follows_from_the_role(role, phase):
     found = record(known(), role=role, source="0003")
     assert (found.phase, found.source) == (phase, "0003")
     assert found.line()["phase"] == phase
+
+
+def test_what_a_run_was_spread_over_is_recorded_and_compared():
+    over_two = record(known(workers_per_node=(2, 1), accelerators=("H100",), waited_for="1 CPU"))
+    assert (over_two.num_nodes, over_two.workers_per_node) == (2, [2, 1])
+    assert over_two.topology.words == "2 hosts, H100"
+    assert over_two.line()["waited_for"] == "1 CPU"
+    on_one = record(known(workers_per_node=(3,), accelerators=("H100",)))
+    assert (
+        over_two.topology == record(known(workers_per_node=(1, 1), accelerators=("H100",))).topology
+    )
+    assert over_two.topology != on_one.topology
+    assert on_one.topology != record(known(workers_per_node=(3,))).topology
+    assert record(RunOutcome()).topology.words == "hosts not known"
+
+
+def test_parts_of_a_gpu_are_for_one_worker_and_a_type_is_of_gpus():
+    assert RunSpec(gpus_per_worker=0.5).placement.gpus == 0.5
+    assert RunSpec(gpus_per_worker=1).document()["gpus_per_worker"] == 1
+    with pytest.raises(ValueError, match="NCCL refuses two on one"):
+        RunSpec(gpus_per_worker=0.5, num_workers=2)
+    with pytest.raises(ValueError, match="accelerator_type is of GPUs"):
+        RunSpec(accelerator_type="H100")
+    chosen = RunSpec(gpus_per_worker=1, accelerator_type="H100", placement_strategy="spread")
+    assert (chosen.placement.accelerator_type, chosen.placement.strategy) == ("H100", "spread")

@@ -16,4 +16,7 @@ look whether the installed Ray still has all of it, and take each away to see th
 | trainer | `_initialize_and_run_controller` | one actor fewer | it starts |
 | controller | `TrainController`, `FixedScalingPolicy` | no autoscaler's actor | it starts |
 | file_meeting | `_TorchBackend`, `execute_single_async` | torch's store opens no port | it does |
+| network_torch | the same | interface set and tried first | torch guesses |
+| network_tensorflow | `_TensorflowBackend`, the same | the same | TensorFlow guesses |
+| free | `available_resources_per_node` | what others hold | seen when a group does not start |
 """

@@ -65,3 +65,24 @@ def meeting_in_a_file(file: str) -> dict[str, Any]:
     config = LocalTorchConfig()
     config.meeting_file = file
     return {"torch_config": config}
+
+
+def meeting_over_network(framework: str, interface: str | None) -> dict[str, Any]:
+    """Return the argument of a trainer whose workers set and try their network interface first.
+
+    Nothing for another Ray: its frameworks choose interfaces by themselves, as before.
+    """
+    config: Any
+    try:
+        if framework == "torch":
+            from raybench.cluster.ray_internals.network_torch import NetworkTorchConfig
+
+            config = NetworkTorchConfig()
+        else:
+            from raybench.cluster.ray_internals.network_tensorflow import NetworkTensorflowConfig
+
+            config = NetworkTensorflowConfig()
+    except ImportError:
+        return {}
+    config.interface = interface
+    return {f"{framework}_config": config}

@@ -1,0 +1,105 @@
+"""Which node each worker of a group goes to; pure arithmetic on what nodes have free."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raybench.core.placement import Placement
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a host offers, or has free of it."""
+
+    cpus: float
+    gpus: float
+    id: str = ""
+    """Ray's name of it."""
+    name: str = ""
+    """What people call it: its host name or address."""
+    accelerator: str = ""
+    """Ray's name of its GPUs' model."""
+
+    def room(self, placement: Placement) -> int:
+        """Return how many of a group's workers fit on it."""
+        if placement.accelerator_type not in (None, self.accelerator):
+            return 0
+        return placement.num_fitting(self.cpus, self.gpus)
+
+    def without(self, cpus: float, gpus: float) -> "Node":
+        """Return what is left of it, none of both below 0 by an error of arithmetic."""
+        return Node(
+            round(self.cpus - cpus, 4),
+            round(self.gpus - gpus, 4),
+            self.id,
+            self.name,
+            self.accelerator,
+        )
+
+
+def num_nodes(placement: Placement, empty: Sequence[Node]) -> int:
+    """Return on how many nodes a group has to be: the fewest (`pack`) or the most (`spread`).
+
+    Of the cluster when it is empty, so that it is the same for every run with that placement,
+    however full the nodes are when its turn comes. 0 if the group does not fit.
+    """
+    room = sorted((node.room(placement) for node in empty), reverse=True)
+    if placement.shares_a_gpu or sum(room) < placement.num_workers:
+        return 0
+    if placement.strategy == "spread":
+        return min(placement.num_workers, sum(one > 0 for one in room))
+    return next(n for n in range(1, len(room) + 1) if sum(room[:n]) >= placement.num_workers)
+
+
+def lay_out(
+    placement: Placement, free: Sequence[Node], empty: Sequence[Node] | None = None
+) -> tuple[int, ...] | None:
+    """Return a node for every worker; None if they do not fit now as they have to be placed.
+
+    `free`: what the nodes have left; `empty`: what they have in all. A packed group waits for
+    the fewest nodes that can hold it rather than being torn apart, a spread one for as many.
+    """
+    count = num_nodes(placement, free if empty is None else empty)
+    if not count:
+        return None
+    if placement.strategy == "spread":
+        return _spread(placement, free, count)
+    # GPUs are left to those who need them, unless that tears the group apart.
+    for spares_gpus in (not placement.gpus_per_worker, False):
+        nodes = _pack(placement, free, spares_gpus=spares_gpus)
+        if nodes is not None and len(set(nodes)) <= count:
+            return nodes
+    return None
+
+
+def _pack(
+    placement: Placement, free: Sequence[Node], *, spares_gpus: bool
+) -> tuple[int, ...] | None:
+    """Fill the roomiest nodes; of those that hold the whole group the fullest is taken, so that
+    room stays in one piece."""
+
+    def order(node: int) -> tuple[bool, int, float, float]:
+        one = free[node]
+        return spares_gpus and one.gpus > 0, -one.room(placement), one.cpus, one.gpus
+
+    nodes: list[int] = []
+    for node in sorted(range(len(free)), key=order):
+        nodes += [node] * min(free[node].room(placement), placement.num_workers - len(nodes))
+    return tuple(nodes) if len(nodes) == placement.num_workers else None
+
+
+def _spread(placement: Placement, free: Sequence[Node], count: int) -> tuple[int, ...] | None:
+    """Deal the workers out, one a node and round again, to the `count` roomiest nodes."""
+    room = {node: free[node].room(placement) for node in range(len(free))}
+    chosen = sorted(room, key=lambda node: -room[node])[:count]
+    nodes: list[int] = []
+    while len(nodes) < placement.num_workers:
+        taking = [node for node in chosen if nodes.count(node) < room[node]]
+        if not taking or (not nodes and len(taking) < count):
+            return None
+        nodes += taking[: placement.num_workers - len(nodes)]
+    return tuple(sorted(nodes))
+
+
+def workers_per_node(nodes: Sequence[object]) -> tuple[int, ...]:
+    """Return how many workers each node has, most first; `nodes` is the node of every rank."""
+    return tuple(sorted((list(nodes).count(node) for node in set(nodes)), reverse=True))

@@ -1,0 +1,151 @@
+"""Interfaces by the route to rank 0, on a host with several; nothing here needs a network."""
+
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from raybench.cluster import addresses, reach
+from raybench.cluster.addresses import (
+    VARIABLE,
+    NoInterface,
+    Place,
+    address_of,
+    environment,
+    interface_to,
+    place_of,
+    with_hosts,
+)
+from raybench.cluster.reach import listen, sum_over_workers
+
+CARDS = {
+    "lo": [(socket.AF_INET, "127.0.0.1")],
+    "docker0": [(socket.AF_INET, "172.17.0.1")],
+    "eth0": [(socket.AF_INET, "10.77.0.2"), (socket.AF_INET6, "fe80::2%eth0")],
+    "ib0": [(socket.AF_INET6, "fd00::2"), (socket.AF_INET, "10.88.0.2")],
+    "tap": [],
+}
+ROUTES = {"10.77.0.1": "10.77.0.2", "10.88.0.9": "10.88.0.2", "fe80::1": "fe80::2"}
+
+
+class FakeSocket:
+    """Knows the routes above; sends nothing."""
+
+    def __init__(self, family: int, kind: int) -> None:
+        assert kind == socket.SOCK_DGRAM, "anything else would send"
+        self.family = family
+
+    def __enter__(self) -> "FakeSocket":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def connect(self, where: tuple[str, int]) -> None:
+        if where[0] not in ROUTES and where[0] != "10.99.0.1":
+            raise OSError(101, "Network is unreachable")
+        assert self.family == (socket.AF_INET6 if ":" in where[0] else socket.AF_INET)
+        self.own = ROUTES.get(where[0], "192.0.2.1")
+
+    def getsockname(self) -> tuple[str, int]:
+        return self.own, 1
+
+
+@pytest.fixture
+def _several_cards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    cards = {
+        name: [SimpleNamespace(family=family, address=address) for family, address in each]
+        for name, each in CARDS.items()
+    }
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: cards)
+    monkeypatch.setattr(addresses.socket, "socket", FakeSocket)
+    monkeypatch.setattr(addresses.socket, "gethostname", lambda: "b")
+    for name in (VARIABLE, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+    return
+
+
+@pytest.mark.usefixtures("_several_cards")
+class TestInterfaces:
+    @pytest.mark.parametrize(
+        ("rank_0", "name"), [("10.77.0.1", "eth0"), ("10.88.0.9", "ib0"), ("fe80::1", "eth0")]
+    )
+    def test_it_leads_to_rank_0(self, rank_0: str, name: str) -> None:
+        assert interface_to(rank_0) == name
+
+    def test_without_a_route_it_says_so(self) -> None:
+        with pytest.raises(NoInterface, match=r"no route to 10\.66\.0\.1 \(Network is unreach"):
+            interface_to("10.66.0.1")
+        with pytest.raises(NoInterface, match=r"no network interface has 192\.0\.2\.1"):
+            interface_to("10.99.0.1")
+
+    def test_a_named_one_goes_before_the_route(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert place_of("10.77.0.1", None) == Place("b", "eth0", "10.77.0.2")
+        assert place_of("10.77.0.1", "ib0") == Place("b", "ib0", "10.88.0.2")
+        monkeypatch.setenv(VARIABLE, "docker0")  # on this host itself
+        assert place_of("10.77.0.1", "ib0") == Place("b", "docker0", "172.17.0.1")
+
+    @pytest.mark.parametrize("name", ["ib7", "tap"])
+    def test_one_that_is_not_there_names_those_that_are(self, name: str) -> None:
+        with pytest.raises(NoInterface, match=f"no network interface {name} .*docker0, eth0, ib0"):
+            address_of(name)
+
+    def test_gloo_gets_the_name_and_nccl_exactly_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        place = Place("b", "eth0", "10.77.0.2")
+        both = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=eth0"}
+        assert environment(place, is_named=False) == both
+        monkeypatch.setenv("NCCL_SOCKET_IFNAME", "^lo")  # the host's own says
+        assert environment(place, is_named=False) == {"GLOO_SOCKET_IFNAME": "eth0"}
+        assert environment(place, is_named=True) == both
+
+
+def test_tensorflow_meets_at_the_places_ports_kept() -> None:
+    places = [Place("a", "eth0", "10.77.0.1"), Place("b", "eth0", "fd00::2")]
+    assert with_hosts(["192.0.2.1:7001", "[::1]:7002"], places) == [
+        "10.77.0.1:7001",
+        "[fd00::2]:7002",
+    ]
+
+
+def meet(size: int, *, timeout_s: float, lost: int = -1) -> list[int | str]:
+    """Let `size` workers of this host add up; `lost` has a port that nobody listens on."""
+    listeners = [listen("127.0.0.1", size) for _ in range(size)]
+    places = [
+        Place(f"host{rank}", "lo", "127.0.0.1", one.getsockname()[1])
+        for rank, one in enumerate(listeners)
+    ]
+    if lost >= 0:
+        listeners[lost].close()
+    ranks = [rank for rank in range(size) if rank != lost]
+    with ThreadPoolExecutor(size) as threads:
+        calls = [
+            threads.submit(sum_over_workers, listeners[rank], rank, places, timeout_s)
+            for rank in ranks
+        ]
+        return [call.result() for call in calls]
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_every_worker_hears_the_sum(size: int) -> None:
+    assert meet(size, timeout_s=10) == [size * (size + 1) // 2] * size
+
+
+def test_one_that_cannot_be_reached_is_named_with_what_to_set() -> None:
+    for sentence in meet(3, timeout_s=0.5, lost=1):
+        assert isinstance(sentence, str)
+        assert sentence.startswith(reach.UNREACHED)
+        assert "interface lo (127.0.0.1) cannot connect to 127.0.0.1 of host host1 (" in sentence
+        assert sentence.endswith("name another interface: RAYBENCH_INTERFACE=NAME.")
+        assert "\n" not in sentence
+
+
+def test_of_all_sentences_the_one_with_the_cause_is_said() -> None:
+    place = Place("b", "eth0", "10.77.0.2")
+    deaf, cause = reach.unreached(place, reach.DEAF), reach.unreached(place, "cannot connect")
+    assert reach.worst([deaf, 6, cause]) == cause
+    assert reach.worst([6, deaf, 6]) == deaf
+    assert reach.worst([6, 6, 6]) is None
+    assert "came out as 5" in str(reach.worst([6, 5, 6]))
