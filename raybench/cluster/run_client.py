@@ -104,7 +104,14 @@ class RunClient:
         self._between = time.perf_counter()
         waited = self._lent.queue_s + self._lent.start_s
         self._report_s += max(0.0, self._between - self._asked - waited)
-        self._outcome = replace(self._outcome, hosts=self._lent.hosts, devices=self._lent.devices)
+        self._outcome = replace(
+            self._outcome,
+            hosts=self._lent.hosts,
+            devices=self._lent.devices,
+            workers_per_node=self._lent.workers_per_node,
+            accelerators=self._lent.accelerators,
+            waited_for=self._lent.waited_for,
+        )
 
     def _progress(self, command: Command) -> None:
         first = self._command(command)[0]

@@ -23,6 +23,7 @@ from raybench.core.spec import RunSpec
 from raybench.core.study import CADENCE, TIME, StudySpec
 from raybench.data.check import check_dataset
 from raybench.data.dataset import Dataset
+from raybench.speed.factorisation import RESOURCES
 from raybench.workloads.find import load_workload_dataset, require_framework
 
 
@@ -123,11 +124,11 @@ def without_too_wide(
 
 def groups(study: StudySpec, space: Space) -> list[Placement]:
     """Return every worker group a study can ask for (bounds only, where a range is searched)."""
-    keys = ("framework", "num_workers", "cpus_per_worker", "gpus_per_worker")
+    keys = ("framework", "num_workers", *RESOURCES)
     combinations = itertools.product(*(values_of(key, space, study.fixed) for key in keys))
     return [
-        Placement(framework, workers, cpus_per_worker=cpus, gpus_per_worker=gpus)
-        for framework, workers, cpus, gpus in combinations
+        Placement(framework, workers, 0, *resources)
+        for framework, workers, *resources in combinations
     ]
 
 
