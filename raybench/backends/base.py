@@ -75,6 +75,22 @@ class Trainer(Protocol):
         """Take weights that `save` returned."""
         ...
 
+    def state(self) -> bytes:
+        """Return all that training goes on from: model, optimizer, random states of all ranks.
+
+        For every rank at once, since they hand rank 0 their random states; what it returns
+        serves all of them, the others return nothing. Holds tensors, numbers and names alone.
+        """
+        ...
+
+    def restore(self, state: bytes) -> None:
+        """Take what `state` returned on rank 0; before `warm_up` or after it.
+
+        UserError if the workload builds another model by now, or `state` is not of this kind;
+        nothing that it holds is run.
+        """
+        ...
+
     def close(self) -> None:
         """Release memory; the trainer is not used afterwards."""
         ...

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from raybench.backends.base import Step, Trainer, World
+from raybench.core.checkpoint import RunState
 from raybench.core.clock import WORKER_PHASES, Ledger, merge_ranks
 from raybench.core.objective import StopRule, is_finite
 from raybench.core.record import Evaluation
@@ -20,22 +21,41 @@ EARLY = 0.98
 
 
 def run(
-    spec: RunSpec, dataset: Dataset, trainer: Trainer, world: World, ledger: Ledger
+    spec: RunSpec,
+    dataset: Dataset,
+    trainer: Trainer,
+    world: World,
+    ledger: Ledger,
+    *,
+    resume: RunState | None = None,
 ) -> Iterator[Evaluation]:
     """Train, and yield at every evaluation; the last one carries `stop` or `failure`.
 
     Every rank runs this in step: what is yielded, and therefore every decision on it, is
     computed from numbers that all ranks share. The caller ends a run early by closing the
     generator on all ranks after the same evaluation.
+
+    `resume` continues a run: the next evaluation is the one after it. The caller has given the
+    trainer its `Trainer.restore`, and begun the ledger at the seconds of `resume.ledger`.
     """
-    steps = training_steps(spec, dataset, world)
-    rule = StopRule(spec.objective)
+    earlier = resume.evaluations if resume else ()
+    samples, index, train_seconds = 0, 0, 0.0
+    if resume:
+        samples, index, train_seconds = resume.samples, resume.index, resume.train_s
+    steps = training_steps(spec, dataset, world, samples)
+    rule = StopRule(
+        spec.objective,
+        accuracies=[evaluation.accuracy for evaluation in earlier],
+        train_seconds=[evaluation.train_s for evaluation in earlier],
+    )
     cadence = spec.eval_every_samples or dataset.num_train_samples
     samples_total = math.ceil(spec.epochs * dataset.num_train_samples)
     _wait_for_all(world)
     ledger.enter("compile")
     trainer.warm_up(warm_up_step(spec, dataset, world))
-    samples, index, train_seconds, fitting = 0, 0, 0.0, samples_total
+    fitting = samples_total
+    if resume and spec.objective.kind == BUDGET:
+        fitting = _within_budget(samples, train_seconds, spec)
     while True:
         goal = min((samples // cadence + 1) * cadence, samples_total)
         goal = min(goal, fitting)
@@ -99,18 +119,23 @@ def evaluate_split(dataset: Dataset, trainer: Trainer, world: World, part: str) 
     return float(sums[0] / sums[1])
 
 
-def training_steps(spec: RunSpec, dataset: Dataset, world: World) -> Iterator[tuple[Step, int]]:
-    """Yield this worker's steps without end, each with the samples of all workers in it."""
+def training_steps(
+    spec: RunSpec, dataset: Dataset, world: World, samples: int = 0
+) -> Iterator[tuple[Step, int]]:
+    """Yield this worker's steps without end, each with the samples of all workers in it.
+
+    They begin after `samples` of all workers, at the end of a step.
+    """
     schedule = build_schedule(spec, dataset.num_train_samples)
     num_rows = len(dataset.train)
-    samples, epoch = 0, 0
+    epoch, first = divmod(samples, dataset.num_train_samples)
     while True:
         order = epoch_order(dataset.num_train_samples, seed=spec.seed, epoch=epoch) % num_rows
-        for start in range(0, len(order), spec.global_batch_size):
+        for start in range(first, len(order), spec.global_batch_size):
             batch = order[start : start + spec.global_batch_size]
             yield make_step(spec, batch, world, schedule, samples), len(batch)
             samples += len(batch)
-        epoch += 1
+        epoch, first = epoch + 1, 0
 
 
 def make_step(

@@ -1,5 +1,6 @@
-"""Models that `raybench train` saved, loaded back."""
+"""Models that `raybench train` saved, loaded back; what is saved checked against the model."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,3 +27,24 @@ def load_model(folder: Path, spec: RunSpec) -> Any:
     model = module.build_model(workload, spec.seed)
     module.load_weights(model, path.read_bytes())
     return model
+
+
+def check_same_model(saved: Mapping[str, object], built: Mapping[str, object]) -> None:
+    """Raise UserError if shapes that were saved, by name, are not those of the model built now."""
+    for name in (*saved, *built):
+        if saved.get(name) != built.get(name):
+            raise UserError(
+                f"the checkpoint holds another model ({name}: {saved.get(name, 'none')} there, "
+                f"{built.get(name, 'none')} here); was the workload's code changed? Remove the "
+                "checkpoint to start the run anew."
+            )
+
+
+def not_ours(error: Exception) -> UserError:
+    """Return the error of a state that no `Trainer.state` has written, such as one with code."""
+    kind = type(error).__name__
+    return UserError(
+        f"the checkpoint's weights are not what raybench writes, tensors and numbers ({kind}), and "
+        "nothing of them was run; remove the checkpoint to start the run anew.",
+        details=str(error),
+    )

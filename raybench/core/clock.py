@@ -16,7 +16,7 @@ PHASES = OWNER_PHASES + WORKER_PHASES
 | compile | first step, tracing and warm-up on throw-away data |
 | train | training: the objective's clock (`input` is waiting for data in it) |
 | eval | validation |
-| checkpoint | saving weights |
+| checkpoint | saving weights, and the state that a run is continued from |
 | report | results and commands on their way, and the owner's own work between two commands |
 """
 OTHER = "other"
@@ -33,9 +33,18 @@ class Ledger:
     `enter`, so that queued work is charged to the phase that queued it.
     """
 
-    def __init__(self, phase: str, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        phase: str,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        earlier: Mapping[str, float] | None = None,
+    ) -> None:
+        """Begin in `phase`; a run that is continued has its `earlier` seconds of each phase."""
         self._clock = clock
         self._seconds = dict.fromkeys((*WORKER_PHASES, AWAY), 0.0)
+        for name in WORKER_PHASES:
+            self._seconds[name] += (earlier or {}).get(name, 0.0)
         self._phase = phase
         self._since = clock()
 

@@ -94,10 +94,17 @@ def worst_score(objective: Objective) -> float:
 class StopRule:
     """Follows one run's evaluations and names the reason to end, if there is one."""
 
-    def __init__(self, objective: Objective) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        *,
+        accuracies: Sequence[float] = (),
+        train_seconds: Sequence[float] = (),
+    ) -> None:
+        """Begin a run, or continue one after the evaluations that are given, in order."""
         self._objective = objective
-        self._accuracies: list[float] = []
-        self._seconds: list[float] = []
+        self._accuracies = list(accuracies)
+        self._seconds = list(train_seconds)
 
     def update(
         self, *, accuracy: float, train_s: float, finished: bool

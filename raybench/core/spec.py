@@ -101,6 +101,9 @@ class RunSpec(Document):
     """Training samples between two evaluations; none is one epoch."""
     seed: Seed = 0
     """Seed of initial weights, dropout and sample order."""
+    checkpoint_every_s: NonNegativeFloat = 300.0
+    """Seconds of training and evaluation between two checkpoints, taken at evaluations: what a
+    lost worker costs at most, and more than a short run lasts; 0 takes none."""
 
     @model_validator(mode="after")
     def _one_warm_up(self) -> "RunSpec":

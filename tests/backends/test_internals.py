@@ -125,7 +125,7 @@ def test_every_layer_is_found_with_and_without_keras_own_list(build, dropouts):
     assert keras_internals.all_layers(model) == expected
     assert len(found) == len(set(map(id, found)))
     assert set(map(id, expected)) <= set(map(id, found)), "a layer is missed"
-    # What _seed_generators seeds comes in the same order: each has the same stream.
+    # What seed_layers seeds comes in the same order: each has the same stream.
     seeded, same = (
         [layer for layer in layers if hasattr(layer, "seed_generator")]
         for layers in (expected, found)

@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from raybench.backends.base import Step, Totals
 from raybench.backends.optimizers import settings_of
-from raybench.backends.tensorflow.internals import all_layers, no_new_gradients
+from raybench.backends.tensorflow.arrays import any_rows, noise_like, on_device
+from raybench.backends.tensorflow.internals import no_new_gradients
 from raybench.backends.tensorflow.model import (
     batch_statistics,
     build_model,
@@ -26,14 +27,21 @@ from raybench.backends.tensorflow.model import (
     save_weights,
 )
 from raybench.backends.tensorflow.optim import build_optimizer
+from raybench.backends.tensorflow.state import (
+    differing,
+    own_numbers,
+    pack_state,
+    seed_layers,
+    set_values,
+    unpack_state,
+    values_of,
+)
 from raybench.core.spec import RunSpec
-from raybench.data.dataset import Dataset, Split
+from raybench.data.dataset import Dataset
 from raybench.workloads.base import Workload
 
 EVALUATION_BATCH = 1024
 """Samples per forward pass of an evaluation."""
-ALIGNMENT = 64
-"""Bytes: kernels on a CPU end the process where a tensor's memory is aligned to less."""
 WARM_UP_STEPS = 2
 """The first traces, the second runs as all later ones do."""
 
@@ -80,16 +88,16 @@ class Trainer:
             self.num_parameters = num_parameters(self._model)
             self.batch_statistics = batch_statistics(self._model)
             # Dropout differs between ranks and between seeds, and repeats with both.
-            _seed_generators(self._model, spec.seed * 1_000_003 + world.rank)
+            seed_layers(self._model, spec.seed * 1_000_003 + world.rank)
             self._optimizer = build_optimizer(spec.optimizer, **settings_of(spec))
             self._optimizer.build(self._model.trainable_variables)
         self._parts = {
-            "train": _on_device(dataset.train),
-            "validation": _on_device(dataset.validation),
-            "test": _on_device(dataset.test),
+            "train": on_device(dataset.train),
+            "validation": on_device(dataset.validation),
+            "test": on_device(dataset.test),
         }
         # Sizes are left open, so that one trace serves every batch, the last partial one too.
-        inputs, labels = (_any_rows(tensor) for tensor in self._parts["train"])
+        inputs, labels = (any_rows(tensor) for tensor in self._parts["train"])
         steps = [tf.TensorSpec([None, None, None], kind) for kind in (tf.int64, tf.float32)]
         rates = tf.TensorSpec([None], tf.float32)
         self._train_steps = tf.function(self._take_steps, [inputs, labels, *steps, rates])
@@ -99,17 +107,16 @@ class Trainer:
     def warm_up(self, step: Step) -> None:
         """Run training and evaluation code on noise, then restore every state."""
         variables = self._model.variables + self._optimizer.variables
-        saved = [tf.convert_to_tensor(variable.value).numpy() for variable in variables]
+        saved, input_s = values_of(variables), self._input_s
         num_rows = max(int(step.indices.max()) + 1, EVALUATION_BATCH)
         real = self._parts
-        self._parts = {name: _noise_like(real[name], num_rows) for name in real}
+        self._parts = {name: noise_like(real[name], num_rows) for name in real}
         for _ in range(WARM_UP_STEPS):
             self.train([step])
         self.evaluate("validation", slice(0, EVALUATION_BATCH))
         self._parts = real
-        for variable, value in zip(variables, saved, strict=True):
-            variable.assign(value)
-        self._input_s = 0.0
+        set_values(variables, saved)
+        self._input_s = input_s
 
     def train(self, steps: list[Step]) -> float:
         """Take optimizer steps; return this worker's weighted loss, summed over steps."""
@@ -147,6 +154,18 @@ class Trainer:
     def load(self, weights: bytes) -> None:
         """Take weights that `save` returned."""
         load_weights(self._model, weights)
+
+    def state(self) -> bytes:
+        """Return all that training goes on from, as an `.npz` file; see Trainer."""
+        # On every rank: some variables are read by all workers together.
+        arrays = values_of(self._model.variables + self._optimizer.variables)
+        own = differing(arrays, self._world.gather)
+        rows = self._world.gather(own_numbers(self._input_s, arrays, own))
+        return b"" if self._world.rank else pack_state(arrays, own, rows)
+
+    def restore(self, state: bytes) -> None:
+        """Take what `state` returned on rank 0."""
+        self._input_s = unpack_state(state, self._model, self._optimizer, self._world.rank)
 
     def close(self) -> None:
         """Release model, optimizer, traced functions and data."""
@@ -210,42 +229,6 @@ def _all_reduce(rows: tf.Tensor) -> tf.Tensor:
     # An argument of a traced function has no device yet, which the reduction asks for.
     here = tf.identity(rows)
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, here)
-
-
-def _on_device(split: Split) -> tuple[tf.Tensor, tf.Tensor]:
-    return _tensor(split.inputs), _tensor(split.labels)
-
-
-def _tensor(array: np.ndarray) -> tf.Tensor:
-    """Return an array on the device; a CPU takes one of a mapped file where it is."""
-    is_aligned = array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0
-    if not is_aligned or tf.config.list_logical_devices("GPU"):
-        return tf.constant(array)
-    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
-
-
-def _any_rows(tensor: tf.Tensor) -> tf.TensorSpec:
-    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
-
-
-def _noise_like(part: tuple[tf.Tensor, tf.Tensor], num_rows: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Random inputs with the first labels: throw-away data of the same shape and type."""
-    inputs, labels = part[0][:num_rows], part[1][:num_rows]
-    if inputs.dtype == tf.uint8:
-        noise = tf.random.uniform(tf.shape(inputs), 0, 256, tf.int32)
-        return tf.cast(noise, tf.uint8), labels
-    return tf.random.normal(tf.shape(inputs), dtype=inputs.dtype), labels
-
-
-def _seed_generators(model: keras.Model, seed: int) -> None:
-    """Give every dropout layer its own stream, a function of `seed`."""
-    position = 0
-    for layer in all_layers(model):
-        generator = getattr(layer, "seed_generator", None)
-        if generator is not None:
-            state = np.array([seed % 2**32, position], dtype=np.uint32)
-            generator.state.assign(state)
-            position += 1
 
 
 def join(*, rank: int, num_workers: int, device: str, num_threads: int) -> World:

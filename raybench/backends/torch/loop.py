@@ -1,6 +1,7 @@
 """The torch training loop: forward, backward, step on arrays held in device memory."""
 
 import contextlib
+import copy
 import time
 from contextlib import AbstractContextManager
 
@@ -22,6 +23,12 @@ from raybench.backends.torch.model import (
     save_weights,
 )
 from raybench.backends.torch.optim import build_optimizer
+from raybench.backends.torch.state import (
+    pack_state,
+    random_state,
+    set_random_state,
+    unpack_state,
+)
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset, Split
 from raybench.workloads.base import LayerWorkload, Workload
@@ -86,6 +93,7 @@ class Trainer:
     def warm_up(self, step: Step) -> None:
         """Run training and evaluation code on noise, then restore every state."""
         weights = {name: value.clone() for name, value in self._model.state_dict().items()}
+        optimizer, input_s = copy.deepcopy(self._optimizer.state_dict()), self._input_s
         num_rows = max(int(step.indices.max()) + 1, self._evaluation_batch)
         real = self._parts
         devices = [self._device] if self._device.type == "cuda" else []
@@ -97,7 +105,8 @@ class Trainer:
         self._parts = real
         self._model.load_state_dict(weights)
         self._optimizer = self._build_optimizer()
-        self._input_s = 0.0
+        self._optimizer.load_state_dict(optimizer)
+        self._input_s = input_s
 
     def train(self, steps: list[Step]) -> float:
         """Take optimizer steps; return this worker's weighted loss, summed over steps."""
@@ -148,6 +157,17 @@ class Trainer:
     def load(self, weights: bytes) -> None:
         """Take weights that `save` returned."""
         load_weights(self._model, weights)
+
+    def state(self) -> bytes:
+        """Return all that training goes on from, as `torch.save` writes it; see Trainer."""
+        rows = self._world.gather([self._input_s, *random_state(self._device)])
+        return b"" if self._world.rank else pack_state(self._model, self._optimizer, rows)
+
+    def restore(self, state: bytes) -> None:
+        """Take what `state` returned on rank 0."""
+        row = unpack_state(state, self._model, self._optimizer)[self._world.rank]
+        self._input_s = row[0]
+        set_random_state(row[1:], self._device)
 
     def close(self) -> None:
         """Release model, optimizer and data."""

@@ -1,0 +1,66 @@
+"""All that training goes on from, as bytes: model, optimizer, random states. Mirrors tensorflow's.
+
+Written by `torch.save`, of tensors, numbers and names alone: `weights_only` loads it without
+running anything that it holds.
+"""
+
+import io
+import pickle
+
+import torch
+from torch import nn
+
+from raybench.backends.saved import check_same_model, not_ours
+
+
+def pack_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, rows: list[list[float]]
+) -> bytes:
+    """Return the state of a run; `rows` holds the numbers that each rank has of its own."""
+    content = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "ranks": torch.tensor(rows, dtype=torch.float64),
+    }
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+def unpack_state(
+    state: bytes, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> list[list[float]]:
+    """Give model and optimizer what `pack_state` was given; return its `rows`.
+
+    UserError if they are of another model, or were written by something else.
+    """
+    try:
+        content = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise not_ours(error) from None
+    check_same_model(_shapes(content["model"]), _shapes(model.state_dict()))
+    model.load_state_dict(content["model"])
+    optimizer.load_state_dict(content["optimizer"])
+    rows: list[list[float]] = content["ranks"].tolist()
+    return rows
+
+
+def random_state(device: torch.device) -> list[float]:
+    """Return what this rank draws from next: the bytes of the CPU's generator, then the GPU's."""
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return [float(byte) for byte in torch.cat(states).tolist()]
+
+
+def set_random_state(numbers: list[float], device: torch.device) -> None:
+    """Draw next what `random_state` was called before."""
+    state = torch.tensor(numbers, dtype=torch.uint8)
+    size = len(torch.get_rng_state())
+    torch.set_rng_state(state[:size])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state[size:], device)
+
+
+def _shapes(state_dict: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in state_dict.items()}

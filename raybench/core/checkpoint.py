@@ -1,0 +1,157 @@
+"""What a run is continued from: where it is, beside model and optimizer."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from raybench.core.documents import problem_of
+from raybench.core.errors import UserError
+from raybench.core.record import Evaluation, Whole
+from raybench.core.spec import RunSpec
+
+VERSION = 1
+"""Of the format; a checkpoint of another one is refused."""
+IGNORED_KEYS = ("checkpoint_every_s",)
+"""Run-spec keys that change nothing of what a run computes."""
+
+
+class DamagedCheckpointError(UserError):
+    """A checkpoint that is not whole; the one before it may be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """A run after one of its evaluations: all of it that is not in `Trainer.state`.
+
+    Order and schedule are functions of the samples seen, the rest follows from the curve.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    version: Whole
+    spec_digest: str
+    """Of the run spec (`spec_digest`): another run's state is refused by it."""
+    spec: dict[str, Any]
+    """The run spec as plain data, to say in what another one differs."""
+    evaluations: tuple[Evaluation, ...]
+    """The curve so far, at least one point; the last one carries the ledger so far."""
+
+    @classmethod
+    def after(cls, spec: RunSpec, evaluations: Sequence[Evaluation]) -> "RunState":
+        """Return the state of a run after the last of its evaluations so far."""
+        if not evaluations or evaluations[-1].stop or evaluations[-1].failure:
+            raise ValueError("a run is continued after an evaluation that did not end it")
+        return cls(
+            version=VERSION,
+            spec_digest=spec_digest(spec),
+            spec=spec.document(),
+            evaluations=tuple(evaluations),
+        )
+
+    @property
+    def samples(self) -> int:
+        """Training samples seen so far: the place in the sample order and in the schedule."""
+        return self.evaluations[-1].samples
+
+    @property
+    def index(self) -> int:
+        """Index of the next evaluation."""
+        return self.evaluations[-1].index + 1
+
+    @property
+    def ledger(self) -> dict[str, float]:
+        """Seconds of every worker phase and of `input` so far, max over ranks."""
+        return self.evaluations[-1].ledger
+
+    @property
+    def train_s(self) -> float:
+        """Seconds on the training clock when it was taken: the continued run goes on from them."""
+        return self.evaluations[-1].train_s
+
+    def lost_s(self, train_s: float) -> float:
+        """Train seconds that are repeated if a run at `train_s` is continued from here."""
+        return max(0.0, train_s - self.train_s)
+
+    def document(self) -> dict[str, Any]:
+        """Return the state as plain data for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_document(cls, content: object, source: str) -> "RunState":
+        """Return the state that `document` gave, after JSON; `source` names it in errors.
+
+        Raises UserError if it is of another version, DamagedCheckpointError if it is not whole.
+        """
+        version = content.get("version") if isinstance(content, dict) else None
+        if isinstance(version, int) and version != VERSION:
+            raise UserError(
+                f"{source}: was written in format {version}, this version of raybench reads "
+                f"{VERSION}; continue with the version that wrote it, or remove it to start anew."
+            )
+        try:
+            state: RunState = _STATE.validate_python(content)
+        except ValidationError as error:
+            detail = error.errors()[0]
+            key = ".".join(map(str, detail["loc"]))
+            raise damaged(source, f"'{key}' {problem_of(detail)}") from None
+        found = [evaluation.index for evaluation in state.evaluations]
+        if not found or found != list(range(len(found))):
+            raise damaged(source, "its evaluations are not 0, 1, 2, ...")
+        if not {"train", "input"} <= state.ledger.keys():
+            raise damaged(source, "its ledger has no train seconds")
+        return state
+
+    def check(self, spec: RunSpec, source: str) -> None:
+        """Raise UserError if this is the state of a run of another spec."""
+        if self.spec_digest == spec_digest(spec):
+            return
+        ours = _flat(spec.document())
+        theirs = _flat(self.spec)
+        keys = [key for key in ours if ours[key] != theirs.get(key) and key not in IGNORED_KEYS]
+        shown = ", ".join(f"{key} {theirs.get(key)} there, {ours[key]} here" for key in keys[:3])
+        raise UserError(
+            f"{source}: is of another run ({shown or 'another version of the same keys'}); remove "
+            "it to start this run anew, or give this run a folder of its own."
+        )
+
+
+_STATE = TypeAdapter(RunState)
+
+
+def spec_digest(spec: RunSpec) -> str:
+    """SHA-256 of what a run computes; a key that a later version adds does not change it."""
+    content = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(IGNORED_KEYS))
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """All that a run is continued from."""
+
+    state: RunState
+    weights: bytes = field(repr=False)
+    """What `Trainer.state` returned on rank 0: model, optimizer, random states of all ranks."""
+    refused: tuple[str, ...] = ()
+    """Of one that was read: a sentence for each newer one that is damaged."""
+
+
+def damaged(source: str, problem: str) -> DamagedCheckpointError:
+    """Return the error of a checkpoint (`source`) that is not whole."""
+    return DamagedCheckpointError(
+        f"{source} is damaged ({problem}); remove it, and the run goes on from the one before it "
+        "or starts anew."
+    )
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        inner = (
+            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
+        flat |= inner
+    return flat

@@ -1,0 +1,130 @@
+"""Runs that are saved at every evaluation, and runs that are continued; alone, or as a script that
+is one worker of a group.
+
+python continued.py TASKS_JSON RANK FOLDER PORT [PORT2 ...]: each task is [name, spec, from], where
+`from` is -1 for a whole run and else the evaluation after which it is continued.
+Ends when FOLDER/done-RANK is written and its standard input is closed.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from raybench.backends.base import Trainer, World
+from raybench.backends.checkpoints import Checkpoints
+from raybench.backends.find import find_backend
+from raybench.backends.run import run
+from raybench.core.checkpoint_files import latest_checkpoint, write_checkpoint
+from raybench.core.clock import Ledger
+from raybench.core.objective import Objective
+from raybench.core.record import Evaluation
+from raybench.core.spec import DatasetSpec, RunSpec
+from raybench.workloads.find import load_workload_dataset
+
+FOR_EVER = Objective(kind="accuracy_at_budget", max_train_seconds=1e6)
+MIDDLE, END = 0, 1
+"""Evaluations in the middle of the first epoch, and at its end (90 samples, each 45)."""
+
+
+def spec_of(framework: str, optimizer: str, **changes: object) -> RunSpec:
+    """Two epochs of 90 digits in global batches of 16, evaluated twice an epoch."""
+    content: dict[str, object] = {
+        "workload": "regularised:Regularised",
+        "dataset": DatasetSpec(limit=90),
+        "objective": FOR_EVER,
+        "framework": framework,
+        "optimizer": optimizer,
+        "learning_rate": 0.01,
+        "weight_decay": 0.01,
+        "schedule": "cosine",
+        "warmup_epochs": 0.3,
+        "epochs": 2.0,
+        "batch_size_per_worker": 16,
+        "eval_every_samples": 45,
+        "checkpoint_every_s": 1e-9,
+    }
+    return RunSpec(**(content | changes))  # type: ignore[arg-type]
+
+
+def whole(spec: RunSpec, world: World, folder: Path) -> tuple[list[Evaluation], Trainer]:
+    """Train to the end; save after every evaluation, each in a folder of its own."""
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    trainer = find_backend(spec.framework).Trainer(spec, workload, dataset, world)
+    checkpoints, ledger = Checkpoints(spec, world), Ledger("setup")
+    curve = []
+    for evaluation in run(spec, dataset, trainer, world, ledger):
+        curve.append(evaluation)
+        checkpoint = checkpoints.after(evaluation, trainer, ledger)
+        if checkpoint is not None:
+            write_checkpoint(folder / str(evaluation.index), checkpoint)
+    return curve, trainer
+
+
+def continued(spec: RunSpec, world: World, folder: Path) -> tuple[list[Evaluation], Trainer]:
+    """Continue from a folder to the end; return what of the curve was still to come."""
+    checkpoint = latest_checkpoint(folder, spec)
+    assert checkpoint is not None
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    trainer = find_backend(spec.framework).Trainer(spec, workload, dataset, world)
+    trainer.restore(checkpoint.weights)
+    ledger = Ledger("setup", earlier=checkpoint.state.ledger)
+    curve = list(run(spec, dataset, trainer, world, ledger, resume=checkpoint.state))
+    return curve, trainer
+
+
+def all_of(trainer: Trainer, framework: str) -> list[np.ndarray]:
+    """Everything the model holds: weights, running averages, random streams."""
+    model = trainer._model  # type: ignore[attr-defined]
+    if framework == "torch":
+        return [value.numpy().copy() for value in model.state_dict().values()]
+    return [variable.value.numpy() for variable in model.variables]
+
+
+def facts(curve: list[Evaluation]) -> np.ndarray:
+    """What must be equal of the curve's points, bit by bit."""
+    return np.array(
+        [[p.index, p.samples, p.epoch, p.accuracy, p.train_loss, p.learning_rate] for p in curve]
+    )
+
+
+def main() -> None:
+    tasks = [(name, RunSpec.model_validate(spec), at) for name, spec, at in json.loads(sys.argv[1])]
+    rank, folder, ports = int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
+    framework = tasks[0][1].framework
+    if framework == "torch":
+        import torch.distributed
+
+        torch.distributed.init_process_group(
+            "gloo",
+            init_method=f"tcp://127.0.0.1:{ports[0]}",
+            rank=rank,
+            world_size=len(ports),
+        )
+    if framework == "tensorflow":
+        task = {"type": "worker", "index": rank}
+        workers = [f"127.0.0.1:{port}" for port in ports]
+        os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
+    world = find_backend(framework).join(
+        rank=rank, num_workers=len(ports), device="cpu", num_threads=1
+    )
+    for name, spec, at in tasks:
+        if at < 0:
+            curve, trainer = whole(spec, world, folder / name)
+        else:
+            curve, trainer = continued(spec, world, folder / name / str(at))
+        arrays = {f"array{i}": a for i, a in enumerate(all_of(trainer, framework))}
+        trainer.close()
+        seconds = [point.train_s for point in curve]
+        np.savez(folder / f"{name}{at}-{rank}.npz", facts=facts(curve), seconds=seconds, **arrays)
+    (folder / f"done-{rank}").touch()
+    sys.stdin.read()  # until all have saved: group.py
+    if framework == "torch":
+        torch.distributed.destroy_process_group()
+    os._exit(0)  # as one_worker.py
+
+
+if __name__ == "__main__":
+    main()
