@@ -25,9 +25,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--trials", type=int, help="number of trials")
     result.add_argument("--time-budget", type=float, metavar="SECONDS", help="for everything")
     result.add_argument("--workers", metavar="1,2,4", help="worker counts to search")
-    result.add_argument(
-        "--gpus-per-worker", type=float, metavar="N", help="0, 1 or a part"
-    )
+    result.add_argument("--gpus-per-worker", type=float, metavar="N", help="0, 1 or a part")
     result.add_argument(
         "--target", metavar="ACCURACY", help="validation accuracy to reach, as 0.95, or auto"
     )

@@ -215,12 +215,16 @@ def findings(code: str) -> list[str]:
 
 LISTENS_TO_SIGNALS = ("interrupt.listen()", "self.listen()")
 """Not to the network."""
+FOR_A_MOMENT = ("socket.create_server((address, 0), family=family, backlog=size)",)
+"""`cluster/reach.py`: whether the hosts of a cluster that the user named reach each other, for
+seconds, on the address that the group itself uses."""
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_source_reads_code_out_of_data_or_listens(source: Path) -> None:
     found = findings(source.read_text())
-    assert [what for what in found if what not in LISTENS_TO_SIGNALS] == []
+    known = LISTENS_TO_SIGNALS + (FOR_A_MOMENT if source.name == "reach.py" else ())
+    assert [what for what in found if what not in known] == []
 
 
 @pytest.mark.parametrize(
