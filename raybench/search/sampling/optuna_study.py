@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.distributions import BaseDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
@@ -14,7 +15,7 @@ from raybench.core.space import Space
 from raybench.core.study import StudySpec
 from raybench.results.store import mend_last_line
 from raybench.search.policy import DEFAULT, SearchPolicy
-from raybench.search.sampling.feedback import Feedback
+from raybench.search.sampling.feedback import Answer, Feedback
 from raybench.search.sampling.optuna_space import distributions, params_of
 from raybench.search.sampling.samplers import PARETO_SAMPLERS, build_sampler
 from raybench.speed.factorisation import speed_values
@@ -128,21 +129,32 @@ def restore(
         attributes |= {"spec": record.spec.document()}
         if record.failure is not None:
             attributes["failure"] = record.failure
-        journal.add_trial(
-            create_trial(
-                state=answer.state,
-                params=params,
-                distributions={key: known[key] for key in params},
-                values=answer.values,
-                intermediate_values=answer.course,
-                user_attrs=attributes,
-            )
-        )
+        add_answer(journal, answer, params, known, attributes)
     for name, trial in left_open.items():
         if name not in held:
             journal.enqueue_trial(trial.params, user_attrs=_kept(trial.user_attrs))
     # Last of all: a session that is killed before has lost nothing.
     _close(journal, running)
+
+
+def add_answer(
+    journal: optuna.Study,
+    answer: Answer,
+    params: dict[str, Any],
+    known: Mapping[str, BaseDistribution],
+    attributes: dict[str, Any],
+) -> None:
+    """Add a trial that has ended to Optuna's study; `known` holds its parameters' distributions."""
+    journal.add_trial(
+        create_trial(
+            state=answer.state,
+            params=params,
+            distributions={name: known[name] for name in params},
+            values=answer.values,
+            intermediate_values=answer.course,
+            user_attrs=attributes,
+        )
+    )
 
 
 def _close(journal: optuna.Study, running: list[FrozenTrial]) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import optuna
-from optuna.trial import create_trial
 
 from raybench.core.errors import UserError
 from raybench.core.space import Space
@@ -17,7 +16,7 @@ from raybench.results.load import StudyResults, load
 from raybench.results.provenance import machine
 from raybench.search.sampling.feedback import Feedback
 from raybench.search.sampling.optuna_space import distributions, params_of
-from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN
+from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN, add_answer
 from raybench.search.sampling.samplers import PARETO_SAMPLERS
 
 SAME = ("workload", "dataset", "objective")
@@ -87,16 +86,7 @@ def tell_earlier(
             num_outside += 1
             continue
         answer = feedback.answer(record, fastest_s=fastest.get(record.trial))
-        journal.add_trial(
-            create_trial(
-                state=answer.state,
-                params=params,
-                distributions={name: known[name] for name in params},
-                values=answer.values,
-                intermediate_values=answer.course,
-                user_attrs={NOT_RUN: EARLIER_STUDY},
-            )
-        )
+        add_answer(journal, answer, params, known, {NOT_RUN: EARLIER_STUDY})
         num_told += 1
     other = earlier.study.get("machine", {}).get("processor") != machine()["processor"]
     return Told(num_told, num_outside, other)
