@@ -147,8 +147,8 @@ def bring(bucket: Bucket, keys: list[str], folder: Path, *, is_ours: bool, warn:
             f"were not uploaded; they are kept in {aside}."
         )
     for name, content in there.items():
-        here = (folder / name).read_bytes() if (folder / name).is_file() else b""
-        if not here or (not is_ours and len(content) > len(here)):
+        here = _whole_lines(folder / name)
+        if len(content) > len(here) and content.startswith(here):
             StudyFiles(folder).write_bytes(name, content)
     fetch_files(bucket, keys, folder, keep=is_ours)
 
@@ -201,9 +201,13 @@ def cache_folder(kind: str, url: str) -> Path:
 
 def _fits(path: Path, there: bytes) -> bool:
     """Return whether one of the two logs, here and there, is a beginning of the other."""
-    here = path.read_bytes() if path.is_file() else b""
-    here = here[: here.rfind(b"\n") + 1]
+    here = _whole_lines(path)
     return here.startswith(there) or there.startswith(here)
+
+
+def _whole_lines(path: Path) -> bytes:
+    content = path.read_bytes() if path.is_file() else b""
+    return content[: content.rfind(b"\n") + 1]
 
 
 def _identity(home: Path) -> str:

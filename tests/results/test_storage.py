@@ -300,6 +300,14 @@ def test_what_another_driver_went_on_without_is_put_aside(url, study, said, monk
     assert "never uploaded" in read_records(aside).runs
 
 
+def test_a_spool_that_lost_records_gets_them_back(url, study, said):
+    folder = write(url, study, range(5), said)
+    lines = (folder / RECORDS_FILE).read_text().splitlines(keepends=True)
+    (folder / RECORDS_FILE).write_text("".join(lines[:2]) + lines[2][:20])
+    write(url, study, range(5, 6), said)
+    assert names(url) == wanted(6)
+
+
 def test_records_that_are_forgotten_are_forgotten_there(url, study, said):
     with open_storage(url, warn=said.append) as place, Store(place.folder) as store:
         store.write_text(STUDY_FILE, study)
