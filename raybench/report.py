@@ -12,12 +12,13 @@ from raybench.results.files import StudyFiles
 from raybench.results.load import load
 from raybench.results.plots import write_plots
 from raybench.results.show import show
+from raybench.results.storage import is_url, publish
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command's arguments."""
     result = cli.Parser(prog="raybench report", description=__doc__)
-    result.add_argument("folder", type=Path, metavar="DIR", help="a results folder")
+    result.add_argument("folder", metavar="DIR", help="a results folder, or the URL of one")
     return result
 
 
@@ -27,15 +28,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return cli.run_command(lambda: report(options.folder))
 
 
-def report(folder: Path) -> int:
+def report(place: str | Path) -> int:
     """Write the derived files anew from the records, draw, and print the tables.
 
-    A study that is running may be reported on: its records are read, never written.
+    A study that is running may be reported on: its records are read, never written. Of a URL the
+    files are written below it, too; who may only read there gets them in the local folder.
     """
-    results = load(folder)
+    results = load(place)
     # Not a Store: the study may be running, and its records are not ours.
-    export(results, StudyFiles(folder))
-    show(make_console(sys.stdout), results, plots=write_plots(results, folder))
+    export(results, StudyFiles(results.folder))
+    plots = write_plots(results, results.folder)
+    show(make_console(sys.stdout), results, plots=plots)
+    if is_url(place):
+        publish(str(place), results.folder)
     return cli.DONE
 
 

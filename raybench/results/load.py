@@ -13,6 +13,7 @@ from raybench.core.study import TIME
 from raybench.results.label import describe as describe
 from raybench.results.label import label_keys
 from raybench.results.records import read_records, read_study
+from raybench.results.storage import fetch, is_url, local_path
 from raybench.results.store import STUDY_FILE
 from raybench.results.trials import CURVE_COLUMNS as CURVE_COLUMNS
 from raybench.results.trials import PREDICTION_COLUMNS as PREDICTION_COLUMNS
@@ -83,12 +84,13 @@ class StudyResults:
 
 
 def load(folder: str | Path) -> StudyResults:
-    """Read a results folder; needs neither Ray nor a framework.
+    """Read a results folder, or what is below a URL now; needs neither Ray nor a framework.
 
     A run that was interrupted and run again counts once, with its last record. Raises
     UserError where the folder is not a results folder, or its files are of another shape.
+    `StudyResults.folder` is a copy where the study is below a URL.
     """
-    folder = Path(folder)
+    folder = fetch(str(folder)) if is_url(folder) else local_path(folder)
     records = read_records(folder)
     study = read_study(folder / STUDY_FILE)
     return StudyResults(

@@ -5,7 +5,7 @@ running anything that it holds.
 """
 
 import io
-import pickle
+from pickle import UnpicklingError
 
 import torch
 from torch import nn
@@ -36,7 +36,7 @@ def unpack_state(
     """
     try:
         content = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+    except (UnpicklingError, RuntimeError, EOFError) as error:
         raise not_ours(error) from None
     check_same_model(_shapes(content["model"]), _shapes(model.state_dict()))
     model.load_state_dict(content["model"])

@@ -1,0 +1,182 @@
+"""An object store behind a URL (`s3://`, `gs://`, ...): whole objects, and its errors in words.
+
+Credentials come from where each store's own tools take them (environment, profile, machine).
+pyarrow is imported late: most commands need none.
+"""
+
+import importlib
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from raybench.core.errors import UserError
+from raybench.core.text import clean, shorten
+
+SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss")
+CHUNK = 2**20
+EXPIRED = ("EXPIRED",)
+REFUSED = (
+    "ACCESSDENIED",
+    "INVALIDACCESSKEYID",
+    "INVALIDCLIENTTOKENID",
+    "INVALIDTOKEN",
+    "SIGNATUREDOESNOTMATCH",
+    "UNRECOGNIZEDCLIENT",
+    "MISSINGAUTHENTICATIONTOKEN",
+    "FORBIDDEN",
+    "HTTPSTATUS401",
+    "HTTPSTATUS403",
+    "UNAUTHENTICATED",
+    "PERMISSIONDENIED",
+)
+"""What stores say, without case and `_`, when credentials are not good (enough)."""
+Result = TypeVar("Result")
+
+
+class BucketError(Exception):
+    """The store did not do what it was asked for; one sentence, to be tried again."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An object of the store."""
+
+    size: int
+    modified: float
+    """Seconds, by the store's own clock."""
+
+
+class Bucket:
+    """The objects below one URL; keys are relative to it. All methods may raise BucketError."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._where = check_url(url)
+        self._system: Any = None
+
+    def put(self, key: str, content: bytes) -> None:
+        """Write an object: readers see the whole one, or the earlier one."""
+
+        def write() -> None:
+            with self._connected().open_output_stream(f"{self._where}/{key}") as stream:
+                stream.write(content)
+
+        self._try(write)
+
+    def put_file(self, key: str, path: Path) -> None:
+        """Write a file's content as an object, piece by piece. Raises OSError for the file."""
+
+        def write() -> None:
+            with self._connected().open_output_stream(f"{self._where}/{key}") as stream:
+                shutil.copyfileobj(file, stream, CHUNK)
+
+        with path.open("rb") as file:
+            self._try(write)
+
+    def get(self, key: str) -> bytes | None:
+        """Return an object's content, None where there is none."""
+
+        def read() -> bytes | None:
+            try:
+                with self._connected().open_input_stream(f"{self._where}/{key}") as stream:
+                    return bytes(stream.read())
+            except FileNotFoundError:
+                return None
+
+        return self._try(read)
+
+    def entries(self) -> dict[str, Entry]:
+        """Return all objects by their keys."""
+        fs = _filesystems()
+
+        def listed() -> Any:
+            wanted = fs.FileSelector(self._where, recursive=True, allow_not_found=True)
+            return self._connected().get_file_info(wanted)
+
+        return {
+            info.path.removeprefix(f"{self._where}/"): Entry(info.size, info.mtime_ns / 1e9)
+            for info in self._try(listed)
+            if info.type == fs.FileType.File
+        }
+
+    def modified(self, key: str) -> float | None:
+        """Return when an object was written, in seconds by the store's clock."""
+        info = self._try(lambda: self._connected().get_file_info(f"{self._where}/{key}"))
+        return None if info.mtime_ns is None else info.mtime_ns / 1e9
+
+    def delete(self, key: str) -> None:
+        """Delete an object; that there is none is no trouble."""
+
+        def remove() -> None:
+            with suppress(FileNotFoundError):
+                self._connected().delete_file(f"{self._where}/{key}")
+
+        self._try(remove)
+
+    def _connected(self) -> Any:
+        if self._system is None:
+            self._system = _connect(self.url)
+        return self._system
+
+    def _try(self, action: Callable[[], Result]) -> Result:
+        try:
+            return action()
+        except OSError as error:
+            self._system = None  # the next one reads the credentials anew
+            raise BucketError(
+                in_words(urlsplit(self.url)._replace(query="").geturl(), error)
+            ) from None
+
+
+def check_url(url: str) -> str:
+    """Return `bucket/path` of a URL; UserError says what is wrong with it. Asks nobody."""
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        raise UserError(
+            f"--out {parts.scheme}://: is no store that is known; write a folder, file://, "
+            f"{', '.join(f'{scheme}://' for scheme in SCHEMES)}."
+        )
+    host, _, path = f"{parts.netloc}{parts.path}".rstrip("/").partition("/")
+    if "@" in host and parts.scheme not in ("abfs", "abfss"):
+        raise UserError(
+            f"--out {parts.scheme}://***@...: holds credentials; give them in the environment, as "
+            "for the store's own tools."
+        )
+    if not host or not path:
+        raise UserError(f"--out {url}: names no folder; write {parts.scheme}://BUCKET/FOLDER.")
+    # Ray and Hive read `key=value` in a path as a partition (ray#29845).
+    if "=" in path or any(part in ("", ".", "..") for part in path.split("/")):
+        raise UserError(f"--out {url}: '=', '//' and '..' make no good keys; name another folder.")
+    return f"{host}/{path}"
+
+
+def _connect(url: str) -> Any:
+    if url.startswith("s3:"):
+        # A small object is one request, not the three of an upload in parts.
+        url += f"{'&' if '?' in url else '?'}allow_delayed_open=true"
+    return _filesystems().FileSystem.from_uri(url)[0]
+
+
+def _filesystems() -> Any:
+    """Import `pyarrow.fs`, which has no types."""
+    return importlib.import_module("pyarrow.fs")
+
+
+def in_words(url: str, error: OSError) -> str:
+    """Return what went wrong with a store, in one sentence."""
+    said = clean(str(error))
+    code = said.upper().replace("_", "").replace(" ", "")
+    if any(word in code for word in EXPIRED):
+        return f"{url}: the credentials have expired ({shorten(said, 200)}); renew them."
+    if any(word in code for word in REFUSED) or isinstance(error, PermissionError):
+        return (
+            f"{url}: the credentials are refused ({shorten(said, 200)}); set those of somebody who "
+            "may read and write there, as for the store's own tools."
+        )
+    if "NOSUCHBUCKET" in code or "BUCKETNOTFOUND" in code:
+        return f"{url}: there is no such bucket; make it, or name another."
+    return f"{url}: cannot be reached ({shorten(said, 200)})."

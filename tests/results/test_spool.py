@@ -1,0 +1,177 @@
+"""Logs as parts: what a crash between any two uploads leaves below the URL."""
+
+import contextlib
+
+import pytest
+
+from raybench.core.errors import UserError
+from raybench.results import spool
+from raybench.results.spool import (
+    Upload,
+    fetch_files,
+    fetch_logs,
+    key_of,
+    log_of,
+    name_of,
+    part_key,
+)
+
+RECORDS, JOURNAL = spool.LOGS
+
+
+class CrashError(Exception):
+    pass
+
+
+class FakeBucket:
+    """Objects in memory; after `puts` of them the driver is dead."""
+
+    def __init__(self, puts=10**9):
+        self.url, self.objects, self.left, self.before = "s3://fake/study", {}, puts, lambda: None
+
+    def put(self, key, content):
+        self.before()
+        if not self.left:
+            raise CrashError
+        self.left -= 1
+        self.objects[key] = bytes(content)
+
+    def put_file(self, key, path):
+        self.put(key, path.read_bytes())
+
+    def get(self, key):
+        return self.objects.get(key)
+
+    def delete(self, key):
+        self.before()
+        if not self.left:
+            raise CrashError
+        self.left -= 1
+        self.objects.pop(key, None)
+
+    def entries(self):
+        return dict(self.objects)
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch):
+    monkeypatch.setattr(spool, "PART_BYTES", 50)
+
+
+def append(folder, name, lines):
+    with (folder / name).open("a") as file:
+        file.writelines(f'{{"line": {line}}}\n' for line in lines)
+
+
+def upload(folder, bucket):
+    return Upload(folder, bucket, lambda: None)
+
+
+def test_every_crash_leaves_a_beginning_of_whole_lines(tmp_path):
+    append(tmp_path, RECORDS, range(40))
+    whole = (tmp_path / RECORDS).read_bytes()
+    lengths = set()
+    for puts in range(12):
+        bucket = FakeBucket(puts)
+        with contextlib.suppress(CrashError):
+            upload(tmp_path, bucket).run()
+        found = fetch_logs(bucket, list(bucket.objects)).get(RECORDS, b"")
+        assert whole.startswith(found)
+        assert not found or found.endswith(b"\n")
+        lengths.add(len(found))
+    assert len(lengths) > 8
+    assert max(lengths) == len(whole)
+
+
+def test_every_crash_in_a_rewrite_leaves_the_old_or_the_new(tmp_path):
+    append(tmp_path, RECORDS, range(20))
+    old = (tmp_path / RECORDS).read_bytes()
+    for puts in range(14):
+        bucket = FakeBucket()
+        (tmp_path / RECORDS).write_bytes(old)
+        one = upload(tmp_path, bucket)
+        one.run()
+        (tmp_path / RECORDS).write_text('{"line": "new"}\n')
+        bucket.left = puts
+        with contextlib.suppress(CrashError):
+            one.run()
+        found = fetch_logs(bucket, list(bucket.objects)).get(RECORDS, b"")
+        assert old.startswith(found) or found == b'{"line": "new"}\n'
+    assert found == b'{"line": "new"}\n'
+
+
+def test_a_torn_last_line_waits_until_it_is_whole(tmp_path):
+    bucket = FakeBucket()
+    one = upload(tmp_path, bucket)
+    (tmp_path / RECORDS).write_bytes(b'{"a": 1}\n{"b"')
+    one.run()
+    assert fetch_logs(bucket, list(bucket.objects))[RECORDS] == b'{"a": 1}\n'
+
+
+def test_the_journal_never_knows_of_a_run_that_the_records_lack(tmp_path):
+    bucket, number = FakeBucket(), 0
+
+    def go_on():
+        nonlocal number
+        append(tmp_path, RECORDS, [number])  # first, as the search does
+        append(tmp_path, JOURNAL, [number])
+        number += 1
+
+    bucket.before = go_on
+    go_on()
+    one = upload(tmp_path, bucket)
+    for _ in range(20):
+        one.run()
+        logs = fetch_logs(bucket, list(bucket.objects))
+        assert logs[RECORDS].startswith(logs[JOURNAL])
+    assert logs[JOURNAL].count(b"\n") > 15
+
+
+def test_another_driver_goes_on_in_the_middle_of_a_part(tmp_path):
+    bucket = FakeBucket()
+    append(tmp_path, RECORDS, range(7))
+    upload(tmp_path, bucket).run()
+    append(tmp_path, RECORDS, range(7, 30))
+    other = upload(tmp_path, bucket)
+    other.resume(list(bucket.objects))
+    written, put = [], bucket.put
+    bucket.put = lambda key, content: (written.append(key), put(key, content))
+    other.run()
+    assert part_key(RECORDS, 0) not in written, "a full part is not written again"
+    assert fetch_logs(bucket, list(bucket.objects))[RECORDS] == (tmp_path / RECORDS).read_bytes()
+
+
+def test_a_missing_part_is_said(tmp_path):
+    bucket = FakeBucket()
+    append(tmp_path, RECORDS, range(20))
+    upload(tmp_path, bucket).run()
+    del bucket.objects[sorted(bucket.objects)[1]]
+    with pytest.raises(UserError, match="does not follow what is before it"):
+        fetch_logs(bucket, list(bucket.objects))
+
+
+def test_old_checkpoints_go_and_what_lies_at_the_top_stays(tmp_path):
+    bucket = FakeBucket()
+    (tmp_path / "checkpoints").mkdir()
+    for name in ("best.yaml", "checkpoints/1", "checkpoints/2", "study.lock", ".x.partial"):
+        (tmp_path / name).write_text(name)
+    one = upload(tmp_path, bucket)
+    one.run()
+    (tmp_path / "best.yaml").unlink()
+    (tmp_path / "checkpoints" / "1").unlink()
+    one.run()
+    assert sorted(bucket.objects) == ["best.yaml", "checkpoints/2"]
+
+
+def test_names_come_back_and_bad_keys_do_not(tmp_path):
+    for name in ("trials.csv", "errors/a=b.txt", "errors/ä ü%.txt", "records-1.jsonl"):
+        assert "=" not in key_of(name)
+        assert name_of(key_of(name)) == name
+    for key in ("../x", "a/%2e%2e/x", "%2Fetc", "a/b%2Fc", "", ".hidden", "study.lock", "a//b"):
+        assert name_of(key) is None
+    assert log_of("records-1.jsonl") is None
+    assert log_of(part_key(JOURNAL, 5)) == JOURNAL
+    bucket = FakeBucket()
+    bucket.objects = {"../x": b"", "a/y": b"1"}
+    fetch_files(bucket, list(bucket.objects), tmp_path / "here", keep=False)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["y"]
