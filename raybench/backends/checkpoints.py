@@ -1,6 +1,7 @@
 """When a run is saved, so that it can be continued: decided by all ranks alike."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from raybench.backends.base import Trainer, World
 from raybench.core.checkpoint import Checkpoint, RunState
@@ -28,12 +29,22 @@ class Checkpoints:
         is_over = evaluation.stop is not None or evaluation.failure is not None
         if is_over or not every or now - self._saved_s < every:
             return None
-        self._saved_s = now
+        return self.now(trainer, ledger)
+
+    def now(self, trainer: Trainer, ledger: Ledger) -> Checkpoint | None:
+        """Save the run after its last evaluation, unless it is never to be; as in `after`."""
+        if not self._spec.checkpoint_every_s:
+            return None
+        self._saved_s = _work(self._curve[-1].ledger)
         ledger.enter("checkpoint")
         weights = trainer.state()
         if self._world.rank:
             return None
-        return Checkpoint(state=RunState.after(self._spec, self._curve), weights=weights)
+        # With the seconds of saving it: they are spent, whoever goes on from here.
+        last = self._curve[-1]
+        spent = last.ledger | {"checkpoint": ledger.seconds("checkpoint")}
+        curve = [*self._curve[:-1], replace(last, ledger=spent)]
+        return Checkpoint(state=RunState.after(self._spec, curve), weights=weights)
 
 
 def _work(ledger: Mapping[str, float]) -> float:

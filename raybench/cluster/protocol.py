@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from raybench.core.checkpoint import Checkpoint, RunState
 from raybench.core.placement import Placement
 from raybench.core.record import Evaluation, Failure
 from raybench.core.spec import RunSpec
@@ -15,11 +16,18 @@ class Start:
     spec: RunSpec
     cores: tuple[int, ...] = ()
     """CPU cores to pin this worker to; empty leaves it free."""
+    resume: Checkpoint | None = None
+    """What to continue it from; the pool fills it in, where it holds one of this run."""
 
 
 @dataclass(frozen=True)
 class Advance:
     """Owner to workers: train to the next evaluation."""
+
+
+@dataclass(frozen=True)
+class Save:
+    """Pool to workers: save the run as it is after its last evaluation; a node is about to go."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +45,7 @@ class Close:
     """Owner to workers: leave the train function."""
 
 
-Command = Start | Advance | Finish | Close
+Command = Start | Advance | Save | Finish | Close
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +72,20 @@ class Progress:
     num_classes: int
     busy_s: float = 0.0
     """Seconds from hearing the command to this reply, on the worker's clock."""
+    checkpoint: Checkpoint | None = None
+    """Of rank 0, where one was taken after this evaluation; the pool keeps it and takes it out."""
+    saved: int | None = None
+    """What the pool leaves of it: the index of the evaluation that follows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """Worker to pool: the answer to `Save`."""
+
+    checkpoint: Checkpoint | None
+    """Of rank 0."""
+    busy_s: float = 0.0
+    """As in Progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +109,7 @@ class Crashed:
     traceback: str
 
 
-Reply = Ready | Progress | Finished | Crashed
+Reply = Ready | Progress | Saved | Finished | Crashed
 
 
 STOPPED: Final = "stopped"
@@ -122,6 +144,8 @@ class Lent:
     """Models of the group's GPUs, each once."""
     waited_for: str | None = None
     """What was missing while it was queued, as it was last said."""
+    resume: RunState | None = None
+    """Where the run will go on; None from its beginning."""
 
 
 @dataclass(frozen=True, kw_only=True)

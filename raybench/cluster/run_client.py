@@ -1,6 +1,5 @@
 """One run on workers of the pool, seen by the process that asked for it."""
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,28 +12,32 @@ from raybench.cluster.protocol import (
     Command,
     Finish,
     Finished,
-    Lent,
     Progress,
     Reply,
     RunFailed,
     Start,
 )
-from raybench.core.clock import OTHER, merge_ranks
+from raybench.cluster.run_account import RunAccount
+from raybench.core.clock import merge_ranks
 from raybench.core.outcome import RunOutcome
-from raybench.core.record import Evaluation, Role, RunRecord, StopReason
+from raybench.core.record import MACHINE_FAULTS, Evaluation
 from raybench.core.spec import RunSpec
 
 SLICE_TIMEOUT_S = 600.0
 """A worker that has not reached its next evaluation by then (or within three times the
 objective's `max_train_seconds`, if that is longer) is taken for hung."""
+RESTARTS = 3
+"""How often in a row a run is given new workers and gets no further than the checkpoint it has;
+then it has failed. Nothing else tries again what the machine broke."""
 NOT_FINITE = "the training loss is not finite"
 
 
 class RunClient:
     """Trains one run, evaluation by evaluation, on workers that it asks for at the first step.
 
-    `finish` must be called once at the end, whatever happened; `release` takes its place where
-    the run is ended from outside.
+    Where they are lost it goes on with new ones, from its newest checkpoint or from its beginning:
+    the evaluations after that come again. `finish` must be called once at the end, whatever
+    happened; `release` takes its place where the run is ended from outside.
     """
 
     def __init__(
@@ -45,20 +48,18 @@ class RunClient:
         *,
         keep: bool = True,
         slice_timeout_s: float | None = None,
+        goes_on: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`goes_on` is asked before the run is given new workers."""
         self._pool, self._name, self._spec, self._keep = pool, name, spec, keep
         limit = 3 * spec.objective.max_train_seconds
         self._timeout_s = slice_timeout_s or max(SLICE_TIMEOUT_S, limit)
+        self._goes_on = goes_on
         self._outcome = RunOutcome()
-        self._asked: float | None = None
-        self._between: float | None = None
-        """When the last answer came; the owner's own time runs from there."""
-        self._report_s = 0.0
-        """Seconds between commands, and of commands and answers on their way."""
-        self._lent: Lent | None = None
+        self._account = RunAccount()
         self._is_held = False
-        """Whether the workers have the run, and wait for its next command."""
-        self._worker_ledger: dict[str, float] = {}
+        """Whether workers have the run, and wait for its next command."""
+        self._restarts_in_a_row = 0
         self.weights: bytes | None = None
         """What `finish` was asked to save, of rank 0."""
 
@@ -69,11 +70,7 @@ class RunClient:
         wrong with the pool itself.
         """
         try:
-            if self._lent is None:
-                self._acquire()
-                self._progress(Start(spec=self._spec))
-            else:
-                self._progress(Advance())
+            self._next()
         except RunFailed as failure:
             self._fail(failure)
         return self._accounted()
@@ -87,37 +84,63 @@ class RunClient:
         """
         if self._is_held:
             has_failed = self._outcome.failure is not None
-            command = Finish(save=save and not has_failed, test=test and not has_failed)
             try:
-                self._end(command)
+                self._end(Finish(save=save and not has_failed, test=test and not has_failed))
             except RunFailed as failure:
-                if command.save or command.test:
-                    self._fail(failure)
+                self._fail(failure)
         outcome = self._accounted()
         reference = self._pool.release.remote(self._name, keep=self._keep)
         return replace(outcome, concurrent=_get(reference))
 
+    def _next(self) -> None:
+        """Reach an evaluation, on new workers where those at hand are lost."""
+        while True:
+            try:
+                if self._is_held:
+                    self._progress(Advance())
+                else:
+                    self._acquire()
+                    self._progress(Start(spec=self._spec))
+                return
+            except RunFailed as failure:
+                self._restart_or_raise(failure)
+
+    def _restart_or_raise(self, failed: RunFailed) -> None:
+        """Note that the run needs new workers; raise what has failed where it gets none."""
+        if failed.failure not in MACHINE_FAULTS or not self._goes_on():
+            raise failed
+        if self._restarts_in_a_row == RESTARTS:
+            tried = f"{failed.message} (given new workers {self._outcome.restarts} times)"
+            raise RunFailed(failed.failure, tried, failed.traceback)
+        self._restarts_in_a_row += 1
+        restarts = self._outcome.restarts + 1
+        self._outcome = replace(self._outcome, restarts=restarts, restart_reason=failed.message)
+
     def _acquire(self) -> None:
-        self._asked = time.perf_counter()
-        self._lent = _get(self._pool.acquire.remote(self._name, self._spec.placement))
-        assert self._lent is not None
-        self._between = time.perf_counter()
-        waited = self._lent.queue_s + self._lent.start_s
-        self._report_s += max(0.0, self._between - self._asked - waited)
+        self._account.asks()
+        lent = _get(self._pool.acquire.remote(self._name, self._spec.placement))
+        self._account.has(lent)
+        evaluation = self._outcome.evaluation
+        if evaluation is None and lent.resume is not None:
+            evaluation = lent.resume.evaluations[-1]
         self._outcome = replace(
             self._outcome,
-            hosts=self._lent.hosts,
-            devices=self._lent.devices,
-            workers_per_node=self._lent.workers_per_node,
-            accelerators=self._lent.accelerators,
-            waited_for=self._lent.waited_for,
+            evaluation=evaluation,
+            hosts=lent.hosts,
+            devices=lent.devices,
+            workers_per_node=lent.workers_per_node,
+            accelerators=lent.accelerators,
+            waited_for=lent.waited_for or self._outcome.waited_for,
         )
 
     def _progress(self, command: Command) -> None:
         first = self._command(command)[0]
         assert isinstance(first, Progress)
         evaluation = first.evaluation
-        self._worker_ledger = dict(evaluation.ledger)
+        is_saved = first.saved is not None
+        self._account.reached(evaluation, is_saved=is_saved)
+        if is_saved:
+            self._restarts_in_a_row = 0
         self._outcome = replace(
             self._outcome,
             evaluation=evaluation,
@@ -127,24 +150,41 @@ class RunClient:
             num_parameters=first.num_parameters,
             batch_statistics=first.batch_statistics,
             chance=1.0 / first.num_classes,
+            saved=first.saved if is_saved else self._outcome.saved,
         )
 
     def _end(self, command: Finish) -> None:
-        finished = [one for one in self._command(command) if isinstance(one, Finished)]
-        self._worker_ledger = merge_ranks([one.ledger for one in finished])
-        self._outcome = replace(self._outcome, test_accuracy=finished[0].test_accuracy)
+        """End the run; where its workers are lost and are still needed, it is repeated so far."""
+        reached = self._outcome.evaluation
+        assert reached is not None
+        while True:
+            try:
+                replies = self._command(command)
+                break
+            except RunFailed as failure:
+                if not command.save and not command.test:
+                    return
+                self._restart_or_raise(failure)
+                while not self._is_held or not self._is_back_at(reached):
+                    self._next()
+        finished = [one for one in replies if isinstance(one, Finished)]
+        self._account.ended(merge_ranks([one.ledger for one in finished]))
+        self._outcome = replace(
+            self._outcome, evaluation=reached, test_accuracy=finished[0].test_accuracy
+        )
         self.weights = finished[0].weights
 
+    def _is_back_at(self, reached: Evaluation) -> bool:
+        now = self._outcome.evaluation
+        return self._outcome.is_over or (now is not None and now.index >= reached.index)
+
     def _command(self, command: Command) -> list[Reply]:
-        sent = time.perf_counter()
-        if self._between is not None:
-            self._report_s += sent - self._between
-        self._between, self._is_held = None, False
+        sent, self._is_held = self._account.sends(), False
         reference = self._pool.command.remote(self._name, command, self._timeout_s)
         replies: list[Reply] = _get(reference)
-        self._between, self._is_held = time.perf_counter(), not isinstance(command, Finish)
-        busy = max(one.busy_s for one in replies if isinstance(one, Progress | Finished))
-        self._report_s += self._between - sent - busy
+        self._is_held = not isinstance(command, Finish)
+        busy_s = max(one.busy_s for one in replies if isinstance(one, Progress | Finished))
+        self._account.hears(sent=sent, busy_s=busy_s)
         return replies
 
     def _fail(self, failed: RunFailed) -> None:
@@ -158,68 +198,10 @@ class RunClient:
             )
 
     def _accounted(self) -> RunOutcome:
-        """Return the outcome with seconds by phase, and wall seconds since workers were asked for.
-
-        Every phase is measured by itself: `queue` and `start` by the pool, the others by the
-        workers; to their `report` comes what the owner has measured of its own time and of the
-        travel. `other` is what then is left of the wall time.
-        """
-        now = time.perf_counter()
-        wall = now - self._asked if self._asked is not None else 0.0
-        if self._lent is None:  # it never got workers: all of it was waiting
-            return replace(self._outcome, ledger={"queue": wall, OTHER: 0.0}, wall_s=wall)
-        phases = {"queue": self._lent.queue_s, "start": self._lent.start_s} | self._worker_ledger
-        own = self._report_s + (now - self._between if self._between else 0.0)
-        phases["report"] = phases.get("report", 0.0) + own
-        known = sum(seconds for name, seconds in phases.items() if name != "input")
-        return replace(self._outcome, ledger=phases | {OTHER: wall - known}, wall_s=wall)
-
-
-def run_once(
-    pool: Any,
-    spec: RunSpec,
-    name: str,
-    *,
-    role: Role,
-    source: str | None = None,
-    on_evaluation: Callable[[str, Evaluation], None],
-    stopped_by: Callable[[], StopReason | None],
-    on_error: Callable[[str, str, str], str] = lambda name, message, traceback: message,
-    save: bool = False,
-    test: bool = False,
-    keep: bool = True,
-) -> tuple[RunRecord, bytes | None]:
-    """Train `spec` to its end; return its record, and the weights if `save`.
-
-    `stopped_by` is asked after every evaluation and ends the run by returning a reason. A
-    failed run is a record too, and `on_error` is given its name, message and traceback and
-    returns the message to keep; it has no weights. `test` measures the test split. With `keep`
-    False the workers are new and end with the run.
-    """
-    client = RunClient(pool, name, spec, keep=keep)
-    reason: StopReason | None = None
-    last: Evaluation | None = None
-    try:
-        while reason is None:
-            outcome = client.step()
-            if outcome.evaluation is None or outcome.evaluation is last:
-                break  # it failed, or was ended from outside, before it reached the next one
-            last = outcome.evaluation
-            on_evaluation(name, last)
-            reason = stopped_by()
-            if outcome.is_over:
-                break
-    except BaseException:
-        release(pool, name, keep=keep)
-        raise
-    outcome = client.finish(save=save, test=test)
-    if outcome.message is not None and outcome.failure != "nan":
-        message = on_error(name, outcome.message, outcome.traceback)
-        outcome = replace(outcome, message=message)
-    record = outcome.record(
-        name, spec, role=role, source=source, stopped_by=reason or "interrupted"
-    )
-    return record, client.weights
+        """Return the outcome with its seconds by phase, and of the wall since workers were asked
+        for."""
+        ledger, wall_s = self._account.now()
+        return replace(self._outcome, ledger=ledger, wall_s=wall_s)
 
 
 def release(pool: Any, name: str, *, keep: bool) -> int:

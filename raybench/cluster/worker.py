@@ -15,6 +15,7 @@ from typing import Any
 import ray
 
 from raybench.backends.base import Trainer, World
+from raybench.backends.checkpoints import Checkpoints
 from raybench.backends.find import find_backend
 from raybench.backends.run import evaluate_split, run
 from raybench.cluster.protocol import (
@@ -26,6 +27,8 @@ from raybench.cluster.protocol import (
     Progress,
     Ready,
     Reply,
+    Save,
+    Saved,
     Start,
 )
 from raybench.cluster.scratch import DATA, on_this_host
@@ -75,29 +78,39 @@ class _Run:
     """One run on this worker, from its first command to its last."""
 
     def __init__(self, command: Start, world: World, data: Path) -> None:
-        self._ledger = Ledger("setup")
+        resume = command.resume.state if command.resume else None
+        self._ledger = Ledger("setup", earlier=resume.ledger if resume else None)
         pin(command.cores)
         self._world = world
         spec = command.spec
         workload, self._dataset = load_workload_dataset(spec.workload, spec.dataset, shared=data)
         build = find_backend(spec.framework).Trainer
         self._trainer: Trainer = build(spec, workload, self._dataset, world)
+        if command.resume:
+            self._trainer.restore(command.resume.weights)
+        self._checkpoints = Checkpoints(spec, world, resume=resume)
         self._evaluations: Iterator[Evaluation] = run(
-            spec, self._dataset, self._trainer, world, self._ledger
+            spec, self._dataset, self._trainer, world, self._ledger, resume=resume
         )
 
-    def obey(self, command: Command) -> Progress | Finished:
+    def obey(self, command: Command) -> Progress | Saved | Finished:
         if not isinstance(command, Start):
             self._ledger.enter("report")
         if isinstance(command, Finish):
             return self._finish(command)
+        if isinstance(command, Save):
+            checkpoint = self._checkpoints.now(self._trainer, self._ledger)
+            self._ledger.enter(AWAY)
+            return Saved(checkpoint=checkpoint)
         evaluation = next(self._evaluations)
+        checkpoint = self._checkpoints.after(evaluation, self._trainer, self._ledger)
         self._ledger.enter(AWAY)
         return Progress(
             evaluation=evaluation,
             num_parameters=self._trainer.num_parameters,
             batch_statistics=self._trainer.batch_statistics,
             num_classes=self._dataset.num_classes,
+            checkpoint=checkpoint,
         )
 
     def _finish(self, command: Finish) -> Finished:

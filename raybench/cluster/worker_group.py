@@ -26,7 +26,7 @@ LOST = "a worker process has died: killed, out of memory or crashed"
 START_TIMEOUT_S = 180.0
 SETTLE_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 20.0
-LIFE_SIGN_TIMEOUT_S = 5.0
+LIFE_SIGN_TIMEOUT_S = 30.0
 
 
 class WorkerGroup:

@@ -11,18 +11,27 @@ from dataclasses import replace
 from typing import Any
 
 from raybench.cluster.admission import Admission
+from raybench.cluster.departing import DepartingNodes
+from raybench.cluster.kept_checkpoints import KeptCheckpoints, with_saved
 from raybench.cluster.layout import workers_per_node
 from raybench.cluster.live_groups import LiveGroups
-from raybench.cluster.protocol import STOPPED, Close, Command, GroupState, Lent, Reply, RunFailed
+from raybench.cluster.protocol import (
+    STOPPED,
+    Close,
+    Command,
+    GroupState,
+    Lent,
+    Reply,
+    RunFailed,
+    Save,
+)
 from raybench.cluster.queue import Queue
 from raybench.cluster.trainers import PoolOptions, trainer_class
+from raybench.core.checkpoint import Checkpoint
 from raybench.core.placement import Placement
-from raybench.core.record import MACHINE_FAULTS
 
 AHEAD = "prepare-"
 """Beginning of the names for which groups start ahead of the trials."""
-START_ATTEMPTS = 3
-"""How often a group is started before its trial fails: that it does not is no trial's fault."""
 
 
 class WorkerPool:
@@ -32,6 +41,8 @@ class WorkerPool:
         self._admission = admission
         self._groups = LiveGroups(options)
         self._queue = Queue(admission, options)
+        self._kept = KeptCheckpoints()
+        self._departing = DepartingNodes(is_local=options.is_local)
         self._group_of: dict[str, int] = {}
         self._concurrent: dict[str, int] = {}
         self._starting: set[str] = set()
@@ -111,21 +122,7 @@ class WorkerPool:
         return replace(lent, start_s=lent.start_s + waited)
 
     async def _acquire(self, trial: str, placement: Placement) -> Lent:
-        """Get a group for the trial; one that does not start is replaced, a few times."""
-        lost_s = 0.0
-        for attempt in range(1, START_ATTEMPTS + 1):
-            began = time.perf_counter()
-            try:
-                lent = await self._acquire_once(trial, placement)
-                return replace(lent, start_s=lent.start_s + lost_s)
-            except RunFailed as error:
-                if error.failure not in MACHINE_FAULTS or attempt == START_ATTEMPTS:
-                    raise
-                self._refuse_abandoned(trial)
-                lost_s += time.perf_counter() - began
-        raise AssertionError("the last attempt returns or raises")
-
-    async def _acquire_once(self, trial: str, placement: Placement) -> Lent:
+        """Get a group for the trial; how often it asks again where that fails is its own rule."""
         asked = time.perf_counter()
         grant, waited_for = await self._queue.wait(trial, placement)
         started = time.perf_counter()
@@ -155,6 +152,7 @@ class WorkerPool:
             workers_per_node=workers_per_node(group.nodes()),
             accelerators=self._groups.accelerators(grant.group),
             waited_for=waited_for,
+            resume=self._kept.state(trial),
         )
 
     def _refuse_abandoned(self, trial: str) -> None:
@@ -166,16 +164,38 @@ class WorkerPool:
         """Give every worker of the trial's group a command; return their replies by rank.
 
         Raises RunFailed when a worker raised, died or did not answer within `timeout_s`; the
-        group is then replaced.
+        group is then replaced. A run that the pool holds a checkpoint of is continued by `Start`.
         """
         number = self._group_of.get(trial)
         if number is None:
             raise RunFailed(STOPPED, "the run was stopped")
+        command = self._kept.fill_in(trial, command)
         try:
-            return await self._groups.ask(number, command, timeout_s)
+            replies = await self._groups.ask(number, command, timeout_s)
+            if self._kept.may_save(trial, replies) and await self._is_about_to_go(number):
+                saved = await self._groups.ask(number, Save(), timeout_s)
+                replies = with_saved(replies, saved)
         except RunFailed:
             await self._drop(trial, number)
             raise
+        return self._kept.take(trial, replies)
+
+    async def _is_about_to_go(self, number: int) -> bool:
+        """Whether a node of a group has been given notice: a spot instance, a node scaled down."""
+        group = self._groups.get(number)
+        return group is not None and await self._departing.any_of(group.nodes())
+
+    def checkpoint(self, trial: str) -> Checkpoint | None:
+        """Return the newest checkpoint of a run, for the one process that writes it to a disk."""
+        return self._kept.get(trial)
+
+    def restore(self, trial: str, checkpoint: Checkpoint) -> None:
+        """Take a checkpoint of an earlier session: the run is continued from it when it starts."""
+        self._kept.put(trial, checkpoint)
+
+    def forget(self, trial: str) -> None:
+        """Drop the checkpoint of a run that is over."""
+        self._kept.forget(trial)
 
     async def release(self, trial: str, *, keep: bool = True, for_good: bool = False) -> int:
         """Give the trial's workers back; return the most others that ran beside it.

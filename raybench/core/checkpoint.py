@@ -72,10 +72,6 @@ class RunState:
         """Seconds on the training clock when it was taken: the continued run goes on from them."""
         return self.evaluations[-1].train_s
 
-    def lost_s(self, train_s: float) -> float:
-        """Train seconds that are repeated if a run at `train_s` is continued from here."""
-        return max(0.0, train_s - self.train_s)
-
     def document(self) -> dict[str, Any]:
         """Return the state as plain data for JSON."""
         return asdict(self)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 
-OWNER_PHASES = ("queue", "start")
+OWNER_PHASES = ("queue", "start", "lost")
 WORKER_PHASES = ("setup", "compile", "train", "eval", "checkpoint", "report")
 PHASES = OWNER_PHASES + WORKER_PHASES
 """What the seconds of a run are spent on, each measured by itself; `input` is a part of `train`.
@@ -12,6 +12,7 @@ PHASES = OWNER_PHASES + WORKER_PHASES
 |---|---|
 | queue | from asking for workers until a worker group is given |
 | start | starting that group; 0 when it was warm |
+| lost | what was repeated after workers were lost, and noticing it; no training time |
 | setup | data, model, optimizer: building and releasing them |
 | compile | first step, tracing and warm-up on throw-away data |
 | train | training: the objective's clock (`input` is waiting for data in it) |

@@ -41,6 +41,12 @@ class RunOutcome:
     """Models of the GPUs, each once."""
     waited_for: str | None = None
     """What was missing while it was queued, as it was last said."""
+    saved: int | None = None
+    """Index of the evaluation that follows its newest checkpoint; None where none was taken."""
+    restarts: int = 0
+    """How often it was given new workers, because it had lost those it had."""
+    restart_reason: str | None = None
+    """What the last of these losses was."""
 
     @property
     def stop(self) -> StopReason | None:
@@ -88,4 +94,6 @@ class RunOutcome:
             workers_per_node=list(self.workers_per_node),
             accelerators=list(self.accelerators),
             waited_for=self.waited_for,
+            restarts=self.restarts,
+            restart_reason=self.restart_reason,
         )

@@ -148,7 +148,8 @@ class RunRecord:
     ledger: dict[str, Finite]
     """Seconds of every phase (`queue`, `start`, `setup`, ...), of `input` and of `other`."""
     wall_s: Finite
-    """Seconds from asking for workers until the result was known, on the owner's clock."""
+    """Seconds from asking for workers until the result was known, on the owner's clock; of a run
+    that another driver has begun, those up to its checkpoint are what that one's ledger holds."""
     concurrent: Whole
     """The most other runs that trained at the same time at any moment of this one."""
     hosts: list[str]
@@ -161,6 +162,10 @@ class RunRecord:
     """Models of the GPUs that its workers had, each once; empty without GPUs."""
     waited_for: str | None = None
     """What was missing while it was queued, as it was last said; None where nothing was."""
+    restarts: Whole = 0
+    """How often it was continued, or begun again, because it had lost its workers."""
+    restart_reason: str | None = None
+    """What the last of these losses was, one line."""
 
     @property
     def is_answer(self) -> bool:

@@ -19,6 +19,7 @@ FRAMEWORK_COLOURS = {"torch": "#D55E00", "tensorflow": "#0072B2"}
 PHASE_COLOURS = {
     "queue": "#DDDDDD",
     "start": "#999999",
+    "lost": "#D55E00",
     "setup": "#56B4E9",
     "compile": "#0072B2",
     "train": "#E69F00",

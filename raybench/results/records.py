@@ -18,10 +18,16 @@ from raybench.results.label import BASE_KEYS
 from raybench.results.store import RECORDS_FILE, plain
 
 Kind = TypeVar("Kind")
+LATER_PHASES = ("lost",)
+"""Of a ledger: those that the first versions did not know."""
 EVALUATION, RUN = TypeAdapter(Evaluation), TypeAdapter(RunRecord)
 PREDICTION = TypeAdapter(Prediction)
+FIRST_PHASES = tuple(phase for phase in PHASES if phase not in LATER_PHASES)
 KINDS = ("eval", "run", "prediction")
-NEEDED = {"spec": ("workload", *BASE_KEYS, "accumulate", "seed"), "ledger": (*PHASES, "input")}
+NEEDED = {
+    "spec": ("workload", *BASE_KEYS, "accumulate", "seed"),
+    "ledger": (*FIRST_PHASES, "input"),
+}
 """Keys that every version has written."""
 LATER: dict[str, Any] = {
     "stop": None,
@@ -65,9 +71,7 @@ def read_records(folder: Path) -> Records:
             kind, name = _kind_and_trial(line)
             if kind == "eval":
                 point = _built(EVALUATION, line)
-                if point.index == 0:
-                    pending[name] = []
-                pending.setdefault(name, []).append(point)
+                _add(pending.setdefault(name, []), point)
             elif kind == "run":
                 records.runs.pop(name, None)  # the later record stands at its own place
                 records.runs[name] = _built(RUN, _of_this_version(plain(line)))
@@ -82,6 +86,13 @@ def read_records(folder: Path) -> Records:
             ) from None
     records.predictions = list(predictions.values())
     return records
+
+
+def _add(curve: list[Evaluation], point: Evaluation) -> None:
+    """Add an evaluation; one that comes again was repeated, and with it all that followed it."""
+    while curve and curve[-1].index >= point.index:
+        curve.pop()
+    curve.append(point)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
@@ -165,6 +176,8 @@ def _of_this_version(line: dict[str, Any]) -> dict[str, Any]:
         for key in keys if isinstance(line.get(part), dict) else ():
             if key not in line[part]:
                 raise ValueError(f"the key '{part}.{key}' is missing")
+    if isinstance(line.get("ledger"), dict):
+        line = line | {"ledger": dict.fromkeys(LATER_PHASES, 0.0) | line["ledger"]}
     if "role" in line:
         return LATER | {"source": None} | line
     if "phase" not in line:

@@ -55,6 +55,10 @@ class Deadline:
             return "interrupted"
         return "time_budget" if self.left_s <= self.reserve_s else None
 
+    def ends_with(self, fault: Exception) -> None:
+        """Let a fault end the study; the first one is the one that is raised."""
+        self.fault = self.fault or fault
+
     def raise_fault(self) -> None:
         """Raise what has ended the study, if something has."""
         if self.fault is not None:

@@ -18,6 +18,7 @@ from raybench.results.tables import BATCH_STATISTICS
 from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.deadline import Deadline
+from raybench.search.saved_runs import SavedRuns
 
 LOST = "the trial's own process was lost"
 
@@ -33,12 +34,14 @@ class LiveTrials:
         progress: Progress,
         deadline: Deadline,
         confirm_budget: ConfirmBudget,
+        saved: SavedRuns,
         release: Callable[[str], int],
     ) -> None:
         """`release` gives the workers of a run back that is ended from outside; it returns the
         most others that ran beside it."""
         self._search, self._store, self._progress = search, store, progress
         self._deadline, self._confirm_budget, self._release = deadline, confirm_budget, release
+        self._saved = saved
         self._specs: dict[str, RunSpec] = {}
         self._last: dict[str, RunOutcome] = {}
         self._reasons: dict[str, StopReason | None] = {}
@@ -53,11 +56,18 @@ class LiveTrials:
         return {}
 
     def next(self) -> tuple[str, RunSpec] | None:
-        """Return the next trial; None once the search is over."""
+        """Return the next trial; None once the search is over.
+
+        One that was cut off goes on from its checkpoint; its curve is written anew up to there.
+        """
         self.ended_by = self.ended_by or self._deadline.reason()
         asked = None if self.ended_by else self._search.ask()
         if asked is not None:
-            self._specs[asked[0]] = asked[1]
+            name, spec = asked
+            self._specs[name] = spec
+            for point in self._saved.resume(name, spec):
+                self._last[name] = RunOutcome(evaluation=point, ledger=dict(point.ledger))
+                self._append(point.line(name))
         return asked
 
     def started(self, name: str) -> None:
@@ -65,7 +75,7 @@ class LiveTrials:
         self._progress.started(name, self._specs[name])
 
     def seen(self, name: str, outcome: RunOutcome) -> None:
-        """Write a trial's newest evaluation."""
+        """Write a trial's newest evaluation, one that was repeated too; keep its checkpoint."""
         before = self._last.get(name, RunOutcome())
         if name not in self._specs or _moment(outcome) < _moment(before):
             return  # it has ended, or more is known of it already
@@ -73,11 +83,12 @@ class LiveTrials:
         if self._may_warn and outcome.batch_statistics:
             self._may_warn = False  # once is enough
             self._progress.say(BATCH_STATISTICS)
-        point, last = outcome.evaluation, before.evaluation
-        if point is None or (last is not None and last.index >= point.index):
-            return
-        self._append(point.line(name))
-        self._progress.evaluated(name, point)
+        point = outcome.evaluation
+        if point is not None and _is_new(outcome, before):
+            self._append(point.line(name))
+            self._progress.evaluated(name, point)
+        if outcome.saved is not None and outcome.saved != before.saved:
+            self._saved.save(name)
 
     def must_stop(self, name: str, outcome: RunOutcome) -> bool:
         """Judge a trial that would go on after its newest evaluation."""
@@ -115,6 +126,7 @@ class LiveTrials:
         record = outcome.record(name, spec, role="trial", source=None, stopped_by=stopped_by)
         if not self._append(record.line()):
             record = replace(record, stop="interrupted")  # without a record it has to run again
+        self._saved.over(record)
         self._search.tell(record)
         self._confirm_budget.add(record)
         self._deadline.reserve_s = self._confirm_budget.reserve_s()
@@ -127,7 +139,7 @@ class LiveTrials:
         try:
             return keep_error(self._store, name, message, outcome.traceback)
         except (OSError, StudyError) as error:
-            self._deadline.fault = self._deadline.fault or error
+            self._deadline.ends_with(error)
             return message
 
     def _append(self, line: dict[str, object]) -> bool:
@@ -135,11 +147,20 @@ class LiveTrials:
         try:
             self._store.append(line)
         except (OSError, StudyError) as error:
-            self._deadline.fault = self._deadline.fault or error
+            self._deadline.ends_with(error)
             return False
         return True
 
 
-def _moment(outcome: RunOutcome) -> tuple[bool, int]:
+def _moment(outcome: RunOutcome) -> tuple[bool, int, int]:
     """Return what is greater of the later one of a run's outcomes."""
-    return outcome.is_over, -1 if outcome.evaluation is None else outcome.evaluation.index
+    index = -1 if outcome.evaluation is None else outcome.evaluation.index
+    return outcome.is_over, outcome.restarts, index
+
+
+def _is_new(outcome: RunOutcome, before: RunOutcome) -> bool:
+    """Whether the evaluation of the later outcome was not known: after a restart all are new."""
+    point, last = outcome.evaluation, before.evaluation
+    if point is None or last is None or point == last:
+        return point is not None and last is None
+    return point.index > last.index or outcome.restarts > before.restarts

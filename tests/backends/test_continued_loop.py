@@ -1,6 +1,7 @@
 """The run loop continued, without a framework: rule, budget, clock, order; and when it saves."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -147,7 +148,10 @@ def saved_at(every: float, *, rank: int = 0, earlier: int = 0) -> list[int]:
             assert (checkpoint is None) == (rank > 0)
         if checkpoint is not None:
             assert checkpoint.weights == b"state"
-            assert checkpoint.state == RunState.after(spec, curve[: evaluation.index + 1])
+            point = curve[evaluation.index]
+            spent = point.ledger | {"checkpoint": before + STATE_S}
+            expected = [*curve[: point.index], replace(point, ledger=spent)]
+            assert checkpoint.state == RunState.after(spec, expected)
         ledger.enter("report")
     return saved
 

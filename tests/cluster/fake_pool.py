@@ -1,15 +1,18 @@
 """A worker pool that answers at once, on a clock of its own, for one run."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from raybench.cluster.protocol import Command, Finish, Finished, Lent, Progress, RunFailed
+from raybench.cluster.protocol import Command, Finish, Finished, Lent, Progress, RunFailed, Start
+from raybench.core.checkpoint import RunState
 from raybench.core.clock import WORKER_PHASES
 from raybench.core.objective import Objective
 from raybench.core.record import Evaluation
 from raybench.core.spec import RunSpec
 
 SPEC = RunSpec(objective=Objective(target=0.9))
+SAVING_S = 0.5
 LOST = RunFailed("worker_lost", "a worker process has died")
 BROKEN = RunFailed("error", "ValueError: no", "Traceback ...")
 
@@ -32,7 +35,9 @@ time = Clock()
 
 class FakePool:
     """Answers after `travel_s`; its workers were busy for `busy_s`, of which they account for all
-    but `unaccounted_s`. The run stops at evaluation `last`; `faults` are raised for commands."""
+    but `unaccounted_s`. The run stops at evaluation `last`; `faults` are raised for commands, a
+    list of them one after the other. After the evaluations in `saves` there is a checkpoint, which
+    took `SAVING_S` of the busy seconds."""
 
     def __init__(
         self,
@@ -42,12 +47,15 @@ class FakePool:
         busy_s: float = 0.001,
         last: int = 9,
         is_finite: bool = True,
-        faults: dict[type | int, RunFailed] | None = None,
+        faults: dict[type | int, RunFailed | list[RunFailed]] | None = None,
+        saves: tuple[int, ...] = (),
+        resume: RunState | None = None,
     ) -> None:
         self.travel_s, self.unaccounted_s, self.busy_s = travel_s, unaccounted_s, busy_s
         self.last, self.is_finite, self.faults = last, is_finite, faults or {}
+        self.saves, self.resume = saves, resume
         self.heard: list[Any] = []
-        self._train, self._index = 0.0, -1
+        self._curve: list[Evaluation] = []
         self.acquire = SimpleNamespace(remote=self._acquire)
         self.command = SimpleNamespace(remote=self._command)
         self.release = SimpleNamespace(remote=self._release)
@@ -55,9 +63,17 @@ class FakePool:
     def _acquire(self, name: str, placement: Any) -> Lent:
         self.heard.append(placement)
         time.sleep(0.03)
-        if Lent in self.faults:
-            raise self.faults[Lent]
-        return Lent(queue_s=0.02, start_s=0.01, hosts=("here",), devices=("cpu",))
+        self._raise(Lent)
+        return Lent(
+            queue_s=0.02, start_s=0.01, hosts=("here",), devices=("cpu",), resume=self.resume
+        )
+
+    def _raise(self, when: type | int) -> None:
+        fault = self.faults.get(when)
+        if isinstance(fault, list):
+            fault = fault.pop(0) if fault else None
+        if fault is not None:
+            raise fault
 
     def _release(self, name: str, **options: bool) -> int:
         self.heard.append((name, options))
@@ -66,25 +82,26 @@ class FakePool:
     def _command(self, name: str, command: Command, timeout_s: float) -> list[Any]:
         self.heard.append(command)
         time.sleep(self.travel_s + self.busy_s)
-        self._train += self.busy_s - self.unaccounted_s
-        ledger = dict.fromkeys(WORKER_PHASES, 0.0) | {"train": self._train, "input": 0.0}
+        if isinstance(command, Start):
+            self._curve = list(self.resume.evaluations) if self.resume else []
+        ledger = dict.fromkeys((*WORKER_PHASES, "input"), 0.0)
+        ledger |= self._curve[-1].ledger if self._curve else {}
+        ledger["train"] += self.busy_s - self.unaccounted_s
         if isinstance(command, Finish):
-            if Finish in self.faults:
-                raise self.faults[Finish]
+            self._raise(Finish)
             weights = b"weights" if command.save else None
             accuracy = 0.5 if command.test else None
             return [
                 Finished(ledger=ledger, busy_s=self.busy_s, weights=weights, test_accuracy=accuracy)
             ]
-        self._index += 1
-        if self._index in self.faults:
-            raise self.faults[self._index]
-        is_last = self._index == self.last
+        index = len(self._curve)
+        self._raise(index)
+        is_last = index == self.last
         evaluation = Evaluation(
-            index=self._index,
+            index=index,
             epoch=1.0,
             samples=1,
-            train_s=self._train,
+            train_s=ledger["train"],
             train_loss=0.0,
             accuracy=0.0,
             learning_rate=0.1,
@@ -93,12 +110,19 @@ class FakePool:
             stop="epochs" if is_last and self.is_finite else None,
             failure="nan" if is_last and not self.is_finite else None,
         )
+        self._curve.append(evaluation)
+        if index in self.saves:
+            time.sleep(SAVING_S)
+            spent = ledger | {"checkpoint": ledger["checkpoint"] + SAVING_S}
+            self._curve[-1] = replace(evaluation, ledger=spent)
+            self.resume = RunState.after(SPEC, self._curve)
         return [
             Progress(
                 evaluation=evaluation,
                 num_parameters=1,
                 batch_statistics=False,
                 num_classes=10,
-                busy_s=self.busy_s,
+                busy_s=self.busy_s + SAVING_S * (index in self.saves),
+                saved=index + 1 if index in self.saves else None,
             )
         ]

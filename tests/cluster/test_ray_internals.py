@@ -165,7 +165,7 @@ class TestSignOfLife:
         [
             (None, False),
             (ray.exceptions.ActorDiedError(), True),
-            (ray.exceptions.GetTimeoutError(), False),  # it is at work
+            (ray.exceptions.GetTimeoutError(), True),  # its node has gone, or hangs
         ],
     )
     def test_what_an_answer_says(

@@ -3,7 +3,7 @@
 import pytest
 
 from raybench.cluster.protocol import STOPPED, Advance, Finish, Lent, RunFailed, Start
-from raybench.cluster.run_client import RunClient, release
+from raybench.cluster.run_client import RESTARTS, RunClient, release
 from raybench.core.clock import PHASES
 from raybench.core.outcome import RunOutcome
 from tests.cluster.fake_pool import BROKEN, LOST, SPEC, FakePool, time
@@ -48,9 +48,11 @@ def test_a_run_that_never_got_workers_has_only_waited(
     assert (outcome.is_over, outcome.failure, outcome.evaluation) == (True, failure, None)
     time.sleep(0.02)
     outcome = client.finish()
-    assert outcome.wall_s == pytest.approx(0.05)
+    assert outcome.wall_s == pytest.approx(0.03 * (1 + outcome.restarts) + 0.02)
     assert outcome.ledger == {"queue": pytest.approx(outcome.wall_s), "other": 0.0}
-    assert pool.heard == [SPEC.placement, ("a", {"keep": True})], "no command, workers given back"
+    asked = 1 if failure is None else 1 + RESTARTS
+    assert outcome.restarts == asked - 1
+    assert pool.heard == asked * [SPEC.placement] + [("a", {"keep": True})], "no command"
 
 
 def test_a_run_goes_from_evaluation_to_evaluation_and_ends_by_itself() -> None:
@@ -67,7 +69,7 @@ def test_a_run_goes_from_evaluation_to_evaluation_and_ends_by_itself() -> None:
     assert pool.heard == [SPEC.placement, *commands, ("a", {"keep": False})]
 
 
-@pytest.mark.parametrize("fault", [LOST, BROKEN])
+@pytest.mark.parametrize("fault", [BROKEN, RunFailed("oom", "CUDA out of memory")])
 def test_what_happens_to_a_run_ends_it_and_its_last_evaluation_stays(fault: RunFailed) -> None:
     pool = FakePool(faults={1: fault})
     client = RunClient(pool, "a", SPEC)
@@ -88,19 +90,6 @@ def test_a_run_that_is_no_number_any_more_is_not_tested_or_saved() -> None:
     assert outcome.message == "the training loss is not finite"
     assert client.finish(save=True, test=True).failure == "nan"
     assert pool.heard[-2] == Finish()
-
-
-@pytest.mark.parametrize(
-    ("wanted", "failure"),
-    [({}, None), ({"save": True}, "worker_lost"), ({"test": True}, "worker_lost")],
-)
-def test_workers_lost_at_the_end_are_a_failure_where_something_was_wanted(
-    wanted: dict[str, bool], failure: str | None
-) -> None:
-    client = RunClient(FakePool(last=0, faults={Finish: LOST}), "a", SPEC)
-    client.step()
-    outcome = client.finish(**wanted)
-    assert (outcome.failure, outcome.stop, client.weights) == (failure, "epochs", None)
 
 
 def test_a_run_ended_from_outside_gets_no_workers_any_more() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from raybench.cluster.protocol import STOPPED, Lent, RunFailed
-from raybench.cluster.run_client import run_once
+from raybench.cluster.run_once import run_once
 from tests.cluster.fake_pool import BROKEN, SPEC, FakePool
 
 pytestmark = pytest.mark.usefixtures("no_ray")

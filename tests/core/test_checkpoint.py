@@ -47,8 +47,6 @@ def test_a_state_says_where_the_run_is() -> None:
     there = state(3)
     assert (there.index, there.samples) == (3, 300)
     assert there.train_s == there.ledger["train"] == pytest.approx(0.3)
-    assert there.lost_s(1.5) == pytest.approx(1.2)
-    assert there.lost_s(0.1) == 0.0
 
 
 def test_json_and_back_is_the_same_to_the_last_bit() -> None:

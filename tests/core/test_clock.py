@@ -22,7 +22,7 @@ def clock():
 
 def test_phases_are_those_of_the_contract_in_order():
     assert (
-        *("queue", "start", "setup", "compile", "train", "eval", "checkpoint", "report"),
+        *("queue", "start", "lost", "setup", "compile", "train", "eval", "checkpoint", "report"),
     ) == PHASES
     assert OWNER_PHASES + WORKER_PHASES == PHASES
     assert "input" not in PHASES, "input is a part of train; it would be counted twice"

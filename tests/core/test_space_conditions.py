@@ -4,7 +4,7 @@ import pytest
 
 from raybench.core.errors import UserError
 from raybench.core.parse_space import parse_space
-from raybench.core.space import known_values, num_configurations
+from raybench.core.space import NOT_SEARCHED, known_values, num_configurations
 from raybench.core.spec import RunSpec
 
 BY_PRECISION = [
@@ -29,7 +29,7 @@ def refusal(space, fixed=None):
 def test_known_values_are_defaults_then_fixed_then_chosen():
     known = known_values({"optimizer": "lars", "epochs": 3.0}, {"optimizer": "sgd"})
     assert (known["optimizer"], known["epochs"], known["precision"]) == ("sgd", 3.0, "fp32")
-    assert set(known) == set(RunSpec.model_fields) - {"workload", "dataset", "objective", "seed"}
+    assert set(known) == set(RunSpec.model_fields) - set(NOT_SEARCHED)
 
 
 @pytest.mark.parametrize(("values", "high"), [({}, 0.01), ({"precision": "bf16"}, 0.1)])

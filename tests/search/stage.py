@@ -10,7 +10,8 @@ from rich.console import Console
 
 from raybench.cluster.signals import Interrupt
 from raybench.core.outcome import RunOutcome
-from raybench.core.record import RunRecord
+from raybench.core.record import Evaluation, RunRecord
+from raybench.core.spec import RunSpec
 from raybench.results.progress import Progress
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, Store
@@ -58,6 +59,24 @@ class FullDisk(Store):
         super().append(line)
 
 
+class FakeSavedRuns:
+    """Notes what it is asked for; `curve` is what a trial goes on from."""
+
+    def __init__(self) -> None:
+        self.curve: tuple[Evaluation, ...] = ()
+        self.written: list[str] = []
+        self.over_with: list[str] = []
+
+    def resume(self, name: str, spec: RunSpec) -> tuple[Evaluation, ...]:
+        return self.curve
+
+    def save(self, name: str) -> None:
+        self.written.append(name)
+
+    def over(self, record: RunRecord) -> None:
+        self.over_with.append(record.trial)
+
+
 class Stage:
     """Three trials and what stands around them; `released` are the workers given back."""
 
@@ -69,12 +88,14 @@ class Stage:
         self.interrupt = Interrupt()
         self.deadline = Deadline(None, interrupt=self.interrupt)
         self.released: list[str] = []
+        self.saved = FakeSavedRuns()
         self.trials = LiveTrials(
             self.search,
             store=self.store,
             progress=Progress(Console(file=self.screen), num_trials=3),
             deadline=self.deadline,
             confirm_budget=ConfirmBudget(study),
+            saved=self.saved,  # type: ignore[arg-type]
             release=self._release,
         )
 

@@ -219,3 +219,54 @@ def test_trials_side_by_side_keep_what_is_theirs(stage: Stage, tmp_path: Path) -
     assert {name: [point.index for point in curves[name]] for name in names} == {
         name: [0, 1] for name in names
     }
+
+
+def test_a_restarted_trial_repeats_its_evaluations_and_is_judged_of_each_once(stage: Stage) -> None:
+    """The later ones count: a lost attempt is in no time to target."""
+    name = stage.start()
+    for now in (FIRST, SECOND):
+        judged(stage.trials, name, now)
+    again = replace(outcome(2.5, index=1), restarts=1)
+    for event in (judged, seen):
+        event(stage.trials, name, again)
+    seen(stage.trials, name, SECOND)
+    stage.trials.seen(name, replace(REACHED, restarts=1))
+    stage.trials.ended(name)
+    assert [line.get("index") for line in stage.lines()] == [0, 1, 1, 2, None]
+    curve = read_records(stage.store.folder).curves[name]
+    assert [point.train_s for point in curve] == [1.0, 2.5, 3.0]
+    assert [one.evaluation and one.evaluation.index for _, one in stage.search.reported] == [0, 1]
+    assert stage.record(name).restarts == 1
+
+
+def test_a_trial_that_fails_after_restarts_repeats_nothing(stage: Stage) -> None:
+    name = stage.start()
+    seen(stage.trials, name, FIRST)
+    failed = replace(FIRST, is_over=True, failure="worker_lost", message="gone", restarts=3)
+    stage.trials.seen(name, failed)
+    stage.trials.ended(name)
+    assert [line.get("index") for line in stage.lines()] == [0, None]
+    assert stage.saved.over_with == [name]
+
+
+def test_a_checkpoint_is_written_once_for_each_that_was_taken(stage: Stage) -> None:
+    name = stage.start()
+    judged(stage.trials, name, replace(FIRST, saved=1))
+    seen(stage.trials, name, replace(FIRST, saved=1))
+    seen(stage.trials, name, replace(SECOND, saved=1))
+    assert stage.saved.written == [name]
+    seen(stage.trials, name, replace(outcome(3.0, index=2), saved=3))
+    assert stage.saved.written == [name, name]
+
+
+def test_a_trial_of_an_earlier_session_goes_on_from_its_checkpoint(stage: Stage) -> None:
+    """Its curve is whole whatever the earlier driver has written of it."""
+    first, second = FIRST.evaluation, SECOND.evaluation
+    assert first is not None
+    assert second is not None
+    stage.saved.curve = (first, second)
+    name = stage.start()
+    stage.trials.seen(name, REACHED)
+    stage.trials.ended(name)
+    assert [line.get("index") for line in stage.lines()] == [0, 1, 2, None]
+    assert stage.record(name).stop == "target"

@@ -8,7 +8,7 @@ just run, in groups that are warm.
 import threading
 from collections.abc import Callable
 
-from raybench.cluster.run_client import run_once
+from raybench.cluster.run_once import run_once
 from raybench.core.objective import Objective
 from raybench.core.record import Evaluation, RunRecord, StopReason
 from raybench.core.spec import RunSpec

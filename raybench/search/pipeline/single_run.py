@@ -2,17 +2,15 @@
 
 from dataclasses import dataclass
 
-from raybench.cluster.run_client import run_once
+from raybench.cluster.run_once import run_once
 from raybench.cluster.session import Session
-from raybench.core.record import MACHINE_FAULTS, Evaluation, Role, RunRecord
+from raybench.core.record import Evaluation, Role, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.results.errors import keep_error
 from raybench.results.progress import Progress
 from raybench.results.store import Store
 from raybench.search.deadline import Deadline
-
-ATTEMPTS = 3
-"""How often a run is tried that loses its workers, or does not get them."""
+from raybench.search.saved_runs import SavedRuns
 
 
 @dataclass(frozen=True)
@@ -23,6 +21,7 @@ class SingleRun:
     store: Store
     deadline: Deadline
     progress: Progress
+    saved: SavedRuns
     keep_groups: bool = True
     """False gives every run new worker processes."""
 
@@ -31,25 +30,26 @@ class SingleRun:
     ) -> RunRecord:
         """Train `spec` to its end, or until `deadline` ends it; measure the test split if `test`.
 
-        A run that the machine broke is no answer: it is repeated, a few times.
+        One that was cut off in an earlier session goes on from its checkpoint.
         """
         self.progress.started(name, spec)
-        for _ in range(ATTEMPTS):
-            record, _ = run_once(
-                self.session.pool,
-                spec,
-                name,
-                role=role,
-                source=source,
-                on_evaluation=self._record,
-                stopped_by=self.deadline.reason,
-                on_error=lambda *error: keep_error(self.store, *error),
-                test=test,
-                keep=self.keep_groups,
-            )
-            if record.failure not in MACHINE_FAULTS or self.deadline.over:
-                break
+        for evaluation in self.saved.resume(name, spec):
+            self._record(name, evaluation)
+        record, _ = run_once(
+            self.session.pool,
+            spec,
+            name,
+            role=role,
+            source=source,
+            on_evaluation=self._record,
+            stopped_by=self.deadline.reason,
+            on_error=lambda *error: keep_error(self.store, *error),
+            on_saved=self.saved.save,
+            test=test,
+            keep=self.keep_groups,
+        )
         self.store.append(record.line())
+        self.saved.over(record)
         self.progress.finished(record)
         return record
 

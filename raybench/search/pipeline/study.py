@@ -30,6 +30,7 @@ from raybench.search.pipeline.reference import set_by_reference
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.search.pipeline.verify_predictions import run_finalists
 from raybench.search.ray_tune.tuner import run_trials
+from raybench.search.saved_runs import SavedRuns
 from raybench.speed.factorisation import Factors, study_factors
 from raybench.speed.placement import Placer
 
@@ -73,6 +74,15 @@ class StudyPipeline:
             self.earlier = read_mapping(folder / STUDY_FILE)
             self.set_by += map(str, self.earlier.get("set_by_reference") or [])
         self._write_study()
+        with SavedRuns(
+            self.session.pool,
+            self.store,
+            say=lambda sentence: say(self.console, sentence),
+            on_fault=self.deadline.ends_with,
+        ) as self._saved:
+            self._run_phases(earlier)
+
+    def _run_phases(self, earlier: StudyResults | None) -> None:
         if self.study.needs_reference and not self._set_by_reference():
             if self.deadline.reason() == "time_budget":
                 self._note(f"{self._budget()} ended before the reference runs did.")
@@ -134,6 +144,7 @@ class StudyPipeline:
             progress=progress,
             deadline=self.deadline,
             confirm_budget=confirm_budget,
+            saved=self._saved,
             release=lambda name: run_client.release(pool, name, keep=keep),
         )
         self.deadline.reserve_s = confirm_budget.reserve_s()
@@ -216,7 +227,9 @@ class StudyPipeline:
         return Progress(self.console, num_trials=num_trials, num_done=num_done, keys=keys)
 
     def _single_run(self, progress: Progress) -> SingleRun:
-        return SingleRun(self.session, self.store, self.deadline, progress, self.keep_groups)
+        return SingleRun(
+            self.session, self.store, self.deadline, progress, self._saved, self.keep_groups
+        )
 
     def _write_study(self) -> None:
         target = "the user"

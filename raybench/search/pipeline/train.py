@@ -10,7 +10,7 @@ from rich.console import Console
 from raybench.backends.check_model import check_models
 from raybench.backends.saved import MODEL_FILES
 from raybench.cluster.capacity import local_capacity
-from raybench.cluster.run_client import run_once
+from raybench.cluster.run_once import run_once
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import INTERRUPTED, Interrupt
 from raybench.core.clock import OTHER, PHASES
@@ -27,7 +27,9 @@ from raybench.results.lock import StudyLock
 from raybench.results.provenance import command, machine, versions
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.results.study_folder import check_folder
+from raybench.search.pipeline.continued import finished_run
 from raybench.search.pipeline.preflight import check_address, check_task
+from raybench.search.saved_runs import SavedRuns
 
 TRIAL = "0000"
 DONE, FAILED = 0, 1
@@ -53,6 +55,11 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
     if (folder / RECORDS_FILE).is_file() and not _is_own(folder):
         raise UserError(f"{folder}: holds a search; name another folder with --out.")
     with StudyLock(folder), Store(folder) as store:
+        finished = finished_run(folder, TRIAL, spec)
+        if finished is not None:
+            say(console, f"{folder}: this run is finished; to train it again name another folder.")
+            _print_outcome(console, finished, folder)
+            return DONE
         interrupt.defer()
         record = _run(options, spec, store, console, interrupt)
         export(load(folder), store)
@@ -106,20 +113,25 @@ def _run(
             store.append(evaluation.line(name))
             console.print(_curve_line(evaluation), highlight=False)
 
-        record, weights = run_once(
-            session.pool,
-            spec,
-            TRIAL,
-            role="trial",
-            on_evaluation=on_evaluation,
-            stopped_by=interrupt.reason,
-            on_error=lambda *error: keep_error(store, *error),
-            save=True,
-            test=True,
-        )
-    store.append(record.line())
-    if weights is not None:
-        store.write_bytes(MODEL_FILES[spec.framework], weights)
+        with SavedRuns(session.pool, store, say=lambda sentence: say(console, sentence)) as saved:
+            for evaluation in saved.resume(TRIAL, spec):
+                on_evaluation(TRIAL, evaluation)
+            record, weights = run_once(
+                session.pool,
+                spec,
+                TRIAL,
+                role="trial",
+                on_evaluation=on_evaluation,
+                stopped_by=interrupt.reason,
+                on_error=lambda *error: keep_error(store, *error),
+                on_saved=saved.save,
+                save=True,
+                test=True,
+            )
+            if weights is not None:
+                store.write_bytes(MODEL_FILES[spec.framework], weights)
+            store.append(record.line())
+            saved.over(record)
     return record
 
 

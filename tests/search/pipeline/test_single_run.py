@@ -1,4 +1,4 @@
-"""Runs outside Ray Tune: repeated where the machine broke them, with seeds of their own."""
+"""Runs outside Ray Tune: recorded once, continued, with seeds of their own."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +11,8 @@ from raybench.search.deadline import Deadline
 from raybench.search.pipeline import single_run as module
 from raybench.search.pipeline.confirm import confirm
 from raybench.search.pipeline.reference import SEEDS_FROM
-from raybench.search.pipeline.single_run import ATTEMPTS, SingleRun
-from tests.search.made_up import record
+from raybench.search.pipeline.single_run import SingleRun
+from tests.search.made_up import evaluation, record
 
 SPEC = RunSpec(objective=Objective(target=0.9), seed=1000)
 
@@ -25,6 +25,13 @@ class Machine:
         self.specs: list[RunSpec] = []
         self.keeps: list[bool] = []
         self.lines: list[dict[str, Any]] = []
+        self.curve: list[Any] = []
+        self.over: list[str] = []
+        self.saved: Any = SimpleNamespace(
+            resume=lambda name, spec: self.curve,
+            save=None,
+            over=lambda record: self.over.append(record.trial),
+        )
         monkeypatch.setattr(module, "run_once", self.run)
 
     def run(self, pool: Any, spec: RunSpec, name: str, **options: Any) -> Any:
@@ -41,30 +48,29 @@ class Machine:
         progress: Any = SimpleNamespace(started=nothing, finished=nothing, evaluated=nothing)
         store: Any = SimpleNamespace(append=self.lines.append)
         session: Any = SimpleNamespace(pool=None)
-        return SingleRun(session, store, Deadline(None), progress, **options)
+        return SingleRun(session, store, Deadline(None), progress, self.saved, **options)
 
 
-@pytest.mark.parametrize("fault", ["timeout", "worker_lost"])
-def test_a_run_that_the_machine_broke_is_repeated_and_recorded_once(
-    fault: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("faults", [[], ["timeout"], ["nan"]])
+def test_a_run_is_tried_once_here_and_recorded(
+    faults: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = Machine(monkeypatch, fault, fault)
+    """How often it gets new workers is `run_client`'s to say."""
+    machine = Machine(monkeypatch, *faults)
     found = machine.single_run().train(SPEC, "0001-confirm0", "confirm", source="0001")
-    assert found.failure is None
     assert (found.phase, found.role, found.source) == ("confirm", "confirm", "0001")
-    assert len(machine.specs) == 3
-    assert [line["failure"] for line in machine.lines] == [None]
+    assert len(machine.specs) == 1
+    assert [line["failure"] for line in machine.lines] == [found.failure] == (faults or [None])
+    assert machine.over == ["0001-confirm0"]
 
 
-def test_repetitions_are_bounded_and_other_failures_are_the_run_s(
+def test_a_run_that_is_continued_has_its_curve_written_up_to_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    machine = Machine(monkeypatch, *["timeout"] * 10)
-    assert machine.single_run().train(SPEC, "a", "confirm").failure == "timeout"
-    assert len(machine.specs) == ATTEMPTS
-    machine = Machine(monkeypatch, "nan")
-    assert machine.single_run().train(SPEC, "b", "confirm").failure == "nan"
-    assert len(machine.specs) == 1
+    machine = Machine(monkeypatch)
+    machine.curve = [evaluation(), evaluation(2.0, index=1)]
+    machine.single_run().train(SPEC, "a", "confirm")
+    assert [line.get("index") for line in machine.lines] == [0, 1, None]
 
 
 @pytest.mark.parametrize("keep", [True, False])

@@ -1,0 +1,62 @@
+"""One run from asking for workers to its record."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from raybench.cluster.run_client import RunClient, release
+from raybench.core.record import Evaluation, Role, RunRecord, StopReason
+from raybench.core.spec import RunSpec
+
+
+def run_once(
+    pool: Any,
+    spec: RunSpec,
+    name: str,
+    *,
+    role: Role,
+    source: str | None = None,
+    on_evaluation: Callable[[str, Evaluation], None],
+    stopped_by: Callable[[], StopReason | None],
+    on_error: Callable[[str, str, str], str] = lambda name, message, traceback: message,
+    on_saved: Callable[[str], None] = lambda name: None,
+    save: bool = False,
+    test: bool = False,
+    keep: bool = True,
+) -> tuple[RunRecord, bytes | None]:
+    """Train `spec` to its end; return its record, and the weights if `save`.
+
+    `stopped_by` is asked after every evaluation and ends the run by returning a reason. A
+    failed run is a record too, and `on_error` is given its name, message and traceback and
+    returns the message to keep; it has no weights. `on_saved` is given the name when the pool has
+    a new checkpoint of the run. `test` measures the test split. With `keep`
+    False the workers are new and end with the run.
+    """
+    client = RunClient(pool, name, spec, keep=keep, goes_on=lambda: stopped_by() is None)
+    saved: int | None = None
+    reason: StopReason | None = None
+    last: Evaluation | None = None
+    try:
+        while reason is None:
+            outcome = client.step()
+            if outcome.evaluation is None or outcome.evaluation is last:
+                break  # it failed, or was ended from outside, before it reached the next one
+            last = outcome.evaluation
+            on_evaluation(name, last)
+            if outcome.saved != saved:
+                saved = outcome.saved
+                on_saved(name)
+            reason = stopped_by()
+            if outcome.is_over:
+                break
+    except BaseException:
+        release(pool, name, keep=keep)
+        raise
+    outcome = client.finish(save=save, test=test)
+    if outcome.message is not None and outcome.failure != "nan":
+        message = on_error(name, outcome.message, outcome.traceback)
+        outcome = replace(outcome, message=message)
+    record = outcome.record(
+        name, spec, role=role, source=source, stopped_by=reason or "interrupted"
+    )
+    return record, client.weights
