@@ -2,16 +2,12 @@
 
 import importlib.util
 import io
-import json
-import sys
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from continued import END, MIDDLE, all_of, continued, facts, spec_of, whole
-from group import run_group
-from test_worker_equality import free_port
 
 from raybench.backends.base import Trainer
 from raybench.backends.find import find_backend
@@ -22,7 +18,6 @@ from raybench.core.errors import UserError
 from raybench.core.spec import OPTIMIZERS, RunSpec
 from raybench.workloads.find import load_workload_dataset
 
-SCRIPT = Path(__file__).with_name("continued.py")
 FRAMEWORKS = [
     pytest.param(
         name,
@@ -71,41 +66,6 @@ def test_passes_and_precisions(framework: str, changes: dict, tmp_path: Path) ->
     np.testing.assert_array_equal(facts(rest), facts(curve[MIDDLE + 1 :]))
     for one, other in zip(all_of(trainer, framework), all_of(again, framework), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.slow
-def test_two_workers_continue_in_new_processes(framework: str, tmp_path: Path) -> None:
-    specs = {
-        name: spec_of(framework, name, num_workers=2, batch_size_per_worker=8)
-        for name in OPTIMIZERS
-    }
-    documents = {name: spec.document() for name, spec in specs.items()}
-    first = [(name, documents[name], -1) for name in OPTIMIZERS]
-    points = [*((name, MIDDLE) for name in OPTIMIZERS), ("lars", END), ("lamb", END)]
-    group(first, tmp_path)
-    for rank in range(2):
-        (tmp_path / f"done-{rank}").unlink()
-    group([(name, documents[name], at) for name, at in points], tmp_path)
-    for rank in range(2):
-        for name, at in points:
-            one = dict(np.load(tmp_path / f"{name}-1-{rank}.npz"))
-            other = dict(np.load(tmp_path / f"{name}{at}-{rank}.npz"))
-            assert other["seconds"][0] > one["seconds"][at]
-            np.testing.assert_array_equal(one.pop("facts")[at + 1 :], other.pop("facts"))
-            assert one.keys() == other.keys()
-            for key in one.keys() - {"seconds"}:
-                np.testing.assert_array_equal(one[key], other[key], err_msg=f"{name} {key}")
-
-
-def group(tasks: list[tuple[str, dict, int]], folder: Path) -> None:
-    ports = [str(free_port()), str(free_port())]
-    run_group(
-        [
-            [sys.executable, str(SCRIPT), json.dumps(tasks), str(rank), str(folder), *ports]
-            for rank in range(2)
-        ],
-        [folder / f"done-{rank}" for rank in range(2)],
-    )
 
 
 def test_without_the_optimizers_state_it_is_another_run(framework: str, tmp_path: Path) -> None:

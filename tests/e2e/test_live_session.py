@@ -1,6 +1,7 @@
 """What happens to single runs on one live session: waiting, killed and hung workers, user code."""
 
 import importlib.util
+import io
 import os
 import signal
 import threading
@@ -21,6 +22,17 @@ from raybench.core.spec import DatasetSpec, RunSpec
 pytestmark = pytest.mark.ray
 SPEC = RunSpec(
     batch_size_per_worker=32, objective=Objective(target=1.0, max_train_seconds=1.5), seed=3
+)
+CONTINUED = RunSpec(
+    workload="tests.backends.regularised:Regularised",
+    dataset=DatasetSpec(limit=300),
+    objective=Objective(kind="accuracy_at_budget", max_train_seconds=1e6),
+    optimizer="lamb",
+    schedule="cosine",
+    epochs=3.0,
+    batch_size_per_worker=16,
+    eval_every_samples=150,
+    checkpoint_every_s=1e-9,
 )
 NUM_RUNS, SETTLED = 30, 10
 """Runs in one group, and after how many allocators have reached their size."""
@@ -72,28 +84,79 @@ def test_seconds_in_the_queue_do_not_count_as_training(session: Session) -> None
         pytest.param("tensorflow", 2, marks=pytest.mark.all),
     ],
 )
-def test_a_killed_worker_ends_its_own_run_and_the_group_is_replaced(
+def test_a_run_that_lost_a_worker_equals_an_undisturbed_one(
     session: Session, framework: str, num_workers: int
 ) -> None:
-    spec = SPEC.model_copy(update={"num_workers": num_workers, "framework": framework})
-    client = RunClient(session.pool, f"victim-{framework}{num_workers}", spec)
-    client.step()
-    os.kill(pids_of(session, f"victim-{framework}{num_workers}")[-1], signal.SIGKILL)
-    outcome = to_the_end(client)
-    assert outcome.failure == "worker_lost"
-    assert "common causes" not in (outcome.message or "")  # Ray's paragraph of guesses
-    assert outcome.evaluation is not None, "what was measured is kept"
-    after = to_the_end(RunClient(session.pool, f"next-{framework}{num_workers}", spec))
-    assert after.ledger["start"] > 0  # in a new group
-    assert after.stop == "max_train_seconds"
+    """Killed between two evaluations, after a checkpoint; in a new group to the last bit the same.
+
+    Batch normalisation, dropout, momentum, a schedule and samples in order: nothing starts anew.
+    """
+    spec = CONTINUED.model_copy(update={"num_workers": num_workers, "framework": framework})
+    undisturbed = RunClient(session.pool, f"whole-{framework}{num_workers}", spec)
+    expected = curve_of(undisturbed)
+    name = f"victim-{framework}{num_workers}"
+    client = RunClient(session.pool, name, spec)
+    before = [client.step() for _ in range(3)]
+    assert before[-1].saved == 3
+    os.kill(pids_of(session, name)[-1], signal.SIGKILL)
+    after = curve_of(client)
+    assert [facts(one) for one in [*before, *after[:-1]]] == [facts(one) for one in expected[:-1]]
+    assert sorted(arrays_of(framework, client)) == sorted(arrays_of(framework, undisturbed))
+    end = after[-1]
+    assert (end.failure, end.stop, end.restarts) == (None, "epochs", 1)
+    assert end.ledger["start"] > 0, "in a new group"
+    assert end.ledger["lost"] > 0
+    assert expected[-1].ledger["lost"] == 0
+    seconds = [one.evaluation.train_s for one in [*before, *after] if one.evaluation]
+    assert seconds == sorted(seconds), "one training clock"
+    assert abs(end.ledger["other"]) < 0.01 * end.wall_s
+    assert "common causes" not in (end.restart_reason or "")  # Ray's paragraph of guesses
+
+
+def curve_of(client: RunClient) -> list[RunOutcome]:
+    """Train to the end; return what was known after each evaluation, and at last."""
+    outcomes = []
+    while not outcomes or not outcomes[-1].is_over:
+        outcomes.append(client.step())
+    return [*outcomes, client.finish(save=True)]
+
+
+def facts(outcome: RunOutcome) -> tuple[object, ...]:
+    """What must be equal of an evaluation, bit by bit."""
+    point = outcome.evaluation
+    assert point is not None
+    return point.index, point.samples, point.accuracy, point.train_loss, point.learning_rate
+
+
+def arrays_of(framework: str, client: RunClient) -> list[tuple[str, bytes]]:
+    """Every array that the run's model has ended with."""
+    weights = io.BytesIO(client.weights or b"")
+    if framework == "torch":
+        import torch
+
+        state = torch.load(weights, weights_only=True)
+        return [(name, value.numpy().tobytes()) for name, value in state.items()]
+    import h5py
+
+    found: list[tuple[str, bytes]] = []
+    with h5py.File(weights) as file:
+        file.visititems(
+            lambda name, node: (
+                found.append((name, node[()].tobytes())) if isinstance(node, h5py.Dataset) else None
+            )
+        )
+    return found
 
 
 @pytest.mark.all
-def test_a_hung_worker_is_found_by_the_time_limit(session: Session) -> None:
-    client = RunClient(session.pool, "hung", SPEC, slice_timeout_s=3)
+def test_a_hung_worker_is_found_by_the_time_limit_and_replaced(session: Session) -> None:
+    client = RunClient(session.pool, "hung", SPEC, slice_timeout_s=30)
     client.step()
     os.kill(pids_of(session, "hung")[0], signal.SIGSTOP)
-    assert to_the_end(client).failure == "timeout"
+    outcome = to_the_end(client)
+    assert (outcome.failure, outcome.restarts) == (None, 1)
+    assert outcome.restart_reason == "the workers did not answer within 30 s"
+    assert outcome.ledger["lost"] > 30
 
 
 def test_an_exception_in_user_code_is_the_run_s_failure(session: Session) -> None:

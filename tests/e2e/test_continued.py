@@ -1,0 +1,87 @@
+"""The driver is killed in mid-run; the same command goes on from the checkpoint in the folder."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+import raybench
+from raybench.core.record import Evaluation
+from raybench.results.records import read_lines, read_records
+
+from .commands import raybench as run
+from .commands import start
+
+pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(900)]
+LIMIT_S = 240.0
+SPEC = """
+dataset: {name: digits}
+objective: {kind: accuracy_at_budget, max_train_seconds: 1000}
+schedule: cosine
+epochs: 12
+batch_size_per_worker: 16
+eval_every_samples: 1437
+checkpoint_every_s: 1.0e-9
+"""
+SPACE = """
+dataset: {name: digits}
+objective: {kind: accuracy_at_budget, max_train_seconds: 1000}
+search: {trials: 2, sampler: grid, early_stopping: false, concurrency: 1}
+confirm: {top: 0}
+space:
+  learning_rate: [1.0e-3, 3.0e-3]
+fixed:
+  {num_workers: 1, schedule: cosine, epochs: 12, batch_size_per_worker: 16,
+   eval_every_samples: 1437, checkpoint_every_s: 1.0e-9}
+"""
+
+
+@pytest.mark.parametrize("command", ["train", "tune"])
+def test_a_killed_driver_s_run_goes_on_and_ends_as_if_nothing_had_been(
+    command: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "file.yaml").write_text(SPEC if command == "train" else SPACE)
+    run(command, "file.yaml", "--out", tmp_path / "whole", cwd=tmp_path)
+    folder, log = tmp_path / "killed", tmp_path / "log"
+    process = start(command, "file.yaml", "--out", folder, cwd=tmp_path, log=log)
+    wait_for_checkpoint(folder / "checkpoints" / "0000", log)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+    first = [line for _, line in read_lines(folder / "records.jsonl")]
+    printed = run(command, "file.yaml", "--out", folder, cwd=tmp_path)
+    whole, killed = read_records(tmp_path / "whole"), read_records(folder)
+    assert whole.runs.keys() == killed.runs.keys()
+    for name, record in killed.runs.items():
+        assert (record.state, record.restarts) == ("complete", 0)
+        assert facts(killed.curves[name]) == facts(whole.curves[name])
+    curve = killed.curves["0000"]
+    # What was before the checkpoint was not done again: its times are the first session's.
+    assert [point.train_s for point in curve][:3] == [line["train_s"] for line in first[:3]]
+    assert [point.train_s for point in curve] == sorted(point.train_s for point in curve)
+    assert killed.runs["0000"].ledger["train"] == pytest.approx(curve[-1].train_s)
+    assert abs(killed.runs["0000"].ledger["other"]) < 0.02 * killed.runs["0000"].wall_s
+    assert not (folder / "checkpoints" / "0000").exists(), "it is over"
+    assert raybench.load(folder).trials["lost_s"].sum() == 0
+    if command == "train":
+        assert "this run is finished" not in printed
+        again = run(command, "file.yaml", "--out", folder, cwd=tmp_path)
+        assert "this run is finished" in again
+        assert read_records(folder).runs == killed.runs
+
+
+def wait_for_checkpoint(folder: Path, log: Path) -> None:
+    """Wait until there is one of the third evaluation or a later one."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        if any(name.isdecimal() and int(name) >= 3 for name in names):
+            return
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.02)
+
+
+def facts(curve: list[Evaluation]) -> list[tuple[object, ...]]:
+    """What must be equal of every point, bit by bit."""
+    return [(p.index, p.samples, p.accuracy, p.train_loss, p.learning_rate) for p in curve]
