@@ -6,7 +6,7 @@ same from the same place, by way of an actor for each group, seconds of its star
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 from raybench.cluster.ray_internals.draining import draining_nodes
 
@@ -29,9 +29,9 @@ class DepartingNodes:
         self._nodes: frozenset[str] = frozenset()
         self._looked_at = float("-inf")
 
-    async def any_of(self, nodes: Iterable[str]) -> bool:
+    async def any_of(self, nodes: Collection[str]) -> bool:
         """Whether one of these nodes, by Ray's ids, is about to go."""
-        if self._is_local:
+        if self._is_local or not nodes:
             return False
         if self._clock() - self._looked_at >= LOOK_S:
             self._looked_at = self._clock()

@@ -69,6 +69,25 @@ class KeptCheckpoints:
         return self._clock() - self._taken_at.get(trial, -URGENT_S) >= URGENT_S
 
 
+class KeepsCheckpoints:
+    """The side of the pool that checkpoints are asked of, and given to, by the driver."""
+
+    def __init__(self) -> None:
+        self._kept = KeptCheckpoints()
+
+    def checkpoint(self, trial: str) -> Checkpoint | None:
+        """Return the newest checkpoint of a run, for the one process that writes it to a disk."""
+        return self._kept.get(trial)
+
+    def restore(self, trial: str, checkpoint: Checkpoint) -> None:
+        """Take a checkpoint of an earlier session: the run is continued from it when it starts."""
+        self._kept.put(trial, checkpoint)
+
+    def forget(self, trial: str) -> None:
+        """Drop the checkpoint of a run that is over."""
+        self._kept.forget(trial)
+
+
 def with_saved(replies: list[Reply], saved: list[Reply]) -> list[Reply]:
     """Return the replies of an evaluation with what was saved after it."""
     merged: list[Reply] = []

@@ -12,7 +12,7 @@ from typing import Any
 
 from raybench.cluster.admission import Admission
 from raybench.cluster.departing import DepartingNodes
-from raybench.cluster.kept_checkpoints import KeptCheckpoints, with_saved
+from raybench.cluster.kept_checkpoints import KeepsCheckpoints, with_saved
 from raybench.cluster.layout import workers_per_node
 from raybench.cluster.live_groups import LiveGroups
 from raybench.cluster.protocol import (
@@ -27,21 +27,20 @@ from raybench.cluster.protocol import (
 )
 from raybench.cluster.queue import Queue
 from raybench.cluster.trainers import PoolOptions, trainer_class
-from raybench.core.checkpoint import Checkpoint
 from raybench.core.placement import Placement
 
 AHEAD = "prepare-"
 """Beginning of the names for which groups start ahead of the trials."""
 
 
-class WorkerPool:
+class WorkerPool(KeepsCheckpoints):
     """Wrapped by `ray.remote` in `session.start_pool`; all methods run in one event loop."""
 
     def __init__(self, admission: Admission, options: PoolOptions) -> None:
         self._admission = admission
         self._groups = LiveGroups(options)
         self._queue = Queue(admission, options)
-        self._kept = KeptCheckpoints()
+        super().__init__()
         self._departing = DepartingNodes(is_local=options.is_local)
         self._group_of: dict[str, int] = {}
         self._concurrent: dict[str, int] = {}
@@ -172,30 +171,15 @@ class WorkerPool:
         command = self._kept.fill_in(trial, command)
         try:
             replies = await self._groups.ask(number, command, timeout_s)
-            if self._kept.may_save(trial, replies) and await self._is_about_to_go(number):
+            group = self._groups.get(number)
+            nodes = group.nodes() if group and self._kept.may_save(trial, replies) else []
+            if await self._departing.any_of(nodes):
                 saved = await self._groups.ask(number, Save(), timeout_s)
                 replies = with_saved(replies, saved)
         except RunFailed:
             await self._drop(trial, number)
             raise
         return self._kept.take(trial, replies)
-
-    async def _is_about_to_go(self, number: int) -> bool:
-        """Whether a node of a group has been given notice: a spot instance, a node scaled down."""
-        group = self._groups.get(number)
-        return group is not None and await self._departing.any_of(group.nodes())
-
-    def checkpoint(self, trial: str) -> Checkpoint | None:
-        """Return the newest checkpoint of a run, for the one process that writes it to a disk."""
-        return self._kept.get(trial)
-
-    def restore(self, trial: str, checkpoint: Checkpoint) -> None:
-        """Take a checkpoint of an earlier session: the run is continued from it when it starts."""
-        self._kept.put(trial, checkpoint)
-
-    def forget(self, trial: str) -> None:
-        """Drop the checkpoint of a run that is over."""
-        self._kept.forget(trial)
 
     async def release(self, trial: str, *, keep: bool = True, for_good: bool = False) -> int:
         """Give the trial's workers back; return the most others that ran beside it.

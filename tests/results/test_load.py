@@ -189,6 +189,14 @@ def test_a_run_that_ran_again_counts_once_with_its_last_curve(tmp_path):
     assert list(own["samples"]) == [100, 200]
 
 
+def test_evaluations_that_were_repeated_count_once_the_last_of_them(tmp_path):
+    """A run that lost its workers repeats what came after its checkpoint, and all that followed."""
+    first, again = curve("0000", [0.1, 0.2, 0.3, 0.4]), curve("0000", [0.1, 0.25, 0.35])
+    lines = [*first, *again[1:], run_line("0000", 2.0)]
+    curves = results_folder(tmp_path, lines).curves
+    assert list(curves["accuracy"]) == [0.1, 0.25, 0.35]
+
+
 def test_curves_of_runs_at_the_same_time_are_kept_apart(tmp_path):
     one, other = curve("0000", [0.1, 0.2]), curve("0001", [0.6, 0.7])
     lines = [one[0], other[0], other[1], one[1], run_line("0001", 9.0), run_line("0000", 8.0)]
@@ -243,7 +251,8 @@ def test_a_run_of_the_first_versions_has_the_role_that_its_phase_and_name_tell(
     tmp_path, trial, phase, role, source
 ):
     results_folder(tmp_path, [])
-    ledger = ", ".join(f'"{name}": 1.5' for name in (*PHASES, "input"))
+    known = [name for name in (*PHASES, "input") if name != "lost"]
+    ledger = ", ".join(f'"{name}": 1.5' for name in known)
     (tmp_path / "records.jsonl").write_text(
         f"""{{"kind": "run", "trial": "{trial}", "phase": "{phase}", "state": "complete",
         "failure": null, "message": null, "spec": {{"workload": "mnist_small",
@@ -257,6 +266,7 @@ def test_a_run_of_the_first_versions_has_the_role_that_its_phase_and_name_tell(
     assert (run.role, run.source, run.phase) == (role, source, phase)
     assert run.spec == RunSpec(num_workers=2, batch_size_per_worker=32, learning_rate=0.01, seed=3)
     assert (run.stop, run.test_accuracy, run.concurrent, run.hosts) == (None, None, 0, [])
+    assert (run.ledger["lost"], run.ledger["train"], run.restarts) == (0.0, 1.5, 0)
     assert math.isnan(run.score)
 
 
