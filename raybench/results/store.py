@@ -36,8 +36,9 @@ class Store(StudyFiles):
         StudyError where the file was deleted or replaced, so that nothing is written to nowhere.
         """
         self.check()
-        if line.get("message"):
-            line = line | {"message": redact_text(line["message"], os.environ)}
+        for key in ("message", "restart_reason"):
+            if line.get(key):
+                line = line | {key: redact_text(line[key], os.environ)}
         self._records.write(json.dumps(plain(line)) + "\n")
         self._records.flush()
 

@@ -83,6 +83,9 @@ class LiveTrials:
         if self._may_warn and outcome.batch_statistics:
             self._may_warn = False  # once is enough
             self._progress.say(BATCH_STATISTICS)
+        if outcome.restarts > before.restarts and not outcome.is_over:
+            reason = outcome.restart_reason
+            self._progress.say(f"trial {name} goes on in new workers: {reason}")
         point = outcome.evaluation
         if point is not None and _is_new(outcome, before):
             self._append(point.line(name))

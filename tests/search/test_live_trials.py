@@ -226,7 +226,7 @@ def test_a_restarted_trial_repeats_its_evaluations_and_is_judged_of_each_once(st
     name = stage.start()
     for now in (FIRST, SECOND):
         judged(stage.trials, name, now)
-    again = replace(outcome(2.5, index=1), restarts=1)
+    again = replace(outcome(2.5, index=1), restarts=1, restart_reason="a worker has died")
     for event in (judged, seen):
         event(stage.trials, name, again)
     seen(stage.trials, name, SECOND)
@@ -237,6 +237,8 @@ def test_a_restarted_trial_repeats_its_evaluations_and_is_judged_of_each_once(st
     assert [point.train_s for point in curve] == [1.0, 2.5, 3.0]
     assert [one.evaluation and one.evaluation.index for _, one in stage.search.reported] == [0, 1]
     assert stage.record(name).restarts == 1
+    said = f"trial {name} goes on in new workers: a worker has died"
+    assert stage.screen.getvalue().count(said) == 1
 
 
 def test_a_trial_that_fails_after_restarts_repeats_nothing(stage: Stage) -> None:
