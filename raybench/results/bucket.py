@@ -5,6 +5,7 @@ pyarrow is imported late: most commands need none.
 """
 
 import importlib
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -89,6 +90,24 @@ class Bucket:
 
         return self._try(read)
 
+    def get_file(self, key: str, path: Path) -> None:
+        """Write an object's content to a file, whole or not at all; an object that is gone to none.
+
+        Piece by piece: weights may be large.
+        """
+
+        def read() -> None:
+            partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+            try:
+                with self._connected().open_input_stream(f"{self._where}/{key}") as stream:
+                    with partial.open("wb") as file:
+                        shutil.copyfileobj(stream, file, CHUNK)
+                    partial.replace(path)
+            except FileNotFoundError:
+                return
+
+        self._try(read)
+
     def entries(self) -> dict[str, Entry]:
         """Return all objects by their keys."""
         fs = _filesystems()
@@ -158,7 +177,12 @@ def _connect(url: str) -> Any:
     if url.startswith("s3:"):
         # A small object is one request, not the three of an upload in parts.
         url += f"{'&' if '?' in url else '?'}allow_delayed_open=true"
-    return _filesystems().FileSystem.from_uri(url)[0]
+    try:
+        return _filesystems().FileSystem.from_uri(url)[0]
+    except (ValueError, NotImplementedError) as error:  # options of the URL, most likely
+        raise UserError(
+            f"--out {url}: {shorten(clean(str(error)), 200)}; correct the URL."
+        ) from None
 
 
 def _filesystems() -> Any:

@@ -2,10 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from s3_server import S3Server
@@ -14,7 +17,7 @@ from test_load import results_folder, run_line
 import raybench
 from raybench import report
 from raybench.core.errors import StudyError, UserError
-from raybench.results import lease, storage, sync
+from raybench.results import lease, remote, sync
 from raybench.results.bucket import Bucket
 from raybench.results.lease import Lease
 from raybench.results.load import load
@@ -243,8 +246,9 @@ def test_refused_credentials_are_said_and_nothing_is_lost(url, study, said, serv
         server.refuse(False)
     assert "the credentials are refused" in said[0]
     assert "the credentials are refused" in str(end.value)
-    assert f"what could not be uploaded is in {place.folder}" in str(end.value)
-    assert len(said) == 1, "said once, tried often"
+    assert f"Nothing is lost: 10 records and 0 files are in {place.folder} alone" in str(end.value)
+    assert len(said) == 2, "said once, tried often"
+    assert said[1].endswith("uploading what is left is tried for 3 s.")
     for text in (str(end.value), *said):
         assert "\n" not in text
         assert "fake-secret" not in text
@@ -252,6 +256,55 @@ def test_refused_credentials_are_said_and_nothing_is_lost(url, study, said, serv
     with open_storage(url, warn=said.append):
         pass
     assert names(url) == wanted(20)
+
+
+def test_expired_credentials_are_said_once_until_they_are_renewed(url, study, said, monkeypatch):
+    connected, is_expired = Bucket._connected, threading.Event()
+
+    class Expired:
+        def __getattr__(self, name):
+            raise OSError(
+                "When completing multiple part upload: AWS Error UNKNOWN (HTTP status 400) during "
+                "PutObject operation: Unable to parse ExceptionName: ExpiredToken Message: The "
+                "provided token has expired."
+            )
+
+    monkeypatch.setattr(
+        Bucket, "_connected", lambda self: Expired() if is_expired.is_set() else connected(self)
+    )
+    with open_storage(url, warn=said.append) as place, Store(place.folder, place.check) as store:
+        store.write_text(STUDY_FILE, study)
+        is_expired.set()
+        for number in range(20):
+            store.append(run_line(f"{number:05d}", 1.0, learning_rate=0.01))
+            time.sleep(0.1)
+        (sentence,) = said
+        is_expired.clear()
+        wait_for(lambda: "everything is uploaded" in said[-1])
+        assert uploaded(url) == 20
+    assert "the credentials have expired (" in sentence
+    assert "); renew them; it is tried again, results are kept in" in sentence
+    assert len(said) == 2
+
+
+def test_checkpoints_are_there_for_another_machine(url, study, said, monkeypatch, tmp_path):
+    with open_storage(url, warn=said.append) as place:
+        place.folder.joinpath(STUDY_FILE).write_text(study)
+        folder = place.folder / "checkpoints" / "0003" / "000012"
+        folder.mkdir(parents=True)
+        (folder / "weights.pt").write_bytes(b"weights" * 10**6)
+        (folder / "state.json").write_text("{}")
+        wait_for(lambda: "checkpoints/0003/000012/state.json" in Bucket(url).entries())
+        (folder.parent / "000011").mkdir()
+        (folder.parent / "000011" / "weights.pt").write_bytes(b"more")
+        (folder.parent / "000011" / "state.json").write_text("{}")
+    on_another_machine(monkeypatch, tmp_path)
+    with open_storage(url, warn=said.append) as place:
+        folder = place.folder / "checkpoints" / "0003"
+        assert (folder / "000012" / "weights.pt").read_bytes() == b"weights" * 10**6
+        assert sorted(path.name for path in folder.iterdir()) == ["000011", "000012"]
+        shutil.rmtree(folder)
+    assert not any("checkpoints" in key for key in Bucket(url).entries())
 
 
 def test_credentials_renewed_in_mid_study_go_on_by_themselves(url, study, said, server):
@@ -334,7 +387,7 @@ def test_a_report_without_the_right_to_write_is_printed_and_kept(
     write(url, study, range(3), said)
 
     def refuse(self, key, path):
-        raise storage.BucketError("the credentials are refused.")
+        raise remote.BucketError("the credentials are refused.")
 
     monkeypatch.setattr(Bucket, "put_file", refuse)
     assert report.main([url]) == 1
@@ -365,7 +418,9 @@ def test_no_object_is_written_outside_of_the_folder(url, study, said, tmp_path):
 
 def test_fresh_starts_beside_it(url, study, said):
     write(url, study, range(3), said)
-    with open_storage(url, fresh=True, warn=said.append) as place, Store(place.folder) as store:
+    fresh = remote.unused_url(url)
+    assert fresh == f"{url}-2"
+    with open_storage(fresh, warn=said.append) as place, Store(place.folder) as store:
         store.write_text(STUDY_FILE, study)
     assert STUDY_FILE in Bucket(f"{url}-2").entries()
     assert names(url) == wanted(3)
@@ -442,3 +497,22 @@ class TestLease:
         began = time.monotonic()
         assert Lease(Bucket(url), "two").take() == "one"
         assert time.monotonic() - began < 2
+
+    def test_of_two_that_take_it_at_once_one_gets_it(self, url):
+        for number in range(5):
+            bucket, together = Bucket(f"{url}/{number}"), threading.Barrier(2)
+
+            def take(name, bucket=bucket, together=together):
+                one = Lease(bucket, name)
+                together.wait()
+                try:
+                    one.take()
+                except UserError as error:
+                    return str(error)
+                one.beat()
+                return name
+
+            with ThreadPoolExecutor(2) as pool:
+                got = list(pool.map(take, ["one", "two"]))
+            assert sorted(len(one) > 3 for one in got) == [False, True], got
+            assert "is in use by" in max(got, key=len)
