@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from raybench.core.errors import UserError
+from raybench.core.secrets import redact_text
 from raybench.core.text import clean, shorten
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss")
@@ -160,9 +161,10 @@ def check_url(url: str) -> str:
             f"{', '.join(f'{scheme}://' for scheme in SCHEMES)}."
         )
     host, _, path = f"{parts.netloc}{parts.path}".rstrip("/").partition("/")
-    if "@" in host and parts.scheme not in ("abfs", "abfss"):
+    is_user = "@" in host and parts.scheme not in ("abfs", "abfss")
+    if is_user or parts.password is not None or redact_text(parts.query, {}) != parts.query:
         raise UserError(
-            f"--out {parts.scheme}://***@...: holds credentials; give them in the environment, as "
+            f"--out {parts.scheme}://***: holds credentials; give them in the environment, as "
             "for the store's own tools."
         )
     if not host or not path:
@@ -192,7 +194,7 @@ def _filesystems() -> Any:
 
 def in_words(url: str, error: OSError) -> str:
     """Return what went wrong with a store, in one sentence."""
-    said = clean(str(error))
+    said = redact_text(clean(str(error)), os.environ)
     code = said.upper().replace("_", "").replace(" ", "")
     if any(word in code for word in EXPIRED):
         return f"{url}: the credentials have expired ({shorten(said, 200)}); renew them."

@@ -65,7 +65,10 @@ class Sync:
             thread.join()
         self.check()
         deadline = time.monotonic() + CLOSE_S
-        has_said = False
+        waiting = f"uploading what is left is tried for {CLOSE_S:g} s."
+        has_said = bool(self._troubles)
+        if has_said:
+            self._warn(f"{self._bucket.url}: {waiting}")
         while True:
             try:
                 self._may_write()
@@ -83,9 +86,7 @@ class Sync:
                         "same command on this machine uploads them."
                     ) from None
                 if not has_said:
-                    self._warn(
-                        f"{_begin(error)}; uploading what is left is tried for {CLOSE_S:g} s."
-                    )
+                    self._warn(f"{_begin(error)}; {waiting}")
                 has_said = True
                 time.sleep(min(RETRY_S, CLOSE_S / 3))
 

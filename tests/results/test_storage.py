@@ -11,13 +11,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from s3_server import S3Server
+from s3_server import FAST
 from test_load import results_folder, run_line
 
 import raybench
 from raybench import report
 from raybench.core.errors import StudyError, UserError
-from raybench.results import lease, remote, sync
+from raybench.results import lease, remote
 from raybench.results.bucket import Bucket
 from raybench.results.lease import Lease
 from raybench.results.load import load
@@ -25,8 +25,6 @@ from raybench.results.records import read_records
 from raybench.results.storage import open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 
-pytest.importorskip("moto", reason="the local S3 server is moto: pip install 'moto[s3,server]'")
-FAST = {"BEAT_S": 0.5, "STALE_S": 4.0, "SETTLE_S": 0.1, "LOOK_S": 0.2}
 WRITER = """
 import sys, time
 sys.path.insert(0, {tests!r})
@@ -45,32 +43,6 @@ with open_storage(sys.argv[1]) as place, Store(place.folder) as store:
         print(number, time.time(), flush=True)
         time.sleep(0.005)
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    found = S3Server(tmp_path_factory.mktemp("s3") / "log")
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def said():
-    return []
-
-
-@pytest.fixture
-def url(server, tmp_path, monkeypatch):
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "this machine"))
-    for name, value in FAST.items():
-        monkeypatch.setattr(lease, name, value)
-    monkeypatch.setattr(sync, "BEAT_S", 0.5)
-    monkeypatch.setattr(sync, "SYNC_S", 0.3)
-    monkeypatch.setattr(sync, "RETRY_S", 0.5)
-    monkeypatch.setattr(sync, "CLOSE_S", 3.0)
-    return server.url()
 
 
 @pytest.fixture
@@ -446,6 +418,9 @@ def test_no_such_bucket_and_no_study_are_one_sentence(url):
         ("s3://bucket/a=b", "no good keys"),
         ("s3://bucket/a/../b", "no good keys"),
         ("s3://me:secret@bucket/a", "give them in the environment"),
+        ("abfs://:secret@account/a/b", "give them in the environment"),
+        ("s3://bucket/a?secret_key=secret", "give them in the environment"),
+        ("s3://bucket/a?region=x&nonsense=y", "correct the URL"),
         ("ftp://host/a", "is no store that is known"),
         ("file://host/a", "is on another host"),
     ],
