@@ -93,7 +93,7 @@ def open_storage(place: str | Path, *, warn: Warn = warn_on_screen) -> StudyStor
 
 def _open_url(url: str, warn: Warn) -> StudyStorage:
     home = cache_folder("spool", url)
-    lock = StudyLock(home).__enter__()
+    lock = StudyLock(home, warn).__enter__()
     try:
         bucket, lease = Bucket(url), Lease(Bucket(url), _identity(home), say=warn)
         last = lease.take()
