@@ -101,7 +101,7 @@ def _open_url(url: str, warn: Warn) -> StudyStorage:
         folder.mkdir(exist_ok=True)
         sync = Sync(folder, bucket, lease, warn)
         keys = list(bucket.entries())
-        bring(bucket, keys, folder, is_ours=last == _identity(home), warn=warn)
+        bring(bucket, keys, folder, last=last, own=_identity(home), warn=warn)
         sync.start(keys)
     except BaseException:
         lock.__exit__()
@@ -109,24 +109,25 @@ def _open_url(url: str, warn: Warn) -> StudyStorage:
     return StudyStorage(url, folder, lock, sync)
 
 
-def bring(bucket: Bucket, keys: list[str], folder: Path, *, is_ours: bool, warn: Warn) -> None:
+def bring(
+    bucket: Bucket, keys: list[str], folder: Path, *, last: str | None, own: str, warn: Warn
+) -> None:
     """Bring what is below a URL into a folder, where the folder does not know better.
 
-    `is_ours`: the folder's own driver wrote last, so the folder is ahead. Else what an earlier
-    driver here did not upload stays if it follows on what is there; if not, because another driver
-    went on meanwhile, it is put aside and its place is said.
+    Where `last`, who wrote there last, is the folder's `own` driver, the folder is ahead. Else what
+    an earlier driver here did not upload stays if it follows on what is there; if not, because
+    another driver went on meanwhile or the URL was emptied, it is put aside and its place is said.
     """
-    there = fetch_logs(bucket, keys)
-    if not is_ours and not all(_fits(folder / name, there.get(name, b"")) for name in LOGS):
-        number = 1
-        while (aside := folder.with_name(f"{folder.name}-not-uploaded-{number}")).exists():
-            number += 1
-        folder.replace(aside)
-        folder.mkdir()
-        warn(
-            f"{bucket.url}: another driver went on where this machine's last one had records that "
-            f"were not uploaded; they are kept in {aside}."
+    there, is_ours = fetch_logs(bucket, keys), last == own
+    if last is None and not there and any(_whole_lines(folder / name) for name in LOGS):
+        _put_aside(
+            folder,
+            f"{bucket.url}: holds no study any more; records of one are on this machine",
+            warn,
         )
+    elif not is_ours and not all(_fits(folder / name, there.get(name, b"")) for name in LOGS):
+        what = "another driver went on where this machine's last one had records that were not"
+        _put_aside(folder, f"{bucket.url}: {what} uploaded", warn)
     if not is_ours or not (folder / STUDY_FILE).is_file():
         fetch_checkpoints(bucket, keys, folder)
     for name, content in there.items():
@@ -134,6 +135,15 @@ def bring(bucket: Bucket, keys: list[str], folder: Path, *, is_ours: bool, warn:
         if len(content) > len(here) and content.startswith(here):
             StudyFiles(folder).write_bytes(name, content)
     fetch_files(bucket, keys, folder, keep=is_ours)
+
+
+def _put_aside(folder: Path, why: str, warn: Warn) -> None:
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}-not-uploaded-{number}")).exists():
+        number += 1
+    folder.replace(aside)
+    folder.mkdir()
+    warn(f"{why}; they are kept in {aside}.")
 
 
 def _fits(path: Path, there: bytes) -> bool:

@@ -368,6 +368,18 @@ def test_a_report_without_the_right_to_write_is_printed_and_kept(
     assert "The report's files are in" in seen.err
 
 
+def test_a_url_that_was_emptied_begins_anew(url, study, said):
+    folder = write(url, study, range(5), said)
+    for key in Bucket(url).entries():
+        Bucket(url).delete(key)
+    write(url, study, range(10, 12), said)
+    assert names(url) == ["00010", "00011"]
+    (sentence,) = said
+    aside = folder.with_name("study-not-uploaded-1")
+    assert sentence.endswith(f"they are kept in {aside}.")
+    assert names(aside) == wanted(5)
+
+
 def test_keys_hold_no_equals_sign_and_files_come_back(url, study, said, monkeypatch, tmp_path):
     with open_storage(url, warn=said.append) as place:
         place.folder.joinpath("errors").mkdir()
