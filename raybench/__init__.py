@@ -31,15 +31,20 @@ def __getattr__(name: str) -> Any:
 
 
 def load(folder: str | Path) -> "StudyResults":
-    """Read a results folder as DataFrames (`trials`, `curves`); see `raybench.results.load`."""
+    """Read a results folder or URL as DataFrames (`trials`, `curves`): `raybench.results.load`."""
     from raybench.results.load import load as read  # pandas is only imported when needed
 
     return read(folder)
 
 
 def load_model(folder: str | Path) -> Any:
-    """Load the model that `raybench train` saved: an `nn.Module` or a `keras.Model`."""
-    from raybench.backends.saved import load_model as read
+    """Load the model that `raybench train` saved: an `nn.Module` or a `keras.Model`.
 
-    results = load(folder)
-    return read(Path(folder), next(iter(results.specs.values())))
+    `folder` may be the URL that it was saved below.
+    """
+    from raybench.backends.saved import MODEL_FILES
+    from raybench.backends.saved import load_model as read
+    from raybench.results.load import load as read_study
+
+    results = read_study(folder, files=tuple(MODEL_FILES.values()))
+    return read(results.folder, next(iter(results.specs.values())))

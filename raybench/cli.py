@@ -8,7 +8,6 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from raybench.cluster.signals import SIGNALS
@@ -44,7 +43,11 @@ def add_common(parser: argparse.ArgumentParser, *, out: str) -> None:
         dest="settings",
         help="change any key, the value is YAML; repeatable",
     )
-    parser.add_argument("--out", type=Path, default=None, help=f"results folder (default {out})")
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help=f"results folder, or a URL: s3://, gs://, abfs:// (default {out})",
+    )
     parser.add_argument("--workload", help="what to train: a shipped name, or module:Class")
     parser.add_argument("--address", help="Ray cluster to use, e.g. auto; else one is started")
     parser.add_argument("--seed", type=int, help="seed of the search or the training")

@@ -10,9 +10,10 @@ from raybench.results.console import make_console
 from raybench.results.export import export
 from raybench.results.files import StudyFiles
 from raybench.results.load import load
+from raybench.results.place import is_url
 from raybench.results.plots import write_plots
+from raybench.results.remote import publish
 from raybench.results.show import show
-from raybench.results.storage import is_url, publish
 
 
 def parser() -> argparse.ArgumentParser:

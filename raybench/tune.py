@@ -3,7 +3,6 @@
 import argparse
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from raybench import cli
 from raybench.cluster.signals import Interrupt
@@ -31,9 +30,8 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument(
         "--seed-from",
-        type=Path,
         metavar="DIR",
-        help="results folder of an earlier study of the same task: the sampler learns from it",
+        help="folder or URL of an earlier study of the same task: the sampler learns from it",
     )
     confirm = result.add_mutually_exclusive_group()
     confirm.add_argument(

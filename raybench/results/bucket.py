@@ -5,6 +5,7 @@ pyarrow is imported late: most commands need none.
 """
 
 import importlib
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from raybench.core.errors import UserError
+from raybench.core.secrets import redact_text
 from raybench.core.text import clean, shorten
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss")
@@ -89,6 +91,24 @@ class Bucket:
 
         return self._try(read)
 
+    def get_file(self, key: str, path: Path) -> None:
+        """Write an object's content to a file, whole or not at all; an object that is gone to none.
+
+        Piece by piece: weights may be large.
+        """
+
+        def read() -> None:
+            partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+            try:
+                with self._connected().open_input_stream(f"{self._where}/{key}") as stream:
+                    with partial.open("wb") as file:
+                        shutil.copyfileobj(stream, file, CHUNK)
+                    partial.replace(path)
+            except FileNotFoundError:
+                return
+
+        self._try(read)
+
     def entries(self) -> dict[str, Entry]:
         """Return all objects by their keys."""
         fs = _filesystems()
@@ -141,9 +161,10 @@ def check_url(url: str) -> str:
             f"{', '.join(f'{scheme}://' for scheme in SCHEMES)}."
         )
     host, _, path = f"{parts.netloc}{parts.path}".rstrip("/").partition("/")
-    if "@" in host and parts.scheme not in ("abfs", "abfss"):
+    is_user = "@" in host and parts.scheme not in ("abfs", "abfss")
+    if is_user or parts.password is not None or redact_text(parts.query, {}) != parts.query:
         raise UserError(
-            f"--out {parts.scheme}://***@...: holds credentials; give them in the environment, as "
+            f"--out {parts.scheme}://***: holds credentials; give them in the environment, as "
             "for the store's own tools."
         )
     if not host or not path:
@@ -158,7 +179,12 @@ def _connect(url: str) -> Any:
     if url.startswith("s3:"):
         # A small object is one request, not the three of an upload in parts.
         url += f"{'&' if '?' in url else '?'}allow_delayed_open=true"
-    return _filesystems().FileSystem.from_uri(url)[0]
+    try:
+        return _filesystems().FileSystem.from_uri(url)[0]
+    except (ValueError, NotImplementedError) as error:  # options of the URL, most likely
+        raise UserError(
+            f"--out {url}: {shorten(clean(str(error)), 200)}; correct the URL."
+        ) from None
 
 
 def _filesystems() -> Any:
@@ -168,7 +194,7 @@ def _filesystems() -> Any:
 
 def in_words(url: str, error: OSError) -> str:
     """Return what went wrong with a store, in one sentence."""
-    said = clean(str(error))
+    said = redact_text(clean(str(error)), os.environ)
     code = said.upper().replace("_", "").replace(" ", "")
     if any(word in code for word in EXPIRED):
         return f"{url}: the credentials have expired ({shorten(said, 200)}); renew them."

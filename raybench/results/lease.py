@@ -11,6 +11,7 @@ import json
 import platform
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -49,8 +50,11 @@ class Owner:
 class Lease:
     """The right to write below a URL."""
 
-    def __init__(self, bucket: Bucket, spool: str) -> None:
-        self.bucket = bucket
+    def __init__(
+        self, bucket: Bucket, spool: str, say: Callable[[str], None] = lambda sentence: None
+    ) -> None:
+        """`say` gets a sentence if there is something to wait for."""
+        self.bucket, self._say = bucket, say
         self._own = Owner(uuid.uuid4().hex, spool, _who(), 0, is_released=False)
         self._confirmed = float("-inf")
 
@@ -98,6 +102,11 @@ class Lease:
 
     def _wait_until_stale(self, before: Owner) -> None:
         began, age = time.monotonic(), self._age()
+        if age < STALE_S:
+            self._say(
+                f"{self.bucket.url}: {before.who} did not give it back; waiting for a sign of it, "
+                f"{STALE_S - age:.0f} s at most."
+            )
         while age + time.monotonic() - began < STALE_S:
             time.sleep(LOOK_S)
             now = self._read()

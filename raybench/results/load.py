@@ -1,5 +1,6 @@
 """A results folder as DataFrames: the entry of notebooks and reports."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +13,9 @@ from raybench.core.spec import RunSpec
 from raybench.core.study import TIME
 from raybench.results.label import describe as describe
 from raybench.results.label import label_keys
+from raybench.results.place import is_url, local_path
 from raybench.results.records import read_records, read_study
-from raybench.results.storage import fetch, is_url, local_path
+from raybench.results.remote import fetch
 from raybench.results.store import STUDY_FILE
 from raybench.results.trials import CURVE_COLUMNS as CURVE_COLUMNS
 from raybench.results.trials import PREDICTION_COLUMNS as PREDICTION_COLUMNS
@@ -25,7 +27,10 @@ from raybench.results.trials import curve_table, prediction_table, trial_table
 class StudyResults:
     """What a results folder holds."""
 
+    place: str
+    """What the user named: the folder, or a URL."""
     folder: Path
+    """The folder, or a copy of what is below the URL."""
     study: dict[str, Any]
     """Content of `study.yaml`."""
     runs: dict[str, RunRecord]
@@ -43,6 +48,11 @@ class StudyResults:
     def specs(self) -> dict[str, RunSpec]:
         """Run spec of every run."""
         return {name: run.spec for name, run in self.runs.items()}
+
+    @property
+    def name(self) -> str:
+        """The last part of the folder's name, or of the URL."""
+        return Path(self.place.partition("?")[0]).name if is_url(self.place) else self.folder.name
 
     @property
     def target(self) -> float | None:
@@ -83,17 +93,20 @@ class StudyResults:
         return describe(spec, label_keys(self.study["study"].get("space", {})))
 
 
-def load(folder: str | Path) -> StudyResults:
+def load(folder: str | Path, files: Sequence[str] = ()) -> StudyResults:
     """Read a results folder, or what is below a URL now; needs neither Ray nor a framework.
 
     A run that was interrupted and run again counts once, with its last record. Raises
     UserError where the folder is not a results folder, or its files are of another shape.
-    `StudyResults.folder` is a copy where the study is below a URL.
+    `StudyResults.folder` is a copy where the study is below a URL, with those of `files` that are
+    there.
     """
-    folder = fetch(str(folder)) if is_url(folder) else local_path(folder)
+    place = str(folder)
+    folder = fetch(place, files) if is_url(place) else local_path(place)
     records = read_records(folder)
     study = read_study(folder / STUDY_FILE)
     return StudyResults(
+        place=place if is_url(place) else str(folder),
         folder=folder,
         study=study,
         runs=records.runs,

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from raybench.results.console import say
 from raybench.results.load import StudyResults
+from raybench.results.place import shown
 from raybench.results.printed import brief, of_confirmed, of_runs, print_frame
 from raybench.results.sensitivity import sensitivity_lines, target_warning
 from raybench.results.tables import (
@@ -47,7 +48,7 @@ def show(console: Console, results: StudyResults, *, plots: Sequence[Path] = ())
         say(console, str(note))
     if plots:
         say(console, f"plots: {', '.join(map(str, plots))}")
-    say(console, f"results: {results.folder}")
+    say(console, f"results: {shown(results.place, results.folder)}")
 
 
 def _show_tables(console: Console, results: StudyResults) -> None:

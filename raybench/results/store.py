@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, TextIO
 
@@ -18,8 +19,10 @@ RECORDS_FILE = "records.jsonl"
 class Store(StudyFiles):
     """Writes one study's records; one process writes, any number may read."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, may_write: Callable[[], None] = lambda: None) -> None:
+        """`may_write` raises StudyError where the folder is this process's no more."""
         super().__init__(folder)
+        self._may_write = may_write
         try:
             folder.mkdir(parents=True, exist_ok=True)
             mend_last_line(folder / RECORDS_FILE)
@@ -43,7 +46,11 @@ class Store(StudyFiles):
         self._records.flush()
 
     def check(self) -> None:
-        """Raise StudyError if the folder or its records were deleted, moved or replaced."""
+        """Raise StudyError if the folder or its records were deleted, moved or replaced.
+
+        Or if another process has taken them over.
+        """
+        self._may_write()
         try:
             there = (self.folder / RECORDS_FILE).stat()
         except OSError:

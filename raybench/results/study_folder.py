@@ -9,7 +9,6 @@ import raybench
 from raybench.core.documents import read_mapping
 from raybench.core.errors import UserError
 from raybench.core.study import StudySpec
-from raybench.results.store import STUDY_FILE
 
 MAY_CHANGE = (
     "search.trials",
@@ -70,39 +69,36 @@ def refuse_job_folder(wanted: Path) -> None:
         )
 
 
-def choose_folder(wanted: Path, study: StudySpec, *, fresh: bool) -> Path:
-    """Return the folder to use: `wanted`, or beside it with a number where `fresh`.
-
-    An earlier study that differs raises UserError with the difference.
-    """
-    if fresh:
-        wanted = wanted.resolve()
-        if not wanted.name:
-            raise UserError(f"--out {wanted}: has nothing beside it; name another folder.")
-        number, folder = 2, wanted
-        while folder.exists():
-            folder = wanted.with_name(f"{wanted.name}-{number}")
-            number += 1
-        return folder
-    earlier = wanted / STUDY_FILE
-    if earlier.is_file():
-        before = read_mapping(earlier).get("study", {})
-        if not isinstance(before, dict):
-            raise UserError(f"{earlier}: is not a study's; restore it, or name another folder.")
-        changes = list(_differences(before, study.document()))
-        if changes:
-            raise UserError(
-                f"{wanted}: holds another study ({'; '.join(changes[:3])}); use --fresh "
-                f"to start beside it{_learning(wanted, changes)}, or --out for another folder."
-            )
-    return wanted
+def unused_folder(wanted: Path) -> Path:
+    """Return a folder that is not there yet: `wanted`, or beside it with a number."""
+    wanted = wanted.resolve()
+    if not wanted.name:
+        raise UserError(f"--out {wanted}: has nothing beside it; name another folder.")
+    number, folder = 2, wanted
+    while folder.exists():
+        folder = wanted.with_name(f"{wanted.name}-{number}")
+        number += 1
+    return folder
 
 
-def _learning(wanted: Path, changes: list[str]) -> str:
+def refuse_other_study(place: str, file: Path, study: StudySpec) -> None:
+    """Raise UserError with the difference if `place` holds another study; `file` says which."""
+    before = read_mapping(file).get("study", {})
+    if not isinstance(before, dict):
+        raise UserError(f"{file}: is not a study's; restore it, or name another folder.")
+    changes = list(_differences(before, study.document()))
+    if changes:
+        raise UserError(
+            f"{place}: holds another study ({'; '.join(changes[:3])}); use --fresh "
+            f"to start beside it{_learning(place, changes)}, or --out for another place."
+        )
+
+
+def _learning(place: str, changes: list[str]) -> str:
     """Say how the new study can learn from the old one, where both are of the same task."""
     if any(change.startswith(("workload", "dataset", "objective")) for change in changes):
         return ""
-    return f" (with --seed-from {wanted} it learns from this one)"
+    return f" (with --seed-from {place} it learns from this one)"
 
 
 def _differences(before: Any, now: Any, path: str = "") -> list[str]:

@@ -2,13 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from raybench.core.errors import StudyError
 from raybench.results.bucket import Bucket, BucketError
 from raybench.results.lease import BEAT_S, Lease, LeaseLostError
 from raybench.results.spool import Upload
+from raybench.results.spool_checkpoints import CheckpointUpload
 
 SYNC_S = 2.0
 """What is older than this is uploaded, or on its way."""
@@ -18,27 +19,33 @@ CLOSE_S = 30.0
 
 
 class Sync:
-    """Two threads: one uploads, one keeps the lease (an upload may take minutes)."""
+    """Three threads, because an upload may take minutes: records, checkpoints, the lease."""
 
     def __init__(
         self, folder: Path, bucket: Bucket, lease: Lease, warn: Callable[[str], None]
     ) -> None:
         self.folder, self._bucket, self._lease, self._warn = folder, bucket, lease, warn
         self._upload = Upload(folder, bucket, self._may_write)
+        self._checkpoints = CheckpointUpload(folder, bucket, self._may_write)
         self._end = threading.Event()
-        self._trouble = ""
-        """What the last round met, already said."""
+        self._troubles: dict[str, str] = {}
+        """What the last round of a thread met, already said."""
         self._saying = threading.Lock()
         self._fault: BaseException | None = None
         """What ended the threads before their time."""
         self._threads = [
-            threading.Thread(target=self._until_end, args=[work, pause], daemon=True)
-            for work, pause in ((self._round, SYNC_S), (self._beat, BEAT_S))
+            threading.Thread(target=self._until_end, args=[name, work, pause], daemon=True)
+            for name, work, pause in (
+                ("records", self._upload.run, SYNC_S),
+                ("checkpoints", self._checkpoints.run, SYNC_S),
+                ("lease", lease.beat, BEAT_S),
+            )
         ]
 
-    def start(self, keys: list[str]) -> None:
+    def start(self, keys: Sequence[str]) -> None:
         """Start; `keys` are the objects that are there."""
         self._upload.resume(keys)
+        self._checkpoints.resume(keys)
         for thread in self._threads:
             thread.start()
 
@@ -58,11 +65,15 @@ class Sync:
             thread.join()
         self.check()
         deadline = time.monotonic() + CLOSE_S
+        waiting = f"uploading what is left is tried for {CLOSE_S:g} s."
+        has_said = bool(self._troubles)
+        if has_said:
+            self._warn(f"{self._bucket.url}: {waiting}")
         while True:
             try:
-                if not self._lease.is_held:
-                    self._lease.beat()
+                self._may_write()
                 self._upload.run()
+                self._checkpoints.run()
                 self._lease.release()
                 return
             except LeaseLostError as lost:
@@ -71,49 +82,63 @@ class Sync:
             except BucketError as error:
                 if time.monotonic() > deadline:
                     raise StudyError(
-                        f"{error} Nothing is lost: what could not be uploaded is in {self.folder}, "
-                        "and the same command on this machine uploads it."
+                        f"{error} Nothing is lost: {self._left()} in {self.folder} alone, and the "
+                        "same command on this machine uploads them."
                     ) from None
-                self._say(str(error))
+                if not has_said:
+                    self._warn(f"{_begin(error)}; {waiting}")
+                has_said = True
                 time.sleep(min(RETRY_S, CLOSE_S / 3))
 
-    def _until_end(self, work: Callable[[], None], pause: float) -> None:
+    def _left(self) -> str:
+        num_records, num_files = self._upload.left()
+        num_files += self._checkpoints.num_left()
+        records = "1 record" if num_records == 1 else f"{num_records} records"
+        files = "1 file" if num_files == 1 else f"{num_files} files"
+        return f"{records} and {files} are"
+
+    def _until_end(self, name: str, work: Callable[[], None], pause: float) -> None:
         try:
             while not self._end.wait(pause):
                 try:
+                    if name in self._troubles:
+                        self._lease.beat()  # a round without news asks the store for nothing
                     work()
                 except BucketError as error:
-                    self._say(str(error))
+                    self._say(name, error)
                     self._end.wait(RETRY_S - SYNC_S)
+                else:
+                    self._say_well(name)
         except BaseException as error:  # noqa: BLE001 (a thread's: `check` raises it)
-            self._fault = error
+            self._fault = self._fault or error
             self._end.set()
             reason = error if isinstance(error, LeaseLostError) else f"{error!r} ended the upload"
-            self._warn(f"{reason}; results are kept in {self.folder} alone.")
-
-    def _round(self) -> None:
-        if self._trouble:
-            self._lease.beat()  # a round without news asks the store for nothing
-        self._upload.run()
-        if self._trouble:
-            self._trouble = ""
-            self._warn(f"{self._bucket.url}: takes results again; everything is uploaded.")
-
-    def _beat(self) -> None:
-        self._lease.beat()
+            with self._saying:
+                if self._fault is error:
+                    self._warn(f"{reason}; results are kept in {self.folder} alone.")
 
     def _may_write(self) -> None:
         """Ask the lease before each object, if it may have been taken over meanwhile."""
         if not self._lease.is_held:
             self._lease.beat()
 
-    def _say(self, sentence: str) -> None:
-        """Say a trouble once, not at each attempt: an id in it may differ."""
-        kind = sentence.partition("(")[0]
+    def _say(self, name: str, error: BucketError) -> None:
+        """Say a trouble once, not at each attempt nor of each thread: an id in it may differ."""
+        kind = _begin(error).partition("(")[0]
         with self._saying:
-            is_new = kind != self._trouble
-            self._trouble = kind
+            is_new = kind not in self._troubles.values()
+            self._troubles[name] = kind
         if is_new:
-            self._warn(
-                f"{sentence.rstrip('.')}; it is tried again, results are kept in {self.folder}."
-            )
+            self._warn(f"{_begin(error)}; it is tried again, results are kept in {self.folder}.")
+
+    def _say_well(self, name: str) -> None:
+        with self._saying:
+            had_trouble = self._troubles.pop(name, None) is not None
+            is_well = had_trouble and not self._troubles
+        if is_well:
+            self._warn(f"{self._bucket.url}: takes results again; everything is uploaded.")
+
+
+def _begin(error: BucketError) -> str:
+    """Return the sentence of an error, to be gone on with."""
+    return str(error).rstrip(".")

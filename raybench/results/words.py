@@ -21,7 +21,7 @@ def verdict_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
 def spec_comment(results: StudyResults, trial: str, verdict: Verdict, what: str) -> str:
     """Return the comment that stands above the spec in best.yaml and cheapest.yaml."""
     run = results.runs[trial]
-    name = f"{what} of {clean(results.folder.name)}: trial {trial}, {results.label(run.spec)}"
+    name = f"{what} of {clean(results.name)}: trial {trial}, {results.label(run.spec)}"
     if verdict.is_confirmed:
         proof = _proof(results, trial)
     elif run.time_to_target_s is None or not results.is_timed:

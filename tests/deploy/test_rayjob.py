@@ -15,8 +15,10 @@ from packaging.specifiers import SpecifierSet
 from raybench import tune
 from raybench.core.documents import to_yaml
 from raybench.core.study import build_study
+from raybench.results.place import check_place
+from raybench.results.remote import study_file
 from raybench.results.store import STUDY_FILE
-from raybench.results.study_folder import check_folder, choose_folder
+from raybench.results.study_folder import refuse_other_study
 from raybench.search.pipeline.tune import study_content
 
 ROOT = Path(__file__).parents[2]
@@ -116,8 +118,7 @@ def test_versions_are_ours() -> None:
 
 
 def test_results_outlive_every_pod() -> None:
-    out = options().out
-    check_folder(out)
+    out = Path(check_place(options().out))
     for pod in PODS:
         (volume,) = [volume for volume in pod["volumes"] if "persistentVolumeClaim" in volume]
         for container in pod["containers"]:
@@ -131,10 +132,11 @@ def test_the_same_command_continues(tmp_path: Path) -> None:
     assert not first.fresh, "a job that is sent again goes on where it was"
     assert first.address == "auto"
     study, _ = build_study(*study_content(first)[:2])
-    folder = choose_folder(tmp_path, study, fresh=first.fresh)
-    (folder / STUDY_FILE).write_text(to_yaml({"study": study.document(), "command": "x"}))
+    (tmp_path / STUDY_FILE).write_text(to_yaml({"study": study.document(), "command": "x"}))
     again, _ = build_study(*study_content(second)[:2])
-    assert choose_folder(tmp_path, again, fresh=second.fresh) == folder
+    file = study_file(str(tmp_path))
+    assert file is not None
+    refuse_other_study(str(tmp_path), file, again)
 
 
 def options() -> Any:

@@ -5,18 +5,11 @@ import contextlib
 import pytest
 
 from raybench.core.errors import UserError
-from raybench.results import spool
-from raybench.results.spool import (
-    Upload,
-    fetch_files,
-    fetch_logs,
-    key_of,
-    log_of,
-    name_of,
-    part_key,
-)
+from raybench.results import log_parts
+from raybench.results.log_parts import fetch_logs, log_of, part_key
+from raybench.results.spool import Upload, fetch_files, key_of, name_of
 
-RECORDS, JOURNAL = spool.LOGS
+RECORDS, JOURNAL = log_parts.LOGS
 
 
 class CrashError(Exception):
@@ -42,6 +35,10 @@ class FakeBucket:
     def get(self, key):
         return self.objects.get(key)
 
+    def get_file(self, key, path):
+        if key in self.objects:
+            path.write_bytes(self.objects[key])
+
     def delete(self, key):
         self.before()
         if not self.left:
@@ -55,7 +52,7 @@ class FakeBucket:
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch):
-    monkeypatch.setattr(spool, "PART_BYTES", 50)
+    monkeypatch.setattr(log_parts, "PART_BYTES", 50)
 
 
 def append(folder, name, lines):
@@ -150,17 +147,28 @@ def test_a_missing_part_is_said(tmp_path):
         fetch_logs(bucket, list(bucket.objects))
 
 
-def test_old_checkpoints_go_and_what_lies_at_the_top_stays(tmp_path):
+def test_what_stays_on_this_machine(tmp_path):
     bucket = FakeBucket()
-    (tmp_path / "checkpoints").mkdir()
-    for name in ("best.yaml", "checkpoints/1", "checkpoints/2", "study.lock", ".x.partial"):
+    (tmp_path / "errors").mkdir()
+    for name in ("best.yaml", "errors/0001.txt", "study.lock", ".x.partial"):
         (tmp_path / name).write_text(name)
     one = upload(tmp_path, bucket)
     one.run()
     (tmp_path / "best.yaml").unlink()
-    (tmp_path / "checkpoints" / "1").unlink()
     one.run()
-    assert sorted(bucket.objects) == ["best.yaml", "checkpoints/2"]
+    assert sorted(bucket.objects) == ["best.yaml", "errors/0001.txt"]
+
+
+def test_what_is_left_is_counted(tmp_path):
+    bucket = FakeBucket()
+    append(tmp_path, RECORDS, range(9))
+    (tmp_path / "best.yaml").write_text("a: 1")
+    one = upload(tmp_path, bucket)
+    assert one.left() == (9, 1)
+    one.run()
+    assert one.left() == (0, 0)
+    append(tmp_path, RECORDS, range(9, 30))
+    assert one.left() == (21, 0)
 
 
 def test_names_come_back_and_bad_keys_do_not(tmp_path):

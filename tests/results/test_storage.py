@@ -2,19 +2,22 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from s3_server import S3Server
+from s3_server import FAST
 from test_load import results_folder, run_line
 
 import raybench
 from raybench import report
 from raybench.core.errors import StudyError, UserError
-from raybench.results import lease, storage, sync
+from raybench.results import lease, remote
 from raybench.results.bucket import Bucket
 from raybench.results.lease import Lease
 from raybench.results.load import load
@@ -22,8 +25,6 @@ from raybench.results.records import read_records
 from raybench.results.storage import open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 
-pytest.importorskip("moto", reason="the local S3 server is moto: pip install 'moto[s3,server]'")
-FAST = {"BEAT_S": 0.5, "STALE_S": 4.0, "SETTLE_S": 0.1, "LOOK_S": 0.2}
 WRITER = """
 import sys, time
 sys.path.insert(0, {tests!r})
@@ -42,32 +43,6 @@ with open_storage(sys.argv[1]) as place, Store(place.folder) as store:
         print(number, time.time(), flush=True)
         time.sleep(0.005)
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    found = S3Server(tmp_path_factory.mktemp("s3") / "log")
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def said():
-    return []
-
-
-@pytest.fixture
-def url(server, tmp_path, monkeypatch):
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "this machine"))
-    for name, value in FAST.items():
-        monkeypatch.setattr(lease, name, value)
-    monkeypatch.setattr(sync, "BEAT_S", 0.5)
-    monkeypatch.setattr(sync, "SYNC_S", 0.3)
-    monkeypatch.setattr(sync, "RETRY_S", 0.5)
-    monkeypatch.setattr(sync, "CLOSE_S", 3.0)
-    return server.url()
 
 
 @pytest.fixture
@@ -243,8 +218,9 @@ def test_refused_credentials_are_said_and_nothing_is_lost(url, study, said, serv
         server.refuse(False)
     assert "the credentials are refused" in said[0]
     assert "the credentials are refused" in str(end.value)
-    assert f"what could not be uploaded is in {place.folder}" in str(end.value)
-    assert len(said) == 1, "said once, tried often"
+    assert f"Nothing is lost: 10 records and 0 files are in {place.folder} alone" in str(end.value)
+    assert len(said) == 2, "said once, tried often"
+    assert said[1].endswith("uploading what is left is tried for 3 s.")
     for text in (str(end.value), *said):
         assert "\n" not in text
         assert "fake-secret" not in text
@@ -252,6 +228,55 @@ def test_refused_credentials_are_said_and_nothing_is_lost(url, study, said, serv
     with open_storage(url, warn=said.append):
         pass
     assert names(url) == wanted(20)
+
+
+def test_expired_credentials_are_said_once_until_they_are_renewed(url, study, said, monkeypatch):
+    connected, is_expired = Bucket._connected, threading.Event()
+
+    class Expired:
+        def __getattr__(self, name):
+            raise OSError(
+                "When completing multiple part upload: AWS Error UNKNOWN (HTTP status 400) during "
+                "PutObject operation: Unable to parse ExceptionName: ExpiredToken Message: The "
+                "provided token has expired."
+            )
+
+    monkeypatch.setattr(
+        Bucket, "_connected", lambda self: Expired() if is_expired.is_set() else connected(self)
+    )
+    with open_storage(url, warn=said.append) as place, Store(place.folder, place.check) as store:
+        store.write_text(STUDY_FILE, study)
+        is_expired.set()
+        for number in range(20):
+            store.append(run_line(f"{number:05d}", 1.0, learning_rate=0.01))
+            time.sleep(0.1)
+        (sentence,) = said
+        is_expired.clear()
+        wait_for(lambda: "everything is uploaded" in said[-1])
+        assert uploaded(url) == 20
+    assert "the credentials have expired (" in sentence
+    assert "); renew them; it is tried again, results are kept in" in sentence
+    assert len(said) == 2
+
+
+def test_checkpoints_are_there_for_another_machine(url, study, said, monkeypatch, tmp_path):
+    with open_storage(url, warn=said.append) as place:
+        place.folder.joinpath(STUDY_FILE).write_text(study)
+        folder = place.folder / "checkpoints" / "0003" / "000012"
+        folder.mkdir(parents=True)
+        (folder / "weights.pt").write_bytes(b"weights" * 10**6)
+        (folder / "state.json").write_text("{}")
+        wait_for(lambda: "checkpoints/0003/000012/state.json" in Bucket(url).entries())
+        (folder.parent / "000011").mkdir()
+        (folder.parent / "000011" / "weights.pt").write_bytes(b"more")
+        (folder.parent / "000011" / "state.json").write_text("{}")
+    on_another_machine(monkeypatch, tmp_path)
+    with open_storage(url, warn=said.append) as place:
+        folder = place.folder / "checkpoints" / "0003"
+        assert (folder / "000012" / "weights.pt").read_bytes() == b"weights" * 10**6
+        assert sorted(path.name for path in folder.iterdir()) == ["000011", "000012"]
+        shutil.rmtree(folder)
+    assert not any("checkpoints" in key for key in Bucket(url).entries())
 
 
 def test_credentials_renewed_in_mid_study_go_on_by_themselves(url, study, said, server):
@@ -334,13 +359,25 @@ def test_a_report_without_the_right_to_write_is_printed_and_kept(
     write(url, study, range(3), said)
 
     def refuse(self, key, path):
-        raise storage.BucketError("the credentials are refused.")
+        raise remote.BucketError("the credentials are refused.")
 
     monkeypatch.setattr(Bucket, "put_file", refuse)
     assert report.main([url]) == 1
     seen = capsys.readouterr()
     assert "00000" in seen.out
     assert "The report's files are in" in seen.err
+
+
+def test_a_url_that_was_emptied_begins_anew(url, study, said):
+    folder = write(url, study, range(5), said)
+    for key in Bucket(url).entries():
+        Bucket(url).delete(key)
+    write(url, study, range(10, 12), said)
+    assert names(url) == ["00010", "00011"]
+    (sentence,) = said
+    aside = folder.with_name("study-not-uploaded-1")
+    assert sentence.endswith(f"they are kept in {aside}.")
+    assert names(aside) == wanted(5)
 
 
 def test_keys_hold_no_equals_sign_and_files_come_back(url, study, said, monkeypatch, tmp_path):
@@ -365,7 +402,9 @@ def test_no_object_is_written_outside_of_the_folder(url, study, said, tmp_path):
 
 def test_fresh_starts_beside_it(url, study, said):
     write(url, study, range(3), said)
-    with open_storage(url, fresh=True, warn=said.append) as place, Store(place.folder) as store:
+    fresh = remote.unused_url(url)
+    assert fresh == f"{url}-2"
+    with open_storage(fresh, warn=said.append) as place, Store(place.folder) as store:
         store.write_text(STUDY_FILE, study)
     assert STUDY_FILE in Bucket(f"{url}-2").entries()
     assert names(url) == wanted(3)
@@ -391,6 +430,9 @@ def test_no_such_bucket_and_no_study_are_one_sentence(url):
         ("s3://bucket/a=b", "no good keys"),
         ("s3://bucket/a/../b", "no good keys"),
         ("s3://me:secret@bucket/a", "give them in the environment"),
+        ("abfs://:secret@account/a/b", "give them in the environment"),
+        ("s3://bucket/a?secret_key=secret", "give them in the environment"),
+        ("s3://bucket/a?region=x&nonsense=y", "correct the URL"),
         ("ftp://host/a", "is no store that is known"),
         ("file://host/a", "is on another host"),
     ],
@@ -442,3 +484,22 @@ class TestLease:
         began = time.monotonic()
         assert Lease(Bucket(url), "two").take() == "one"
         assert time.monotonic() - began < 2
+
+    def test_of_two_that_take_it_at_once_one_gets_it(self, url):
+        for number in range(5):
+            bucket, together = Bucket(f"{url}/{number}"), threading.Barrier(2)
+
+            def take(name, bucket=bucket, together=together):
+                one = Lease(bucket, name)
+                together.wait()
+                try:
+                    one.take()
+                except UserError as error:
+                    return str(error)
+                one.beat()
+                return name
+
+            with ThreadPoolExecutor(2) as pool:
+                got = list(pool.map(take, ["one", "two"]))
+            assert sorted(len(one) > 3 for one in got) == [False, True], got
+            assert "is in use by" in max(got, key=len)

@@ -7,7 +7,12 @@ from raybench.core.documents import to_yaml
 from raybench.core.errors import UserError
 from raybench.core.study import build_study
 from raybench.results.store import STUDY_FILE
-from raybench.results.study_folder import check_folder, choose_folder, shipped_space
+from raybench.results.study_folder import (
+    check_folder,
+    refuse_other_study,
+    shipped_space,
+    unused_folder,
+)
 
 
 def study(**changes):
@@ -27,14 +32,8 @@ def begun(tmp_path):
     return folder
 
 
-def test_a_new_folder_is_taken_and_not_made(tmp_path):
-    folder = tmp_path / "new" / "deeper"
-    assert choose_folder(folder, study(), fresh=False) == folder
-    assert not folder.exists()
-
-
 def test_the_same_study_goes_on(begun):
-    assert choose_folder(begun, study(), fresh=False) == begun
+    refuse_other_study("here", begun / STUDY_FILE, study())
 
 
 @pytest.mark.parametrize(
@@ -46,7 +45,7 @@ def test_the_same_study_goes_on(begun):
     ],
 )
 def test_a_longer_search_goes_on_too(begun, changes):
-    assert choose_folder(begun, study(**changes), fresh=False) == begun
+    refuse_other_study("here", begun / STUDY_FILE, study(**changes))
 
 
 @pytest.mark.parametrize(
@@ -68,24 +67,25 @@ def test_a_longer_search_goes_on_too(begun, changes):
     ],
 )
 def test_another_study_is_refused_with_the_difference(begun, changes, difference):
-    with pytest.raises(UserError, match="--fresh") as refusal:
-        choose_folder(begun, study(**changes), fresh=False)
+    with pytest.raises(UserError, match=r"^s3://a/b: holds another study .* --fresh") as refusal:
+        refuse_other_study("s3://a/b", begun / STUDY_FILE, study(**changes))
     assert difference in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
 def test_fresh_starts_beside_it(begun):
     second = begun.with_name("results-2")
-    assert choose_folder(begun, study(workload="cnn7"), fresh=True) == second
+    assert unused_folder(begun) == second
     second.mkdir()
-    assert choose_folder(begun, study(), fresh=True) == begun.with_name("results-3")
-    assert choose_folder(begun.with_name("free"), study(), fresh=True) == begun.with_name("free")
+    assert unused_folder(begun) == begun.with_name("results-3")
+    assert unused_folder(begun.with_name("free")) == begun.with_name("free")
+    assert not begun.with_name("free").exists()
 
 
 def test_fresh_in_the_present_folder(begun, monkeypatch):
     monkeypatch.chdir(begun)
     with contextlib.suppress(UserError):  # saying so would do as well
-        assert choose_folder(Path(), study(), fresh=True) != Path()
+        assert unused_folder(Path()) != Path()
 
 
 def test_a_file_in_the_way_is_refused(tmp_path):
@@ -106,7 +106,7 @@ def test_a_name_that_is_too_long_is_refused(tmp_path):
 def test_a_damaged_study_file_is_refused(begun):
     (begun / STUDY_FILE).write_text("study: [1\n")
     with pytest.raises(UserError, match=r"study\.yaml, line \d+: not valid YAML"):
-        choose_folder(begun, study(), fresh=False)
+        refuse_other_study("here", begun / STUDY_FILE, study())
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist"])
@@ -122,7 +122,7 @@ def test_other_names_are_no_shipped_space(name):
 def test_a_changed_space_is_told_how_to_learn_from_the_old_one(begun):
     changed = study(space={"optimizer": ["adam", "lars"]})
     with pytest.raises(UserError, match=rf"--fresh .*--seed-from {begun} it learns from this one"):
-        choose_folder(begun, changed, fresh=False)
+        refuse_other_study(str(begun), begun / STUDY_FILE, changed)
     with pytest.raises(UserError, match="holds another study") as caught:
-        choose_folder(begun, study(workload="cnn7"), fresh=False)
+        refuse_other_study("here", begun / STUDY_FILE, study(workload="cnn7"))
     assert "--seed-from" not in str(caught.value), "another task says nothing here"

@@ -1,7 +1,6 @@
 """What a search would do, printed by `--dry-run`; nothing starts."""
 
 import os
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -32,7 +31,7 @@ def print_plan(
     study: StudySpec,
     space: Space,
     dataset: Dataset,
-    folder: Path,
+    place: str,
     factors: Factors | str,
 ) -> None:
     """Print space, data, admission and an upper bound of the time."""
@@ -75,7 +74,7 @@ def print_plan(
         "runs that reach the target or fall behind end sooner",
         _sampling(factors),
         *_reference(study),
-        f"results: {folder}",
+        f"results: {place}",
     ):
         console.print(line, highlight=False, soft_wrap=True)
 

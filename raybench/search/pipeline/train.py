@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ from raybench.results.errors import keep_error
 from raybench.results.export import export
 from raybench.results.label import describe
 from raybench.results.load import load
-from raybench.results.lock import StudyLock
+from raybench.results.place import check_place, shown
 from raybench.results.provenance import command, machine, versions
+from raybench.results.storage import StudyStorage, open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
-from raybench.results.study_folder import check_folder
 from raybench.search.pipeline.continued import finished_run
 from raybench.search.pipeline.preflight import check_address, check_task
 from raybench.search.saved_runs import SavedRuns
@@ -40,8 +41,7 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
     spec = read_spec(options)
     check_address(options.address)
     name = options.spec.stem if options.spec else "default"
-    folder = options.out or Path("results") / f"train-{name}"
-    check_folder(folder)
+    place = check_place(options.out or f"results/train-{name}")
     if chosen_address(options.address) is None:
         local_capacity().refuse_infeasible(spec.placement.group)
     dataset = check_task(spec, [spec.framework])
@@ -52,18 +52,24 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
         console.print(to_yaml(spec.document()), soft_wrap=True)
         console.print(f"{dataset.num_train_samples:,} training samples an epoch")
         return DONE
-    if (folder / RECORDS_FILE).is_file() and not _is_own(folder):
-        raise UserError(f"{folder}: holds a search; name another folder with --out.")
-    with StudyLock(folder), Store(folder) as store:
-        finished = finished_run(folder, TRIAL, spec)
-        if finished is not None:
-            say(console, f"{folder}: this run is finished; to train it again name another folder.")
-            _print_outcome(console, finished, folder)
-            return DONE
-        interrupt.defer()
-        record = _run(options, spec, store, console, interrupt)
-        export(load(folder), store)
-    _print_outcome(console, record, folder)
+    with open_storage(place, warn=partial(say, console)) as storage:
+        folder = storage.folder
+        if (folder / RECORDS_FILE).is_file() and not _is_own(folder):
+            raise UserError(f"{place}: holds a search; name another folder with --out.")
+        with Store(folder, storage.check) as store:
+            finished = finished_run(folder, TRIAL, spec)
+            if finished is not None:
+                say(
+                    console,
+                    f"{place}: this run is finished; to train it again name another folder.",
+                )
+                _print_outcome(console, finished, storage)
+                return DONE
+            interrupt.defer()
+            record = _run(options, spec, store, console, interrupt)
+            store.check()
+            export(load(folder), store)
+        _print_outcome(console, record, storage)
     if record.stop == "interrupted":
         return INTERRUPTED
     return FAILED if record.failure else DONE
@@ -146,7 +152,7 @@ def _curve_line(evaluation: Evaluation) -> str:
     )
 
 
-def _print_outcome(console: Console, record: RunRecord, folder: Path) -> None:
+def _print_outcome(console: Console, record: RunRecord, storage: StudyStorage) -> None:
     phases = "  ".join(f"{phase} {record.ledger[phase]:.2f}" for phase in (*PHASES, OTHER))
     lines = [f"ledger, s: {phases}  | wall {record.wall_s:.2f}"]
     target = record.spec.objective.target
@@ -159,8 +165,9 @@ def _print_outcome(console: Console, record: RunRecord, folder: Path) -> None:
     if record.test_accuracy is not None:
         lines.append(f"test accuracy {100 * record.test_accuracy:.2f} %")
         name = MODEL_FILES[record.spec.framework]
-        lines.append(f"model: {folder / name}, load it with raybench.load_model('{folder}')")
-    lines.append(f"results: {folder}")
+        where = f"load it with raybench.load_model('{storage.place}')"
+        lines.append(f"model: {storage.folder / name}, {where}")
+    lines.append(f"results: {shown(storage.place, storage.folder)}")
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
 

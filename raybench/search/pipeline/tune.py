@@ -4,6 +4,8 @@ import argparse
 import importlib
 import sys
 import threading
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,14 @@ from raybench.data.dataset import Dataset
 from raybench.results.console import make_console, say
 from raybench.results.export import export
 from raybench.results.load import StudyResults, load
-from raybench.results.lock import StudyLock
+from raybench.results.place import check_place, is_url
 from raybench.results.plots import write_plots
 from raybench.results.ranking import ranked
+from raybench.results.remote import study_file, unused_url
 from raybench.results.show import show
+from raybench.results.storage import open_storage
 from raybench.results.store import STUDY_FILE, Store
-from raybench.results.study_folder import check_folder, choose_folder, shipped_space
+from raybench.results.study_folder import refuse_other_study, shipped_space, unused_folder
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline.plan import print_plan
 from raybench.search.pipeline.preflight import (
@@ -54,8 +58,7 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
     console = make_console(file=sys.stdout)
     content, source, name = study_content(options)
     check_address(options.address)
-    wanted = options.out or Path("results") / name
-    check_folder(wanted)
+    place = check_place(options.out or f"results/{name}")
     study, space = build_study(content, source)
     words: list[str] = []
     if chosen_address(options.address) is None:
@@ -68,30 +71,46 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
     words += warnings
     check_evaluations(study, dataset)
     check_grid(study, space)
-    if not options.fresh and (wanted / STUDY_FILE).is_file():
-        study = earlier_settings(study, read_mapping(wanted / STUDY_FILE))
-    folder = choose_folder(wanted, study, fresh=options.fresh)
+    if options.fresh:
+        place = unused_url(place) if is_url(place) else str(unused_folder(Path(place)))
+    study = _continued(study, place, study_file(place))
     earlier = load_earlier(options.seed_from, study) if options.seed_from else None
     for sentence in words:
         say(console, sentence)
     if options.dry_run:
-        print_plan(console, study, space, dataset, folder, study_factors(study, space))
+        print_plan(console, study, space, dataset, place, study_factors(study, space))
         return DONE
-    with StudyLock(folder), Store(folder) as store:
-        interrupt.defer()
-        interrupted = _run(
-            options, study, space, store, console, dataset, earlier, interrupt, began
-        )
-        store.check()
-        results = load(folder)
-        export(results, store)
-        plots = write_plots(results, folder) if len(results.trials) else []
-    show(console, results, plots=plots)
+    with open_storage(place, warn=partial(say, console)) as storage:
+        # Again: only now nobody else writes there, and an earlier driver's spool is seen.
+        here = storage.folder / STUDY_FILE
+        study = _continued(study, place, here if here.is_file() else None)
+        with Store(storage.folder, storage.check) as store:
+            interrupt.defer()
+            interrupted = _run(
+                options, study, space, store, console, dataset, earlier, interrupt, began
+            )
+            store.check()
+            results = replace(load(storage.folder), place=place)
+            export(results, store)
+            plots = write_plots(results, storage.folder) if len(results.trials) else []
+        show(console, results, plots=plots)
     if interrupted:
         tail = "." if results.trials.empty else ": the same command continues."
         console.print(f"interrupted{tail}")
         return INTERRUPTED
     return DONE if len(ranked(results.trials)) else FAILED
+
+
+def _continued(study: StudySpec, place: str, file: Path | None) -> StudySpec:
+    """Return the study with what an earlier session of it has set there, if `file` tells of one.
+
+    UserError with the difference where it is of another study.
+    """
+    if file is None:
+        return study
+    study = earlier_settings(study, read_mapping(file))
+    refuse_other_study(place, file, study)
+    return study
 
 
 def _run(

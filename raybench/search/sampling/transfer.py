@@ -32,7 +32,7 @@ class Told:
     """Trials whose configuration the new space does not hold."""
     is_other_machine: bool
 
-    def sentence(self, folder: Path) -> str:
+    def sentence(self, folder: str | Path) -> str:
         """Return it in one sentence."""
         text = f"the sampler knows {self.num_told} trials of {folder}"
         if self.num_outside:
@@ -42,7 +42,7 @@ class Told:
         return f"{text}."
 
 
-def load_earlier(folder: Path, study: StudySpec) -> StudyResults:
+def load_earlier(folder: str | Path, study: StudySpec) -> StudyResults:
     """Read the earlier study; UserError where it is of another task."""
     if study.search.sampler in (*PARETO_SAMPLERS, "grid"):
         raise UserError(f"--seed-from: has no use with search.sampler: {study.search.sampler}.")

@@ -1,0 +1,104 @@
+"""A study below a URL: its driver is killed in mid-search, another machine ends it, a third reads.
+
+Another machine is another home: nothing of the first one's spool is seen from there.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import raybench
+from raybench.results.bucket import Bucket
+from raybench.results.log_parts import fetch_logs
+from tests.results.s3_server import S3Server
+
+from .commands import start
+
+pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(900)]
+STARTS_S, ENDS_S = 240, 400
+"""Generous: a machine under load is slow, not wrong."""
+TRIALS = 12
+SPACE = f"""
+dataset: {{name: digits}}
+objective: {{kind: accuracy_at_budget, max_train_seconds: 0.5}}
+search: {{trials: {TRIALS}, sampler: random, early_stopping: false}}
+confirm: {{top: 0}}
+space:
+  learning_rate: {{low: 1.0e-4, high: 1.0e-2, log: true}}
+fixed: {{num_workers: 1, batch_size_per_worker: 32}}
+"""
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    pytest.importorskip("moto", reason="the local S3 server is moto: pip install 'moto[s3,server]'")
+    found = S3Server(tmp_path / "s3.log")
+    for name, value in found.environment.items():
+        monkeypatch.setenv(name, value)
+    yield found
+    found.close()
+
+
+def uploaded(url):
+    """The records below a URL, one line each."""
+    bucket = Bucket(url)
+    return fetch_logs(bucket, list(bucket.entries())).get("records.jsonl", b"").splitlines()
+
+
+def of_machine(folder: Path, server) -> dict[str, str]:
+    """What a command sees on another machine."""
+    folder.mkdir(exist_ok=True)
+    (folder / "space.yaml").write_text(SPACE)
+    return {"XDG_CACHE_HOME": str(folder / "cache"), **server.environment}
+
+
+def test_a_killed_driver_is_continued_from_elsewhere(server, tmp_path, monkeypatch):
+    url, log = server.url(), tmp_path / "log"
+    one, other, third = (tmp_path / name for name in ("one", "other", "third"))
+    arguments = ("tune", "space.yaml", "--out", url)
+    seen = of_machine(one, server)
+    process = start(*arguments, cwd=one, log=log, **seen)
+    deadline = time.monotonic() + STARTS_S
+    while sum(b'"kind": "run"' in line for line in uploaded(url)) < 3:
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+    before = uploaded(url)
+
+    seen = of_machine(other, server)
+    process = start(*arguments, cwd=other, log=log, **seen)
+    assert process.wait(timeout=ENDS_S) == 0, log.read_text()
+    printed = log.read_text()
+    assert "did not give it back; waiting for a sign of it" in printed
+    assert f"results: {url} (on this machine: {other}/cache/" in printed
+    after = uploaded(url)
+    assert after[: len(before)] == before, "what was there stands as it was"
+    assert [key for key in Bucket(url).entries() if "=" in key] == []
+
+    for name, value in of_machine(third, server).items():
+        monkeypatch.setenv(name, value)
+    trials = raybench.load(url).trials
+    trials = trials[trials["phase"] == "search"]
+    assert sorted(trials["trial"]) == [f"{number:04d}" for number in range(TRIALS)]
+    assert set(trials["state"]) == {"complete"}
+    names = [line["trial"] for line in map(json.loads, after) if line["kind"] == "run"]
+    assert len(names) == len(set(names)), "no run is doubled"
+    done = subprocess.run(
+        [sys.executable, "-m", "raybench.report", url],
+        cwd=third,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"results: {url}" in done.stdout

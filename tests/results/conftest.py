@@ -1,0 +1,33 @@
+"""An object store for the tests: a server on this machine, a new URL for each, short waits."""
+
+import pytest
+from s3_server import FAST, S3Server
+
+from raybench.results import lease, sync
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    pytest.importorskip("moto", reason="the local S3 server is moto: pip install 'moto[s3,server]'")
+    found = S3Server(tmp_path_factory.mktemp("s3") / "log")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def url(server, tmp_path, monkeypatch):
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "this machine"))
+    for name, value in FAST.items():
+        monkeypatch.setattr(lease, name, value)
+    monkeypatch.setattr(sync, "BEAT_S", 0.5)
+    monkeypatch.setattr(sync, "SYNC_S", 0.3)
+    monkeypatch.setattr(sync, "RETRY_S", 0.5)
+    monkeypatch.setattr(sync, "CLOSE_S", 3.0)
+    return server.url()

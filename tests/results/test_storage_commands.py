@@ -1,0 +1,236 @@
+"""tune, train, load_model and report with a URL; what trains is replaced, the rest is real."""
+
+import io
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from s3_server import FAST
+from test_load import run_line
+
+import raybench
+from raybench import cli, report, train, tune
+from raybench.backends.saved import MODEL_FILES
+from raybench.results import lease, sync
+from raybench.results.bucket import Bucket
+from raybench.results.console import say
+from raybench.results.lease import Lease
+from raybench.results.lock import StudyLock
+from raybench.results.progress import Progress
+from raybench.results.records import read_records
+from raybench.results.store import RECORDS_FILE, STUDY_FILE
+from raybench.search.pipeline import train as train_pipeline
+from raybench.search.pipeline import tune as tune_pipeline
+
+SPACE = """
+objective: {target: 0.9, max_train_seconds: 60.0}
+confirm: {top: 0}
+space: {num_workers: [1]}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "space.yaml").write_text(SPACE)
+
+
+@pytest.fixture
+def search(monkeypatch):
+    """A search that takes no time: call it with what happens in it."""
+    steps = []
+
+    def run(options, study, space, store, *rest):
+        store.write_yaml(
+            STUDY_FILE, {"study": study.document(), "notes": [], "machine": {"processor": "x"}}
+        )
+        found = read_records(store.folder).runs
+        for number in range(len(found), len(found) + 3):
+            store.append(run_line(f"{number:04d}", 1.0, learning_rate=0.01))
+        for step in steps:
+            step(store)
+        return False
+
+    monkeypatch.setattr(tune_pipeline, "_run", run)
+    return steps
+
+
+def tuned(place, *arguments):
+    return tune.main(["space.yaml", "--out", str(place), *arguments])
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_search_ends_below_its_url_and_another_home_goes_on(
+    url, search, capsys, tmp_path, monkeypatch
+):
+    assert tuned(url) == cli.DONE
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(f"results: {url} (on this machine: {tmp_path}/this machine/")
+    assert {STUDY_FILE, "trials.csv", "best.yaml", "ledger.png"} <= set(Bucket(url).entries())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))
+    assert tuned(url) == cli.DONE
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a reader"))
+    assert list(raybench.load(url).trials["trial"]) == [f"{number:04d}" for number in range(6)]
+    capsys.readouterr()
+    assert report.main([url]) == cli.DONE
+    assert f"results: {url} (on this machine: {tmp_path}/a reader/" in capsys.readouterr().out
+    name = url.rpartition("/")[2]
+    assert f"of {name}: trial" in Bucket(url).get("best.yaml").decode()
+
+
+def test_another_study_is_refused_and_fresh_starts_beside_it(url, search, capsys):
+    assert tuned(url) == cli.DONE
+    assert tuned(url, "--target", "0.8") == cli.WRONG_INPUT
+    sentence = capsys.readouterr().err
+    assert f"{url}: holds another study (objective.target was 0.9, is 0.8)" in sentence
+    assert f"--seed-from {url}" not in sentence, "another objective"
+    assert tuned(url, "--target", "0.8", "--fresh") == cli.DONE
+    assert STUDY_FILE in Bucket(f"{url}-2").entries()
+    assert len(raybench.load(url).trials) == 3
+
+
+def test_an_earlier_study_below_a_url_is_learned_from(url, search, capsys, monkeypatch):
+    assert tuned(url) == cli.DONE
+    assert tuned("next", "--seed-from", url, "--dry-run") == cli.DONE
+    assert tuned("next", "--seed-from", url, "--set", "dataset.limit=100") == cli.WRONG_INPUT
+    assert f"--seed-from {url}: is a study of another task" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_dry_run_takes_no_lease_and_writes_nothing(url, search, capsys, held):
+    owner = Lease(Bucket(url), "somebody")
+    if held:
+        owner.take()
+    before = Bucket(url).entries()
+    assert tuned(url, "--dry-run") == cli.DONE
+    assert f"results: {url}" in capsys.readouterr().out
+    assert train.main(["--out", url, "--dry-run"]) == cli.DONE
+    assert Bucket(url).entries() == before
+
+
+@pytest.mark.slow
+def test_a_store_that_is_away_in_the_end(url, search, server, capsys, monkeypatch):
+    """Tables are printed, what is missing is counted, the next same command uploads it."""
+    monkeypatch.setattr(sync, "CLOSE_S", 8.0)
+    search.append(lambda store: server.door.shut())
+    began = time.monotonic()
+    try:
+        assert tuned(url) == cli.FAILED
+    finally:
+        server.door.open()
+    assert time.monotonic() - began < 60
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    (results,) = [number for number, line in enumerate(lines) if line.startswith("results: s3://")]
+    assert any("cannot be reached" in line for line in lines[results + 1 :])
+    assert lines[-1].endswith("uploading what is left is tried for 8 s.")
+    (sentence,) = printed.err.splitlines()
+    assert "cannot be reached" in sentence
+    assert "Nothing is lost: " in sentence
+    assert sentence.endswith("and the same command on this machine uploads them.")
+    search.clear()
+    assert tuned(url) == cli.DONE
+    assert len(raybench.load(url).trials) == 6
+
+
+def test_a_study_that_is_taken_over_ends_with_one_sentence(url, search, capsys, monkeypatch):
+    def take_over(store):
+        wait_for(lambda: RECORDS_FILE.partition(".")[0] in str(list(Bucket(url).entries())))
+        monkeypatch.setattr(lease, "STALE_S", 0.0)
+        Lease(Bucket(url), "another spool").take()
+        monkeypatch.setattr(lease, "STALE_S", FAST["STALE_S"])
+        number = 10
+        while number < 500:
+            store.append(run_line(f"{number:04d}", 1.0, learning_rate=0.01))
+            number += 1
+            time.sleep(0.05)
+
+    search.append(take_over)
+    assert tuned(url) == cli.FAILED
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert f"raybench: {url}: the study was taken over by " in sentence
+    folder = sentence.rpartition(" is in ")[2].rstrip(".")
+    assert len(read_records(Path(folder)).runs) >= 3
+
+
+def test_a_folder_is_refused_while_a_command_is_in_it(search, tmp_path, capsys):
+    with StudyLock(tmp_path / "study"):
+        assert tuned(f"file://{tmp_path}/study") == cli.WRONG_INPUT
+    assert "is in use by process" in capsys.readouterr().err
+    assert tuned(f"file://{tmp_path}/study") == cli.DONE
+    assert capsys.readouterr().out.splitlines()[-1] == f"results: {tmp_path}/study"
+    assert len(raybench.load(f"file://{tmp_path}/study").trials) == 3
+    assert report.main([f"file://{tmp_path}/study"]) == cli.DONE
+
+
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [
+        ("s3://bucket", "names no folder"),
+        ("s3://bucket/a=b", "no good keys"),
+        ("ftp://host/a", "is no store that is known"),
+        ("s3://nobody/study", "there is no such bucket"),
+    ],
+)
+@pytest.mark.parametrize("command", ["tune", "train"])
+def test_a_place_that_cannot_be(url, search, capsys, place, sentence, command):
+    main = tune.main if command == "tune" else train.main
+    assert main(["--out", place]) == cli.WRONG_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert sentence in line
+
+
+def test_a_model_is_saved_below_a_url_and_loaded_from_there(url, monkeypatch, capsys, tmp_path):
+    torch = pytest.importorskip("torch")
+    from raybench.backends.torch.model import build_model
+    from raybench.workloads.find import load_workload_dataset
+
+    saved = []
+
+    def run(options, spec, store, console, interrupt):
+        workload, _ = load_workload_dataset(spec.workload, spec.dataset)
+        model = build_model(workload, spec.seed)
+        with torch.no_grad():
+            next(model.parameters()).fill_(0.125)
+        torch.save(model.state_dict(), store.folder / MODEL_FILES["torch"])
+        saved.append(model.state_dict())
+        objective = spec.objective.model_dump(mode="json")
+        store.write_yaml(STUDY_FILE, {"study": {"objective": objective, "run": True}})
+        store.append(run_line("0000", 1.0, test_accuracy=0.9))
+        return read_records(store.folder).runs["0000"]
+
+    monkeypatch.setattr(train_pipeline, "_run", run)
+    assert train.main(["--out", url]) == cli.DONE
+    assert f"raybench.load_model('{url}')" in capsys.readouterr().out
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))
+    model = raybench.load_model(url)
+    assert all(torch.equal(saved[0][key], value) for key, value in model.state_dict().items())
+
+
+def test_what_other_threads_say_stands_whole_above_the_screen():
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=60, height=10)
+    sentence = f"s3://bucket/study: cannot be reached ({'x' * 100}); it is tried again."
+
+    def warn(number):
+        for one in range(100):
+            say(console, f"{number} {one} {sentence}")
+
+    with Progress(console, num_trials=3) as progress, ThreadPoolExecutor(4) as pool:
+        done = [pool.submit(warn, number) for number in range(4)]
+        for _ in range(50):
+            progress.say("a line of the search")
+        for one in done:
+            one.result()
+    lines = [re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", line) for line in file.getvalue().splitlines()]
+    wanted = {f"{number} {one} {sentence}" for number in range(4) for one in range(100)}
+    assert wanted <= {line.rpartition("\r")[2].strip() for line in lines}
