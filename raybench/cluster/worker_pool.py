@@ -11,11 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from raybench.cluster.admission import Admission
-from raybench.cluster.layout import workers_per_node
+from raybench.cluster.layout import Node, workers_per_node
 from raybench.cluster.live_groups import LiveGroups
 from raybench.cluster.protocol import STOPPED, Close, Command, GroupState, Lent, Reply, RunFailed
 from raybench.cluster.queue import Queue
+from raybench.cluster.reach import UNREACHED
 from raybench.cluster.trainers import PoolOptions, trainer_class
+from raybench.cluster.waiting import Waiting
 from raybench.core.placement import Placement
 from raybench.core.record import MACHINE_FAULTS
 
@@ -30,8 +32,8 @@ class WorkerPool:
 
     def __init__(self, admission: Admission, options: PoolOptions) -> None:
         self._admission = admission
-        self._groups = LiveGroups(options)
-        self._queue = Queue(admission, options)
+        self._groups = LiveGroups(options, admission)
+        self._queue = Queue(admission, options, on_lost=self._groups.close_soon)
         self._group_of: dict[str, int] = {}
         self._concurrent: dict[str, int] = {}
         self._starting: set[str] = set()
@@ -119,7 +121,8 @@ class WorkerPool:
                 lent = await self._acquire_once(trial, placement)
                 return replace(lent, start_s=lent.start_s + lost_s)
             except RunFailed as error:
-                if error.failure not in MACHINE_FAULTS or attempt == START_ATTEMPTS:
+                is_final = error.failure not in MACHINE_FAULTS or UNREACHED in error.message
+                if is_final or attempt == START_ATTEMPTS:
                     raise
                 self._refuse_abandoned(trial)
                 lost_s += time.perf_counter() - began
@@ -131,7 +134,7 @@ class WorkerPool:
         started = time.perf_counter()
         self._starting.add(trial)
         try:
-            group = await self._groups.open(grant)
+            group = await self._queue.unless_gone(self._groups.open(grant), grant.nodes)
         except RunFailed:
             await self._drop(trial, grant.group)
             raise
@@ -186,6 +189,7 @@ class WorkerPool:
         """
         if for_good:
             self._over.add(trial)
+            self._queue.forget(trial)
         self._queue.send_away(trial)
         if trial in self._starting:
             self._abandoned.add(trial)
@@ -219,10 +223,14 @@ class WorkerPool:
             for number, group in self._groups
         ]
 
-    def waiting(self) -> dict[str, str]:
-        """Return for every trial that waits what it waits for: a sentence for a screen."""
-        missing = self._queue.missing().items()
-        return {trial: what for trial, what in missing if not trial.startswith(AHEAD)}
+    def waiting(self) -> dict[str, Waiting]:
+        """Return for every trial that waits what it waits for, for a screen."""
+        waiting = self._queue.waiting().items()
+        return {trial: what for trial, what in waiting if not trial.startswith(AHEAD)}
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes that there are."""
+        return tuple(node for node in self._admission.nodes if not node.is_gone)
 
     def _mark_concurrent(self) -> None:
         trials = [name for name in self._group_of if not name.startswith(AHEAD)]
@@ -235,4 +243,5 @@ class WorkerPool:
         self._group_of.pop(trial, None)
         await self._groups.close(number, force=True)
         self._admission.remove(number)
+        await self._queue.look()  # its host may have gone with it
         self._queue.admit()

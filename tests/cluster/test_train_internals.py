@@ -104,7 +104,6 @@ class TestController:
         self, is_local: bool, torch_options: PoolOptions, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from ray.train.v2._internal.execution.controller import TrainController
-        from ray.train.v2._internal.execution.scaling_policy.fixed import FixedScalingPolicy
         from ray.train.v2.api import data_parallel_trainer
 
         from raybench.cluster.ray_internals import controller as module
@@ -119,7 +118,7 @@ class TestController:
         accepted = set(inspect.signature(TrainController.__init__).parameters)
         assert set(controller.arguments) < accepted, why
         policy = controller.arguments["scaling_policy"]
-        assert type(policy) is (module.FixedPlace if is_local else FixedScalingPolicy), why
+        assert type(policy) is module.FixedPlace, why
         assert "DatasetsCallback" not in names(controller.arguments["callbacks"])
 
     def test_the_policy_still_asks_for_the_workers_and_for_nothing_else(
@@ -163,7 +162,7 @@ class TestController:
         self, torch_options: PoolOptions
     ) -> None:
         trainer = SimpleNamespace(fit=1)
-        assert vars(trainer_internals.controlled_here(trainer, autoscales=False)) == {"fit": 1}
+        assert vars(trainer_internals.controlled_here(trainer)) == {"fit": 1}
 
 
 class FakeGroup:

@@ -31,7 +31,7 @@ class FakeGroup:
         self.planned = nodes
         self.placement = placement
         self.cores: list[tuple[str, int]] = []
-        self.closed = False
+        self.closed = self.has_ended = False
 
     async def start(self) -> None:
         type(self).started += 1

@@ -34,10 +34,10 @@ def is_as_expected() -> bool:
     )
 
 
-def run_controller(arguments: dict[str, Any], *, autoscales: bool) -> Any:
+def run_controller(arguments: dict[str, Any]) -> Any:
     """Run a controller made of the trainer's `arguments` to its end; return the result."""
     policy: Any = arguments.get("scaling_policy")
-    if not autoscales and type(policy) is FixedScalingPolicy:
+    if type(policy) is FixedScalingPolicy:
         arguments = arguments | {"scaling_policy": FixedPlace(policy.scaling_config)}
     controller = TrainController(**arguments)
     asyncio.run(controller.run())
