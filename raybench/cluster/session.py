@@ -37,8 +37,8 @@ WORKER_ENVIRONMENT = TRAIN_SWITCHES | {
     "TF_USE_LEGACY_KERAS": "0",
     "KERAS_BACKEND": "tensorflow",
 }
-ANSWER_S = 60.0
-"""The pool's event loop waits for nothing: an answer that takes longer will not come."""
+ANSWER_S = 10.0
+"""The pool's event loop waits for nothing: an answer that takes longer is no news."""
 LOCAL_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
 """Workers of one host talk over its own address."""
 
@@ -52,7 +52,7 @@ class Session:
         self._token: Token | None = None
         self._started = False
         address = chosen_address(address)
-        self._is_local = address is None
+        self.is_local = address is None
         try:
             with own_signals(), without_hangup():
                 if address is None:
@@ -61,16 +61,14 @@ class Session:
                 else:
                     _connect(address, log_level)
             self._started = True
-            self.capacity = _capacity(is_local=self._is_local)
-            self.pool = start_pool(
-                self.capacity, scratch=str(self.scratch), is_local=self._is_local
-            )
+            self.capacity = _capacity(is_local=self.is_local)
+            self.pool = start_pool(self.capacity, scratch=str(self.scratch), is_local=self.is_local)
         except BaseException:
             self.close()
             raise
-        self.processes = own_processes() if self._is_local else []
+        self.processes = own_processes() if self.is_local else []
         """Ids of this Ray's own processes, without which it does not answer."""
-        self.warning = warning() if self._is_local else None
+        self.warning = warning() if self.is_local else None
         """A sentence for the user, where there is something to know of this Ray."""
 
     def __enter__(self) -> "Session":
@@ -80,13 +78,19 @@ class Session:
         self.close()
 
     def waiting(self) -> dict[str, Waiting]:
-        """Return what the trials wait for that have no workers yet; asked in any thread."""
-        found: dict[str, Waiting] = ray.get(self.pool.waiting.remote(), timeout=ANSWER_S)
+        """Return what the trials wait for that have no workers yet; asked in any thread.
+
+        Nothing, where the pool does not answer in time: it is asked again.
+        """
+        try:
+            found: dict[str, Waiting] = ray.get(self.pool.waiting.remote(), timeout=ANSWER_S)
+        except ray.exceptions.GetTimeoutError:
+            return {}
         return found
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes that there are now, as the pool has last seen them."""
-        found: tuple[Node, ...] = ray.get(self.pool.nodes.remote(), timeout=ANSWER_S)
+        """Return the nodes that there are now."""
+        found: tuple[Node, ...] = ray.get(self.pool.nodes.remote())
         return found
 
     def stop_waiting(self) -> None:
@@ -95,7 +99,7 @@ class Session:
 
     def close(self) -> None:
         """Close all groups and the connection; a cluster it did not start goes on."""
-        if self._started and not self._is_local:
+        if self._started and not self.is_local:
             # A Ray of our own ends with all its processes; elsewhere others may need the room.
             try:
                 ray.get(self.pool.shutdown.remote(), timeout=60)

@@ -228,8 +228,9 @@ class WorkerPool:
         waiting = self._queue.waiting().items()
         return {trial: what for trial, what in waiting if not trial.startswith(AHEAD)}
 
-    def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes that there are."""
+    async def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes that there are now."""
+        await self._queue.look()
         return tuple(node for node in self._admission.nodes if not node.is_gone)
 
     def _mark_concurrent(self) -> None:
