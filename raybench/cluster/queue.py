@@ -57,8 +57,7 @@ class Queue:
         self._granted[trial], self._asked[trial] = granted, time.monotonic()
         self._admission.submit(trial, placement)
         try:
-            await self.look()
-            self.admit()
+            await self._look_and_admit()
             while not granted.done():
                 self._note(trial)
                 is_short, began = self._admission.is_short(placement), time.monotonic()
@@ -67,8 +66,7 @@ class Queue:
                     waited = time.monotonic() - began
                     self._short_s[trial] = self._short_s.get(trial, 0.0) + waited
                 if not granted.done() and self._admission.waiting[0][0] == trial:
-                    await self.look()
-                    self.admit()
+                    await self._look_and_admit()
             return granted.result(), self._waited_for.get(trial)
         finally:
             for known in (self._granted, self._asked, self._waited_for):
@@ -131,7 +129,11 @@ class Queue:
             if lost:
                 self._on_lost(lost)
         admission.taken = taken_by_others(admission.nodes, admission.held(), free)
-        await self._scaling.ask(admission)
+
+    async def _look_and_admit(self) -> None:
+        await self.look()
+        self.admit()
+        await self._scaling.ask(self._admission)
 
     def _note(self, trial: str) -> None:
         what = missing(self._admission).get(trial)

@@ -89,6 +89,31 @@ def test_parts_of_a_gpu_are_for_runs_of_one_worker() -> None:
             capacity.refuse_infeasible(two)
 
 
+@pytest.mark.parametrize(
+    ("held", "room_for"),
+    [
+        ([0.5, 0.5], {0.5: True, 1.0: True, 2.0: False}),  # both on one GPU, as Ray puts them
+        ([0.6, 0.6], {0.5: False, 0.4: True, 1.0: False}),  # 0.4 + 0.4 are no 0.5, and no 1
+        ([0.6, 0.4, 0.3], {0.7: True, 0.8: False, 1.0: False}),
+    ],
+)
+def test_a_part_lies_on_one_gpu(held: list[float], room_for: dict[float, bool]) -> None:
+    (node,) = nodes_of((8, 2))
+    for part in held:
+        node = node.without(1, part)
+    for part, fits in room_for.items():
+        assert bool(node.room(place(1, gpus_per_worker=part))) == fits, part
+
+
+def test_parts_that_do_not_add_up_are_not_called_free() -> None:
+    admission = Admission(nodes_of((8, 2)))
+    for number in range(2):
+        admission.submit(str(number), place(1, gpus_per_worker=0.6))
+    admission.submit("2", place(1, gpus_per_worker=1))
+    assert len(admission.admit()) == 2
+    assert missing(admission) == {"2": "1 GPU: 0 free on host a"}
+
+
 def test_what_fits_no_layout_is_refused_with_what_each_host_has() -> None:
     capacity = Capacity(nodes_of((1, 0), (2, 0)), 0.0)
     with pytest.raises(UserError, match=r"room for 0 .*: a 1 and 0, b 2 and 0\); ask for fewer"):

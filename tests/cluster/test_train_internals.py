@@ -86,6 +86,8 @@ class TestCallbacks:
 class FakeController:
     """Stands for TrainController, which would start workers."""
 
+    worker_group_cls: Any = None
+
     def __init__(self, **arguments: Any) -> None:
         self.arguments, self.has_run = arguments, False
 
@@ -139,7 +141,13 @@ class TestController:
 
     @pytest.mark.parametrize(
         "missing",
-        ["TrainController", "FixedScalingPolicy", "get_result", "_send_resource_request"],
+        [
+            "TrainController",
+            "FixedScalingPolicy",
+            "get_result",
+            "_send_resource_request",
+            "worker_group_cls",
+        ],
     )
     def test_without_one_of_them_the_trainer_is_left_alone(
         self, missing: str, torch_options: PoolOptions, monkeypatch: pytest.MonkeyPatch
@@ -151,12 +159,37 @@ class TestController:
             "TrainController": controller,
             "FixedScalingPolicy": fixed,
             "get_result": controller.TrainController,
+            "worker_group_cls": controller.TrainController,
             "_send_resource_request": ScalingPolicy,
         }
         monkeypatch.delattr(homes[missing], missing)
         monkeypatch.delitem(sys.modules, f"{INTERNALS}.controller", raising=False)
         trainer = build_trainer(0, Placement("torch", 1), torch_options)
         assert "_initialize_and_run_controller" not in vars(trainer)
+
+    @pytest.mark.parametrize("has_started", [True, False])
+    def test_a_group_that_does_not_connect_leaves_nothing_behind(
+        self, has_started: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from ray.train.v2._internal.execution.controller import TrainController
+        from ray.train.v2._internal.execution.worker_group import WorkerGroup
+
+        from raybench.cluster.ray_internals.controller import StartedOrGone
+
+        why = "then a group that does not connect keeps its CPUs until the session ends"
+        assert "self.worker_group_cls.create(" in inspect.getsource(TrainController), why
+        assert "._start()" in inspect.getsource(WorkerGroup.create), why
+
+        def fail(self: object) -> None:
+            raise RuntimeError("unreached")
+
+        story: list[str] = []
+        monkeypatch.setattr(WorkerGroup, "_start", fail)
+        monkeypatch.setattr(WorkerGroup, "has_started", lambda self: has_started)
+        monkeypatch.setattr(WorkerGroup, "abort", lambda self: story.append("abort"))
+        with pytest.raises(RuntimeError, match="unreached"):
+            StartedOrGone.__new__(StartedOrGone)._start()
+        assert story == (["abort"] if has_started else [])
 
     def test_a_trainer_that_starts_its_controller_otherwise_is_left_alone(
         self, torch_options: PoolOptions
