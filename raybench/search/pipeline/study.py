@@ -85,9 +85,8 @@ class StudyPipeline:
         progress = self._progress(search.num_trials, search.num_finished)
         with progress, watching(self.session, progress, self.deadline, self.wait_s):
             self._search(search, progress, confirm_budget)
-            single_run = self._single_run(progress)
-            self._verify(search.placer, single_run, confirm_budget)
-            self._confirm(single_run)
+            self._verify(search.placer, self._single_run(progress), confirm_budget)
+            self._confirm(self._single_run(progress))
 
     def _set_by_reference(self) -> bool:
         """Run the reference for what is `auto`; False if it was ended."""
