@@ -50,6 +50,12 @@ def add_common(parser: argparse.ArgumentParser, *, out: str) -> None:
     )
     parser.add_argument("--workload", help="what to train: a shipped name, or module:Class")
     parser.add_argument("--address", help="Ray cluster to use, e.g. auto; else one is started")
+    parser.add_argument(
+        "--wait",
+        type=float,
+        metavar="SECONDS",
+        help="how long a run may wait for machines in all (default: without end)",
+    )
     parser.add_argument("--seed", type=int, help="seed of the search or the training")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, start nothing")
 

@@ -31,6 +31,8 @@ class Place:
     address: str
     port: int = 0
     """Of the check before training."""
+    node: str = ""
+    """Address by which Ray knows the host: workers that have the same are on one."""
 
 
 def local_address_to(address: str) -> str:

@@ -3,14 +3,14 @@
 Pure bookkeeping without Ray, so that it is tested on thousands of fake trials. Trials are
 admitted first come, first served, and only where their workers fit on the nodes: a wide trial
 at the head of the queue is never overtaken, so it cannot starve, and nothing that was admitted
-waits for anything else, so nothing can deadlock.
+waits for anything else, so nothing can deadlock. Only a trial that would not fit the nodes even
+if they were empty is passed over, until there are others: nobody holds what it waits for.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from raybench.cluster.layout import Node, lay_out, num_nodes
-from raybench.cluster.waiting import what_is_missing
 from raybench.core.placement import Placement
 
 
@@ -28,7 +28,9 @@ class Grant:
 
 
 @dataclass
-class _Group:
+class Group:
+    """A worker group that is alive, or starts."""
+
     placement: Placement
     trial: str | None
     nodes: tuple[int, ...]
@@ -44,14 +46,15 @@ class Admission:
     the cluster hold at this moment; empty where nobody does. `idle_holds_cpus`: whether an idle
     group keeps its cores reserved (it does where several nodes share them out; on one node its
     processes merely sleep). GPUs are always held, because their memory is. `max_workers` bounds
-    the processes alive, idle ones included.
+    the processes alive, idle ones included. `can_grow`: nodes may come and go.
     """
 
     nodes: Sequence[Node]
     max_workers: int = 10**9
     idle_holds_cpus: bool = False
+    can_grow: bool = False
     taken: Sequence[tuple[float, float]] = ()
-    groups: dict[int, _Group] = field(default_factory=dict)
+    groups: dict[int, Group] = field(default_factory=dict)
     waiting: list[tuple[str, Placement]] = field(default_factory=list)
     _clock: int = 0
     _next_group: int = 0
@@ -62,7 +65,7 @@ class Admission:
 
     def submit(self, trial: str, placement: Placement) -> None:
         """Put a trial at the end of the queue."""
-        assert self.fits(placement), (
+        assert self.can_grow or self.fits(placement), (
             f"{placement} can never fit: refuse it before the search starts"
         )
         # Its batch size is nothing to the group: without it groups compare equal.
@@ -74,32 +77,51 @@ class Admission:
 
     def admit(self) -> list[Grant]:
         """Grant groups to as many trials from the head of the queue as fit now."""
-        grants = []
+        grants: list[Grant] = []
+        passed: list[tuple[str, Placement]] = []
         while self.waiting:
-            grant = self._place(*self.waiting[0])
-            if grant is None:
+            trial, placement = self.waiting[0]
+            grant = self._place(trial, placement)
+            if grant is not None:
+                grants.append(grant)
+            elif self.fits(placement):
                 break
+            else:
+                passed.append((trial, placement))
             self.waiting.pop(0)
-            grants.append(grant)
+        self.waiting = passed + self.waiting
         return grants
 
-    def missing(self) -> dict[str, str]:
-        """Return for every waiting trial what it waits for, in one sentence."""
+    def update(self, present: Sequence[Node]) -> list[int]:
+        """Take the nodes that there are now; return the idle groups that have lost one of theirs.
+
+        These are forgotten, and their processes are the caller's to end. Groups at work stay
+        until somebody learns that they have lost a worker. A node that has gone keeps its place,
+        empty; one that comes back has it again.
+        """
+        there = {node.id: node for node in present}
+        gone = [replace(node, cpus=0, gpus=0) for node in self.nodes]
+        known = [there.pop(node.id, gone[n]) for n, node in enumerate(self.nodes)]
+        self.nodes = [*known, *there.values()]
+        lost = [
+            number
+            for number, group in self.groups.items()
+            if group.trial is None and any(self.nodes[node].is_gone for node in group.nodes)
+        ]
+        for number in lost:
+            del self.groups[number]
+        return lost
+
+    def is_short(self, placement: Placement) -> bool:
+        """Whether the machines are missing: it would not fit if none of our groups were there."""
+        return self.lay_out(placement, without=self.groups) is None
+
+    def needed(self) -> list[Placement]:
+        """Return all groups for which there should be machines, where somebody waits for any."""
         if not self.waiting:
-            return {}
-        head, placement = self.waiting[0]
-        alive = sum(group.placement.num_workers for group in self._groups_at_work())
-        idle = [n for n, group in self.groups.items() if group.trial is None]
-        free = self._free(without=idle)
-        if lay_out(placement, free, self.nodes) is None:
-            reason = what_is_missing(placement, free, self.nodes)
-        else:
-            reason = (
-                f"memory for {placement.num_workers} more worker processes: {alive} of at most "
-                f"{self.max_workers} are at work"
-            )
-        behind = f"its turn, after trial {head}, which waits for {reason}"
-        return {trial: reason if trial == head else behind for trial, _ in self.waiting}
+            return []
+        busy = [group.placement for group in self.at_work()]
+        return busy + [placement for _, placement in self.waiting]
 
     def held(self) -> list[tuple[float, float]]:
         """Return the (CPU cores, GPUs) of every node that groups have reserved, idle ones too."""
@@ -164,7 +186,7 @@ class Admission:
             del self.groups[number]
         number = self._next_group
         self._next_group += 1
-        self.groups[number] = _Group(placement, trial, nodes)
+        self.groups[number] = Group(placement, trial, nodes)
         return Grant(
             trial=trial,
             group=number,
@@ -179,7 +201,7 @@ class Admission:
         group = self.groups[number]
         if self.idle_holds_cpus:
             return True  # it has them
-        free = list(self._free(without=(number,)))
+        free = list(self.free(without=(number,)))
         for node in group.nodes:
             free[node] = free[node].without(
                 group.placement.cpus_per_worker, group.placement.gpus_per_worker
@@ -190,16 +212,22 @@ class Admission:
         alive = sum(g.placement.num_workers for n, g in self.groups.items() if n not in evicted)
         if alive and alive + placement.num_workers > self.max_workers:
             return None
-        return lay_out(placement, self._free(without=evicted), self.nodes)
+        return self.lay_out(placement, without=evicted)
 
-    def _groups_at_work(self) -> list[_Group]:
+    def lay_out(self, placement: Placement, *, without: Collection[int]) -> tuple[int, ...] | None:
+        """Return a node for every worker, as if groups `without` were not there; None if none."""
+        return lay_out(placement, self.free(without=without), self.nodes)
+
+    def at_work(self) -> list[Group]:
+        """Return the groups that trials hold."""
         return [group for group in self.groups.values() if group.trial is not None]
 
-    def _free(self, *, without: Collection[int]) -> list[Node]:
+    def free(self, *, without: Collection[int]) -> list[Node]:
         """Return what every node has free, as if groups `without` were not there."""
         free = list(self.nodes)
         for node, (cpus, gpus) in enumerate(self.taken):
-            free[node] = free[node].without(cpus, gpus)
+            if not free[node].is_gone:
+                free[node] = free[node].without(cpus, gpus)
         for number, group in self.groups.items():
             if number in without:
                 continue

@@ -9,6 +9,7 @@ from pathlib import Path
 from raybench.cluster.admission import Admission
 from raybench.cluster.layout import Node as Node
 from raybench.cluster.layout import num_nodes
+from raybench.cluster.roster import Reservation
 from raybench.core.errors import UserError
 from raybench.core.placement import Placement
 
@@ -24,6 +25,10 @@ class Capacity:
     memory_bytes: float
     knows_gpus: bool = True
     """False where it cannot be told without the driver's own tools: GPUs are then not refused."""
+    grows: bool = False
+    """Whether the cluster has an autoscaler: what does not fit may wait for other nodes."""
+    driver: Reservation | None = None
+    """What the driver itself holds; the nodes are without it."""
 
     @property
     def cpus(self) -> int:
@@ -56,8 +61,8 @@ class Capacity:
         return num_nodes(placement, self.nodes) > 0
 
     def refuse_infeasible(self, placement: Placement) -> None:
-        """Raise UserError for a group that the whole empty cluster cannot hold."""
-        if self.fits(placement):
+        """Raise UserError for a group that the whole empty cluster cannot hold, nor grow for."""
+        if self.fits(placement) or (self.grows and not placement.shares_a_gpu):
             return
         if placement.shares_a_gpu:
             raise UserError(
@@ -80,9 +85,17 @@ class Capacity:
         )
         raise UserError(
             f"num_workers: {placement.num_workers} workers of {needs} each do not fit, there is "
-            f"room for {self.num_fitting(placement)} ({self._words()}); ask for fewer workers "
-            "or connect a larger cluster with --address."
+            f"room for {self.num_fitting(placement)} ({self._words()}){self._driver_words()}; ask "
+            "for fewer workers or connect a larger cluster with --address."
         )
+
+    def _driver_words(self) -> str:
+        """Return what the driver keeps from the workers, where it does."""
+        if self.driver is None:
+            return ""
+        amounts = ((self.driver.cpus, "CPU"), (self.driver.gpus, "GPU"))
+        held = " and ".join(f"{amount:g} {unit}" for amount, unit in amounts if amount)
+        return f", without {held} that the driver itself holds on host {self.driver.host}"
 
     def _words(self) -> str:
         """Return what there is, host by host where there are a few."""

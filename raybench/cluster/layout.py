@@ -1,9 +1,9 @@
 """Which node each worker of a group goes to; pure arithmetic on what nodes have free."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from raybench.core.placement import Placement
+from raybench.core.placement import ROUNDING, Placement
 
 
 @dataclass(frozen=True)
@@ -18,22 +18,49 @@ class Node:
     """What people call it: its host name or address."""
     accelerator: str = ""
     """Ray's name of its GPUs' model."""
+    parts: tuple[float, ...] = ()
+    """What is left of each GPU of which a part is taken; the other `gpus` are whole ones."""
 
     def room(self, placement: Placement) -> int:
         """Return how many of a group's workers fit on it."""
         if placement.accelerator_type not in (None, self.accelerator):
             return 0
-        return placement.num_fitting(self.cpus, self.gpus)
+        return placement.num_fitting(self.cpus, self.usable_gpus(placement.gpus_per_worker))
 
     def without(self, cpus: float, gpus: float) -> "Node":
-        """Return what is left of it, none of both below 0 by an error of arithmetic."""
-        return Node(
-            round(self.cpus - cpus, 4),
-            round(self.gpus - gpus, 4),
-            self.id,
-            self.name,
-            self.accelerator,
+        """Return what is left of it when one worker has taken so much, or others have in all.
+
+        A part of a GPU comes from one GPU, from the fullest that has it, as Ray does. Of several
+        others only the sum is known: they are taken to have filled one after the other.
+        """
+        whole, parts = int(gpus + ROUNDING), list(self.parts)
+        part = round(gpus - whole, 4)
+        if part > 0:
+            holding = [left for left in parts if left >= part - ROUNDING]
+            left = min(holding, default=1.0)
+            if holding:
+                parts.remove(left)
+            if left - part > ROUNDING:
+                parts.append(round(left - part, 4))
+        return replace(
+            self,
+            cpus=round(self.cpus - cpus, 4),
+            gpus=round(self.gpus - gpus, 4),
+            parts=tuple(sorted(parts)),
         )
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing can run there any more."""
+        return not self.cpus and not self.gpus
+
+    def usable_gpus(self, each: float) -> float:
+        """Return the GPUs that workers who need `each` can use: one's part lies on one GPU."""
+        whole = int(self.gpus - sum(self.parts) + ROUNDING)
+        if not each or each >= 1:
+            return whole
+        pieces = sum(int(left / each + ROUNDING) for left in (*self.parts, *[1.0] * whole))
+        return pieces * each
 
 
 def num_nodes(placement: Placement, empty: Sequence[Node]) -> int:

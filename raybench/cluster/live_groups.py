@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from raybench.cluster.admission import Grant
-from raybench.cluster.protocol import Command, Reply, Start
+from raybench.cluster.admission import Admission, Grant
+from raybench.cluster.protocol import Command, Reply, RunFailed, Start
 from raybench.cluster.trainers import PoolOptions
 from raybench.cluster.worker_group import WorkerGroup
 
@@ -14,9 +14,11 @@ from raybench.cluster.worker_group import WorkerGroup
 class LiveGroups:
     """Groups by number; which of them there should be is the admission's to say."""
 
-    def __init__(self, options: PoolOptions) -> None:
-        self._options = options
+    def __init__(self, options: PoolOptions, admission: Admission) -> None:
+        """`admission` knows the nodes of now."""
+        self._options, self._admission = options, admission
         self._groups: dict[int, WorkerGroup] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     def attach(self, pool: Any) -> None:
         """Take the pool's own handle, which the workers need."""
@@ -30,14 +32,28 @@ class LiveGroups:
         return iter(self._groups.items())
 
     async def open(self, grant: Grant) -> WorkerGroup:
-        """Return the granted group, started if it is new; RunFailed if it does not start."""
+        """Return the granted group, started if it is new; RunFailed if it does not start.
+
+        An idle one may have died with its host meanwhile: that is RunFailed too.
+        """
         for number in grant.evict:
             await self.close(number)
         if grant.is_new:
-            group = WorkerGroup(grant.group, grant.placement, self._options, grant.nodes)
+            options = replace(self._options, nodes=tuple(self._admission.nodes))
+            group = WorkerGroup(grant.group, grant.placement, options, grant.nodes)
             self._groups[grant.group] = group
             await group.start()
-        return self._groups[grant.group]
+        found = self._groups.get(grant.group)
+        if found is None or found.has_ended:
+            raise RunFailed("worker_lost", "the worker group has ended while it was idle")
+        return found
+
+    def close_soon(self, numbers: list[int]) -> None:
+        """End groups that have lost a worker, beside whatever else goes on."""
+        for number in numbers:
+            task = asyncio.ensure_future(self.close(number, force=True))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     async def close(self, number: int, *, force: bool = False) -> None:
         """End a group, if it is still there."""
@@ -69,7 +85,7 @@ class LiveGroups:
 
     def nodes(self, number: int) -> list[int]:
         """Return the node of each of a group's workers; none if one is on a node not known."""
-        known = [node.id for node in self._options.nodes]
+        known = [node.id for node in self._admission.nodes]
         nodes = self._groups[number].nodes()
         return [known.index(node) for node in nodes] if set(nodes) <= set(known) else []
 
@@ -77,5 +93,5 @@ class LiveGroups:
         """Return the models of a group's GPUs, each once; none for a group without GPUs."""
         if not self._groups[number].placement.gpus_per_worker:
             return ()
-        models = {self._options.nodes[node].accelerator for node in self.nodes(number)}
+        models = {self._admission.nodes[node].accelerator for node in self.nodes(number)}
         return tuple(sorted(models - {""}))

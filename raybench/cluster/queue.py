@@ -1,29 +1,51 @@
 """Trials that wait for their group: each learns of its grant, and what it has waited for."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from raybench.cluster.admission import Admission, Grant
 from raybench.cluster.protocol import STOPPED, RunFailed
-from raybench.cluster.ray_internals.free import available, taken_by_others
+from raybench.cluster.ray_internals.free import available, present, taken_by_others
+from raybench.cluster.roster import as_nodes
+from raybench.cluster.scaling import Scaling
 from raybench.cluster.trainers import PoolOptions
+from raybench.cluster.waiting import Waiting, missing
 from raybench.core.placement import Placement
 
 LOOK_S = 2.0
-"""Seconds between two looks at what others on the cluster hold, while a trial waits."""
+"""Seconds between two looks at the nodes and at what others hold, while a trial waits."""
 Books = Callable[[], Mapping[str, Mapping[str, float]]]
+Answer = TypeVar("Answer")
 
 
 class Queue:
     """The admission, with a future for everyone who waits; lives in the pool's event loop."""
 
     def __init__(
-        self, admission: Admission, options: PoolOptions, books: Books = available
+        self,
+        admission: Admission,
+        options: PoolOptions,
+        books: Books = available,
+        *,
+        nodes: Callable[[], Sequence[Mapping[str, Any]]] = present,
+        scaling: Scaling | None = None,
+        on_lost: Callable[[list[int]], None] = lambda groups: None,
     ) -> None:
-        """`books`: what every node has free by Ray's account; nobody else uses a Ray of ours."""
+        """`books`: what every node has free by Ray's account; `nodes`: those that Ray lists.
+
+        Nobody else uses a Ray of ours, and its node stays. `on_lost` is told of idle groups that
+        have gone with a node.
+        """
         self._admission, self._options, self._books = admission, options, books
+        self._list_nodes, self._on_lost = nodes, on_lost
+        self._scaling = scaling or Scaling(is_on=options.scales)
         self._granted: dict[str, asyncio.Future[Grant]] = {}
+        self._asked: dict[str, float] = {}
         self._waited_for: dict[str, str] = {}
+        self._short_s: dict[str, float] = {}
+        """Of every trial that has waited for machines: its runs that go on elsewhere included."""
 
     async def wait(self, trial: str, placement: Placement) -> tuple[Grant, str | None]:
         """Return the grant when it comes, and what was missing until then, if anything was.
@@ -32,21 +54,39 @@ class Queue:
         machines is no failure of the trial.
         """
         granted: asyncio.Future[Grant] = asyncio.get_running_loop().create_future()
-        self._granted[trial] = granted
+        self._granted[trial], self._asked[trial] = granted, time.monotonic()
         self._admission.submit(trial, placement)
         try:
-            await self._look()
-            self.admit()
+            await self._look_and_admit()
             while not granted.done():
                 self._note(trial)
+                is_short, began = self._admission.is_short(placement), time.monotonic()
                 await asyncio.wait({granted}, timeout=LOOK_S)
+                if is_short:
+                    waited = time.monotonic() - began
+                    self._short_s[trial] = self._short_s.get(trial, 0.0) + waited
                 if not granted.done() and self._admission.waiting[0][0] == trial:
-                    await self._look()
-                    self.admit()
+                    await self._look_and_admit()
             return granted.result(), self._waited_for.get(trial)
         finally:
-            self._granted.pop(trial, None)
-            self._waited_for.pop(trial, None)
+            for known in (self._granted, self._asked, self._waited_for):
+                known.pop(trial, None)
+            if not self._granted:
+                await self._scaling.ask(self._admission)
+
+    async def unless_gone(self, start: Awaitable[Answer], nodes: Sequence[int]) -> Answer:
+        """Return what the start of a group returns; RunFailed at once if one of its nodes goes."""
+        starting = asyncio.ensure_future(start)
+        while not starting.done():
+            await asyncio.wait({starting}, timeout=LOOK_S)
+            if starting.done():
+                break
+            await self.look()
+            gone = [one for one in (self._admission.nodes[n] for n in nodes) if one.is_gone]
+            if gone and not starting.done():
+                starting.cancel()
+                raise RunFailed("worker_lost", f"host {gone[0].name} has gone from the cluster")
+        return starting.result()
 
     def admit(self) -> None:
         """Tell everyone whose turn it is now."""
@@ -62,25 +102,40 @@ class Queue:
         if waiting is not None and not waiting.done():
             waiting.set_exception(RunFailed(STOPPED, "the run was stopped"))
 
+    def forget(self, trial: str) -> None:
+        """Drop what is known of a trial that is over."""
+        self._short_s.pop(trial, None)
+
     def trials(self) -> list[str]:
         """Return who waits."""
         return list(self._granted)
 
-    def missing(self) -> dict[str, str]:
-        """Return what each of them waits for, at this moment."""
-        return self._admission.missing()
+    def waiting(self) -> dict[str, Waiting]:
+        """Return what each of them waits for at this moment, and since when."""
+        now = time.monotonic()
+        return {
+            trial: Waiting(what, now - self._asked.get(trial, now), self._short_s.get(trial, 0.0))
+            for trial, what in missing(self._admission).items()
+        }
 
-    def _note(self, trial: str) -> None:
-        missing = self._admission.missing().get(trial)
-        if missing is not None:
-            self._waited_for[trial] = missing
-
-    async def _look(self) -> None:
-        """Learn what others hold on a cluster that is not ours alone."""
+    async def look(self) -> None:
+        """Learn which nodes there are and what others hold, on a cluster that is not ours alone."""
         if self._options.is_local:
             return
-        free = await asyncio.to_thread(self._books)
-        held = self._admission.held()
-        if not self._options.reserves_cpus:  # Ray's books know of our GPUs alone
-            held = [(0.0, gpus) for _, gpus in held]
-        self._admission.taken = taken_by_others(self._admission.nodes, held, free)
+        free, entries = await asyncio.to_thread(lambda: (self._books(), self._list_nodes()))
+        admission = self._admission
+        if entries:
+            lost = admission.update(as_nodes(entries, self._options.driver))
+            if lost:
+                self._on_lost(lost)
+        admission.taken = taken_by_others(admission.nodes, admission.held(), free)
+
+    async def _look_and_admit(self) -> None:
+        await self.look()
+        self.admit()
+        await self._scaling.ask(self._admission)
+
+    def _note(self, trial: str) -> None:
+        what = missing(self._admission).get(trial)
+        if what is not None:
+            self._waited_for[trial] = what

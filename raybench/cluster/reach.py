@@ -12,10 +12,12 @@ from contextlib import ExitStack
 
 from raybench.cluster.addresses import VARIABLE, Place
 
-REACH_TIMEOUT_S = 15.0
+REACH_TIMEOUT_S = 10.0
 NUMBER_BYTES = 4
 UNREACHED = "the workers do not reach each other: "
 """Beginning of the sentence, by which it is found in what Ray makes of an error."""
+MISNAMED = f"{UNREACHED}as {VARIABLE} is set, "
+"""Beginning of the sentence where trying again cannot help."""
 
 DEAF = "is not reached by another worker"
 
@@ -69,6 +71,18 @@ def sum_over_workers(
                 problem = problem or DEAF
                 break
     return unreached(own, problem) if problem else total
+
+
+def misnamed(places: list[Place]) -> str | None:
+    """Return a sentence where a host has named what no other host can see; None otherwise."""
+    for place in places:
+        others = {other.node for other in places} - {place.node}
+        if others and ipaddress.ip_address(place.address).is_loopback:
+            return (
+                f"{MISNAMED}host {place.host} uses {place.interface} ({place.address}), which no "
+                f"other host can reach; name one that leads to them: {VARIABLE}=NAME."
+            )
+    return None
 
 
 def unreached(place: Place, problem: str) -> str:

@@ -17,6 +17,7 @@ from raybench.cluster.protocol import (
     RunFailed,
     Start,
 )
+from raybench.cluster.reach import MISNAMED
 from raybench.cluster.run_account import RunAccount
 from raybench.core.clock import merge_ranks
 from raybench.core.outcome import RunOutcome
@@ -107,7 +108,8 @@ class RunClient:
 
     def _restart_or_raise(self, failed: RunFailed) -> None:
         """Note that the run needs new workers; raise what has failed where it gets none."""
-        if failed.failure not in MACHINE_FAULTS or not self._goes_on():
+        is_final = failed.failure not in MACHINE_FAULTS or failed.message.startswith(MISNAMED)
+        if is_final or not self._goes_on():
             raise failed
         if self._restarts_in_a_row == RESTARTS:
             tried = f"{failed.message} (given new workers {self._outcome.restarts} times)"

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raybench.cluster.addresses import VARIABLE
 from raybench.cluster.admission import Admission
 from raybench.cluster.capacity import Capacity, Node, num_local_cores
+from raybench.cluster.ray_internals.autoscaler import has_autoscaler
 from raybench.cluster.ray_internals.local_ray import (
     Token,
     on_loopback,
@@ -18,10 +20,13 @@ from raybench.cluster.ray_internals.local_ray import (
     own_signals,
     warning,
 )
+from raybench.cluster.ray_internals.own_job import driver_reservation, job_environment
 from raybench.cluster.ray_internals.trainer import TRAIN_SWITCHES
+from raybench.cluster.roster import as_nodes
 from raybench.cluster.scratch import Scratch
 from raybench.cluster.signals import without_hangup
 from raybench.cluster.trainers import PoolOptions
+from raybench.cluster.waiting import Waiting
 from raybench.cluster.worker_pool import WorkerPool
 from raybench.core.errors import UserError
 
@@ -32,8 +37,8 @@ WORKER_ENVIRONMENT = TRAIN_SWITCHES | {
     "TF_USE_LEGACY_KERAS": "0",
     "KERAS_BACKEND": "tensorflow",
 }
-MODEL = "accelerator_type:"
-"""Beginning of the resource by which Ray names the model of a node's GPUs."""
+ANSWER_S = 10.0
+"""The pool's event loop waits for nothing: an answer that takes longer is no news."""
 LOCAL_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
 """Workers of one host talk over its own address."""
 
@@ -47,7 +52,7 @@ class Session:
         self._token: Token | None = None
         self._started = False
         address = chosen_address(address)
-        self._is_local = address is None
+        self.is_local = address is None
         try:
             with own_signals(), without_hangup():
                 if address is None:
@@ -56,16 +61,14 @@ class Session:
                 else:
                     _connect(address, log_level)
             self._started = True
-            self.capacity = _capacity()
-            self.pool = start_pool(
-                self.capacity, scratch=str(self.scratch), is_local=self._is_local
-            )
+            self.capacity = _capacity(is_local=self.is_local)
+            self.pool = start_pool(self.capacity, scratch=str(self.scratch), is_local=self.is_local)
         except BaseException:
             self.close()
             raise
-        self.processes = own_processes() if self._is_local else []
+        self.processes = own_processes() if self.is_local else []
         """Ids of this Ray's own processes, without which it does not answer."""
-        self.warning = warning() if self._is_local else None
+        self.warning = warning() if self.is_local else None
         """A sentence for the user, where there is something to know of this Ray."""
 
     def __enter__(self) -> "Session":
@@ -74,9 +77,29 @@ class Session:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def waiting(self) -> dict[str, Waiting]:
+        """Return what the trials wait for that have no workers yet; asked in any thread.
+
+        Nothing, where the pool does not answer in time: it is asked again.
+        """
+        try:
+            found: dict[str, Waiting] = ray.get(self.pool.waiting.remote(), timeout=ANSWER_S)
+        except ray.exceptions.GetTimeoutError:
+            return {}
+        return found
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes that there are now."""
+        found: tuple[Node, ...] = ray.get(self.pool.nodes.remote())
+        return found
+
+    def stop_waiting(self) -> None:
+        """Send away all trials that wait for workers at this moment."""
+        self.pool.stop_waiting.remote()
+
     def close(self) -> None:
         """Close all groups and the connection; a cluster it did not start goes on."""
-        if self._started and not self._is_local:
+        if self._started and not self.is_local:
             # A Ray of our own ends with all its processes; elsewhere others may need the room.
             try:
                 ray.get(self.pool.shutdown.remote(), timeout=60)
@@ -106,14 +129,21 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
         search_path=str(Path.cwd()),
         nodes=capacity.nodes,
         is_local=is_local,
+        scales=capacity.grows,
+        driver=capacity.driver,
         interface=os.environ.get(VARIABLE) or None,
     )
+    by_memory = max(int(capacity.memory_bytes * 0.8 / WORKER_MEMORY_BYTES), capacity.cpus)
     admission = Admission(
         nodes=capacity.nodes,
-        max_workers=max(int(capacity.memory_bytes * 0.8 / WORKER_MEMORY_BYTES), capacity.cpus),
+        max_workers=by_memory if is_local else 10**9,  # elsewhere Ray's reservations bound them
         idle_holds_cpus=options.reserves_cpus,
+        can_grow=not is_local,
     )
-    remote = ray.remote(num_cpus=0, max_concurrency=10_000)(WorkerPool)
+    # The study ends with its driver in any case: on the driver's node the pool is lost with
+    # nothing else.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    remote = ray.remote(num_cpus=0, max_concurrency=10_000, scheduling_strategy=here)(WorkerPool)
     pool = remote.remote(admission, options)
     ray.get(pool.attach.remote(pool))
     return pool
@@ -134,14 +164,17 @@ def _start_local(log_level: str) -> None:
 
 
 def _connect(address: str, log_level: str) -> None:
-    os.environ.update(WORKER_ENVIRONMENT)
+    # What the job's own --runtime-env sets, for this process and the workers alike, stays; Ray
+    # refuses to be told the same name twice.
+    environment = {k: v for k, v in WORKER_ENVIRONMENT.items() if k not in job_environment()}
+    os.environ.update(environment)
     try:
         ray.init(
             address=address,
             log_to_driver=False,
             logging_level=log_level,
             configure_logging=True,
-            runtime_env={"env_vars": WORKER_ENVIRONMENT},
+            runtime_env={"env_vars": environment},
         )
     except ConnectionError as error:
         raise UserError(
@@ -150,29 +183,12 @@ def _connect(address: str, log_level: str) -> None:
         ) from None
 
 
-def _capacity() -> Capacity:
-    alive = [entry for entry in ray.nodes() if entry["Alive"]]
-    memory_bytes = sum(float(entry["Resources"].get("memory", 0.0)) for entry in alive)
-    return Capacity(as_nodes(alive), memory_bytes)
-
-
-def as_nodes(entries: list[dict[str, Any]]) -> tuple[Node, ...]:
-    """Return the nodes that can have workers, of those that Ray lists.
-
-    They are called by their host names, or by their addresses where two have one name.
-    """
-    names = [entry.get("NodeManagerHostname", "") for entry in entries]
-    nodes = []
-    for entry, name in zip(entries, names, strict=True):
-        has = entry["Resources"]
-        models = [key.removeprefix(MODEL) for key in has if key.startswith(MODEL)]
-        node = Node(
-            int(has.get("CPU", 0)),
-            int(has.get("GPU", 0)),
-            entry["NodeID"],
-            name=name if names.count(name) == 1 else entry.get("NodeManagerAddress", name),
-            accelerator=models[0] if models else "",
-        )
-        if node.cpus or node.gpus:
-            nodes.append(node)
-    return tuple(nodes)
+def _capacity(*, is_local: bool) -> Capacity:
+    entries = ray.nodes()
+    memory_bytes = sum(
+        float(entry["Resources"].get("memory", 0.0)) for entry in entries if entry["Alive"]
+    )
+    if is_local:
+        return Capacity(as_nodes(entries), memory_bytes)
+    driver = driver_reservation()
+    return Capacity(as_nodes(entries, driver), memory_bytes, grows=has_autoscaler(), driver=driver)

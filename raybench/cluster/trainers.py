@@ -12,6 +12,7 @@ from raybench.cluster.ray_internals.trainer import (
     meeting_over_network,
     without_unused_callbacks,
 )
+from raybench.cluster.roster import Reservation
 from raybench.cluster.worker import serve
 from raybench.core.placement import Placement
 
@@ -32,9 +33,13 @@ class PoolOptions:
     search_path: str
     """Folder in which a user's own `module:Class` lies."""
     nodes: tuple[Node, ...]
-    """What there is, in the order of the admission's."""
+    """What there is, in the order of the admission's, gone ones too."""
     is_local: bool
     """Whether it is a Ray of our own, which has one node and does not grow."""
+    scales: bool = False
+    """Whether the cluster has an autoscaler."""
+    driver: Reservation | None = None
+    """What the driver holds of a node."""
     interface: str | None = None
     """The network interface that the user named, for all hosts; none derives each one's."""
     pool: Any = None
@@ -42,8 +47,8 @@ class PoolOptions:
 
     @property
     def reserves_cpus(self) -> bool:
-        """Whether Ray has to keep a worker's cores: it alone places workers on several nodes."""
-        return len(self.nodes) != 1
+        """Whether Ray has to keep a worker's cores: others, and nodes that join, take them else."""
+        return not self.is_local
 
 
 def build_trainer(
@@ -90,7 +95,7 @@ def build_trainer(
     if not options.is_local:
         arguments |= meeting_over_network(placement.framework, options.interface)
     trainer = trainer_class(placement.framework)(serve, **arguments)
-    return controlled_here(without_unused_callbacks(trainer), autoscales=not options.is_local)
+    return controlled_here(without_unused_callbacks(trainer))
 
 
 def selectors(options: PoolOptions, nodes: Sequence[int]) -> list[dict[str, str]] | None:

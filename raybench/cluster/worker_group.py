@@ -61,6 +61,11 @@ class WorkerGroup:
         self._end_message = ""
         self._has_run = False
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether its workers are gone, for whatever reason."""
+        return self._ended.is_set()
+
     async def start(self) -> None:
         """Start the workers and wait until all have introduced themselves."""
         threading.Thread(target=self._fit, name=f"group-{self._number}", daemon=True).start()

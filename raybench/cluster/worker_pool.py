@@ -13,7 +13,7 @@ from typing import Any
 from raybench.cluster.admission import Admission
 from raybench.cluster.departing import DepartingNodes
 from raybench.cluster.kept_checkpoints import KeepsCheckpoints, with_saved
-from raybench.cluster.layout import workers_per_node
+from raybench.cluster.layout import Node, workers_per_node
 from raybench.cluster.live_groups import LiveGroups
 from raybench.cluster.protocol import (
     STOPPED,
@@ -27,6 +27,7 @@ from raybench.cluster.protocol import (
 )
 from raybench.cluster.queue import Queue
 from raybench.cluster.trainers import PoolOptions, trainer_class
+from raybench.cluster.waiting import Waiting
 from raybench.core.placement import Placement
 
 AHEAD = "prepare-"
@@ -38,8 +39,8 @@ class WorkerPool(KeepsCheckpoints):
 
     def __init__(self, admission: Admission, options: PoolOptions) -> None:
         self._admission = admission
-        self._groups = LiveGroups(options)
-        self._queue = Queue(admission, options)
+        self._groups = LiveGroups(options, admission)
+        self._queue = Queue(admission, options, on_lost=self._groups.close_soon)
         super().__init__()
         self._departing = DepartingNodes(is_local=options.is_local)
         self._group_of: dict[str, int] = {}
@@ -127,7 +128,7 @@ class WorkerPool(KeepsCheckpoints):
         started = time.perf_counter()
         self._starting.add(trial)
         try:
-            group = await self._groups.open(grant)
+            group = await self._queue.unless_gone(self._groups.open(grant), grant.nodes)
         except RunFailed:
             await self._drop(trial, grant.group)
             raise
@@ -190,6 +191,7 @@ class WorkerPool(KeepsCheckpoints):
         """
         if for_good:
             self._over.add(trial)
+            self._queue.forget(trial)
         self._queue.send_away(trial)
         if trial in self._starting:
             self._abandoned.add(trial)
@@ -223,10 +225,15 @@ class WorkerPool(KeepsCheckpoints):
             for number, group in self._groups
         ]
 
-    def waiting(self) -> dict[str, str]:
-        """Return for every trial that waits what it waits for: a sentence for a screen."""
-        missing = self._queue.missing().items()
-        return {trial: what for trial, what in missing if not trial.startswith(AHEAD)}
+    def waiting(self) -> dict[str, Waiting]:
+        """Return for every trial that waits what it waits for, for a screen."""
+        waiting = self._queue.waiting().items()
+        return {trial: what for trial, what in waiting if not trial.startswith(AHEAD)}
+
+    async def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes that there are now."""
+        await self._queue.look()
+        return tuple(node for node in self._admission.nodes if not node.is_gone)
 
     def _mark_concurrent(self) -> None:
         trials = [name for name in self._group_of if not name.startswith(AHEAD)]
@@ -239,4 +246,5 @@ class WorkerPool(KeepsCheckpoints):
         self._group_of.pop(trial, None)
         await self._groups.close(number, force=True)
         self._admission.remove(number)
+        await self._queue.look()  # its host may have gone with it
         self._queue.admit()

@@ -1,7 +1,7 @@
 """The live screen of a search: progress, best so far, running trials, failures by cause."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -40,6 +40,9 @@ class Progress:
         self._began = time.perf_counter()
         self._live: Live | None = None
         self._has_started = False
+        self._waiting: Mapping[str, tuple[str, float]] = {}
+        self._told: str | None = None
+        """What was last said of waiting, where there is no screen."""
 
     def __enter__(self) -> "Progress":
         if self._console.is_terminal:
@@ -74,6 +77,23 @@ class Progress:
         if not self._has_started and self._live is None:
             self.say(f"{self._phase}: {STARTING}")  # nothing else is said for a while
         self._has_started = True
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether a run was asked for that has shown nothing yet; asked in any thread."""
+        return any(run.evaluation is None for run in list(self._running.values()))
+
+    def waiting(self, what: Mapping[str, tuple[str, float]], *, head: str | None = None) -> None:
+        """Show for runs without workers what each waits for and for how many seconds by now.
+
+        Called in any thread. `head`: the one for which the machines are missing, if one is; where
+        there is no screen it is said once, and again when it waits for something else.
+        """
+        self._waiting = what
+        told = None if head is None else f"trial {head} waits for {what[head][0]}"
+        if told is not None and told != self._told and self._live is None:
+            self.say(f"{self._phase}: {told}")
+        self._told = told or self._told
 
     def evaluated(self, name: str, evaluation: Evaluation) -> None:
         """Show a run's newest evaluation."""
@@ -137,7 +157,8 @@ class Progress:
                 min_width=None if is_text else len(title),
             )
         for name, run in list(self._running.items()):
-            table.add_row(*(Text(clean(cell)) for cell in (name, *run.cells())))
+            cells = run.cells(self._waiting.get(name))
+            table.add_row(*(Text(clean(cell)) for cell in (name, *cells)))
         return table
 
     def _where(self, record: RunRecord) -> str:
@@ -160,7 +181,9 @@ class _Running:
         self._label, self._asked = label, time.perf_counter()
         self.evaluation: Evaluation | None = None
 
-    def cells(self) -> tuple[str, str, str, str]:
+    def cells(self, waiting: tuple[str, float] | None) -> tuple[str, str, str, str]:
+        if self.evaluation is None and waiting is not None:
+            return f"{self._label}  waits for {waiting[0]}, {waiting[1]:.0f} s", "", "", ""
         if self.evaluation is None:
             waited = time.perf_counter() - self._asked
             return f"{self._label}  {STARTING}, {waited:.0f} s", "", "", ""

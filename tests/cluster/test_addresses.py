@@ -149,3 +149,14 @@ def test_of_all_sentences_the_one_with_the_cause_is_said() -> None:
     assert reach.worst([6, deaf, 6]) == deaf
     assert reach.worst([6, 6, 6]) is None
     assert "came out as 5" in str(reach.worst([6, 5, 6]))
+
+
+def test_what_no_other_host_can_reach_is_said_without_trying() -> None:
+    here, there = (Place(f"rb{n}", "lo", "127.0.0.1", node=f"10.77.0.{n}") for n in (1, 2))
+    sentence = reach.misnamed([here, there])
+    assert sentence is not None
+    assert sentence.startswith(reach.MISNAMED)
+    assert "host rb1 uses lo (127.0.0.1)" in sentence
+    assert reach.misnamed([here, here]) is None, "two workers of one host"
+    out = Place("rb2", "eth0", "10.77.0.2", node="10.77.0.2")
+    assert reach.misnamed([out, Place("rb1", "eth0", "10.77.0.1", node="10.77.0.1")]) is None

@@ -7,6 +7,7 @@ import pytest
 from raybench.cluster.admission import Admission
 from raybench.cluster.capacity import Capacity
 from raybench.cluster.layout import Node, lay_out, num_nodes, workers_per_node
+from raybench.cluster.waiting import missing
 from raybench.core.errors import UserError
 from raybench.core.placement import Placement
 
@@ -88,6 +89,31 @@ def test_parts_of_a_gpu_are_for_runs_of_one_worker() -> None:
             capacity.refuse_infeasible(two)
 
 
+@pytest.mark.parametrize(
+    ("held", "room_for"),
+    [
+        ([0.5, 0.5], {0.5: True, 1.0: True, 2.0: False}),  # both on one GPU, as Ray puts them
+        ([0.6, 0.6], {0.5: False, 0.4: True, 1.0: False}),  # 0.4 + 0.4 are no 0.5, and no 1
+        ([0.6, 0.4, 0.3], {0.7: True, 0.8: False, 1.0: False}),
+    ],
+)
+def test_a_part_lies_on_one_gpu(held: list[float], room_for: dict[float, bool]) -> None:
+    (node,) = nodes_of((8, 2))
+    for part in held:
+        node = node.without(1, part)
+    for part, fits in room_for.items():
+        assert bool(node.room(place(1, gpus_per_worker=part))) == fits, part
+
+
+def test_parts_that_do_not_add_up_are_not_called_free() -> None:
+    admission = Admission(nodes_of((8, 2)))
+    for number in range(2):
+        admission.submit(str(number), place(1, gpus_per_worker=0.6))
+    admission.submit("2", place(1, gpus_per_worker=1))
+    assert len(admission.admit()) == 2
+    assert missing(admission) == {"2": "1 GPU: 0 free on host a"}
+
+
 def test_what_fits_no_layout_is_refused_with_what_each_host_has() -> None:
     capacity = Capacity(nodes_of((1, 0), (2, 0)), 0.0)
     with pytest.raises(UserError, match=r"room for 0 .*: a 1 and 0, b 2 and 0\); ask for fewer"):
@@ -102,7 +128,7 @@ class TestMissing:
         admission = Admission(nodes_of((8, 2), (8, 2)), taken=[(0, 1), (0, 1)])
         admission.submit("0007", place(2, gpus_per_worker=1))
         assert admission.admit() == []
-        (sentence,) = admission.missing().values()
+        (sentence,) = missing(admission).values()
         assert sentence == (
             "2 GPUs: 1 free on host a, 1 on host b; placement_strategy pack wants them on 1 host"
         )
@@ -113,19 +139,19 @@ class TestMissing:
         admission.submit("1", place(1))
         assert admission.admit() == []
         head = "3 CPUs: 0 free on host a, 1 on host b"
-        assert admission.missing() == {
+        assert missing(admission) == {
             "0": head,
             "1": f"its turn, after trial 0, which waits for {head}",
         }
         admission.taken = []
         assert [grant.nodes for grant in admission.admit()] == [(0, 0, 1)]
-        assert set(admission.missing()) == {"1"}
+        assert set(missing(admission)) == {"1"}
 
     def test_cpus_are_named_where_gpus_are_not_what_is_short(self) -> None:
         admission = Admission(nodes_of((2, 2), (4, 0)), taken=[(1, 0), (0, 0)])
         admission.submit("0", place(1, cpus_per_worker=2, gpus_per_worker=1))
         assert admission.admit() == []
-        assert admission.missing() == {"0": "2 CPUs: 1 free on host a"}
+        assert missing(admission) == {"0": "2 CPUs: 1 free on host a"}
 
     def test_memory_for_processes(self) -> None:
         admission = Admission(nodes_of((8, 0)), max_workers=2)
@@ -133,7 +159,7 @@ class TestMissing:
         admission.admit()
         admission.submit("1", place(1))
         assert admission.admit() == []
-        assert "memory for 1 more worker processes: 2 of at most 2" in admission.missing()["1"]
+        assert "memory for 1 more worker processes: 2 of at most 2" in missing(admission)["1"]
 
     def test_nobody_waits_for_nothing(self) -> None:
-        assert Admission(nodes_of((1, 0))).missing() == {}
+        assert missing(Admission(nodes_of((1, 0)))) == {}

@@ -12,10 +12,14 @@ from raybench.cluster.layout import Node
 from raybench.cluster.protocol import RunFailed
 from raybench.cluster.queue import Queue
 from raybench.cluster.ray_internals.free import available, taken_by_others
-from raybench.cluster.session import as_nodes
+from raybench.cluster.roster import as_nodes
 from raybench.cluster.trainers import PoolOptions
 from raybench.core.placement import Placement
 
+ENTRIES = [
+    {"NodeID": "id-a", "NodeManagerHostname": "a", "Resources": {"CPU": 2.0, "GPU": 1.0}},
+    {"NodeID": "id-b", "NodeManagerHostname": "b", "Resources": {"CPU": 2.0}},
+]
 NODES = (Node(2, 1, "id-a", "a"), Node(2, 0, "id-b", "b"))
 ONE, TWO = Placement("torch", 1), Placement("torch", 2)
 OPTIONS = PoolOptions(scratch="", search_path="", nodes=NODES, is_local=False)
@@ -61,7 +65,7 @@ def test_a_trial_waits_for_others_and_says_what_it_waited_for(
 ) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.01)
     books = Books(a=1, b=1)
-    waiting = Queue(Admission(NODES, idle_holds_cpus=True), OPTIONS, books)
+    waiting = Queue(Admission(NODES, idle_holds_cpus=True), OPTIONS, books, nodes=lambda: ENTRIES)
 
     async def story() -> None:
         first = asyncio.ensure_future(waiting.wait("first", TWO))
@@ -70,7 +74,7 @@ def test_a_trial_waits_for_others_and_says_what_it_waited_for(
             await asyncio.sleep(0.01)
         assert not first.done(), "a pack of two is not torn apart"
         assert not behind.done(), "first come, first served"
-        assert waiting.missing()["first"].startswith("2 CPUs: 1 free on host a, 1 on host b;")
+        assert waiting.waiting()["first"].what.startswith("2 CPUs: 1 free on host a, 1 on host b;")
         books.free = {"a": 1, "b": 2}  # the others have gone from b
         grant, waited_for = await asyncio.wait_for(first, 5)
         assert grant.nodes == (1, 1)
@@ -78,18 +82,18 @@ def test_a_trial_waits_for_others_and_says_what_it_waited_for(
         books.free = {"a": 1, "b": 0}
         _, waited_for = await asyncio.wait_for(behind, 5)
         assert str(waited_for).startswith("its turn, after trial first, which waits for 2 CPUs")
-        assert waiting.missing() == {}
+        assert waiting.waiting() == {}
         assert waiting.trials() == []
 
     asyncio.run(story())
 
 
 def test_a_trial_that_is_sent_away_waits_no_longer() -> None:
-    waiting = Queue(Admission(NODES), OPTIONS, Books(a=0, b=0))
+    waiting = Queue(Admission(NODES), OPTIONS, Books(a=0, b=0), nodes=lambda: ENTRIES)
 
     async def story() -> None:
         asking = asyncio.ensure_future(waiting.wait("a", ONE))
-        while not waiting.missing():
+        while not waiting.waiting():
             await asyncio.sleep(0)
         await asyncio.sleep(0.05)
         waiting.send_away("a")
@@ -97,7 +101,7 @@ def test_a_trial_that_is_sent_away_waits_no_longer() -> None:
             await asyncio.wait_for(asking, 5)
 
     asyncio.run(story())
-    assert waiting.missing() == {}
+    assert waiting.waiting() == {}
 
 
 def test_a_ray_of_our_own_is_not_asked() -> None:

@@ -86,6 +86,8 @@ class TestCallbacks:
 class FakeController:
     """Stands for TrainController, which would start workers."""
 
+    worker_group_cls: Any = None
+
     def __init__(self, **arguments: Any) -> None:
         self.arguments, self.has_run = arguments, False
 
@@ -104,7 +106,6 @@ class TestController:
         self, is_local: bool, torch_options: PoolOptions, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from ray.train.v2._internal.execution.controller import TrainController
-        from ray.train.v2._internal.execution.scaling_policy.fixed import FixedScalingPolicy
         from ray.train.v2.api import data_parallel_trainer
 
         from raybench.cluster.ray_internals import controller as module
@@ -119,7 +120,7 @@ class TestController:
         accepted = set(inspect.signature(TrainController.__init__).parameters)
         assert set(controller.arguments) < accepted, why
         policy = controller.arguments["scaling_policy"]
-        assert type(policy) is (module.FixedPlace if is_local else FixedScalingPolicy), why
+        assert type(policy) is module.FixedPlace, why
         assert "DatasetsCallback" not in names(controller.arguments["callbacks"])
 
     def test_the_policy_still_asks_for_the_workers_and_for_nothing_else(
@@ -140,7 +141,13 @@ class TestController:
 
     @pytest.mark.parametrize(
         "missing",
-        ["TrainController", "FixedScalingPolicy", "get_result", "_send_resource_request"],
+        [
+            "TrainController",
+            "FixedScalingPolicy",
+            "get_result",
+            "_send_resource_request",
+            "worker_group_cls",
+        ],
     )
     def test_without_one_of_them_the_trainer_is_left_alone(
         self, missing: str, torch_options: PoolOptions, monkeypatch: pytest.MonkeyPatch
@@ -152,6 +159,7 @@ class TestController:
             "TrainController": controller,
             "FixedScalingPolicy": fixed,
             "get_result": controller.TrainController,
+            "worker_group_cls": controller.TrainController,
             "_send_resource_request": ScalingPolicy,
         }
         monkeypatch.delattr(homes[missing], missing)
@@ -159,11 +167,35 @@ class TestController:
         trainer = build_trainer(0, Placement("torch", 1), torch_options)
         assert "_initialize_and_run_controller" not in vars(trainer)
 
+    @pytest.mark.parametrize("has_started", [True, False])
+    def test_a_group_that_does_not_connect_leaves_nothing_behind(
+        self, has_started: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from ray.train.v2._internal.execution.controller import TrainController
+        from ray.train.v2._internal.execution.worker_group import WorkerGroup
+
+        from raybench.cluster.ray_internals.controller import StartedOrGone
+
+        why = "then a group that does not connect keeps its CPUs until the session ends"
+        assert "self.worker_group_cls.create(" in inspect.getsource(TrainController), why
+        assert "._start()" in inspect.getsource(WorkerGroup.create), why
+
+        def fail(self: object) -> None:
+            raise RuntimeError("unreached")
+
+        story: list[str] = []
+        monkeypatch.setattr(WorkerGroup, "_start", fail)
+        monkeypatch.setattr(WorkerGroup, "has_started", lambda self: has_started)
+        monkeypatch.setattr(WorkerGroup, "abort", lambda self: story.append("abort"))
+        with pytest.raises(RuntimeError, match="unreached"):
+            StartedOrGone.__new__(StartedOrGone)._start()
+        assert story == (["abort"] if has_started else [])
+
     def test_a_trainer_that_starts_its_controller_otherwise_is_left_alone(
         self, torch_options: PoolOptions
     ) -> None:
         trainer = SimpleNamespace(fit=1)
-        assert vars(trainer_internals.controlled_here(trainer, autoscales=False)) == {"fit": 1}
+        assert vars(trainer_internals.controlled_here(trainer)) == {"fit": 1}
 
 
 class FakeGroup:

@@ -9,6 +9,7 @@ from raybench.cluster import live_groups, worker_pool
 from raybench.cluster.admission import Admission
 from raybench.cluster.layout import Node
 from raybench.cluster.protocol import RunFailed
+from raybench.cluster.reach import UNREACHED
 from raybench.cluster.trainers import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
 from raybench.core.placement import Placement
@@ -31,7 +32,7 @@ class FakeGroup:
         self.planned = nodes
         self.placement = placement
         self.cores: list[tuple[str, int]] = []
-        self.closed = False
+        self.closed = self.has_ended = False
 
     async def start(self) -> None:
         type(self).started += 1
@@ -79,6 +80,31 @@ def test_a_group_that_does_not_start_gives_its_place_back(pool: WorkerPool, faul
     asyncio.run(story())
     assert FakeGroup.started == 2
     assert [state.trial for state in pool.groups()] == ["b"]
+
+
+def test_workers_that_do_not_reach_each_other_are_tried_once(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start(self: FakeGroup) -> None:
+        FakeGroup.started += 1
+        raise RunFailed("worker_lost", f"{UNREACHED}host a ...")
+
+    monkeypatch.setattr(FakeGroup, "start", start)
+    with pytest.raises(RunFailed, match="do not reach each other"):
+        asyncio.run(pool.acquire("a", TWO))
+    assert FakeGroup.started == 1
+
+
+def test_an_idle_group_that_has_died_is_replaced(pool: WorkerPool) -> None:
+    async def story() -> None:
+        await pool.acquire("a", ONE)
+        await pool.release("a")
+        ((_, group),) = pool._groups
+        group.has_ended = True  # type: ignore[misc]
+        await pool.acquire("b", ONE)
+
+    asyncio.run(story())
+    assert FakeGroup.started == 2
 
 
 @pytest.mark.parametrize("keep", [True, False])

@@ -101,6 +101,27 @@ def test_a_run_that_was_asked_for_starts_its_workers(clock: Clock) -> None:
     assert out.getvalue().startswith("search: starting workers\n")
 
 
+def test_what_a_run_waits_for_stands_instead_of_its_start(clock: Clock) -> None:
+    screen, out = piped()
+    screen.started("0000", spec())
+    assert screen.is_starting
+    gpus = ("2 GPUs: 1 free on host a, 1 on host b", 12.3)
+    screen.waiting({"0000": gpus}, head="0000")
+    assert "waits for 2 GPUs: 1 free on host a, 1 on host b, 12 s" in rendered(screen, width=160)
+    # In a pipe it is said once, until it is something else.
+    screen.waiting({"0000": (gpus[0], 14.3)}, head="0000")
+    screen.waiting({"0000": ("its turn, after trial 0001", 14.3)})
+    screen.waiting({"0000": gpus}, head="0000")
+    screen.waiting({"0000": ("2 GPUs: 1 free on host a", 16.3)}, head="0000")
+    said = [line for line in out.getvalue().splitlines() if "waits" in line]
+    begin = "search: trial 0000 waits for 2 GPUs: 1 free on host a"
+    assert said == [f"{begin}, 1 on host b", begin]
+    screen.waiting({})
+    assert module.STARTING in rendered(screen, width=160)
+    screen.evaluated("0000", evaluation())
+    assert not screen.is_starting
+
+
 def test_what_follows_is_in_the_time_left(clock: Clock) -> None:
     screen, _ = piped()
     screen.after_s = 60.0

@@ -6,6 +6,7 @@ from typing import Any
 
 from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.scaling_policy.fixed import FixedScalingPolicy
+from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
 
 class FixedPlace(FixedScalingPolicy):  # type: ignore[misc, unused-ignore]
@@ -24,21 +25,41 @@ class FixedPlace(FixedScalingPolicy):  # type: ignore[misc, unused-ignore]
         """There is nothing to take back."""
 
 
+class StartedOrGone(WorkerGroup):  # type: ignore[misc, unused-ignore]
+    """A worker group that gives its resources back when its workers start, but do not connect.
+
+    Ray forgets such a group: its workers and their reservation end with the controller's actor.
+    Here that process lives on, and the next group would wait for them without end.
+    """
+
+    def _start(self) -> None:
+        """Start, or leave nothing behind."""
+        try:
+            super()._start()
+        except Exception:
+            if self.has_started():
+                self.abort()
+            raise
+
+
 def is_as_expected() -> bool:
     """Whether Ray has what is called and overridden here."""
     overridden = [name for name, part in vars(FixedPlace).items() if inspect.isfunction(part)]
     return (
-        inspect.iscoroutinefunction(getattr(TrainController, "run", None))
+        hasattr(TrainController, "worker_group_cls")
+        and all(hasattr(WorkerGroup, name) for name in ("_start", "has_started", "abort"))
+        and inspect.iscoroutinefunction(getattr(TrainController, "run", None))
         and hasattr(TrainController, "get_result")
         and all(hasattr(FixedScalingPolicy, name) for name in overridden)
     )
 
 
-def run_controller(arguments: dict[str, Any], *, autoscales: bool) -> Any:
+def run_controller(arguments: dict[str, Any]) -> Any:
     """Run a controller made of the trainer's `arguments` to its end; return the result."""
     policy: Any = arguments.get("scaling_policy")
-    if not autoscales and type(policy) is FixedScalingPolicy:
+    if type(policy) is FixedScalingPolicy:
         arguments = arguments | {"scaling_policy": FixedPlace(policy.scaling_config)}
     controller = TrainController(**arguments)
+    controller.worker_group_cls = StartedOrGone
     asyncio.run(controller.run())
     return controller.get_result()

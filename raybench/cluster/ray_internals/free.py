@@ -1,12 +1,20 @@
-"""What others on a shared cluster hold, node by node."""
+"""Which nodes a shared cluster has, and what others hold on each."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import ray
 
 from raybench.cluster.layout import Node
 
 NEGLIGIBLE = 0.05
 """CPUs below which a reservation is bookkeeping (a Tune trial's own, a nominal one of ours)."""
+
+
+def present() -> Sequence[Mapping[str, Any]]:
+    """Return the nodes that Ray lists, gone ones too."""
+    listed: Sequence[Mapping[str, Any]] = ray.nodes()
+    return listed
 
 
 def available() -> Mapping[str, Mapping[str, float]]:
@@ -31,7 +39,7 @@ def taken_by_others(
     """
     taken = []
     for node, (cpus, gpus) in zip(nodes, held, strict=True):
-        if not free:
+        if not free or node.is_gone:
             taken.append((0.0, 0.0))
             continue
         left = free.get(node.id, {})

@@ -5,12 +5,21 @@ Called by network_torch and network_tensorflow, from which Ray's own `on_start` 
 
 import os
 import socket
+from dataclasses import replace
 from typing import Any
 
 import ray
 
 from raybench.cluster.addresses import VARIABLE, NoInterface, Place, environment, place_of
-from raybench.cluster.reach import REACH_TIMEOUT_S, UNREACHED, listen, sum_over_workers, worst
+from raybench.cluster.reach import (
+    MISNAMED,
+    REACH_TIMEOUT_S,
+    UNREACHED,
+    listen,
+    misnamed,
+    sum_over_workers,
+    worst,
+)
 
 USED = ("execute_single_async",)
 """What is called of Train's worker group."""
@@ -33,6 +42,7 @@ def connect(worker_group: Any, interface: str | None) -> list[Place]:
     rank_0 = ray.get(worker_group.execute_single_async(0, ray.util.get_node_ip_address))
     found = each(worker_group, _take_interface, [(rank_0, interface, size)] * size)
     _raise_problem(next((answer for answer in found if isinstance(answer, str)), None))
+    _raise_problem(misnamed(found))
     sums = each(worker_group, _add_up, [(rank, found) for rank in range(size)])
     _raise_problem(worst(sums))
     return found
@@ -44,7 +54,7 @@ def each(worker_group: Any, function: Any, arguments: list[tuple[Any, ...]]) -> 
         worker_group.execute_single_async(rank, function, *given)
         for rank, given in enumerate(arguments)
     ]
-    answers: list[Any] = ray.get(calls, timeout=4 * REACH_TIMEOUT_S)
+    answers: list[Any] = ray.get(calls, timeout=2 * REACH_TIMEOUT_S)
     return answers
 
 
@@ -55,19 +65,20 @@ def _raise_problem(sentence: str | None) -> None:
 
 def _take_interface(rank_0: str, named: str | None, size: int) -> Place | str:
     """In a worker: find the interface, tell Gloo and NCCL, and listen there."""
+    is_named = bool(named or os.environ.get(VARIABLE))
     try:
         place = place_of(rank_0, named)
         listener = listen(place.address, size)
     except (NoInterface, OSError) as problem:
+        begin = MISNAMED if is_named else UNREACHED
         return (
-            f"{UNREACHED}on host {socket.gethostname()} {problem}; name one that it has: "
+            f"{begin}on host {socket.gethostname()} {problem}; name one that it has: "
             f"{VARIABLE}=NAME."
         )
-    is_named = bool(named or os.environ.get(VARIABLE))
     os.environ.update(environment(place, is_named=is_named))
     _listeners[:] = [listener]
     port = int(listener.getsockname()[1])
-    return Place(place.host, place.interface, place.address, port)
+    return replace(place, port=port, node=ray.util.get_node_ip_address())
 
 
 def _add_up(rank: int, places: list[Place]) -> int | str:

@@ -5,6 +5,8 @@ from typing import Any
 TRAIN_SWITCHES = {
     "RAY_TRAIN_V2_ENABLED": "1",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # how soon a lost worker is noticed
+    # Admitted only where there is room: who has taken it since has to be waited for, not tried.
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "20",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # a user's relative paths mean the same everywhere
     # What each of these starts looks at runs that report to Train; ours report to the pool.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
@@ -34,22 +36,21 @@ def without_unused_callbacks(trainer: Any) -> Any:
     return trainer
 
 
-def controlled_here(trainer: Any, *, autoscales: bool) -> Any:
+def controlled_here(trainer: Any) -> Any:
     """Run Train's controller in this process, in the thread that calls `fit`.
 
     An actor of its own takes three seconds to start and import what the pool has imported
-    already, and lives no longer than the pool. On a local Ray (`autoscales` false) it need not
-    tell an autoscaler of the workers either, which starts an actor that imports Ray Data, 1.2 s
-    before any worker starts. A Ray that starts its controller otherwise does as before.
+    already, and lives no longer than the pool. It need not tell an autoscaler of the workers
+    either, which starts an actor that imports Ray Data, 1.2 s before any worker starts, and sends
+    requests that take the place of the pool's own (`cluster.scaling`). A Ray that starts its
+    controller otherwise does as before.
     """
     try:
         from raybench.cluster.ray_internals.controller import is_as_expected, run_controller
     except ImportError:
         return trainer
     if hasattr(trainer, "_initialize_and_run_controller") and is_as_expected():
-        trainer._initialize_and_run_controller = lambda **arguments: run_controller(
-            arguments, autoscales=autoscales
-        )
+        trainer._initialize_and_run_controller = lambda **arguments: run_controller(arguments)
     return trainer
 
 

@@ -3,11 +3,12 @@
 import importlib.util
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from raybench.backends.check_model import check_models
-from raybench.cluster.capacity import Capacity
+from raybench.cluster.capacity import Capacity, Node
 from raybench.core.errors import UserError
 from raybench.core.placement import Placement
 from raybench.core.space import (
@@ -25,6 +26,9 @@ from raybench.data.check import check_dataset
 from raybench.data.dataset import Dataset
 from raybench.speed.factorisation import RESOURCES
 from raybench.workloads.find import load_workload_dataset, require_framework
+
+AUTOSCALED_CONCURRENCY = 4
+"""Trials at once on a cluster that starts nodes by itself, at least."""
 
 
 def check_task(spec: RunSpec, frameworks: list[str]) -> Dataset:
@@ -154,7 +158,20 @@ def first_groups(study: StudySpec, space: Space, capacity: Capacity) -> list[Pla
 
 
 def default_concurrency(study: StudySpec, space: Space, capacity: Capacity) -> int:
-    """Return how many of the smallest trials the cluster holds at once."""
+    """Return how many of the smallest trials the cluster holds at once.
+
+    One that grows is asked for a few whatever it has: what nobody waits for it does not start.
+    """
     smallest = min(groups(study, space), key=lambda group: (group.gpus, group.cpus))
     many = replace(smallest, num_workers=capacity.cpus)
-    return max(1, capacity.num_fitting(many) // smallest.num_workers)
+    least = AUTOSCALED_CONCURRENCY if capacity.grows else 1
+    return max(least, capacity.num_fitting(many) // smallest.num_workers)
+
+
+def following(
+    study: StudySpec, space: Space, capacity: Capacity
+) -> Callable[[tuple[Node, ...]], int] | None:
+    """Return what tells the concurrency from the nodes of a moment; None where the user has."""
+    if study.search.concurrency:
+        return None
+    return lambda nodes: default_concurrency(study, space, replace(capacity, nodes=nodes))

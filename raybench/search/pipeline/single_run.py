@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from raybench.cluster.reach import MISNAMED
 from raybench.cluster.run_once import run_once
 from raybench.cluster.session import Session
+from raybench.core.errors import UserError
 from raybench.core.record import Evaluation, Role, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.results.errors import keep_error
@@ -48,6 +50,8 @@ class SingleRun:
             test=test,
             keep=self.keep_groups,
         )
+        if record.message is not None and record.message.startswith(MISNAMED):
+            self.deadline.fault = self.deadline.fault or UserError(record.message)
         self.store.append(record.line())
         self.saved.over(record)
         self.progress.finished(record)

@@ -26,11 +26,13 @@ from raybench.search.deadline import Deadline
 from raybench.search.live_trials import LiveTrials
 from raybench.search.pipeline.confirm import confirm
 from raybench.search.pipeline.interference import measure_interference
+from raybench.search.pipeline.preflight import following
 from raybench.search.pipeline.reference import set_by_reference
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.search.pipeline.verify_predictions import run_finalists
 from raybench.search.ray_tune.tuner import run_trials
 from raybench.search.saved_runs import SavedRuns
+from raybench.search.wait_watch import watching
 from raybench.speed.factorisation import Factors, study_factors
 from raybench.speed.placement import Placer
 
@@ -54,6 +56,8 @@ class StudyPipeline:
     concurrency: int
     keep_groups: bool
     """False starts new worker processes for every trial."""
+    wait_s: float | None = None
+    """How long a trial may wait for machines in all; none: without end."""
     notes: list[str] = field(default_factory=list)
     """What the user should know of how the study went, in sentences."""
     earlier: dict[str, Any] = field(default_factory=dict)
@@ -88,15 +92,16 @@ class StudyPipeline:
                 self._note(f"{self._budget()} ended before the reference runs did.")
             return
         search, confirm_budget = self._open_search(earlier)
-        with self._progress(search.num_trials, search.num_finished) as progress:
+        progress = self._progress(search.num_trials, search.num_finished)
+        with progress, watching(self.session, progress, self.deadline, self.wait_s):
             self._search(search, progress, confirm_budget)
-            single_run = self._single_run(progress)
-            self._verify(search.placer, single_run, confirm_budget)
-            self._confirm(single_run)
+            self._verify(search.placer, self._single_run(progress), confirm_budget)
+            self._confirm(self._single_run(progress))
 
     def _set_by_reference(self) -> bool:
         """Run the reference for what is `auto`; False if it was ended."""
-        with self._progress(self.study.search.trials) as progress:
+        progress = self._progress(self.study.search.trials)
+        with progress, watching(self.session, progress, self.deadline, self.wait_s):
             found = set_by_reference(
                 self.study,
                 self.space,
@@ -155,6 +160,7 @@ class StudyPipeline:
             log=self.store.folder / "ray.log",
             keep_groups=keep,
             concurrency=self.concurrency,
+            follow=following(self.study, self.space, self.session.capacity),
         )
         if not self.deadline.interrupted:
             search.tell_all()

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from raybench.cluster.capacity import local_capacity
 from raybench.cluster.run_once import run_once
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import INTERRUPTED, Interrupt
+from raybench.cluster.waiting import Waiting
 from raybench.core.clock import OTHER, PHASES
 from raybench.core.documents import apply_settings, read_mapping, to_yaml, validate
-from raybench.core.errors import UserError
+from raybench.core.errors import StudyError, UserError
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.results.console import make_console, say
@@ -31,6 +33,7 @@ from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.search.pipeline.continued import finished_run
 from raybench.search.pipeline.preflight import check_address, check_task
 from raybench.search.saved_runs import SavedRuns
+from raybench.search.wait_watch import WaitWatch
 
 TRIAL = "0000"
 DONE, FAILED = 0, 1
@@ -115,13 +118,29 @@ def _run(
         console.print(f"{describe(spec)}, seed {spec.seed}", highlight=False)
         console.print(_HEAD, highlight=False)
 
-        def on_evaluation(name: str, evaluation: Evaluation) -> None:
+        def record_evaluation(name: str, evaluation: Evaluation) -> None:
             store.append(evaluation.line(name))
             console.print(_curve_line(evaluation), highlight=False)
 
-        with SavedRuns(session.pool, store, say=lambda sentence: say(console, sentence)) as saved:
+        def on_evaluation(name: str, evaluation: Evaluation) -> None:
+            waits.is_training = True
+            record_evaluation(name, evaluation)
+
+        waits = _Waits(console, session.stop_waiting)
+        watch = WaitWatch(
+            session.waiting,
+            waits.show,
+            waits.give_up,
+            is_starting=lambda: not waits.is_training,
+            is_over=lambda: interrupt.is_set,
+            wait_s=options.wait,
+        )
+        with (
+            watch,
+            SavedRuns(session.pool, store, say=lambda sentence: say(console, sentence)) as saved,
+        ):
             for evaluation in saved.resume(TRIAL, spec):
-                on_evaluation(TRIAL, evaluation)
+                record_evaluation(TRIAL, evaluation)
             record, weights = run_once(
                 session.pool,
                 spec,
@@ -134,11 +153,32 @@ def _run(
                 save=True,
                 test=True,
             )
+            if waits.fault is not None:
+                raise waits.fault
             if weights is not None:
                 store.write_bytes(MODEL_FILES[spec.framework], weights)
             store.append(record.line())
             saved.over(record)
     return record
+
+
+class _Waits:
+    """What the run waits for, said once each time it is something else."""
+
+    def __init__(self, console: Console, stop_waiting: Callable[[], None]) -> None:
+        self._console, self._stop_waiting, self._told = console, stop_waiting, ""
+        self.is_training = False
+        self.fault: StudyError | None = None
+
+    def show(self, waiting: Mapping[str, Waiting]) -> None:
+        what = "".join(one.what for one in waiting.values())
+        if what not in ("", self._told):
+            say(self._console, f"waits for {what}")
+        self._told = what or self._told
+
+    def give_up(self, fault: StudyError | None) -> None:
+        self.fault = self.fault or fault
+        self._stop_waiting()
 
 
 _HEAD = "  epoch    samples   train s     loss  accuracy   samples/s  learning rate"

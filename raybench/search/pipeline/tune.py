@@ -156,6 +156,7 @@ def _run(
             dataset,
             concurrency,
             keep_groups=options.isolation == "none",
+            wait_s=options.wait,
         )
         interrupt.can_continue = True
         pipeline.run(earlier)

@@ -2,26 +2,26 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 from ray import tune
+from ray.tune.search import ConcurrencyLimiter
 
+from raybench.cluster.layout import Node
+from raybench.cluster.ray_internals.head import waits_on_head
 from raybench.cluster.session import Session
 from raybench.core.secrets import redact_text
 from raybench.search.deadline import Deadline
 from raybench.search.live_trials import LiveTrials
 from raybench.search.ray_tune.callback import TuneCallback
+from raybench.search.ray_tune.following import Following
 from raybench.search.ray_tune.scheduler import TuneScheduler
 from raybench.search.ray_tune.searcher import TuneSearcher
 from raybench.search.ray_tune.stopper import TuneStopper
 from raybench.search.ray_tune.trainable import TuneTrainable
 
-HEAD = "node:__internal_head__"
-"""A resource that only the head has: what Tune reserves for a trial's own process, which merely
-waits, is taken where no worker runs. Cores are admitted by the pool."""
-NOMINAL = 0.0001
 ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # `cluster.signals` listens instead
@@ -39,31 +39,38 @@ def run_trials(
     log: Path,
     keep_groups: bool,
     concurrency: int,
+    follow: Callable[[tuple[Node, ...]], int] | None = None,
 ) -> None:
     """Run trials until there are no more, or `deadline` ends them.
 
-    What Ray Tune prints goes to the file `log`.
+    At most `concurrency` at once; `follow` tells it anew from the nodes that there are then. What
+    Ray Tune prints goes to the file `log`.
     """
     os.environ.update(ENVIRONMENT)
     trainable = tune.with_resources(
         tune.with_parameters(TuneTrainable, pool=session.pool, keep=keep_groups),
-        tune.PlacementGroupFactory([{HEAD: NOMINAL}]),
+        # A trial's own process merely waits; cores are admitted by the pool.
+        tune.PlacementGroupFactory([waits_on_head()]),
     )
+    # Tune's own limit is fixed; this one is the same thing with a number that may change.
+    searcher = ConcurrencyLimiter(TuneSearcher(trials), max_concurrent=concurrency)
     tuner = tune.Tuner(
         trainable,
         tune_config=tune.TuneConfig(
-            search_alg=TuneSearcher(trials),
+            search_alg=searcher,
             scheduler=TuneScheduler(trials),
             # The searcher ends the search; Tune's own number only has to be above it.
             num_samples=-1,
-            max_concurrent_trials=concurrency,
             reuse_actors=True,
         ),
         run_config=tune.RunConfig(
             name="tune",
             storage_path=str(session.scratch),
             stop=TuneStopper(deadline),
-            callbacks=[TuneCallback(trials, deadline, session)],
+            callbacks=[
+                TuneCallback(trials, deadline, session),
+                *([Following(searcher, session, follow)] if follow else []),
+            ],
             verbose=0,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
         ),

@@ -1,0 +1,109 @@
+"""What the runs wait for, shown while they do, and the end of a study that waits too long."""
+
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+
+from raybench.cluster.session import Session
+from raybench.cluster.waiting import Waiting
+from raybench.core.errors import StudyError
+from raybench.results.progress import Progress
+from raybench.search.deadline import Deadline
+
+ASK_S = 2.0
+"""Seconds between two questions; none is asked while every run trains."""
+Show = Callable[[Mapping[str, Waiting]], None]
+
+
+class WaitWatch:
+    """A thread of the driver, beside whatever waits there for its workers."""
+
+    def __init__(
+        self,
+        ask: Callable[[], Mapping[str, Waiting]],
+        show: Show,
+        give_up: Callable[[StudyError | None], None],
+        *,
+        is_starting: Callable[[], bool],
+        is_over: Callable[[], bool],
+        wait_s: float | None = None,
+    ) -> None:
+        """`ask` the pool and `show` it while a run `is_starting`.
+
+        `give_up` has to let nobody wait any more: with the reason where a trial has waited for
+        machines for more than `wait_s` seconds, with none once the study `is_over`.
+        """
+        self._ask, self._show, self._give_up = ask, show, give_up
+        self._is_starting, self._is_over, self._wait_s = is_starting, is_over, wait_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="wait-watch", daemon=True)
+        self._fault: BaseException | None = None
+
+    def __enter__(self) -> "WaitWatch":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the thread; what went wrong in it is raised, unless something else was before."""
+        self._stop.set()
+        self._thread.join()
+        if error is None and self._fault is not None:
+            raise self._fault
+
+    def _watch(self) -> None:
+        try:
+            while not self._stop.wait(ASK_S):
+                if self._is_starting():
+                    self._look()
+        except Exception as error:  # noqa: BLE001 (raised when the study's own thread is done)
+            self._fault = error
+
+    def _look(self) -> None:
+        waiting = self._ask()
+        self._show(waiting)
+        if waiting and self._is_over():
+            self._give_up(None)
+            return
+        for trial, one in waiting.items():
+            if self._wait_s is not None and one.short_s > self._wait_s:
+                self._give_up(
+                    StudyError(
+                        f"trial {trial} has waited {one.short_s:.0f} s (--wait {self._wait_s:g}) "
+                        f"for {one.what}; run the same command again when the machines are "
+                        "there: what is recorded is kept."
+                    )
+                )
+                return
+
+
+def watching(
+    session: Session, progress: Progress, deadline: Deadline, wait_s: float | None
+) -> WaitWatch:
+    """Return what shows on a study's screen what its runs wait for, and ends too long a wait."""
+
+    def show(waiting: Mapping[str, Waiting]) -> None:
+        shown = {name: (one.what, one.seconds) for name, one in waiting.items()}
+        progress.waiting(shown, head=head_of(waiting))
+
+    def give_up(fault: StudyError | None) -> None:
+        deadline.fault = deadline.fault or fault
+        session.stop_waiting()
+
+    return WaitWatch(
+        session.waiting,
+        show,
+        give_up,
+        is_starting=lambda: progress.is_starting,
+        is_over=lambda: deadline.over,
+        wait_s=wait_s,
+    )
+
+
+def head_of(waiting: Mapping[str, Waiting]) -> str | None:
+    """Return the first trial for which the machines are missing, whatever our own runs hold."""
+    return next((trial for trial, one in waiting.items() if one.short_s > 0), None)

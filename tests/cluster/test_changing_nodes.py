@@ -1,0 +1,214 @@
+"""Hosts that come and go under the pool, and what an autoscaler is asked for meanwhile."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from raybench.cluster import queue as module
+from raybench.cluster.admission import Admission
+from raybench.cluster.capacity import Capacity
+from raybench.cluster.layout import Node
+from raybench.cluster.protocol import RunFailed
+from raybench.cluster.queue import Queue
+from raybench.cluster.ray_internals.autoscaler import bundles_of
+from raybench.cluster.roster import Reservation, as_nodes
+from raybench.cluster.scaling import Scaling
+from raybench.cluster.trainers import PoolOptions
+from raybench.cluster.waiting import missing
+from raybench.core.errors import UserError
+from raybench.core.placement import Placement
+
+A, B, C = (Node(2, 0, f"id-{name}", name) for name in "abc")
+ONE, TWO = Placement("torch", 1), Placement("torch", 2)
+WIDE = Placement("torch", 5)
+OPTIONS = PoolOptions(scratch="", search_path="", nodes=(A, B), is_local=False)
+
+
+def admission(*nodes: Node) -> Admission:
+    return Admission(nodes, idle_holds_cpus=True, can_grow=True)
+
+
+def granted(pool: Admission, trial: str, placement: Placement) -> tuple[int, ...]:
+    pool.submit(trial, placement)
+    (grant,) = pool.admit()
+    return grant.nodes
+
+
+class TestAdmission:
+    def test_a_host_that_goes_takes_no_group_and_keeps_its_place(self) -> None:
+        pool = admission(A, B)
+        assert granted(pool, "idle", TWO) == (0, 0)
+        pool.release("idle")
+        assert pool.update([B]) == [0], "its processes are gone, nobody may be given them"
+        assert granted(pool, "0", TWO) == (1, 1)
+        pool.submit("1", ONE)
+        assert pool.admit() == []
+        assert missing(pool) == {"1": "1 CPU: 0 free on host b"}
+        pool.update([C, A, B])
+        assert [grant.nodes for grant in pool.admit()] == [(0,)], "it has come back"
+        assert [node.name for node in pool.nodes] == ["a", "b", "c"]
+        assert granted(pool, "2", TWO) == (2, 2)
+
+    def test_a_group_at_work_on_a_lost_host_holds_the_others(self) -> None:
+        pool = admission(A, B)
+        assert granted(pool, "wide", Placement("torch", 4)) == (0, 0, 1, 1)
+        assert pool.update([B]) == []
+        assert pool.held() == [(2, 0), (2, 0)]
+        pool.submit("next", ONE)
+        assert pool.admit() == []
+        pool.remove(0)
+        assert [grant.nodes for grant in pool.admit()] == [(1,)]
+
+    def test_who_fits_no_host_of_now_keeps_nobody_waiting(self) -> None:
+        pool = admission(A, B)
+        for trial, placement in (("wide", WIDE), ("0", TWO), ("1", TWO), ("2", ONE)):
+            pool.submit(trial, placement)
+        assert [grant.trial for grant in pool.admit()] == ["0", "1"]
+        said = missing(pool)
+        assert said["wide"] == "5 CPUs: 2 on host a, 2 on host b in all; hosts must join"
+        assert said["2"] == "1 CPU: 0 free on host a, 0 on host b"
+        assert pool.is_short(WIDE)
+        assert not pool.is_short(ONE), "runs of ours have what it waits for"
+        pool.update([A, B, C])
+        assert pool.admit() == [], "now it can have its turn, and is not overtaken"
+        pool.release("0")
+        pool.release("1")
+        assert [grant.trial for grant in pool.admit()] == ["wide", "2"]
+
+
+class Asked:
+    """Stands for Ray's call."""
+
+    def __init__(self) -> None:
+        self.requests: list[list[Mapping[str, float]]] = []
+
+    def __call__(self, bundles: Sequence[Mapping[str, float]]) -> None:
+        self.requests.append(list(bundles))
+
+
+def listed(*nodes: Node) -> list[dict[str, Any]]:
+    return [
+        {"NodeID": node.id, "NodeManagerHostname": node.name, "Resources": {"CPU": node.cpus}}
+        for node in nodes
+    ]
+
+
+def queue(pool: Admission, hosts: list[dict[str, Any]], asked: Asked, **more: Any) -> Queue:
+    def books() -> Mapping[str, Mapping[str, float]]:
+        held = dict(zip([node.id for node in pool.nodes], pool.held(), strict=True))
+        return {
+            one["NodeID"]: {"CPU": one["Resources"]["CPU"] - held.get(one["NodeID"], (0, 0))[0]}
+            for one in hosts
+        }
+
+    scaling = Scaling(is_on=True, send=asked)
+    return Queue(pool, OPTIONS, books, nodes=lambda: hosts, scaling=scaling, **more)
+
+
+def test_a_host_that_joins_is_used_and_the_request_withdrawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    asked, hosts, pool = Asked(), listed(A, B), admission(A, B)
+    waiting = queue(pool, hosts, asked)
+
+    async def story() -> None:
+        await waiting.wait("busy", ONE)
+        assert asked.requests == [], "who has room needs no other host"
+        wide = asyncio.ensure_future(waiting.wait("wide", WIDE))
+        while not asked.requests:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        assert asked.requests == [[{"CPU": 1}] * 6], "once, what is at work included"
+        assert waiting.waiting()["wide"].short_s > 0
+        hosts.extend(listed(C))
+        grant, waited_for = await asyncio.wait_for(wide, 5)
+        assert sorted(grant.nodes) == [0, 1, 1, 2, 2]
+        assert str(waited_for).endswith("hosts must join")
+        assert asked.requests[1:] == [[]]
+
+    asyncio.run(story())
+
+
+def test_a_start_ends_when_its_host_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    hosts, pool, lost = listed(A, B), admission(A, B), []
+    waiting = queue(pool, hosts, Asked(), on_lost=lost.extend)
+
+    async def story() -> None:
+        grant, _ = await waiting.wait("idle", ONE)
+        pool.release("idle")
+        grant, _ = await waiting.wait("0", TWO)
+        assert grant.nodes == (1, 1)
+        forever: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        starting = asyncio.ensure_future(waiting.unless_gone(forever, grant.nodes))
+        await asyncio.sleep(0.03)
+        assert not starting.done()
+        hosts[:] = listed(C)
+        with pytest.raises(RunFailed, match="host b has gone from the cluster"):
+            await asyncio.wait_for(starting, 5)
+        assert forever.cancelled()
+        pool.remove(grant.group)
+        grant, _ = await waiting.wait("0", TWO)
+        assert [pool.nodes[node].name for node in grant.nodes] == ["c", "c"]
+
+    asyncio.run(story())
+    assert lost == [0], "the idle group on host a"
+
+
+def test_without_an_autoscaler_nothing_is_asked() -> None:
+    asked, pool = Asked(), admission(A)
+    pool.submit("wide", WIDE)
+    asyncio.run(Scaling(is_on=False, send=asked).ask(pool))
+    assert asked.requests == []
+
+
+def test_a_request_that_is_not_taken_is_sent_again() -> None:
+    requests: list[object] = []
+
+    def send(bundles: Sequence[Mapping[str, float]]) -> None:
+        requests.append(bundles)
+        if len(requests) == 1:
+            raise RuntimeError("the store does not answer")
+
+    pool = admission(A)
+    pool.submit("wide", WIDE)
+
+    async def story() -> None:
+        scaling = Scaling(is_on=True, send=send)
+        for _ in range(3):
+            await scaling.ask(pool)
+
+    asyncio.run(story())
+    assert len(requests) == 2
+
+
+def test_a_request_names_every_worker_and_what_others_hold() -> None:
+    gpus = Placement("torch", 2, gpus_per_worker=1, cpus_per_worker=3, accelerator_type="H100")
+    worker = {"CPU": 3, "GPU": 1, "accelerator_type:H100": 0.001}
+    assert bundles_of([gpus, ONE], [(0, 0), (2, 0), (1, 1)]) == [
+        worker,
+        worker,
+        {"CPU": 1},
+        {"CPU": 2},
+        {"CPU": 1, "GPU": 1},
+    ]
+
+
+def test_what_could_be_had_by_scaling_is_not_refused() -> None:
+    with pytest.raises(UserError, match="do not fit"):
+        Capacity((A, B), 0.0).refuse_infeasible(WIDE)
+    growing = Capacity((A, B), 0.0, grows=True)
+    growing.refuse_infeasible(WIDE)
+    with pytest.raises(UserError, match="NCCL refuses"):
+        growing.refuse_infeasible(Placement("torch", 2, gpus_per_worker=0.5))
+
+
+def test_what_the_driver_holds_is_no_worker_s() -> None:
+    driver = Reservation("id-a", 1, host="a")
+    nodes = as_nodes(listed(Node(1, 0, "id-a", "a"), Node(1, 0, "id-b", "b")), driver)
+    assert [node.name for node in nodes] == ["b"]
+    with pytest.raises(UserError, match=r"room for 1 .*without 1 CPU that the driver itself holds"):
+        Capacity(nodes, 0.0, driver=driver).refuse_infeasible(TWO)

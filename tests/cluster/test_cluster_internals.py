@@ -1,0 +1,142 @@
+"""Canaries of what is asked of a cluster: its autoscaler, its head, the driver's own job."""
+
+import inspect
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+
+from raybench.cluster import session
+from raybench.cluster.ray_internals import autoscaler, head, own_job
+from raybench.cluster.roster import Reservation
+
+
+class TestAutoscaler:
+    """Whether nodes can be had; stock path: they cannot."""
+
+    def test_ray_still_reports_and_takes_requests_so(self) -> None:
+        from ray._private import ray_constants
+        from ray.autoscaler._private.util import format_readonly_node_type
+        from ray.autoscaler.sdk import request_resources
+        from ray.autoscaler.v2 import sdk, utils
+        from ray.experimental import internal_kv
+
+        why = "then a cluster with an autoscaler is taken for one without"
+        assert ray_constants.DEBUG_AUTOSCALING_STATUS == autoscaler.STATUS, why
+        assert format_readonly_node_type("ff").startswith(autoscaler.UNMANAGED), why
+        assert all(hasattr(sdk, name) for name in ("get_cluster_status",)), why
+        assert hasattr(utils, "is_autoscaler_v2"), why
+        assert hasattr(internal_kv, "_internal_kv_get"), why
+        assert "bundles" in inspect.signature(request_resources).parameters
+
+    @pytest.mark.parametrize(
+        ("report", "grows"),
+        [
+            (None, False),
+            ({}, False),
+            ({"autoscaler_report": {"active_nodes": {"node_0af3": 1, "node_17": 1}}}, False),
+            ({"autoscaler_report": {"active_nodes": {"ray.head.default": 1}}}, True),
+            ({"autoscaler_report": {"active_nodes": {}, "pending_launches": {"gpu": 2}}}, True),
+        ],
+    )
+    def test_a_report(self, report: Any, grows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        status = None if report is None else json.dumps(report).encode()
+        monkeypatch.setattr(autoscaler, "_is_v2", lambda: False)
+        monkeypatch.setattr(autoscaler, "_status", lambda: status)
+        assert autoscaler.has_autoscaler() is grows
+
+    @pytest.mark.parametrize(("kind", "grows"), [("worker", True), ("node_0a", False), ("", False)])
+    def test_a_status_of_the_second_one(
+        self, kind: str, grows: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from ray.autoscaler.v2 import sdk
+
+        nodes = [SimpleNamespace(ray_node_type_name=kind)]
+        status = SimpleNamespace(active_nodes=[], idle_nodes=nodes)
+        context = SimpleNamespace(gcs_address="here:1")
+        monkeypatch.setattr(autoscaler, "_is_v2", lambda: True)
+        monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+        monkeypatch.setattr(sdk, "get_cluster_status", lambda address: status)
+        assert autoscaler.has_autoscaler() is grows
+
+
+class TestHead:
+    """Tune's own processes on the head; stock path: a trace of a CPU anywhere."""
+
+    def test_ray_still_names_its_head_so(self) -> None:
+        from ray._common.constants import HEAD_NODE_RESOURCE_NAME
+
+        assert HEAD_NODE_RESOURCE_NAME == head.HEAD, "then they take 0.001 CPU"
+
+    @pytest.mark.parametrize(("name", "taken"), [(head.HEAD, head.HEAD), ("node:head", "CPU")])
+    def test_what_they_reserve(
+        self, name: str, taken: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gone = {"Alive": False, "Resources": {head.HEAD: 1.0}}
+        nodes = [gone, {"Alive": True, "Resources": {"CPU": 1.0, name: 1.0}}]
+        monkeypatch.setattr(ray, "nodes", lambda: nodes)
+        assert list(head.waits_on_head()) == [taken]
+
+
+class TestOwnJob:
+    """What the driver holds; stock path: it counts as others'."""
+
+    def test_ray_still_says_so(self) -> None:
+        from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
+        from ray.dashboard.modules.job import common
+        from ray.util.state.common import ActorState
+
+        why = "then a group that needs the driver's CPU waits for it without end"
+        assert RAY_JOB_CONFIG_JSON_ENV_VAR == own_job.CONFIG, why
+        assert common.JOB_ACTOR_NAME_TEMPLATE.format(job_id="x") == own_job.ACTOR.format("x"), why
+        assert common.JOB_ID_METADATA_KEY == own_job.SUBMISSION, why
+        assert {"required_resources", "node_id"} <= set(ActorState.__dataclass_fields__), why
+
+    @pytest.mark.parametrize(
+        ("resources", "expected"),
+        [({"CPU": 1.0}, Reservation("id-a", 1, 0, "a")), ({}, None), (None, None)],
+    )
+    def test_its_actor_is_asked(
+        self, resources: Any, expected: Reservation | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from ray.util import state
+
+        monkeypatch.setenv(own_job.CONFIG, json.dumps({"metadata": {"job_submission_id": "s"}}))
+        nodes = [{"NodeID": "id-a", "NodeManagerHostname": "a"}]
+        monkeypatch.setattr(ray, "nodes", lambda: nodes)
+        asked: list[Any] = []
+
+        def list_actors(**given: Any) -> list[Any]:
+            asked.append(given["filters"])
+            return [SimpleNamespace(required_resources=resources, node_id="id-a")]
+
+        monkeypatch.setattr(state, "list_actors", list_actors)
+        assert own_job.driver_reservation() == expected
+        assert asked == [[("name", "=", "_ray_internal_job_actor_s")]]
+
+    @pytest.mark.parametrize("config", [None, "", "{", "[]", "{}"])
+    def test_outside_a_job_nothing_is_asked(
+        self, config: str | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv(own_job.CONFIG, raising=False)
+        if config is not None:
+            monkeypatch.setenv(own_job.CONFIG, config)
+        assert own_job.driver_reservation() is None
+        assert own_job.job_environment() == {}
+
+
+def test_what_the_job_sets_is_not_set_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray refuses a name that both the job's runtime environment and ray.init set."""
+    for name in session.WORKER_ENVIRONMENT:
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")  # as Ray has set it from the job's
+    own = {"env_vars": {"TF_CPP_MIN_LOG_LEVEL": "0", "MINE": "1"}}
+    monkeypatch.setenv(own_job.CONFIG, json.dumps({"runtime_env": own}))
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(ray, "init", lambda **arguments: given.append(arguments))
+    session._connect("auto", "ERROR")
+    told = given[0]["runtime_env"]["env_vars"]
+    assert set(told) == set(session.WORKER_ENVIRONMENT) - {"TF_CPP_MIN_LOG_LEVEL"}
+    assert session.os.environ["TF_CPP_MIN_LOG_LEVEL"] == "0"

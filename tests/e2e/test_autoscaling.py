@@ -1,0 +1,92 @@
+"""A group that fits no host of the cluster, on a cluster that starts hosts when it is asked."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(300)]
+RAY = Path(sys.executable).with_name("ray")
+SHELL = """
+import time
+from raybench.cluster.session import Session
+from raybench.core.placement import Placement
+import ray
+with Session(address="auto") as session:
+    assert session.capacity.grows
+    two = Placement("torch", 1, cpus_per_worker=2)
+    session.capacity.refuse_infeasible(two)
+    print("nodes", len(session.nodes()), flush=True)
+    asking = session.pool.acquire.remote("0000", two)
+    while not session.waiting():
+        time.sleep(0.2)
+    print("waits for", session.waiting()["0000"].what, flush=True)
+    lent = ray.get(asking, timeout=120)
+    print("waited for", lent.waited_for, flush=True)
+    print("nodes", len(session.nodes()), flush=True)
+"""
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A head of one CPU whose autoscaler starts hosts of two, all on this machine."""
+    pytest.importorskip("torch")
+    config = {
+        "cluster_name": "fake",
+        "max_workers": 1,
+        "idle_timeout_minutes": 1,
+        "upscaling_speed": 1.0,
+        "provider": {"type": "fake_multinode"},
+        "auth": {},
+        "docker": {},
+        "head_node_type": "ray.head.default",
+        "available_node_types": {
+            "ray.head.default": {"resources": {"CPU": 1}, "node_config": {}, "max_workers": 0},
+            "two": {"resources": {"CPU": 2}, "node_config": {}, "min_workers": 0, "max_workers": 1},
+        },
+    }
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps(config))
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_ADDRESS")}
+    environment |= {
+        "HOME": str(tmp_path),
+        "RAY_AUTH_MODE": "disabled",
+        "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+        "RAY_FAKE_CLUSTER": "1",
+    }
+    words = ["start", "--head", "--block", "--num-cpus=1", f"--autoscaling-config={file}"]
+    process = subprocess.Popen(
+        [RAY, *words, "--node-ip-address=127.0.0.1", "--port=6399"],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield environment | {"RAY_ADDRESS": "127.0.0.1:6399"}
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)  # its hosts too
+        process.wait(timeout=60)
+
+
+def test_a_host_is_asked_for_and_used(head: dict[str, str]) -> None:
+    words = [RAY, "status"]
+    deadline = time.monotonic() + 60
+    while subprocess.run(words, env=head, capture_output=True, timeout=60).returncode:
+        assert time.monotonic() < deadline, "the head did not start"
+        time.sleep(1)
+    done = subprocess.run(
+        [sys.executable, "-c", SHELL], env=head, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "nodes 1"
+    assert lines[1].startswith("waits for 2 CPUs: 1 on host ")
+    assert lines[2].endswith("in all; hosts must join")
+    assert lines[3] == "nodes 2"

@@ -1,0 +1,88 @@
+"""What runs wait for is shown while they do, and too long a wait ends the study."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from raybench.cluster.waiting import Waiting
+from raybench.core.errors import StudyError
+from raybench.search import wait_watch as module
+from raybench.search.wait_watch import WaitWatch, head_of
+
+BEHIND = Waiting("its turn, after trial 0001", 9.0, 0.0)
+SHORT = Waiting("2 GPUs: 1 free on host a, 1 on host b", 12.0, 11.0)
+
+
+class Stage:
+    """A pool that says what waits, and what was done about it."""
+
+    def __init__(self, **waiting: Waiting) -> None:
+        self.pool_says = waiting
+        self.shown: list[Any] = []
+        self.given_up: list[StudyError | None] = []
+        self.is_starting, self.is_over = True, False
+        self.looked = threading.Event()
+
+    def ask(self) -> dict[str, Waiting]:
+        self.looked.set()
+        return self.pool_says
+
+    def watch(self, wait_s: float | None = None) -> WaitWatch:
+        return WaitWatch(
+            self.ask,
+            self.shown.append,
+            self.given_up.append,
+            is_starting=lambda: self.is_starting,
+            is_over=lambda: self.is_over,
+            wait_s=wait_s,
+        )
+
+    def run(self, wait_s: float | None = None) -> None:
+        with self.watch(wait_s):
+            assert self.looked.wait(10)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ASK_S", 0.01)
+
+
+def test_it_is_shown_and_nobody_is_sent_away() -> None:
+    stage = Stage(behind=BEHIND, short=SHORT)
+    stage.run()
+    assert stage.shown[0] == stage.pool_says
+    assert stage.given_up == []
+    assert head_of(stage.pool_says) == "short"
+
+
+@pytest.mark.parametrize(("wait_s", "ends"), [(10.0, True), (11.5, False)])
+def test_machines_that_are_missing_too_long_end_it(wait_s: float, ends: bool) -> None:
+    stage = Stage(behind=BEHIND, short=SHORT)
+    stage.run(wait_s)
+    assert bool(stage.given_up) is ends
+    if ends:
+        assert str(stage.given_up[0]).startswith(
+            "trial short has waited 11 s (--wait 10) for 2 GPUs: 1 free on host a, 1 on host b;"
+        )
+
+
+def test_a_study_that_is_over_keeps_nobody_waiting() -> None:
+    stage = Stage(behind=BEHIND)
+    stage.is_over = True
+    stage.run()
+    assert stage.given_up[0] is None
+
+
+def test_while_all_runs_train_the_pool_is_not_asked() -> None:
+    stage = Stage(short=SHORT)
+    stage.is_starting = False
+    with stage.watch(0.0):
+        assert not stage.looked.wait(0.1)
+
+
+def test_what_goes_wrong_there_is_raised_in_the_study_s_own_thread() -> None:
+    stage = Stage()
+    stage.pool_says = None  # type: ignore[assignment]
+    with pytest.raises(AttributeError):
+        stage.run(1.0)
