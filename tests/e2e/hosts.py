@@ -84,7 +84,7 @@ class Host:
         self.name, self.address = f"host{number}", f"{SUBNET}.{number}"
         self._port, self._anchor, self._switch = f"port{number}", anchor, switch
         self._first = psutil.Process(anchor.pid).children()[0].pid
-        self._space = os.readlink(f"/proc/{self._first}/ns/pid")
+        self._space = str(Path(f"/proc/{self._first}/ns/pid").readlink())
         peer = ("type", "veth", "peer", "name", "eth0", "netns", str(self._first))
         _inside(switch, "ip", "link", "add", self._port, *peer)
         _inside(switch, "ip", "link", "set", self._port, "master", "switch", "up")
@@ -129,12 +129,16 @@ class Host:
                 stderr=subprocess.STDOUT,
             )
 
+    def path(self, inside: str | Path) -> Path:
+        """Return a path of this host's file systems as it is found from outside."""
+        return Path(f"/proc/{self._first}/root") / str(inside).lstrip("/")
+
     def processes(self, *parts: str) -> list[psutil.Process]:
         """Return its processes, those whose command line has all `parts`."""
         found = []
         for process in psutil.process_iter():
             try:
-                is_own = os.readlink(f"/proc/{process.pid}/ns/pid") == self._space
+                is_own = str(Path(f"/proc/{process.pid}/ns/pid").readlink()) == self._space
                 line = " ".join(process.cmdline()) if is_own else ""
                 is_alive = is_own and process.status() != psutil.STATUS_ZOMBIE
             except (psutil.Error, OSError):  # it has ended
