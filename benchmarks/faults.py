@@ -30,8 +30,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from fault_study import CPUS, FaultStudy
 
 from tests.e2e.host_cluster import start_node, stop_node
