@@ -5,6 +5,7 @@ half second and a checkpoint every second. The records are read as they grow, so
 in the middle of a run, and the first evaluation after it is seen.
 """
 
+import contextlib
 import json
 import re
 import signal
@@ -43,6 +44,8 @@ CPUS = 2
 FIRST_S, ENDS_S = 120.0, 200.0
 SETTLED_S = 0.3
 """An evaluation that comes so soon after the fault was on its way already."""
+RESULTS = "Best ten of the search"
+"""Beginning of the tables at the end of the screen."""
 ROUTINE = re.compile(r"^search \d+/\d+ .*(target after|stopped by)|^\s*$|^search: starting")
 
 
@@ -74,7 +77,7 @@ class FaultStudy:
     def wait_for_middle(self) -> None:
         """Wait until the first run has trained for two checkpoints and goes on."""
         deadline = time.monotonic() + FIRST_S
-        while self._num_evaluations() < 6:
+        while len(self._evaluations()) < 6:
             assert time.monotonic() < deadline, self.screen()
             assert self._driver is not None
             assert self._driver.poll() is None, self.screen()
@@ -90,16 +93,16 @@ class FaultStudy:
         self._driver.wait()
 
     def wait_to_go_on(self, within_s: float = ENDS_S) -> None:
-        """Note when the first evaluation after the fault was recorded, if one comes."""
+        """Note when an evaluation was recorded that was not there before the fault, if one is."""
         while time.monotonic() < self.hit_at + SETTLED_S:
             time.sleep(0.02)
-        before, deadline = self._num_evaluations(), self.hit_at + within_s
+        before, deadline = self._evaluations(), self.hit_at + within_s
         while time.monotonic() < deadline and self.went_on_s is None:
-            if self._num_evaluations() > before:
+            if self._evaluations() - before:
                 self.went_on_s = round(time.monotonic() - self.hit_at, 1)
             if self._driver is not None and self._driver.poll() is not None:
                 break
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     def wait_for_end(self) -> int | None:
         """Return the command's exit code; None where it does not end."""
@@ -112,7 +115,8 @@ class FaultStudy:
     def verdict(self, exit_code: int | None, place: str | Path | None = None) -> dict[str, Any]:
         """Return what became of the study, as it is read back from `place`."""
         found: dict[str, Any] = {"wanted": TRIALS, "exit": exit_code, "went_on_s": self.went_on_s}
-        said = self.screen()[self._said_before :].splitlines()
+        screen, _, _ = self.screen()[self._said_before :].partition(RESULTS)
+        said = screen.splitlines()
         found["said"] = [line for line in said if not ROUTINE.search(line)][:6]
         folder = load(place or self.out).folder
         read = read_records(folder)
@@ -134,6 +138,7 @@ class FaultStudy:
         found["failures"] = [
             f"{run.failure}: {run.message}" for run in runs.values() if run.failure
         ]
+        found["reasons"] = [run.restart_reason for run in runs.values() if run.restarts]
         found["lost_s"] = [round(run.ledger.get("lost", 0.0), 2) for run in runs.values()]
         return found
 
@@ -141,8 +146,16 @@ class FaultStudy:
         """Return what the command has printed, all its starts together."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
-    def _num_evaluations(self) -> int:
+    def _evaluations(self) -> set[tuple[str, int]]:
+        """Return trial and index of every evaluation; repeated ones are one."""
         try:
-            return self.records.read_text().count('"kind": "eval"')
+            lines = self.records.read_text().splitlines()
         except OSError:
-            return 0
+            return set()
+        found = set()
+        for line in lines:
+            with contextlib.suppress(ValueError):  # the last one may be half written
+                content = json.loads(line)
+                if content["kind"] == "eval":
+                    found.add((content["trial"], content["index"]))
+        return found

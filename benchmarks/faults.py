@@ -195,7 +195,8 @@ def report(results: list[Result]) -> list[str]:
         }
         after = [one["went_on_s"] for one in tries if one.get("went_on_s") is not None]
         spread = f"{statistics.median(after):.1f} ({min(after)} - {max(after)})" if after else "-"
-        said = next((one for result in tries for one in result.get("said", [])), "-")
+        words = [result.get("said", []) + result.get("reasons", []) for result in tries]
+        said = next((one for result in words for one in result), "-")
         lines.append(
             f"| {name} | {len(tries)} | {sum(map(is_good, tries))} | {sums['finished']} of "
             f"{sums['wanted']} | {sums['lost']} | {sums['doubled']} | {spread} | "
