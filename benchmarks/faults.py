@@ -36,7 +36,7 @@ from tests.e2e.host_cluster import start_node, stop_node
 from tests.e2e.hosts import Hosts, why_not
 
 CUT_S, STOPPED_S = 20.0, 30.0
-FULL_KB, PORT = 400, 5000
+FULL_KB, PORT = 60_000, 5000
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
 MAKE_BUCKET = (
     "import urllib.request as u; u.urlopen(u.Request('{}/study', method='PUT'), timeout=5)"
