@@ -95,8 +95,9 @@ def hold(session: Any, host: str, count: int) -> Any:
     from raybench.cluster.run_client import RunClient
 
     clients = []
-    for number in range(2):  # one on each host
-        client = RunClient(session.pool, f"filler-{count}-{number}", spec_of("torch", 1, 0))
+    for number in range(2):  # one on each host; none is kept for the trials
+        spec = spec_of("torch", 1, 0)
+        client = RunClient(session.pool, f"filler-{count}-{number}", spec, keep=False)
         clients.append((client, client.step().hosts))
     for client, hosts in clients:
         if hosts != (host,):
