@@ -1,0 +1,239 @@
+"""Several hosts on one machine, for tests of clusters: Linux namespaces behind a bridge.
+
+Each has a network, processes, name, /etc/hosts, /dev/shm, /tmp/ray, home and temporary folder of
+its own; the rest of the disk they share, as hosts with a shared file system do. All of a host hangs
+on its first process, which ends when the pipe to its maker closes: whatever ends that (SIGKILL,
+too), the system takes processes, links and mounts down. Nothing has a name outside, so nothing
+clashes with other tools or another test run, and nothing can be left behind.
+
+    with Hosts(2) as hosts:
+        hosts[1].run("ping", "-c1", hosts[0].address)
+"""
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+SUBNET = "10.214.77"
+GATEWAY = f"{SUBNET}.254"
+MOST = 9
+PRIVATE = Path("/tmp/ray")  # where Ray keeps its sessions; on each host a file system of its own
+HOME, TEMPORARY = PRIVATE / "home", PRIVATE / "tmp"
+TOOLS = ("ip", "tc", "unshare", "nsenter", "mount")
+SWITCH_SPACES = ("--net", "--fork", "--kill-child")
+HOST_SPACES = (*SWITCH_SPACES, "--mount", "--uts", "--ipc", "--pid", "--mount-proc")
+PROBE = "ip link add probe0 type veth peer name probe1 && ip link add probe2 type bridge"
+SWITCH = f"""
+set -e
+ip link add switch type bridge
+ip address add {GATEWAY}/24 dev switch
+ip link set switch up
+echo ready
+exec cat
+"""
+# `cat` waits for the end of the pipe. Who ignores SIGCHLD need not wait for adopted children.
+HOST = f"""
+set -e
+mount -t tmpfs tmpfs {PRIVATE}
+mount -t tmpfs tmpfs /dev/shm
+mkdir {HOME} {TEMPORARY}
+printf "$2" > {PRIVATE}/hosts
+mount --bind {PRIVATE}/hosts /etc/hosts
+echo "$1" > /proc/sys/kernel/hostname
+ip link set lo up
+trap '' CHLD
+echo ready
+exec cat
+"""
+NAMES = "127.0.0.1 localhost\\n" + "".join(
+    f"{SUBNET}.{number} host{number}\\n" for number in range(1, MOST + 1)
+)
+
+
+@functools.cache
+def why_not() -> str | None:
+    """Return why no hosts can be made here; None where they can."""
+    if sys.platform != "linux":
+        return "several hosts on one machine need Linux"
+    if os.geteuid() != 0:
+        return "several hosts on one machine need root"
+    for tool in TOOLS:
+        if shutil.which(tool) is None:
+            return f"several hosts on one machine need the command {tool} (iproute2, util-linux)"
+    PRIVATE.mkdir(exist_ok=True)  # a place to mount on
+    done = subprocess.run(
+        ["unshare", *HOST_SPACES, "sh", "-c", PROBE], capture_output=True, text=True
+    )
+    said = (done.stderr.strip().splitlines() or ["it does not say why"])[-1]
+    return f"this system makes no hosts: {said}" if done.returncode else None
+
+
+class Host:
+    """One of the hosts; `Hosts` makes them."""
+
+    def __init__(self, number: int, anchor: "subprocess.Popen[str]", switch: int) -> None:
+        self.name, self.address = f"host{number}", f"{SUBNET}.{number}"
+        self._port, self._anchor, self._switch = f"port{number}", anchor, switch
+        self._first = psutil.Process(anchor.pid).children()[0].pid
+        self._space = str(Path(f"/proc/{self._first}/ns/pid").readlink())
+        peer = ("type", "veth", "peer", "name", "eth0", "netns", str(self._first))
+        _inside(switch, "ip", "link", "add", self._port, *peer)
+        _inside(switch, "ip", "link", "set", self._port, "master", "switch", "up")
+        _inside(self._first, "ip", "address", "add", f"{self.address}/24", "dev", "eth0")
+        _inside(self._first, "ip", "link", "set", "eth0", "up")
+        _inside(self._first, "ip", "route", "add", "default", "via", GATEWAY)
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Return the environment of this host's processes."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "PYTEST_"))}
+        own = {"HOME": str(HOME), "TMPDIR": str(TEMPORARY), "RAY_TMPDIR": "/tmp"}
+        return kept | own | more
+
+    def command(self, *words: str | Path, cwd: Path | None = None) -> list[str]:
+        """Return the words that run a command on this host."""
+        inside = ("--net", "--mount", "--uts", "--ipc", "--pid")
+        go = ("sh", "-c", 'cd "$0" && exec "$@"', str(cwd or Path.cwd()))
+        return ["nsenter", f"--target={self._first}", *inside, *go, *map(str, words)]
+
+    def run(
+        self, *words: str | Path, cwd: Path | None = None, timeout: float = 60, **environment: str
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a command to its end."""
+        return subprocess.run(
+            self.command(*words, cwd=cwd),
+            env=self.environment(**environment),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    def start(
+        self, *words: str | Path, log: Path, cwd: Path | None = None, **environment: str
+    ) -> "subprocess.Popen[bytes]":
+        """Start a command and leave it running; its output goes to the end of `log`."""
+        with log.open("a") as file:
+            return subprocess.Popen(
+                self.command(*words, cwd=cwd),
+                env=self.environment(**environment),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+
+    def path(self, inside: str | Path) -> Path:
+        """Return a path of this host's file systems as it is found from outside."""
+        return Path(f"/proc/{self._first}/root") / str(inside).lstrip("/")
+
+    def processes(self, *parts: str) -> list[psutil.Process]:
+        """Return its processes, those whose command line has all `parts`."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                is_own = str(Path(f"/proc/{process.pid}/ns/pid").readlink()) == self._space
+                line = " ".join(process.cmdline()) if is_own else ""
+                is_alive = is_own and process.status() != psutil.STATUS_ZOMBIE
+            except (psutil.Error, OSError):  # it has ended
+                continue
+            if is_alive and process.pid != self._first and all(part in line for part in parts):
+                found.append(process)
+        return found
+
+    def cut(self) -> None:
+        """Take it off the network."""
+        _inside(self._switch, "ip", "link", "set", self._port, "down")
+
+    def join(self) -> None:
+        """Bring it back to the network."""
+        _inside(self._switch, "ip", "link", "set", self._port, "up")
+
+    def slow(self, rate: str | None) -> None:
+        """Limit what it sends, as `100mbit`; None lifts the limit."""
+        queue = ("qdisc", "replace", "dev", "eth0", "root")
+        kind = ("pfifo_fast",) if rate is None else ("tbf", "rate", rate)
+        limits = () if rate is None else ("burst", "256kb", "latency", "400ms")
+        _inside(self._first, "tc", *queue, *kind, *limits)
+
+    def kill(self) -> None:
+        """Take its power: all its processes end at once, and it is no more."""
+        self._anchor.kill()  # the first process goes with it, all others with that one
+        self._anchor.wait()
+        deadline = time.monotonic() + 30
+        while psutil.pid_exists(self._first) or self.processes():
+            assert time.monotonic() < deadline, f"{self.name} does not end: {self.processes()}"
+            time.sleep(0.02)
+
+
+class Hosts:
+    """Several hosts behind one switch; `with` it, so that they are taken down."""
+
+    def __init__(self, number: int) -> None:
+        self._number, self._hosts = number, list[Host]()
+        self._stack = ExitStack()
+        self._switch = 0
+
+    def __enter__(self) -> Self:
+        try:
+            self._switch = self._anchor("switch", SWITCH_SPACES, SWITCH).pid
+            self._switch = psutil.Process(self._switch).children()[0].pid
+            for _ in range(self._number):
+                self.add()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def __getitem__(self, index: int) -> Host:
+        return self._hosts[index]
+
+    def __iter__(self) -> Iterator[Host]:
+        return iter(self._hosts)
+
+    def add(self) -> Host:
+        """Make one more host, with a number that none has had."""
+        number = len(self._hosts) + 1
+        assert number <= MOST, f"/etc/hosts names {MOST} hosts"
+        anchor = self._anchor(f"host{number}", HOST_SPACES, HOST)
+        self._hosts.append(Host(number, anchor, self._switch))
+        return self._hosts[-1]
+
+    def _anchor(self, name: str, spaces: tuple[str, ...], script: str) -> "subprocess.Popen[str]":
+        anchor = subprocess.Popen(
+            ["unshare", *spaces, "sh", "-c", script, "sh", name, NAMES],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for the tests alone
+        )
+        assert anchor.stdin is not None
+        assert anchor.stdout is not None
+        self._stack.callback(_end, anchor)
+        assert anchor.stdout.readline() == "ready\n", f"{name} was not made"
+        return anchor
+
+
+def _end(anchor: "subprocess.Popen[str]") -> None:
+    anchor.kill()
+    anchor.wait()
+    for pipe in (anchor.stdin, anchor.stdout):
+        if pipe is not None:
+            pipe.close()
+
+
+def _inside(target: int, *words: str) -> None:
+    """Run a command in the network of a process."""
+    done = subprocess.run(
+        ["nsenter", f"--target={target}", "--net", *words], capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"

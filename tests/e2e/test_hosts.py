@@ -1,0 +1,80 @@
+"""Two real hosts: the README's job, groups inside a host and over both, what is refused."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import raybench as package
+
+from .host_cluster import done, job_line, raybench, start_head, start_node, submit
+from .hosts import Host, Hosts, why_not
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.skipif(why_not() is not None, reason=why_not() or ""),
+    pytest.mark.timeout(400),
+]
+CPUS = 2
+SPACE = """
+dataset: {name: digits}
+objective: {kind: accuracy_at_budget, max_train_seconds: 0.5}
+search: {sampler: grid, early_stopping: false, factorise: false}
+confirm: {top: 0}
+space: {placement_strategy: [pack, spread]}
+fixed: {framework: FRAMEWORK, num_workers: 2, batch_size_per_worker: 64, eval_every_samples: 2874}
+"""
+TWO = ("--set", "num_workers=2", "--set", "placement_strategy=spread", "--set", "epochs=2")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tuple[Host, Host]]:
+    """Two hosts of two CPUs, the first of them Ray's head."""
+    pytest.importorskip("torch")
+    with Hosts(2) as hosts:
+        head, other = hosts
+        start_head(head, CPUS)
+        start_node(other, head, CPUS)
+        yield head, other
+
+
+@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.all)])
+def test_job_trains_inside_a_host_and_over_both(
+    framework: str, cluster: tuple[Host, Host], tmp_path: Path
+) -> None:
+    pytest.importorskip(framework)
+    _, other = cluster
+    (tmp_path / "space.yaml").write_text(SPACE.replace("FRAMEWORK", framework))
+    words = job_line(tmp_path / "out")
+    words.insert(words.index("raybench.tune") + 1, str(tmp_path / "space.yaml"))
+    screen = done(submit(other, words))
+    assert "succeeded" in screen
+    runs = package.load(tmp_path / "out").runs
+    trials = {run.spec.placement_strategy: run for run in runs.values() if run.role == "trial"}
+    assert {run.failure for run in trials.values()} == {None}, screen
+    assert trials["pack"].workers_per_node == [2]
+    assert trials["spread"].workers_per_node == [1, 1]
+    assert sorted(trials["spread"].hosts) == ["host1", "host2"]
+
+
+@pytest.mark.all
+def test_a_group_that_fits_no_layout_is_refused(cluster: tuple[Host, Host], tmp_path: Path) -> None:
+    ended = raybench(cluster[0], "train", "--set", "num_workers=5", "--out", tmp_path / "out")
+    assert ended.returncode == 2, ended.stdout + ended.stderr
+    (sentence,) = ended.stderr.splitlines()
+    assert "5 workers of 1 CPU each do not fit, there is room for 4" in sentence
+    assert "host1 2 and 0, host2 2 and 0" in sentence
+
+
+@pytest.mark.all
+def test_an_interface_that_leads_nowhere_is_said_in_a_sentence(
+    cluster: tuple[Host, Host], tmp_path: Path
+) -> None:
+    ended = raybench(
+        *(cluster[0], "train", *TWO, "--out", tmp_path / "out"), RAYBENCH_INTERFACE="lo"
+    )
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    (sentence,) = [line for line in ended.stdout.splitlines() if "reach each other" in line]
+    assert "on interface lo (127.0.0.1)" in sentence
+    assert "RAYBENCH_INTERFACE=NAME" in sentence
+    assert "Traceback" not in ended.stdout + ended.stderr
