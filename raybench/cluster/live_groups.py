@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from raybench.cluster.admission import Admission, Grant
-from raybench.cluster.protocol import Command, Reply, RunFailed, Start
+from raybench.cluster.protocol import Command, Reply, Start
 from raybench.cluster.trainers import PoolOptions
 from raybench.cluster.worker_group import WorkerGroup
 
@@ -32,10 +32,7 @@ class LiveGroups:
         return iter(self._groups.items())
 
     async def open(self, grant: Grant) -> WorkerGroup:
-        """Return the granted group, started if it is new; RunFailed if it does not start.
-
-        An idle one may have died with its host meanwhile: that is RunFailed too.
-        """
+        """Return the granted group, started if it is new; RunFailed if it does not start."""
         for number in grant.evict:
             await self.close(number)
         if grant.is_new:
@@ -43,10 +40,12 @@ class LiveGroups:
             group = WorkerGroup(grant.group, grant.placement, options, grant.nodes)
             self._groups[grant.group] = group
             await group.start()
-        found = self._groups.get(grant.group)
-        if found is None or found.has_ended:
-            raise RunFailed("worker_lost", "the worker group has ended while it was idle")
-        return found
+        return self._groups[grant.group]
+
+    def has_ended(self, number: int) -> bool:
+        """Whether a group is there no more, or none of its workers: its host may have died."""
+        group = self._groups.get(number)
+        return group is None or group.has_ended
 
     def close_soon(self, numbers: list[int]) -> None:
         """End groups that have lost a worker, beside whatever else goes on."""

@@ -125,6 +125,9 @@ class WorkerPool(KeepsCheckpoints):
         """Get a group for the trial; how often it asks again where that fails is its own rule."""
         asked = time.perf_counter()
         grant, waited_for = await self._queue.wait(trial, placement)
+        while not grant.is_new and self._groups.has_ended(grant.group):
+            await self._drop(trial, grant.group)
+            grant, waited_for = await self._queue.wait(trial, placement)
         started = time.perf_counter()
         self._starting.add(trial)
         try:

@@ -140,6 +140,8 @@ def test_ray_still_says_which_nodes_go(monkeypatch: pytest.MonkeyPatch) -> None:
 class AnsweringGroup:
     """Two workers on a node that is about to go; notes what they are told."""
 
+    has_ended = False
+
     told: list[Command] = []
 
     def __init__(self, number: int, placement: Placement, *more: Any) -> None:
