@@ -95,11 +95,15 @@ class Capacity:
             return ""
         amounts = ((self.driver.cpus, "CPU"), (self.driver.gpus, "GPU"))
         held = " and ".join(f"{amount:g} {unit}" for amount, unit in amounts if amount)
-        return f", without {held} that the driver itself holds on host {self.driver.host}"
+        return (
+            f", without {held} that the search itself holds on host {self.driver.host} "
+            "(--entrypoint-num-cpus of the job)"
+        )
 
     def _words(self) -> str:
         """Return what there is, host by host where there are a few."""
-        sums = f"{self.cpus} CPUs, {self.gpus} GPUs on {len(self.nodes)} host"
+        cpus = f"{self.cpus} CPU{'' if self.cpus == 1 else 's'}"
+        sums = f"{cpus}, {self.gpus} GPUs on {len(self.nodes)} host"
         if len(self.nodes) == 1 or len(self.nodes) > MOST_NAMED:
             return sums + ("s" if len(self.nodes) != 1 else "")
         each = [

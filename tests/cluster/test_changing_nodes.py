@@ -210,5 +210,5 @@ def test_what_the_driver_holds_is_no_worker_s() -> None:
     driver = Reservation("id-a", 1, host="a")
     nodes = as_nodes(listed(Node(1, 0, "id-a", "a"), Node(1, 0, "id-b", "b")), driver)
     assert [node.name for node in nodes] == ["b"]
-    with pytest.raises(UserError, match=r"room for 1 .*without 1 CPU that the driver itself holds"):
+    with pytest.raises(UserError, match=r"room for 1 .*without 1 CPU that the search itself holds"):
         Capacity(nodes, 0.0, driver=driver).refuse_infeasible(TWO)

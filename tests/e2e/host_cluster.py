@@ -18,13 +18,17 @@ PARTS = ("raylet/raylet", "--node_ip_address")
 """Of the command line of a node's own process."""
 
 
+def command(beginning: str) -> str:
+    """Return the README's cluster command that begins so."""
+    (found,) = [line for line in CLUSTER_COMMANDS if line.startswith(beginning)]
+    return found
+
+
 def start_head(host: Host, cpus: int) -> None:
     """Start Ray's head on a host, with a token; others send jobs to it."""
-    done(host.run(RAY, "get-auth-token", "--generate", **TOKEN))
-    words = shlex.split(CLUSTER_COMMANDS[0])
-    assert words[:3] == ["ray", "start", "--head"]
-    more = (f"--num-cpus={cpus}", "--dashboard-host=0.0.0.0")
-    done(host.run(RAY, *words[1:], *more, timeout=STARTS_S, **TOKEN))
+    done(host.run(RAY, *shlex.split(command("ray get-auth-token"))[1:], **TOKEN))
+    words = shlex.split(command("ray start --head"))
+    done(host.run(RAY, *words[1:], f"--num-cpus={cpus}", timeout=STARTS_S, **TOKEN))
 
 
 def start_node(host: Host, head: Host, cpus: int, *more: str) -> None:
@@ -32,8 +36,8 @@ def start_node(host: Host, head: Host, cpus: int, *more: str) -> None:
     token = done(head.run("sh", "-c", f"cat {TOKEN_FILE}"))
     keep = f"mkdir -p $HOME/.ray && umask 077 && printf %s '{token}' > {TOKEN_FILE}"
     done(host.run("sh", "-c", keep))
-    words = ("start", f"--address={head.address}:6379", f"--num-cpus={cpus}", *more)
-    done(host.run(RAY, *words, timeout=STARTS_S, **TOKEN))
+    words = shlex.split(command("ray start --address").replace("HEAD", head.address))
+    done(host.run(RAY, *words[1:], f"--num-cpus={cpus}", *more, timeout=STARTS_S, **TOKEN))
 
 
 def stop_node(host: Host) -> None:
@@ -44,9 +48,9 @@ def stop_node(host: Host) -> None:
 
 def job_line(out: Path, *more: str) -> list[str]:
     """Return the README's job, for hosts that have the packages: its results in `out`."""
-    line = CLUSTER_COMMANDS[-1].replace("HEAD", "10.214.77.1")
+    line = command("ray job submit").replace("HEAD", "10.214.77.1")
     line = line.replace("--runtime-env deploy/runtime_env.yaml ", "")
-    line = line.replace("--workers 1,2,4,8", "").replace("--gpus-per-worker 1", "")
+    line = line.replace("--workers 1,2 ", "")
     line = line.replace("/shared/results/digits", str(out))
     words = shlex.split(line)
     words[words.index("python")] = sys.executable
