@@ -1,5 +1,6 @@
 """How much of a time budget is set aside for confirming, and how many runs what is left buys."""
 
+import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -34,6 +35,8 @@ class ConfirmBudget:
 
     study: StudySpec
     _costs: dict[str, Cost] = field(default_factory=dict)
+    _best: list[Cost] = field(default_factory=list)
+    _cheapest: Cost | None = None
     _beside: dict[str, float] = field(default_factory=dict)
     """Seconds beside training of a run in warm workers, by framework."""
 
@@ -54,7 +57,20 @@ class ConfirmBudget:
         self._beside[spec.framework] = min(beside, self._beside.get(spec.framework, beside))
         rank = seconds if is_time else 1.0 - record.best_accuracy
         cost = spec.num_workers * seconds
-        self._costs[record.trial] = Cost(record.trial, spec.framework, rank, cost, seconds)
+        is_again = record.trial in self._costs
+        found = Cost(record.trial, spec.framework, rank, cost, seconds)
+        self._costs[record.trial] = found
+        if is_again:  # the earlier one may be among the best
+            self._best, self._cheapest = [], None
+        for one in self._costs.values() if is_again else [found]:
+            self._compare(one)
+
+    def _compare(self, cost: Cost) -> None:
+        """Keep the best and the cheapest; of equal ones, those that came first."""
+        bisect.insort(self._best, cost, key=lambda one: one.rank)
+        del self._best[self.study.confirm.top :]
+        if self._cheapest is None or cost.worker_seconds < self._cheapest.worker_seconds:
+            self._cheapest = cost
 
     def _run_s(self, cost: Cost) -> float:
         longer = SLACK if self.study.objective.kind == TIME else 1.0
@@ -66,14 +82,11 @@ class ConfirmBudget:
         Or "cheapest" would only be asked of the fast. Where seconds are the same for all, the
         most accurate alone.
         """
-        if not self.study.confirm.top or not self._costs:
+        if not self._best or self._cheapest is None:
             return []
-        best = sorted(self._costs.values(), key=lambda cost: cost.rank)
-        found = best[: self.study.confirm.top]
-        if self.study.objective.kind != TIME:
-            return found
-        cheapest = min(self._costs.values(), key=lambda cost: cost.worker_seconds)
-        return found if cheapest in found else [*found, cheapest]
+        if self.study.objective.kind != TIME or self._cheapest in self._best:
+            return list(self._best)
+        return [*self._best, self._cheapest]
 
     def confirming_s(self) -> float:
         """Return the seconds that confirming as the study asks for takes."""

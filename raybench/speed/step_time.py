@@ -38,6 +38,8 @@ class StepTime:
         self._totals: dict[Setup, tuple[float, float]] = {}
         self._batches: dict[Placement, set[int]] = {}
         self._fits: dict[str, Callable[[Setup], float]] = {}
+        self._known: dict[str, dict[Setup, float | None]] = {}
+        """What was asked of the present fits, by framework."""
 
     def observe(
         self, placement: Placement, optimizer: str, *, steps: float, seconds: float
@@ -49,6 +51,7 @@ class StepTime:
         self._batches.setdefault(placement.group, set()).add(placement.batch_size_per_worker)
         self._totals[placement, optimizer] = before[0] + steps, before[1] + seconds
         self._fits.pop(placement.framework, None)
+        self._known.pop(placement.framework, None)
 
     def batches(self, group: Placement) -> set[int]:
         """Return the batch sizes per worker at which a kind of worker group was measured."""
@@ -56,12 +59,19 @@ class StepTime:
 
     def step_s(self, placement: Placement, optimizer: str) -> float | None:
         """Return the predicted seconds of a step; None where such a group was never measured."""
-        if not self.batches(placement):
+        framework, setup = placement.framework, (placement, optimizer)
+        known = self._known.setdefault(framework, {})
+        if setup not in known:
+            known[setup] = self._predicted(setup)
+        return known[setup]
+
+    def _predicted(self, setup: Setup) -> float | None:
+        framework = setup[0].framework
+        if not self.batches(setup[0]):
             return None
-        framework = placement.framework
         if framework not in self._fits:
             self._fits[framework] = self._fit(framework)
-        return self._fits[framework]((placement, optimizer))
+        return self._fits[framework](setup)
 
     def _fit(self, framework: str) -> Callable[[Setup], float]:
         measured = [setup for setup in self._totals if setup[0].framework == framework]
