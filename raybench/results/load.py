@@ -93,11 +93,12 @@ def load(folder: str | Path) -> StudyResults:
     folder = fetch(str(folder)) if is_url(folder) else local_path(folder)
     records = read_records(folder)
     study = read_study(folder / STUDY_FILE)
+    space, fixed = (study["study"].get(key) or {} for key in ("space", "fixed"))
     return StudyResults(
         folder=folder,
         study=study,
         runs=records.runs,
-        trials=trial_table(records.runs.values(), study["study"].get("space", {})),
+        trials=trial_table(records.runs.values(), space, fixed),
         curves=curve_table(records.curves),
         predictions=prediction_table(records.predictions),
     )
