@@ -105,12 +105,13 @@ def load(folder: str | Path, files: Sequence[str] = ()) -> StudyResults:
     folder = fetch(place, files) if is_url(place) else local_path(place)
     records = read_records(folder)
     study = read_study(folder / STUDY_FILE)
+    space, fixed = (study["study"].get(key) or {} for key in ("space", "fixed"))
     return StudyResults(
         place=place if is_url(place) else str(folder),
         folder=folder,
         study=study,
         runs=records.runs,
-        trials=trial_table(records.runs.values(), study["study"].get("space", {})),
+        trials=trial_table(records.runs.values(), space, fixed),
         curves=curve_table(records.curves),
         predictions=prediction_table(records.predictions),
     )

@@ -4,14 +4,19 @@ import numpy as np
 import pandas as pd
 
 from raybench.results.load import StudyResults
+from raybench.results.verdict import judge
 
 
 def configurations(results: StudyResults) -> pd.DataFrame:
     """Return the rows of `results.configurations` that reached the target, fastest first.
 
-    A confirmed configuration is left out if its median is a miss.
+    A confirmed configuration is left out if its median is a miss. Where runs were on several
+    models of GPU, those on the winner's alone.
     """
     table = results.configurations
+    if (verdict := judge(results)) is not None:
+        kind = results.runs[verdict.fastest].accelerators
+        table = table[[results.runs[trial].accelerators == kind for trial in table["trial"]]]
     reached = table[table["time_to_target_s"].notna()]
     return reached.sort_values("time_to_target_s", kind="stable", ignore_index=True)
 

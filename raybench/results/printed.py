@@ -18,12 +18,15 @@ FORMATS = {
     "learning rate": "{:.3g}",
     "share": "{:.0%}",
 }
-WRAPPED = ("configuration", "for example")
+LAYOUT = ("hosts", "GPUs", "waited for")
+"""Columns of what runs were on, in tables of runs where it differs."""
+WRAPPED = ("configuration", "for example", "waited for")
 """Columns that may take several lines."""
 DROPPED = (
     "train s",
     "end to end s",
     "samples/s",
+    "waited for",
     "in search s",
     "in search accuracy",
     "global batch",
@@ -49,8 +52,9 @@ def of_runs(frame: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     if frame["target after s"].isna().all():
         kept = kept[2:]  # nobody reached it, or none is asked for
     head = {"trial": frame["trial"], "configuration": brief(frame["trial"].map(label))}
+    own = [name for name in LAYOUT if name in frame]
     return pd.concat(
-        [pd.DataFrame(head), frame[["global batch"]], frame[[*kept, "end to end s"]]], axis=1
+        [pd.DataFrame(head), frame[["global batch", *own]], frame[[*kept, "end to end s"]]], axis=1
     )
 
 

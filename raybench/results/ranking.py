@@ -30,9 +30,27 @@ CONFIRMED_COLUMNS = (
 
 
 def ranked(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs of the search that did not fail, best score first."""
+    """Return the runs of the search that did not fail, best score first.
+
+    Left out are those laid out unlike others of their size (`results.topology`). Runs on several
+    models of GPU are all there: `kinds` tells them apart.
+    """
     chosen = trials[(trials["phase"] == "search") & (trials["state"] != "failed")]
+    chosen = chosen[chosen["unranked"].isna()]
     return chosen.sort_values("score", kind="stable")
+
+
+def kinds(trials: pd.DataFrame) -> list[str]:
+    """Return the models of GPU that runs of the search were on, that of the best run first.
+
+    "" stands for none; runs are compared only within one of them.
+    """
+    return list(dict.fromkeys(kind_of(ranked(trials))))
+
+
+def kind_of(trials: pd.DataFrame) -> pd.Series:
+    """Return the models of every run's GPUs; "" without."""
+    return trials["accelerators"].fillna("")
 
 
 def confirmed(results: StudyResults) -> pd.DataFrame:
@@ -50,12 +68,17 @@ def confirmed(results: StudyResults) -> pd.DataFrame:
     # A run that was cut off says nothing: it had no chance to reach the target. Nor does one
     # whose workers the machine lost.
     says = (trials["state"] != "stopped") & ~trials["failure"].isin(MACHINE_FAULTS)
+    says &= trials["unranked"].isna()
     searched = trials.set_index("trial")
     rows = []
     for source, group in trials[(trials["role"] == "confirm") & says].groupby("source", sort=False):
         if source not in searched.index:
             continue  # its search run was lost: nothing says what was confirmed
         origin: Any = searched.loc[source]
+        same = (kind_of(group) == (origin["accelerators"] or "")) | (group["state"] == "failed")
+        group = group[same]
+        if group.empty:
+            continue  # other models of GPU than the search's run had
         times = group["time_to_target_s"].fillna(float("inf"))
         is_failed = group["state"] == "failed"
         accuracies = group["best_accuracy"].fillna(0.0).mask(is_failed, 0.0)

@@ -21,6 +21,7 @@ from raybench.results.tables import (
     top,
 )
 from raybench.results.verdict import judge
+from raybench.results.words import unranked_lines
 from raybench.results.words import verdict_lines as verdict_lines
 
 MOST_CAUSES = 8
@@ -39,7 +40,7 @@ def show(console: Console, results: StudyResults, *, plots: Sequence[Path] = ())
         say(console, "no run has finished.")
     else:
         _show_tables(console, results)
-        for line in verdict_lines(results, judge(results)):
+        for line in [*verdict_lines(results, judge(results)), *unranked_lines(results)]:
             say(console, line)
         warning = target_warning(results)
         for line in [*sensitivity_lines(results), *([warning] if warning else [])]:

@@ -85,7 +85,13 @@ def _readable(runs: pd.DataFrame) -> pd.DataFrame:
         "optimizer": runs["optimizer"],
         "learning rate": runs["learning_rate"],
     }
-    more = {key: runs[key] for key in searched_columns(runs)}
+    layout = {"hosts": "num_nodes", "GPUs": "accelerators", "waited for": "waited_for"}
+    more = {
+        title: runs[key]
+        for title, key in layout.items()
+        if len(set(runs[key].astype(object).where(runs[key].notna(), None))) > 1
+    }
+    more |= {key: runs[key] for key in searched_columns(runs)}
     measured = {
         "target after s": runs["time_to_target_s"],
         "worker s to target": runs["worker_seconds_to_target"],

@@ -9,6 +9,7 @@ searched key's column has the type of its values.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, fields
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -17,6 +18,7 @@ from raybench.core.clock import OTHER, PHASES
 from raybench.core.record import CURVE_KEYS, Evaluation, Prediction, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.results.label import describe, label_keys
+from raybench.results.topology import accelerators_of, layout_of, usual_of
 
 TEXT, COUNT, SOME_COUNT, NUMBER, TRUTH, TIME = (
     "object",
@@ -69,8 +71,15 @@ EXTRA_TYPES = {
     "finished_at": TIME,
     "role": TEXT,
     "source": TEXT,
+    "num_nodes": SOME_COUNT,
+    "accelerators": TEXT,
+    "waited_for": TEXT,
+    "unranked": TEXT,
 }
-"""Further columns of `trials`. `source` is the trial whose configuration a run repeats."""
+"""Further columns of `trials`. `source` is the trial whose configuration a run repeats;
+`num_nodes` are the hosts its workers were on, `accelerators` the models of their GPUs,
+`waited_for` what was missing while it was queued, `unranked` why it is not compared with others
+of its size (`results.topology`)."""
 TRIAL_COLUMNS, EXTRA_COLUMNS = tuple(TRIAL_TYPES), tuple(EXTRA_TYPES)
 CURVE_TYPES = {"trial": TEXT} | {key: NUMBER for key in CURVE_KEYS if key != "index"}
 CURVE_TYPES["samples"] = COUNT
@@ -94,11 +103,19 @@ def searched_columns(trials: pd.DataFrame) -> list[str]:
     return [str(key) for key in trials.columns if key not in (*TRIAL_COLUMNS, *EXTRA_COLUMNS)]
 
 
-def trial_table(runs: Iterable[RunRecord], space: Mapping[str, Any]) -> pd.DataFrame:
+def trial_table(
+    runs: Iterable[RunRecord],
+    space: Mapping[str, Any],
+    fixed: Mapping[str, Any] = MappingProxyType({}),
+) -> pd.DataFrame:
     """Return one row per run; every key of the run spec that `space` has is a column."""
+    runs = list(runs)
     types = TRIAL_TYPES | EXTRA_TYPES
     more = [key for key in space if key in RunSpec.model_fields and key not in types]
-    rows = [_trial_row(run, more, label_keys(space)) for run in runs]
+    usual, label = usual_of(runs, space, fixed), label_keys(space)
+    rows = [
+        _trial_row(run, more, label) | {"unranked": usual.objection(layout_of(run))} for run in runs
+    ]
     table = pd.DataFrame(rows, columns=[*types, *more], dtype=object)
     table["finished_at"] = pd.to_datetime(
         table["finished_at"], utc=True, format="ISO8601", errors="coerce"
@@ -139,4 +156,6 @@ def _trial_row(run: RunRecord, more: Sequence[str], label: tuple[str, ...]) -> d
     row["worker_seconds_to_target"] = None if reached is None else spec.num_workers * reached
     row["config"] = describe(spec, label)
     row["finished_at"] = run.finished
+    row["num_nodes"] = run.num_nodes or None
+    row["accelerators"] = accelerators_of(run)
     return row

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from raybench.results.load import StudyResults
-from raybench.results.ranking import by_hits, ranked
+from raybench.results.ranking import by_hits, kind_of, kinds, ranked
 
 TIE = 0.05
 """Configurations whose medians are this close are not told apart."""
@@ -28,13 +28,29 @@ class Verdict:
 def judge(results: StudyResults) -> Verdict | None:
     """Name the winners; None if no run reached the target.
 
-    With objective accuracy_at_budget both are the most accurate configuration.
+    With objective accuracy_at_budget both are the most accurate configuration. Where runs were
+    on several models of GPU, the winners of the first of `judge_each`.
     """
-    return _confirmed_winners(results) or _winners_of_the_search(results)
+    return next(iter(judge_each(results).values()), None)
 
 
-def _confirmed_winners(results: StudyResults) -> Verdict | None:
+def judge_each(results: StudyResults) -> dict[str, Verdict]:
+    """Name the winners among the runs on each model of GPU, that of the best run first.
+
+    "" stands for runs without one. Where a run was confirmed, models of which none was come last.
+    """
+    found: dict[str, Verdict] = {}
+    for kind in kinds(results.trials):
+        verdict = _confirmed_winners(results, kind) or _winners_of_the_search(results, kind)
+        if verdict is not None:
+            found[kind] = verdict
+    return dict(sorted(found.items(), key=lambda one: not one[1].is_confirmed))
+
+
+def _confirmed_winners(results: StudyResults, kind: str) -> Verdict | None:
     table = results.confirmed
+    of_kind = results.trials["trial"][kind_of(results.trials) == kind]
+    table = table[table["trial"].isin(of_kind)]
     table = table[table["median_s"] < float("inf") if results.is_timed else table["hits"] > 0]
     if table.empty:
         return None
@@ -50,8 +66,9 @@ def _confirmed_winners(results: StudyResults) -> Verdict | None:
     return Verdict(first["trial"], cheapest["trial"], True, ties)
 
 
-def _winners_of_the_search(results: StudyResults) -> Verdict | None:
+def _winners_of_the_search(results: StudyResults, kind: str) -> Verdict | None:
     runs = ranked(results.trials)
+    runs = runs[kind_of(runs) == kind]
     if results.is_timed:
         # What was confirmed by now was refuted.
         is_refuted = runs["trial"].isin(results.confirmed["trial"])

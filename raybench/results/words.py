@@ -4,17 +4,37 @@ from typing import Any
 
 from raybench.core.text import clean
 from raybench.results.load import StudyResults
-from raybench.results.verdict import Verdict
+from raybench.results.verdict import Verdict, judge_each
+
+MOST_NAMED = 5
+"""Trials named in a sentence."""
 
 
 def verdict_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
     """Return the outcome in one or two sentences."""
     if verdict is None:
         return [_nothing(results)]
+    each = judge_each(results)
+    if len(each) > 1:
+        head = "Several models of GPU, each ranked by itself:"
+        return [head, *(_on(kind, results, one) for kind, one in each.items())]
     lines = _timed(results, verdict) if results.is_timed else [_most_accurate(results, verdict)]
     if len(verdict.ties) > 1:
         what = "fastest" if results.is_timed else "most accurate"
         lines.append(f"Not told apart from the {what}: trials {', '.join(verdict.ties[1:])}.")
+    return lines
+
+
+def unranked_lines(results: StudyResults) -> list[str]:
+    """Return a sentence for every reason for which trials of the search were not ranked."""
+    trials = results.trials
+    left_out = trials[(trials["phase"] == "search") & trials["unranked"].notna()]
+    lines = []
+    for reason, group in left_out.groupby("unranked", sort=False):
+        names = list(group["trial"])
+        some = ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
+        what = "trial" if len(names) == 1 else "trials"
+        lines.append(f"Not ranked, {reason}: {what} {some}.")
     return lines
 
 
@@ -83,6 +103,12 @@ def _timed(results: StudyResults, verdict: Verdict) -> list[str]:
             f"{seconds:.2f} s, {cost:.2f} worker-seconds{_price(results, cost)}; {proof}."
         )
     return lines
+
+
+def _on(kind: str, results: StudyResults, verdict: Verdict) -> str:
+    """Return the winner on one model of GPU."""
+    line = (_timed(results, verdict) if results.is_timed else [_most_accurate(results, verdict)])[0]
+    return f"{kind or 'no GPU'}: {line}"
 
 
 def _most_accurate(results: StudyResults, verdict: Verdict) -> str:

@@ -3,8 +3,9 @@
 Pure bookkeeping over run specs and evaluations; `ask_tell.py` asks it after every evaluation.
 """
 
+import bisect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -31,6 +32,7 @@ class Rungs:
         count = max(0, math.ceil(math.log(last_s / first_s, factor)))
         self._seconds = [first_s * factor**number for number in range(count)]
         self._accuracies: list[list[float]] = [[] for _ in self._seconds]
+        """Of every rung, in order."""
         self._factor = factor
         self._next: dict[str, int] = {}
 
@@ -44,9 +46,17 @@ class Rungs:
             return True
         self._next[trial] = passed
         earlier = self._accuracies[passed - 1]
-        is_good = not earlier or accuracy >= np.quantile(earlier, 1 - 1 / self._factor)
-        earlier.append(accuracy)
-        return bool(is_good)
+        is_good = not earlier or accuracy >= quantile(earlier, 1 - 1 / self._factor)
+        bisect.insort(earlier, accuracy)
+        return is_good
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return a quantile of numbers that are in order, as `np.quantile` does of any."""
+    at = (len(ordered) - 1) * share
+    low = int(at)
+    around = ordered[low : low + 2]
+    return float(np.quantile(around, at - low)) if len(around) > 1 else float(around[0])
 
 
 class Cap:

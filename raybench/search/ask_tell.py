@@ -79,7 +79,7 @@ class Search:
 
     def ask(self) -> tuple[str, RunSpec] | None:
         """Return the next trial's name and what it runs; None where there is none."""
-        if len(real_trials(self._journal)) >= self.num_trials:
+        if self._proposer.tried.num_ran >= self.num_trials:
             return None
         self._feedback.tell_known(is_early=self._is_early)
         proposal = self._proposer.next()
@@ -120,7 +120,7 @@ class Search:
 
     @property
     def _is_early(self) -> bool:
-        return len(real_trials(self._journal)) <= self._policy.startup_trials
+        return self._proposer.tried.num_ran <= self._policy.startup_trials
 
     def _observe(self, name: str, spec: RunSpec, samples: int, train_s: float) -> None:
         if self.placer is not None:

@@ -1,10 +1,12 @@
 """How much of a time budget is set aside for confirming, and how many runs what is left buys."""
 
+import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from raybench.core.record import RunRecord
 from raybench.core.study import TIME, StudySpec
+from raybench.results.topology import Layout, Usual, layout_of, usual_of
 
 SLACK = 1.5
 """A confirming run may take so much longer than the search's, which was a lucky one."""
@@ -26,6 +28,7 @@ class Cost:
     """Lower is better: seconds to the target, or the error."""
     worker_seconds: float
     train_s: float
+    layout: Layout
 
 
 @dataclass
@@ -34,8 +37,16 @@ class ConfirmBudget:
 
     study: StudySpec
     _costs: dict[str, Cost] = field(default_factory=dict)
+    _usual: Usual = field(init=False)
+    _best: list[Cost] = field(default_factory=list)
+    _first: dict[tuple[str, ...], Cost] = field(default_factory=dict)
+    """The best on each model of GPU."""
+    _cheapest: Cost | None = None
     _beside: dict[str, float] = field(default_factory=dict)
     """Seconds beside training of a run in warm workers, by framework."""
+
+    def __post_init__(self) -> None:
+        self._usual = usual_of((), self.study.space, self.study.fixed)
 
     def learn(self, runs: Iterable[RunRecord]) -> None:
         """Take the runs that an earlier session, or an earlier phase, has recorded."""
@@ -44,7 +55,10 @@ class ConfirmBudget:
                 self.add(record)
 
     def add(self, record: RunRecord) -> None:
-        """Take a run of the search; those that cannot be confirmed are left out."""
+        """Take a run of the search; those that cannot be confirmed are left out.
+
+        Left out too are those laid out unlike others of their size (`results.topology`).
+        """
         is_time, ledger, spec = self.study.objective.kind == TIME, record.ledger, record.spec
         seconds = record.time_to_target_s if is_time else ledger["train"]
         if record.failure is not None or seconds is None or record.best_accuracy is None:
@@ -54,7 +68,27 @@ class ConfirmBudget:
         self._beside[spec.framework] = min(beside, self._beside.get(spec.framework, beside))
         rank = seconds if is_time else 1.0 - record.best_accuracy
         cost = spec.num_workers * seconds
-        self._costs[record.trial] = Cost(record.trial, spec.framework, rank, cost, seconds)
+        layout = layout_of(record)
+        # An earlier run of the trial, or those on more hosts, may be among the best.
+        is_changed = self._usual.add(layout) or record.trial in self._costs
+        found = Cost(record.trial, spec.framework, rank, cost, seconds, layout)
+        self._costs[record.trial] = found
+        if is_changed:
+            self._best, self._first, self._cheapest = [], {}, None
+        for one in self._costs.values() if is_changed else [found]:
+            self._compare(one)
+
+    def _compare(self, cost: Cost) -> None:
+        """Keep the best and the cheapest; of equal ones, those that came first."""
+        if self._usual.objection(cost.layout):
+            return
+        bisect.insort(self._best, cost, key=lambda one: one.rank)
+        del self._best[self.study.confirm.top :]
+        first = self._first.setdefault(cost.layout.accelerators, cost)
+        if cost.rank < first.rank:
+            self._first[cost.layout.accelerators] = cost
+        if self._cheapest is None or cost.worker_seconds < self._cheapest.worker_seconds:
+            self._cheapest = cost
 
     def _run_s(self, cost: Cost) -> float:
         longer = SLACK if self.study.objective.kind == TIME else 1.0
@@ -64,16 +98,15 @@ class ConfirmBudget:
         """Return what is to be confirmed, as far as is known: the fastest, then the cheapest.
 
         Or "cheapest" would only be asked of the fast. Where seconds are the same for all, the
-        most accurate alone.
+        most accurate alone. Of several models of GPU, the best on each besides.
         """
-        if not self.study.confirm.top or not self._costs:
+        if not self._best or self._cheapest is None:
             return []
-        best = sorted(self._costs.values(), key=lambda cost: cost.rank)
-        found = best[: self.study.confirm.top]
-        if self.study.objective.kind != TIME:
-            return found
-        cheapest = min(self._costs.values(), key=lambda cost: cost.worker_seconds)
-        return found if cheapest in found else [*found, cheapest]
+        found = list(self._best)
+        if self.study.objective.kind == TIME and self._cheapest not in found:
+            found.append(self._cheapest)
+        kinds = {cost.layout.accelerators for cost in found}
+        return found + [one for kind, one in self._first.items() if kind not in kinds]
 
     def confirming_s(self) -> float:
         """Return the seconds that confirming as the study asks for takes."""

@@ -32,6 +32,7 @@ class Factors:
         self.all_placements = placements
         """Every placement that makes up some global batch."""
         self._frameworks_differ = "framework" in sampled
+        self._found: dict[tuple[int, str | None], list[Placement]] = {}
 
     def of_values(self, values: dict[str, Any]) -> list[Placement]:
         """Return every placement of a proposal, widest first."""
@@ -44,13 +45,16 @@ class Factors:
         return self._find(samples, spec.framework if self._frameworks_differ else None)
 
     def _find(self, samples: int, framework: str | None) -> list[Placement]:
-        found = [
-            one
-            for one in self.all_placements
-            if one.num_workers * one.batch_size_per_worker == samples
-            and framework in (None, one.framework)
-        ]
-        return sorted(found, key=lambda placement: -placement.num_workers)
+        if (samples, framework) not in self._found:
+            found = [
+                one
+                for one in self.all_placements
+                if one.num_workers * one.batch_size_per_worker == samples
+                and framework in (None, one.framework)
+            ]
+            found.sort(key=lambda placement: -placement.num_workers)
+            self._found[samples, framework] = found
+        return list(self._found[samples, framework])
 
 
 def speed_values(placement: Placement) -> dict[str, Any]:

@@ -32,6 +32,9 @@ class Placer:
         self._model = StepTime()
         self._seen: dict[str, tuple[int, float]] = {}
         self._probing: dict[str, Placement] = {}
+        every = factors.all_placements
+        self._groups = {one.group for one in every}
+        self._counts = {one.num_workers for one in every}
 
     def observe(self, trial: str, spec: RunSpec, *, samples: int, train_s: float) -> None:
         """Take a trial's totals so far; taking the same twice changes nothing."""
@@ -125,7 +128,7 @@ class Placer:
         """
         if self._model.batches(option):
             return False
-        fewer = [replace(option, num_workers=k) for k in self._counts() if k < option.num_workers]
+        fewer = [replace(option, num_workers=k) for k in self._counts if k < option.num_workers]
         measured = [one for one in fewer if self._model.batches(one)]
         if not measured:
             return True
@@ -139,14 +142,11 @@ class Placer:
         timed = self._timed(optimizer, options)
         return at_best is None or not timed or at_best < min(timed.values())
 
-    def _counts(self) -> set[int]:
-        return {one.num_workers for one in self.factors.all_placements}
-
     def _batches(self, framework: str) -> set[int]:
         """Return the batch sizes per worker at which a framework was or is being measured."""
         running = self._probing.values()
         known = {one.batch_size_per_worker for one in running if one.framework == framework}
-        for group in {one.group for one in self.factors.all_placements}:
+        for group in self._groups:
             if group.framework == framework:
                 known |= self._model.batches(group)
         return known

@@ -20,6 +20,7 @@ PULL = 0.05
 
 Setup = tuple[Placement, str]
 """What a step's time depends on: where it runs, and the optimizer."""
+Row = Callable[[Setup], np.ndarray]
 
 
 class StepTime:
@@ -38,6 +39,9 @@ class StepTime:
         self._totals: dict[Setup, tuple[float, float]] = {}
         self._batches: dict[Placement, set[int]] = {}
         self._fits: dict[str, Callable[[Setup], float]] = {}
+        self._designs: dict[str, tuple[Row, np.ndarray, int]] = {}
+        self._known: dict[str, dict[Setup, float | None]] = {}
+        """What was asked of the present fits, by framework."""
 
     def observe(
         self, placement: Placement, optimizer: str, *, steps: float, seconds: float
@@ -49,6 +53,7 @@ class StepTime:
         self._batches.setdefault(placement.group, set()).add(placement.batch_size_per_worker)
         self._totals[placement, optimizer] = before[0] + steps, before[1] + seconds
         self._fits.pop(placement.framework, None)
+        self._known.pop(placement.framework, None)
 
     def batches(self, group: Placement) -> set[int]:
         """Return the batch sizes per worker at which a kind of worker group was measured."""
@@ -56,15 +61,25 @@ class StepTime:
 
     def step_s(self, placement: Placement, optimizer: str) -> float | None:
         """Return the predicted seconds of a step; None where such a group was never measured."""
-        if not self.batches(placement):
+        framework, setup = placement.framework, (placement, optimizer)
+        known = self._known.setdefault(framework, {})
+        if setup not in known:
+            known[setup] = self._predicted(setup)
+        return known[setup]
+
+    def _predicted(self, setup: Setup) -> float | None:
+        framework = setup[0].framework
+        if not self.batches(setup[0]):
             return None
-        framework = placement.framework
         if framework not in self._fits:
             self._fits[framework] = self._fit(framework)
-        return self._fits[framework]((placement, optimizer))
+        return self._fits[framework](setup)
 
-    def _fit(self, framework: str) -> Callable[[Setup], float]:
-        measured = [setup for setup in self._totals if setup[0].framework == framework]
+    def _design(self, measured: list[Setup]) -> tuple[Row, np.ndarray, int]:
+        """Return what makes a row of a setup, the rows of those measured, and the optimizers.
+
+        It takes longer than the fit itself, and stays as it is until another setup is measured.
+        """
         counts = sorted({placement.num_workers for placement, _ in measured})
         optimizers = sorted({optimizer for _, optimizer in measured})
         batches = {
@@ -84,16 +99,22 @@ class StepTime:
                 + [spread or float(optimizer == name) for name in optimizers]
             )
 
+        return row, np.array([row(setup) for setup in measured]), len(optimizers)
+
+    def _fit(self, framework: str) -> Callable[[Setup], float]:
+        measured = [setup for setup in self._totals if setup[0].framework == framework]
+        if framework not in self._designs or len(self._designs[framework][1]) != len(measured):
+            self._designs[framework] = self._design(measured)
+        row, design, num_optimizers = self._designs[framework]
         seconds = np.array([self._totals[s][1] / self._totals[s][0] for s in measured])
         # Long measurements weigh more, but a single one never decides alone.
         weights = np.array([min(1.0, math.sqrt(self._totals[s][0] / 50)) for s in measured])
         scale = weights / seconds
-        design = np.array([row(setup) for setup in measured])
         widths = np.maximum(design.max(axis=0), 1.0)
         # Optimizers seen at one batch size each could explain every difference between batches:
         # a weak pull to zero leaves to them what the batch does not explain.
-        pull = np.zeros((len(optimizers), design.shape[1]))
-        pull[:, -len(optimizers) :] = np.eye(len(optimizers)) * PULL / np.median(seconds)
+        pull = np.zeros((num_optimizers, design.shape[1]))
+        pull[:, -num_optimizers:] = np.eye(num_optimizers) * PULL / np.median(seconds)
         rows = np.vstack([design * scale[:, None], pull]) / widths
         found = nnls(rows, np.append(seconds * scale, np.zeros(len(pull))))[0] / widths
         return lambda setup: max(float(row(setup) @ found), 1e-9)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from raybench.core.record import Prediction
 from raybench.core.spec import RunSpec
 from raybench.results.load import StudyResults
-from raybench.results.ranking import ranked
+from raybench.results.ranking import kind_of, kinds, ranked
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.speed.factorisation import placed, speed_values
 from raybench.speed.placement import Placer
@@ -40,13 +40,14 @@ def ways(results: StudyResults, placer: Placer) -> list[Way]:
 
     Seconds of a trial's own placement are measured; those of others are its seconds times the
     ratio of the step times by the model. What was predicted once stays so: a study that is
-    continued has the finalists it had.
+    continued has the finalists it had. Of several models of GPU, that of the best trial.
     """
     known = {
         (trial, *split): seconds
         for trial, *split, seconds in results.predictions.itertuples(index=False)
     }
     runs = ranked(results.trials)
+    runs = runs[kind_of(runs).isin(kinds(results.trials)[:1])]  # step times are of one model
     searched = [results.specs[trial] for trial in runs["trial"]]
     found = []
     for trial in runs["trial"]:

@@ -1,13 +1,16 @@
 """Which proposals are told apart, and those that lie next to the best trials."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial
 
 from raybench.search.policy import DEFAULT, SearchPolicy
+
+IsTried = Callable[[dict[str, Any], dict[str, BaseDistribution]], bool]
+"""Whether parameters with these distributions are near to those of a trial."""
 
 
 def is_near(
@@ -31,17 +34,15 @@ def is_near(
 
 
 def new_neighbour(
-    trials: list[FrozenTrial], scores: dict[int, float], policy: SearchPolicy = DEFAULT
+    best: Iterable[FrozenTrial], is_tried: IsTried, policy: SearchPolicy = DEFAULT
 ) -> dict[str, Any] | None:
-    """Return the parameters of a neighbour of the best trials that is near to no trial.
+    """Return the parameters of a neighbour of the best trials, best first, that is not tried.
 
-    None if all of them were tried. `scores` are those of ended trials by number, lower is better.
+    None if all of them were.
     """
-    ended = [trial for trial in trials if trial.number in scores]
-    best = sorted(ended, key=lambda trial: scores[trial.number])[: policy.num_best]
     for trial in best:
         for params in neighbours(trial, policy):
-            if not any(is_near(params, trial.distributions, other, policy) for other in trials):
+            if not is_tried(params, trial.distributions):
                 return params
     return None
 
@@ -64,6 +65,13 @@ def _shift(distribution: FloatDistribution | IntDistribution, value: float, by: 
     if isinstance(distribution, FloatDistribution):
         return shifted
     return int(value) + int(math.copysign(max(1, abs(round(shifted - value))), by))
+
+
+def position(distribution: FloatDistribution, value: float) -> float:
+    """Return where a value lies in its range, as a share of it."""
+    scale = math.log if distribution.log else float
+    width = scale(distribution.high) - scale(distribution.low)
+    return (scale(value) - scale(distribution.low)) / width if width else 0.0
 
 
 def _distance(distribution: FloatDistribution, one: float, other: float) -> float:

@@ -6,8 +6,6 @@ from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from raybench.core.record import RunRecord
@@ -16,11 +14,12 @@ from raybench.core.study import StudySpec
 from raybench.results.store import mend_last_line
 from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.sampling.feedback import Answer, Feedback
+from raybench.search.sampling.journal import Journal, Modelling
 from raybench.search.sampling.optuna_space import distributions, params_of
 from raybench.search.sampling.samplers import PARETO_SAMPLERS, build_sampler
 from raybench.speed.factorisation import speed_values
 
-JOURNAL_FILE = "optuna.log"
+JOURNAL_FILE, STUDY_NAME = "optuna.log", "raybench"
 NOT_RUN = "not_run"
 """User attribute of Optuna trials that are not trials of the study, with the reason."""
 WOULD_FAIL = "would fail"
@@ -45,26 +44,30 @@ def open_study(study: StudySpec, folder: Path, policy: SearchPolicy = DEFAULT) -
     # Left by a killed driver; Optuna would wait for it for half a minute.
     path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
     try:
-        found = _open(study, path)
+        found, journal = _open(study, path, policy)
     except (ValueError, KeyError, TypeError, AssertionError, IndexError):
         path.replace(path.with_name(f"{path.name}.damaged"))
-        found = _open(study, path)
+        found, journal = _open(study, path, policy)
     found.sampler = build_sampler(
         search.sampler,
         seed=search.seed,
         num_earlier=len(found.get_trials(deepcopy=False)),
         startup_trials=policy.startup_trials,
     )
+    if search.sampler == "tpe":
+        found.sampler = Modelling(found.sampler, journal)
     return found
 
 
-def _open(study: StudySpec, path: Path) -> optuna.Study:
-    return optuna.create_study(
-        study_name="raybench",
-        storage=JournalStorage(JournalFileBackend(str(path))),
+def _open(study: StudySpec, path: Path, policy: SearchPolicy) -> tuple[optuna.Study, Journal]:
+    journal = Journal(path, STUDY_NAME, num_modelled=policy.num_modelled)
+    found = optuna.create_study(
+        study_name=STUDY_NAME,
+        storage=journal,
         directions=["minimize"] * (2 if study.search.sampler in PARETO_SAMPLERS else 1),
         load_if_exists=True,
     )
+    return found, journal
 
 
 def real_trials(journal: optuna.Study) -> list[FrozenTrial]:

@@ -2,6 +2,7 @@
 
 import itertools
 import statistics
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import optuna
@@ -16,7 +17,7 @@ from raybench.search.sampling.default_rates import priors, rate_factor
 from raybench.search.sampling.feedback import Feedback
 from raybench.search.sampling.grid import grid
 from raybench.search.sampling.infeasible import Infeasible
-from raybench.search.sampling.neighbourhood import is_near, new_neighbour
+from raybench.search.sampling.neighbourhood import new_neighbour
 from raybench.search.sampling.optuna_space import encode, propose
 from raybench.search.sampling.optuna_study import (
     DUPLICATE,
@@ -27,11 +28,11 @@ from raybench.search.sampling.optuna_study import (
     TRIAL,
     WOULD_FAIL,
     key_of,
-    names_in_use,
     proposed_trials,
     real_trials,
 )
 from raybench.search.sampling.samplers import build_sampler
+from raybench.search.sampling.tried import Tried
 from raybench.speed.factorisation import GLOBAL_BATCH, speed_values
 from raybench.speed.placement import Placer
 
@@ -64,7 +65,8 @@ class Proposer:
         self._random = build_sampler("random", seed=study.search.seed + 1, num_earlier=num_earlier)
         self._size = num_configurations(space, study.fixed)
         self._is_grid = study.search.sampler == "grid"
-        self._listed = iter(self._combinations()) if self._is_grid else None
+        self._listed: Iterator[dict[str, Any]] | None = None
+        self._tried: Tried | None = None
 
     def next(self) -> Proposal | None:
         """Return the next trial; None where nothing is left to try.
@@ -74,23 +76,20 @@ class Proposer:
         (TPE draws what is best ever closer, far below what runs can tell apart) is drawn again,
         as the policy's `draws` say; one that would fail as an earlier one has is never taken.
         """
-        draws = self._policy.draws
-        earlier = real_trials(self._journal)
+        draws, tried = self._policy.draws, self.tried
         is_last_round = self._is_exhausted()
-        if is_last_round and not self._enqueue_other_placement(earlier):
+        if is_last_round and not self._enqueue_other_placement():
             return None
         for attempt, source in enumerate(itertools.chain(draws, itertools.repeat(draws[-1])), 1):
             is_listed = attempt > len(draws) and self._size is not None
-            if not (self._enqueue_listed() if is_listed else self._enqueue(earlier)):
+            if not (self._enqueue_listed() if is_listed else self._enqueue()):
                 return None
             if source == "neighbour":
-                self._enqueue_neighbour(earlier)
+                self._enqueue_neighbour()
             trial, values = self._ask(at_random=source != "sampler")
-            params, distributions = trial.params, trial.distributions
+            params = trial.params
             options = self._feasible(values)
-            is_new = bool(options) and not any(
-                is_near(params, distributions, other, self._policy) for other in earlier
-            )
+            is_new = bool(options) and not tried.ran.holds(params, trial.distributions)
             may_repeat = attempt >= len(draws) and not self._is_grid and self._size is None
             if is_new or is_last_round or (options and may_repeat):
                 break
@@ -99,36 +98,43 @@ class Proposer:
                 self._journal.tell(trial, state=TrialState.FAIL)
             else:  # the sampler learns it as if it had
                 self._feedback.tell_would_fail(trial)
+            tried.rejected(self._frozen(trial), would_fail=not options)
             if self._is_exhausted() or (attempt >= self._policy.patience and not options):
                 return None
         # A trial that was interrupted comes back under its own name.
-        name = trial.user_attrs.get(TRIAL) or self._free_name()
+        name = trial.user_attrs.get(TRIAL) or tried.free_name()
         trial.set_user_attr(TRIAL, name)
         spec = self._choose(trial, name, options)
         trial.set_user_attr("spec", spec.document())
+        tried.accepted(self._frozen(trial), name)
         return Proposal(trial, name, spec)
 
-    def _free_name(self) -> str:
-        """Return the lowest one that no trial has."""
-        taken = names_in_use(self._journal)
-        return next(name for number in itertools.count() if (name := f"{number:04d}") not in taken)
+    @property
+    def tried(self) -> Tried:
+        """What was proposed so far, by earlier sessions too."""
+        if self._tried is None:
+            self._tried = Tried(self._journal, self._feedback, self._policy)
+        return self._tried
+
+    def _frozen(self, trial: optuna.Trial) -> FrozenTrial:
+        return self._journal.get_trials(deepcopy=False)[trial.number]
 
     def _is_exhausted(self) -> bool:
         """Whether every configuration of a space of lists was run, or is known to fail."""
         if self._size is None or self._is_grid:
             return False
-        trials = proposed_trials(self._journal)
-        if any(trial.state == TrialState.WAITING for trial in trials):
+        if self._is_waiting():
             return False  # an interrupted one comes back
-        known = (None, WOULD_FAIL)
-        tried = {key_of(t.params) for t in trials if t.user_attrs.get(NOT_RUN) in known}
-        return len(tried) >= self._size
+        return len(self.tried.known) >= self._size
 
-    def _enqueue_other_placement(self, earlier: list[FrozenTrial]) -> bool:
+    def _is_waiting(self) -> bool:
+        return bool(self._journal.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
+
+    def _enqueue_other_placement(self) -> bool:
         """Name a placement that no trial has had, where all configurations were tried."""
         if self._placer is None:
             return False
-        ran = [trial.user_attrs.get("spec") for trial in earlier]
+        ran = [trial.user_attrs.get("spec") for trial in real_trials(self._journal)]
         for values in self._combinations():
             for spec in self._feasible(values):
                 if spec.document() not in ran:
@@ -148,13 +154,13 @@ class Proposer:
         finally:
             self._journal.sampler = sampler
 
-    def _enqueue(self, earlier: list[FrozenTrial]) -> bool:
+    def _enqueue(self) -> bool:
         """Name what Optuna shall answer next, if that is known; whether there is a next one."""
-        if self._journal.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+        if self._is_waiting():
             return True  # interrupted trials come first
         if self._is_grid:
             return self._enqueue_listed()
-        self._enqueue_prior(earlier)
+        self._enqueue_prior()
         return True
 
     def _enqueue_listed(self) -> bool:
@@ -162,23 +168,24 @@ class Proposer:
 
         That is the grid's order, and for other samplers what chance has not found in many draws.
         """
-        listed = iter(self._combinations()) if self._listed is None else self._listed
-        known = {key_of(trial.params) for trial in proposed_trials(self._journal)}
-        for values in listed:
+        if self._listed is None:
+            self._listed = iter(self._combinations())
+        for values in self._listed:
             params = encode(self._space, self._study.fixed, values)
-            if key_of(params) not in known:
+            if key_of(params) not in self.tried.drawn:
                 self._journal.enqueue_trial(params)
                 return True
         return False
 
-    def _enqueue_prior(self, earlier: list[FrozenTrial]) -> None:
+    def _enqueue_prior(self) -> None:
         """Let every other start-up trial be an optimizer's usual rate, while these do well."""
-        count = len(earlier)
-        everything = proposed_trials(self._journal)
-        knows_better = any(t.user_attrs.get(NOT_RUN) == EARLIER_STUDY for t in everything)
+        count = self.tried.num_ran
         is_over = count >= self._policy.startup_trials or count % 2
-        if not self._study.search.priors or is_over or knows_better:
+        if not self._study.search.priors or is_over:
             return
+        earlier, everything = real_trials(self._journal), proposed_trials(self._journal)
+        if any(trial.user_attrs.get(NOT_RUN) == EARLIER_STUDY for trial in everything):
+            return  # it is known better
         factor = rate_factor(self._study, self._policy)
         known = priors(self._space, self._study.fixed, factor=factor, policy=self._policy)
         num_used = sum(PRIOR in trial.user_attrs for trial in everything)
@@ -187,14 +194,11 @@ class Proposer:
             params = encode(self._space, self._study.fixed, known[num_used])
             self._journal.enqueue_trial(params, user_attrs={PRIOR: True})
 
-    def _enqueue_neighbour(self, earlier: list[FrozenTrial]) -> None:
+    def _enqueue_neighbour(self) -> None:
         """Let the next draw be a new neighbour of the best trials, if there is one."""
         if self._study.search.sampler != "tpe":  # the other samplers are left as they are
             return
-        everything = proposed_trials(self._journal)
-        failing = [t for t in everything if t.user_attrs.get(NOT_RUN) == WOULD_FAIL]
-        scores = self._feedback.scores(earlier)
-        params = new_neighbour([*earlier, *failing], scores, self._policy)
+        params = new_neighbour(self.tried.best(), self.tried.is_tried, self._policy)
         if params is not None:
             self._journal.enqueue_trial(params)
 

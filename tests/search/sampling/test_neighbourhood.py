@@ -15,6 +15,7 @@ from raybench.core.study import build_study
 from raybench.search.policy import SearchPolicy
 from raybench.search.sampling.neighbourhood import is_near, neighbours, new_neighbour
 from raybench.search.sampling.optuna_space import distributions
+from raybench.search.sampling.tried import NearIndex
 from tests.search.made_up import RATES, SHARE
 
 LOGARITHMIC = FloatDistribution(1e-4, 1e-1, log=True)
@@ -41,10 +42,14 @@ def test_a_neighbour_that_is_refused_makes_room_for_the_next() -> None:
     """Rates above the best's fail, and so would its higher neighbour."""
     known = distributions(build_study(RATES, "test")[1])
     trials = [trial_at(0, 0.5, known), trial_at(1, 0.58, known)]
-    found = new_neighbour(trials, {0: 1.0})
+    index = NearIndex(SearchPolicy())
+    for one in trials:
+        index.add(one)
+    found = new_neighbour(trials[:1], index.holds)
     assert found is not None
     assert found[SHARE] == pytest.approx(0.42)
-    assert new_neighbour([*trials, trial_at(2, 0.43, known)], {0: 1.0}) is None
+    index.add(trial_at(2, 0.43, known))
+    assert new_neighbour(trials[:1], index.holds) is None
 
 
 def trial_at(number: int, share: float, known: dict[str, Any]) -> FrozenTrial:

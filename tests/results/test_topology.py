@@ -1,0 +1,130 @@
+"""Runs are ranked against those that were laid out alike, from records written by hand."""
+
+import pytest
+from test_load import OBJECTIVE, results_folder, run_line
+from test_tables import shown
+
+from raybench.core.record import RunRecord
+from raybench.core.study import build_study
+from raybench.results.export import export, read_csv
+from raybench.results.load import load
+from raybench.results.pareto import configurations
+from raybench.results.ranking import kinds, ranked
+from raybench.results.records import read_records
+from raybench.results.store import STUDY_FILE, Store
+from raybench.results.verdict import judge, judge_each
+from raybench.search.confirm_budget import ConfirmBudget
+
+SPREAD = {"placement_strategy": "spread"}
+
+
+def on(line, *workers, gpus=(), waited=None):
+    """A run whose workers were on so many nodes; `gpus` are their models."""
+    layout = {"workers_per_node": list(workers), "accelerators": list(gpus)}
+    return line | layout | {"waited_for": waited}
+
+
+PACKED = on(run_line("0000", 4.0, num_workers=2), 2)
+OVER_TWO = on(run_line("0001", 1.0, num_workers=2), 1, 1, waited="2 CPUs: 1 free on a, 1 on b")
+SPREAD_OUT = on(run_line("0002", 2.0, num_workers=2, **SPREAD), 1, 1)
+WIDE = on(run_line("0003", 3.0, num_workers=4), 2, 2)
+OLD = run_line("0004", 5.0, num_workers=2)
+
+
+def test_what_was_on_more_hosts_than_others_of_its_size_is_not_ranked(tmp_path):
+    results = results_folder(tmp_path, [OVER_TWO, PACKED, WIDE])
+    assert list(ranked(results.trials)["trial"]) == ["0003", "0000"], "four fit on no single host"
+    assert judge(results).fastest == "0003"
+    text = shown(results)
+    assert "Not ranked, on 2 hosts, others of its size on 1: trial 0001." in text
+    assert "0001" not in list(configurations(results)["trial"])
+
+
+def test_over_several_hosts_is_ranked_where_no_run_of_its_size_was_on_fewer(tmp_path):
+    results = results_folder(tmp_path, [OVER_TWO, WIDE])
+    assert judge(results).fastest == "0001"
+    assert results.trials["unranked"].isna().all()
+    assert "Not ranked" not in shown(results)
+
+
+@pytest.mark.parametrize("part", ["space", "fixed", None])
+def test_a_spread_run_wins_only_where_the_study_asked_for_it(tmp_path, part):
+    results_folder(tmp_path, [PACKED, SPREAD_OUT])
+    asked = {} if part is None else {part: {"placement_strategy": ["pack", "spread"]}}
+    study = {"objective": OBJECTIVE.model_dump(mode="json"), **asked}
+    with Store(tmp_path) as store:
+        store.write_yaml(STUDY_FILE, {"study": study})
+    results = load(tmp_path)
+    assert judge(results).fastest == ("0002" if part else "0000")
+    assert ("which the study did not ask for" in shown(results)) == (part is None)
+
+
+def test_each_model_of_gpu_has_its_winner(tmp_path):
+    gpu = {"gpus_per_worker": 1}
+    lines = [
+        on(run_line("0000", 2.0, **gpu), 1, gpus=["H100"]),
+        on(run_line("0001", 3.0, **gpu), 1, gpus=["A100"]),
+        on(run_line("0002", 9.0, **gpu), 1, gpus=["A100"]),
+        *(
+            on(run_line(f"0001-confirm{n}", 3.5, role="confirm", **gpu), 1, gpus=["A100"])
+            for n in range(2)
+        ),
+        on(run_line("0001-confirm2", 1.0, role="confirm", **gpu), 1, gpus=["H100"]),
+    ]
+    results = results_folder(tmp_path, lines)
+    assert kinds(results.trials) == ["H100", "A100"]
+    each = judge_each(results)
+    assert {kind: one.fastest for kind, one in each.items()} == {"H100": "0000", "A100": "0001"}
+    assert (each["A100"].is_confirmed, results.confirmed["runs"].tolist()) == (True, [2])
+    text = shown(results)
+    for line in ("A100: Fastest and cheapest: ", "H100: Fastest and cheapest: "):
+        assert text.count(line) == 1
+    assert set(configurations(results)["trial"]) == {"0001", "0002"}, "those of the winner's model"
+
+
+def heads(results):
+    return shown(results).split("Best ten")[1].split("0000")[0]
+
+
+def test_columns_are_always_in_the_tables_and_on_the_screen_where_they_differ(tmp_path):
+    results = results_folder(tmp_path / "mixed", [PACKED, OVER_TWO, WIDE, OLD])
+    columns = ["num_nodes", "accelerators", "waited_for"]
+    rows = results.trials.set_index("trial")[columns]
+    assert rows.loc["0001"].tolist()[0] == 2
+    assert rows.loc["0001", "waited_for"] == "2 CPUs: 1 free on a, 1 on b"
+    assert rows["num_nodes"].isna().tolist() == [False, False, False, True]
+    with Store(tmp_path / "mixed") as store:
+        export(results, store)
+    written = read_csv(tmp_path / "mixed" / "trials.csv")
+    assert written.set_index("trial")[columns].equals(rows)
+    assert "hosts" in heads(results)
+    same = results_folder(tmp_path / "same", [PACKED, on(run_line("0005", 4.0), 1)])
+    assert set(columns) <= set(same.trials.columns)
+    assert "hosts" not in heads(same)
+
+
+def test_records_of_earlier_versions_are_ranked(tmp_path):
+    bare = {
+        key: value
+        for key, value in OLD.items()
+        if key not in ("workers_per_node", "accelerators", "waited_for")
+    }
+    results = results_folder(tmp_path, [bare, PACKED])
+    assert list(ranked(results.trials)["trial"]) == ["0000", "0004"]
+
+
+def budget_of(*records: RunRecord) -> list[str]:
+    content = {"objective": {"target": 0.9}, "confirm": {"top": 1}, "space": {"num_workers": [1]}}
+    budget = ConfirmBudget(build_study(content, "test")[0])
+    for record in records:
+        budget.add(record)
+    return [cost.trial for cost in budget.chosen()]
+
+
+def test_confirmed_is_what_is_ranked_and_the_best_on_each_model(tmp_path):
+    lines = [OVER_TWO, SPREAD_OUT, PACKED, on(run_line("0005", 8.0, gpus_per_worker=1), 1)]
+    lines[-1] |= {"accelerators": ["A100"]}
+    results_folder(tmp_path, lines)
+    runs = list(read_records(tmp_path).runs.values())
+    assert budget_of(*runs) == ["0000", "0005"]
+    assert budget_of(runs[0]) == ["0001"], "until one of its size is on fewer hosts"
