@@ -82,7 +82,8 @@ def test_the_command_of_the_readme_is_one_that_ray_has() -> None:
     known = {name for option in submit.params for name in option.opts}
     words = SUBMIT[3 : SUBMIT.index("--")]
     assert {word for word in words if word.startswith("--")} <= known
-    assert "`--entrypoint-num-cpus 1`" in README and "--entrypoint-num-cpus" in known
+    assert "`--entrypoint-num-cpus 1`" in README
+    assert "--entrypoint-num-cpus" in known
     assert (ROOT / words[words.index("--runtime-env") + 1]).is_file()
     assert CliRunner().invoke(submit, ["--entrypoint-num-cpu", "1", "--", "x"]).exit_code == 2
     out = Path(SUBMIT[SUBMIT.index("--out") + 1])
