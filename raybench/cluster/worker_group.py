@@ -17,12 +17,13 @@ from raybench.cluster.protocol import (
     Reply,
     RunFailed,
 )
-from raybench.cluster.ray_internals.actors import has_lost_one, is_lost_process
+from raybench.cluster.ray_internals.actors import has_lost_one, is_lost_process, is_out_of_reach
 from raybench.cluster.reach import UNREACHED
 from raybench.cluster.trainers import PoolOptions, build_trainer
 from raybench.core.placement import Placement
 
 LOST = "a worker process has died: killed, out of memory or crashed"
+OUT_OF_REACH = "a worker did not answer any more: its host, or the network to it, was lost"
 START_TIMEOUT_S = 180.0
 SETTLE_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 20.0
@@ -200,4 +201,6 @@ def end_message(error: Exception) -> str:
         if UNREACHED in line:
             return line[line.index(UNREACHED) :]
     last = lines[-1] if lines else ""
-    return LOST if is_lost_process(last) else f"{type(error).__name__}: {last}"
+    if is_lost_process(last):
+        return LOST
+    return OUT_OF_REACH if is_out_of_reach(last) else f"{type(error).__name__}: {last}"

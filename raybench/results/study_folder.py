@@ -17,8 +17,9 @@ MAY_CHANGE = (
     "confirm.top",
     "confirm.repeats",
     "price",
+    "fixed.checkpoint_every_s",
 )
-"""Keys that change how long a study goes on, not what it measures."""
+"""Keys that change how long a study goes on and how it is kept, not what it measures."""
 
 
 def shipped_space(name: str) -> Path | None:

@@ -198,6 +198,11 @@ class TestWords:
             "then a lost worker is described in Ray's own words"
         )
 
+    def test_ray_s_name_for_what_does_not_answer_is_known(self) -> None:
+        name = ray.exceptions.ActorUnavailableError.__name__
+        assert actors.is_out_of_reach(f"ray.exceptions.{name}: The actor a1 is unavailable: ...")
+        assert not actors.is_out_of_reach("ValueError: x")
+
     @pytest.mark.parametrize(
         ("words", "message"),
         [

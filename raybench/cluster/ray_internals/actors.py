@@ -30,3 +30,9 @@ def is_lost_process(words: str) -> bool:
     are.
     """
     return "worker process has died" in words
+
+
+def is_out_of_reach(words: str) -> bool:
+    """Whether Ray's words for an error name a process that did not answer: its host, or the way
+    there. As for lost ones, words that change are shown as they are."""
+    return "ActorUnavailableError" in words or "NodeDiedError" in words
