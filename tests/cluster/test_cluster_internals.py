@@ -43,6 +43,7 @@ class TestAutoscaler:
     )
     def test_a_report(self, report: Any, grows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         status = None if report is None else json.dumps(report).encode()
+        monkeypatch.setattr(autoscaler, "FIRST_REPORT_S", 0.0)
         monkeypatch.setattr(autoscaler, "_is_v2", lambda: False)
         monkeypatch.setattr(autoscaler, "_status", lambda: status)
         assert autoscaler.has_autoscaler() is grows
@@ -60,6 +61,16 @@ class TestAutoscaler:
         monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
         monkeypatch.setattr(sdk, "get_cluster_status", lambda address: status)
         assert autoscaler.has_autoscaler() is grows
+
+    def test_a_head_that_has_just_started_reports_later(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        report = {"autoscaler_report": {"active_nodes": {"ray.head.default": 1}}}
+        said = iter([None, b"{}", json.dumps(report).encode()])
+        monkeypatch.setattr(autoscaler.time, "sleep", lambda seconds: None)
+        monkeypatch.setattr(autoscaler, "_is_v2", lambda: False)
+        monkeypatch.setattr(autoscaler, "_status", lambda: next(said))
+        assert autoscaler.has_autoscaler()
 
 
 class TestHead:

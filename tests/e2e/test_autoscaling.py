@@ -13,6 +13,18 @@ import pytest
 
 pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(300)]
 RAY = Path(sys.executable).with_name("ray")
+LISTS = (
+    "cluster_synced_files",
+    "rsync_exclude",
+    "rsync_filter",
+    "initialization_commands",
+    "setup_commands",
+    "head_setup_commands",
+    "worker_setup_commands",
+    "head_start_ray_commands",
+    "worker_start_ray_commands",
+)
+"""Keys of a cluster's file that Ray fills in itself where `ray up` reads it."""
 SHELL = """
 import time
 from raybench.cluster.session import Session
@@ -42,10 +54,19 @@ def head(tmp_path: Path) -> Iterator[dict[str, str]]:
         "max_workers": 1,
         "idle_timeout_minutes": 1,
         "upscaling_speed": 1.0,
-        "provider": {"type": "fake_multinode"},
+        "provider": {
+            "type": "fake_multinode",
+            "gcs_address": "127.0.0.1:6399",
+            "use_node_id_as_ip": True,
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
+        },
         "auth": {},
         "docker": {},
         "head_node_type": "ray.head.default",
+        "file_mounts": {},
+        "file_mounts_sync_continuously": False,
+        **{key: [] for key in LISTS},
         "available_node_types": {
             "ray.head.default": {"resources": {"CPU": 1}, "node_config": {}, "max_workers": 0},
             "two": {"resources": {"CPU": 2}, "node_config": {}, "min_workers": 0, "max_workers": 1},

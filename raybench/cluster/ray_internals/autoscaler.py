@@ -5,6 +5,7 @@ are not placed yet, so they are asked for here, by Ray's own call for that.
 """
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ STATUS = "__autoscaling_status"
 UNMANAGED = "node_"
 """Beginning of the kinds of node that nobody scales: each is a kind of its own."""
 ANY_OF_A_MODEL = 0.001
+FIRST_REPORT_S = 10.0
+"""A head that has just started reports after some seconds; one that reports nothing never does."""
 
 
 def has_autoscaler() -> bool:
@@ -25,7 +28,12 @@ def has_autoscaler() -> bool:
     One whose nodes were started by hand has an autoscaler too, which only reports: every node is
     a kind of its own there. A Ray that reports otherwise is taken for one that does not grow.
     """
-    kinds = _kinds_of_v2() if _is_v2() else _kinds(_status())
+    until = time.monotonic() + FIRST_REPORT_S
+    ask = _kinds_of_v2 if _is_v2() else _kinds
+    kinds = ask()
+    while not kinds and time.monotonic() < until:  # every node has a kind: it has just started
+        time.sleep(0.5)
+        kinds = ask()
     return any(kind and not kind.startswith(UNMANAGED) for kind in kinds)
 
 
@@ -61,8 +69,9 @@ def bundles_of(
     return wanted
 
 
-def _kinds(status: bytes | None) -> list[str]:
+def _kinds() -> list[str]:
     """Return the kinds of node in the report of Ray's first autoscaler."""
+    status = _status()
     report = (json.loads(status) if status else {}).get("autoscaler_report") or {}
     return [*report.get("active_nodes", {}), *report.get("pending_launches", {})]
 
