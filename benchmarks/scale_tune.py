@@ -10,9 +10,11 @@ Bar: CPU seconds of the driver per result grow less than twofold from the second
 the trials (before it more begin than end) to the last five; trials have equal numbers of results on
 average.
 
-    python benchmarks/scale_tune.py [--trials 10000] [--at-once 256] [--evaluations 6]
+    python benchmarks/scale_tune.py [--trials 10000] [--at-once 256] [--actors]
 
-No Ray is started. Writes results/scale_tune.{md,png}; exit 1 above the bar.
+No Ray is started, unless `--actors` is given: then every trial has its actor (try 16 at once), and
+only its run is made up. Writes results/scale_tune.{md,png}, with actors scale_tune_actors; exit 1
+above the bar.
 """
 
 import argparse
@@ -25,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,12 +46,14 @@ from raybench.core.study import build_study
 from raybench.results.provenance import machine, versions
 from raybench.search.deadline import Deadline
 from raybench.search.ray_tune import tuner
-from raybench.search.ray_tune.trainable import OUTCOME
+from raybench.search.ray_tune.trainable import OUTCOME, TuneTrainable
 from raybench.search.ray_tune.tuner import run_trials
 
 GROWTH = 2.0
 PARTS = 20
 """Rows of the table."""
+RESULTS = 6
+"""Of a trial, on average."""
 
 
 class Meter:
@@ -100,7 +105,8 @@ class Trials:
         """Nobody looks."""
 
     def seen(self, name: str, outcome: RunOutcome) -> None:
-        """Nobody looks."""
+        """Count it."""
+        self._meter.num_results += 1
 
     def must_stop(self, name: str, outcome: RunOutcome) -> bool:
         """None must."""
@@ -112,13 +118,43 @@ class Trials:
         self._meter.ended(self.num_ended)
 
 
+def num_results(name: str, mean: int) -> int:
+    """Return after how many results a trial is over."""
+    return 1 + random.Random(name).randrange(2 * mean - 1)
+
+
+class MadeUp(TuneTrainable):
+    """A trial whose run is made up."""
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Take the next trial."""
+        self._spec, self._client = new_config["spec"], Course(**new_config)
+        return True
+
+
+class Course:
+    """Stands for a run in workers of the pool, in a trial's real actor."""
+
+    def __init__(self, trial: str, spec: RunSpec) -> None:
+        self._left = outcomes(trial, spec)[: num_results(trial, RESULTS)]
+        self._last = RunOutcome()
+
+    def step(self) -> RunOutcome:
+        """Return the next outcome."""
+        self._last = self._left.pop(0)
+        return self._last if self._left else self.finish()
+
+    def finish(self) -> RunOutcome:
+        """Return the last one, over."""
+        return replace(self._last, is_over=True)
+
+
 class StandIn:
     """Does for Tune's controller what Ray's actor manager does, without actors."""
 
     meter: Meter
     courses: list[list[RunOutcome]]
     """Outcomes of a run, of every run spec."""
-    evaluations = 6
 
     def __init__(self, resource_manager: Any) -> None:
         self._pending: dict[TrackedActor, dict[str, Any]] = {}
@@ -221,17 +257,13 @@ class StandIn:
         began = time.process_time()
         config, index = self._running[actor]
         self._running[actor] = config, index + 1
-        count = 1 + random.Random(config["trial"]).randrange(2 * self.evaluations - 1)
+        count = num_results(config["trial"], RESULTS)
         outcome = self.courses[int(config["trial"]) % len(self.courses)][index]
         seconds = outcome.evaluation.train_s / (index + 1) if outcome.evaluation else 0.0
         line = pickle.dumps(_result(config, outcome, index, is_over=index + 1 >= count))
         self.meter.away += time.process_time() - began
 
-        def come() -> None:
-            self.meter.num_results += 1
-            on_result(actor, pickle.loads(line))
-
-        self._after(seconds, come)
+        self._after(seconds, lambda: on_result(actor, pickle.loads(line)))
 
     def _after(self, seconds: float, event: Callable[[], None]) -> None:
         heapq.heappush(self._events, (self._clock + seconds, next(self._order), event))
@@ -272,16 +304,21 @@ def prepare(options: argparse.Namespace, meter: Meter, folder: str) -> Trials:
         for rate in (1e-4, 1e-3, 1e-2)
         for name in ("adam", "radam", "lamb")
     ]
-    StandIn.meter, StandIn.evaluations = meter, options.evaluations
+    StandIn.meter = meter
     courses = [outcomes(f"{at}", spec) for at, spec in enumerate(specs)]
     long = max(courses, key=len)
+    trials = Trials(specs, options.trials, meter)
+    if options.actors:
+        ray.init("local", num_cpus=2, include_dashboard=False, logging_level="error")
+        tuner.TuneTrainable = MadeUp
+        return trials
     StandIn.courses = [course + long[len(course) :] for course in courses]
     tune_controller.RayActorManager = StandIn
     os.environ["TUNE_DISABLE_AUTO_INIT"] = "1"
     tuner.waits_on_head = lambda: {"CPU": 0.001}
     ray.cluster_resources = lambda: {"CPU": 1.0}
     storage._get_ray_train_session_dir = lambda: folder
-    return Trials(specs, options.trials, meter)
+    return trials
 
 
 def draw(table: pd.DataFrame, path: Path) -> None:
@@ -301,7 +338,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--at-once", type=int, default=256)
-    parser.add_argument("--evaluations", type=int, default=6, help="of a trial, on average")
+    parser.add_argument("--actors", action="store_true", help="in a real Ray, with real actors")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     meter = Meter(max(options.trials // PARTS, 1))
@@ -317,6 +354,7 @@ def main() -> int:
             concurrency=options.at_once,
         )
         wall, cpu = time.perf_counter() - began[0], time.process_time() - began[1]
+        ray.shutdown()
     last = time.process_time() - meter._began
     table = pd.DataFrame(meter.rows)
     mean = table["results a trial"].mean()
@@ -331,15 +369,17 @@ def main() -> int:
         f"(bar {GROWTH:g})",
         f"- {'ok ' if good[1] else 'BAD'} {trials.num_ended} of {options.trials} ended",
         f"- {last:.1f} s of CPU after the last trial: Tune's state is saved, its results collected",
-        f"- in all {wall:.0f} s, {cpu:.0f} s of CPU; {options.at_once} open at once",
+        f"- in all {wall:.0f} s ({options.trials / wall:.1f} trials a second), {cpu:.0f} s of CPU; "
+        f"{options.at_once} open at once, {'real' if options.actors else 'no'} actors",
         "",
         f"{machine()['processor']}, {machine()['cores']} cores, load {os.getloadavg()[0]:.1f}, "
         f"{versions()}",
     ]
     print("\n".join(lines))
     options.out.mkdir(exist_ok=True)
-    (options.out / "scale_tune.md").write_text("\n".join(lines) + "\n")
-    draw(table, options.out / "scale_tune.png")
+    name = "scale_tune_actors" if options.actors else "scale_tune"
+    (options.out / f"{name}.md").write_text("\n".join(lines) + "\n")
+    draw(table, options.out / f"{name}.png")
     return 0 if all(good) else 1
 
 
