@@ -7,7 +7,8 @@ Not real: trainings (`scale_world.py` makes curves up), the clock they take (sim
 Tune, which in a study calls `LiveTrials` from its hooks: its own cost is not in these figures.
 
 Bar: CPU seconds of the driver per trial, at equal evaluations a trial (early stopping is judged but
-trials go on to their end with `--all`), grow less than twofold from trial 100 to the last; and the
+trials go on to their end with `--all`), grow less than twofold from the hundred trials after the
+hundredth (by then what is suggested is modelled: the first ones are drawn) to the last; and the
 folder loads within 10 s. CPU seconds, so that a busy machine changes little; memory is resident.
 
     python benchmarks/scale_10000.py [--trials 10000] [--at-once 256] [--space wide|narrow]
@@ -16,6 +17,7 @@ Writes results/scale_10000.{md,png}; exit 1 above a bar.
 """
 
 import argparse
+import contextlib
 import heapq
 import itertools
 import os
@@ -35,6 +37,7 @@ from scale_world import SPACES, content, outcomes
 import raybench
 from raybench.core.outcome import RunOutcome
 from raybench.core.study import build_study
+from raybench.report import report
 from raybench.results.progress import Progress
 from raybench.results.provenance import machine, versions
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
@@ -42,6 +45,7 @@ from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.deadline import Deadline
 from raybench.search.live_trials import LiveTrials
+from raybench.search.saved_runs import SavedRuns
 from raybench.speed.factorisation import Factors, factorise
 
 GROWTH, LOAD_S = 2.0, 10.0
@@ -51,12 +55,25 @@ PARTS = 20
 """Rows of the table."""
 
 
+class NoPool:
+    """The pool where nobody has taken a checkpoint."""
+
+    @property
+    def forget(self) -> "NoPool":
+        """A method of an actor."""
+        return self
+
+    def remote(self, name: str) -> None:
+        """Call it."""
+
+
 class Meter:
     """CPU seconds of the driver by what it did, trial by trial."""
 
     def __init__(self, part: int) -> None:
         self._part, self.rows = part, list[dict[str, float]]()
         self._spent = dict.fromkeys(("suggest", "evaluate", "end"), 0.0)
+        """`evaluate` is to judge an evaluation, too, and to write its record."""
         self._counts = dict.fromkeys(self._spent, 0)
 
     def call(self, what: str, function: Callable[..., Any], *given: Any) -> Any:
@@ -92,7 +109,11 @@ def run(options: argparse.Namespace, folder: Path, meter: Meter) -> None:
     factors = factorise(study, space, equal_frameworks=True)
     assert isinstance(factors, Factors), factors
     search = Search(study, space, folder, factors=factors)
-    with Store(folder) as store, (folder / "screen").open("w") as screen:
+    with (
+        Store(folder) as store,
+        (folder / "screen").open("w") as screen,
+        SavedRuns(NoPool(), store, say=print) as saved,
+    ):
         store.write_yaml(STUDY_FILE, {"study": study.document()})
         trials = LiveTrials(
             search,
@@ -100,6 +121,7 @@ def run(options: argparse.Namespace, folder: Path, meter: Meter) -> None:
             progress=Progress(Console(file=screen), num_trials=options.trials),
             deadline=Deadline(None),
             confirm_budget=ConfirmBudget(study),
+            saved=saved,
             release=lambda name: 0,
         )
         order, clock, num_ended, is_over = itertools.count(), 0.0, 0, False
@@ -162,6 +184,9 @@ def main() -> int:
         loading = time.process_time()
         results = raybench.load(name)
         load_s = time.process_time() - loading
+        with (Path(name) / "screen").open("w") as screen, contextlib.redirect_stdout(screen):
+            report(name)
+        report_s = time.process_time() - loading - load_s
         size = (Path(name) / RECORDS_FILE).stat().st_size / 2**20
     rows = pd.DataFrame(meter.rows)
     # Per trial at the evaluations that all trials have on average: later ones have more.
@@ -169,9 +194,9 @@ def main() -> int:
     equal = rows["ms a suggest"] + rows["ms a end"] + mean * rows["ms a evaluate"]
     rows["ms a trial of equal length"] = equal
     asking = equal[rows["ms a suggest"] > 0]  # the last trials are not followed by others
-    growth = float(asking.tail(5).mean() / asking.iloc[0])
+    growth = float(asking.tail(5).mean() / asking.iloc[1])
     every = max(len(rows) // PARTS, 1)
-    table = rows.iloc[[0, *range(every - 1, len(rows), every)]].drop_duplicates()
+    table = rows.iloc[[0, 1, *range(every - 1, len(rows), every)]].drop_duplicates()
     heads = " | ".join(table.columns)
     lines = [f"| {heads} |", "|---" * len(table.columns) + "|"]
     lines += [f"| {' | '.join(f'{v:.4g}' for v in row)} |" for row in table.itertuples(index=False)]
@@ -182,7 +207,7 @@ def main() -> int:
         f"to {options.trials}, at {mean:.1f} evaluations a trial (bar {GROWTH:g})",
         f"- {'ok ' if good[1] else 'BAD'} raybench.load: {load_s:.1f} s of CPU for "
         f"{len(results.trials)} trials, {len(results.curves)} evaluations, {size:.0f} MB "
-        f"(bar {LOAD_S:g} s)",
+        f"(bar {LOAD_S:g} s); raybench.report: {report_s:.1f} s",
         f"- {'ok ' if good[2] else 'BAD'} {len(results.trials)} of {options.trials} recorded",
         f"- in all {wall:.0f} s, {cpu:.0f} s of CPU; {options.at_once} open at once, space "
         f"{options.space}{', no early stopping' if options.all else ''}; without Ray Tune",

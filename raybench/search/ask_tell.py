@@ -51,7 +51,10 @@ class Search:
         """What tells how fast configurations run; None where the space is not taken apart."""
         if factors is not None:
             self.placer = Placer(
-                factors, efficient=policy.efficient, is_feasible=infeasible.is_feasible
+                factors,
+                efficient=policy.efficient,
+                is_feasible=infeasible.is_feasible,
+                num_failed=lambda: infeasible.num_failed,
             )
         self._study, self._policy = study, policy
         self._sampled = space if factors is None else factors.sampled

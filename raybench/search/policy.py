@@ -26,7 +26,7 @@ class SearchPolicy:
     the end; soonest at a target are the largest stable ones, about ten times as large."""
     startup_trials: int = 10
     """Trials before TPE begins to model; every other one of them has a usual rate."""
-    num_modelled: int = 1000
+    num_modelled: int = 300
     """TPE models so many of the trials that have ended, the latest, and the best of all: what it
     does takes time in proportion. Searches of fewer trials see no difference."""
     draws: tuple[Draw, ...] = ("sampler", "sampler", "neighbour", *20 * ("random",))

@@ -25,9 +25,16 @@ class Placer:
         *,
         efficient: float = 0.5,
         is_feasible: Callable[[RunSpec], bool] = lambda spec: True,
+        num_failed: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`is_feasible` says whether a run would not fail, by what is known."""
-        self.factors, self._is_feasible = factors, is_feasible
+        """`is_feasible` says whether a run would not fail, by what is known.
+
+        Its answers stay the same while `num_failed` does.
+        """
+        self.factors, self._is_feasible, self._num_failed = factors, is_feasible, num_failed
+        self._ratios: dict[int, tuple[RunSpec, dict[Placement, float]]] = {}
+        """Those asked for since the last measurement, by the identity of the run spec."""
+        self._failed_then = 0
         self._efficient = efficient
         self._model = StepTime()
         self._seen: dict[str, tuple[int, float]] = {}
@@ -43,6 +50,7 @@ class Placer:
             return
         self._seen[trial] = samples, train_s
         self._probing.pop(trial, None)
+        self._ratios.clear()
         self._model.observe(
             spec.placement,
             spec.optimizer,
@@ -84,9 +92,15 @@ class Placer:
     def ratios(self, spec: RunSpec) -> dict[Placement, float]:
         """Return by which factor a run's seconds are longer on every placement that can be
         predicted; that of its own is 1. Empty where its own is not known."""
-        timed = self._timed(spec.optimizer, self._options(spec))
-        own = timed.get(spec.placement)
-        return {} if own is None else {option: time / own for option, time in timed.items()}
+        if self._failed_then != self._num_failed():
+            self._failed_then = self._num_failed()
+            self._ratios.clear()
+        if id(spec) not in self._ratios:
+            timed = self._timed(spec.optimizer, self._options(spec))
+            own = timed.get(spec.placement)
+            found = {} if own is None else {option: s / own for option, s in timed.items()}
+            self._ratios[id(spec)] = spec, found
+        return self._ratios[id(spec)][1]
 
     def to_fastest(self, spec: RunSpec) -> float:
         """Return the factor from a run's seconds to those on its fastest placement."""

@@ -6,7 +6,6 @@ overlap (Qiao 2021, arXiv 2008.12260, eq. 8-11 with gamma 1): a pass costs a con
 per sample; more workers add communication.
 """
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -36,7 +35,8 @@ class StepTime:
     """
 
     def __init__(self) -> None:
-        self._totals: dict[Setup, tuple[float, float]] = {}
+        self._totals: dict[str, dict[Setup, list[float]]] = {}
+        """Steps and seconds measured, by framework."""
         self._batches: dict[Placement, set[int]] = {}
         self._fits: dict[str, Callable[[Setup], float]] = {}
         self._designs: dict[str, tuple[Row, np.ndarray, int]] = {}
@@ -49,9 +49,11 @@ class StepTime:
         """Add measured seconds of training and the optimizer steps done in them."""
         if steps <= 0 or not seconds > 0:
             return
-        before = self._totals.get((placement, optimizer), (0.0, 0.0))
+        totals = self._totals.setdefault(placement.framework, {})
+        total = totals.setdefault((placement, optimizer), [0.0, 0.0])
         self._batches.setdefault(placement.group, set()).add(placement.batch_size_per_worker)
-        self._totals[placement, optimizer] = before[0] + steps, before[1] + seconds
+        total[0] += steps
+        total[1] += seconds
         self._fits.pop(placement.framework, None)
         self._known.pop(placement.framework, None)
 
@@ -102,13 +104,14 @@ class StepTime:
         return row, np.array([row(setup) for setup in measured]), len(optimizers)
 
     def _fit(self, framework: str) -> Callable[[Setup], float]:
-        measured = [setup for setup in self._totals if setup[0].framework == framework]
-        if framework not in self._designs or len(self._designs[framework][1]) != len(measured):
-            self._designs[framework] = self._design(measured)
+        totals = self._totals[framework]
+        if framework not in self._designs or len(self._designs[framework][1]) != len(totals):
+            self._designs[framework] = self._design(list(totals))
         row, design, num_optimizers = self._designs[framework]
-        seconds = np.array([self._totals[s][1] / self._totals[s][0] for s in measured])
+        done, spent = np.array(list(totals.values())).T
+        seconds = spent / done
         # Long measurements weigh more, but a single one never decides alone.
-        weights = np.array([min(1.0, math.sqrt(self._totals[s][0] / 50)) for s in measured])
+        weights = np.minimum(1.0, np.sqrt(done / 50))
         scale = weights / seconds
         widths = np.maximum(design.max(axis=0), 1.0)
         # Optimizers seen at one batch size each could explain every difference between batches:

@@ -26,6 +26,8 @@ ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # `cluster.signals` listens instead
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a failed trial has no accuracy
+    # Tune saves the state of all trials there were again and again; the records hold the study.
+    "TUNE_GLOBAL_CHECKPOINT_S": "inf",
     "RAY_AIR_NEW_OUTPUT": "0",
 }
 """What Ray Tune reads from the environment."""

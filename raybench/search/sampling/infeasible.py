@@ -17,11 +17,14 @@ class Infeasible:
     """
 
     def __init__(self) -> None:
+        self.num_failed = 0
+        """Runs that were added; while it stays the same, so do the answers."""
         self._out_of_memory: dict[Key, int] = {}
         self._diverged: dict[Key, list[tuple[float, int]]] = {}
 
     def add(self, failure: str, spec: RunSpec) -> None:
         """Take a failed run's spec; failures that are not the configuration's are ignored."""
+        self.num_failed += 1
         if failure == "oom":
             key, size = _memory_key(spec), spec.batch_size_per_worker
             self._out_of_memory[key] = min(size, self._out_of_memory.get(key, size))

@@ -9,6 +9,7 @@ import pytest
 import ray
 from ray import tune
 from ray.tune import Callback, Stopper, Trainable
+from ray.tune.execution.experiment_state import _ExperimentCheckpointManager
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
@@ -20,6 +21,7 @@ from raybench.search.ray_tune.scheduler import TuneScheduler
 from raybench.search.ray_tune.searcher import TuneSearcher
 from raybench.search.ray_tune.stopper import TuneStopper
 from raybench.search.ray_tune.trainable import OUTCOME, TuneTrainable, outcome_of
+from raybench.search.ray_tune.tuner import ENVIRONMENT
 from tests.search.made_up import journal_of
 from tests.search.stage import FIRST, LEADER, REACHED, SECOND, Stage
 
@@ -29,6 +31,7 @@ HOOKS: list[tuple[Any, str, list[str]]] = [
     (Searcher, "on_trial_complete", ["trial_id", "result", "error"]),
     (Searcher, "save", ["checkpoint_path"]),
     (Searcher, "restore", ["checkpoint_path"]),
+    (FIFOScheduler, "choose_trial_to_run", ["tune_controller"]),
     (FIFOScheduler, "on_trial_result", ["tune_controller", "trial", "result"]),
     (Callback, "on_step_end", ["iteration", "trials", "info"]),
     (Callback, "on_trial_start", ["iteration", "trials", "trial", "info"]),
@@ -106,6 +109,30 @@ class Tune:
             self.searcher.on_trial_complete(trial.trial_id, sent)
             self.callback.on_trial_complete(1, [], trial)
         return decision
+
+
+def test_the_first_trial_that_waits_is_found_among_the_live_ones(stage: Stage) -> None:
+    scheduler, fifo = TuneScheduler(stage.trials), FIFOScheduler()
+    every = [
+        SimpleNamespace(config={"trial": f"{number:04d}"}, status=status)
+        for number, status in [(1, "RUNNING"), (9999, "PENDING"), (10000, "PENDING"), (3, "PAUSED")]
+    ]
+    while every:
+        live = SimpleNamespace(get_trials=lambda: every, get_live_trials=lambda: every[::-1])
+        chosen = scheduler.choose_trial_to_run(live)
+        assert chosen is fifo.choose_trial_to_run(live)
+        every.remove(chosen or every[0])
+
+
+def test_ray_tune_does_not_save_its_trials_again_and_again() -> None:
+    told = {"storage": None, "checkpoint_period": ENVIRONMENT["TUNE_GLOBAL_CHECKPOINT_S"]}
+    saving = _ExperimentCheckpointManager(**told)
+    saving._storage, saving._last_save_time = (
+        SimpleNamespace(experiment_driver_staging_path=""),
+        0.0,
+    )
+    saving.sync_up_experiment_state(save_fn=lambda: pytest.fail("it does"))
+    assert not saving.auto_checkpoint_enabled
 
 
 def test_a_trial_goes_from_its_proposal_to_its_record(stage: Stage) -> None:
