@@ -38,7 +38,8 @@ def cluster() -> Iterator[tuple[Host, Host]]:
         yield head, other
 
 
-@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.all)])
+@pytest.mark.all
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_job_trains_inside_a_host_and_over_both(
     framework: str, cluster: tuple[Host, Host], tmp_path: Path
 ) -> None:

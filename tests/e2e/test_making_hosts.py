@@ -17,8 +17,10 @@ LISTEN = "import socket, time; a = socket.create_server(('0.0.0.0', 7000)); time
 CALL = "import socket; socket.create_connection(('{}', 7000), timeout=2)"
 MAKER = """
 import os, sys
+import signal
 from pathlib import Path
 from tests.e2e.hosts import Hosts
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 with Hosts(2) as hosts:
     hosts[1].start("sleep", "1000", log=Path(os.devnull))
     print(*(os.readlink(f"/proc/{host._first}/ns/net") for host in hosts), flush=True)

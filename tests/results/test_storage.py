@@ -125,6 +125,7 @@ def test_many_records_are_few_objects_each_written_a_few_times(url, study, said,
     assert names(url) == wanted(3_000)
 
 
+@pytest.mark.all
 def test_a_killed_driver_loses_seconds_and_another_goes_on(url, study, said, monkeypatch, tmp_path):
     code = WRITER.format(tests=os.path.dirname(__file__), fast=FAST, study=study)  # noqa: PTH120
     process = subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True)
@@ -179,7 +180,7 @@ def test_the_same_machine_goes_on_at_once_with_what_was_not_uploaded(
     assert names(url) == kept
 
 
-@pytest.mark.slow
+@pytest.mark.all
 def test_a_server_that_is_gone_for_ten_seconds_costs_nothing(url, study, said, server, monkeypatch):
     monkeypatch.setattr(lease, "STALE_S", 60.0)
     with open_storage(url, warn=said.append) as place, Store(place.folder) as store:

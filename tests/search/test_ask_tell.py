@@ -17,7 +17,10 @@ from tests.search.step_times import trained
 PLAIN = STUDY | {"search": {"trials": 10, "priors": False}}
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes", "nsga2", "random", "qmc"])
+@pytest.mark.parametrize(
+    "sampler",
+    ["tpe", pytest.param("gp", marks=pytest.mark.all), "cmaes", "nsga2", "random", "qmc"],
+)
 def test_every_sampler_finds_its_way_and_continues_elsewhere(sampler: str, tmp_path: Path) -> None:
     if sampler == "gp":
         pytest.importorskip("torch")
