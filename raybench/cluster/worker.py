@@ -1,6 +1,7 @@
 """The train function of a worker group: serves one run after another until told to close."""
 
 import gc
+import itertools
 import os
 import socket
 import sys
@@ -37,6 +38,9 @@ from raybench.core.record import Evaluation
 from raybench.core.secrets import redact_text
 from raybench.workloads.find import load_workload_dataset
 
+ANSWER_TIMEOUT_S = 30.0
+"""The pool answers sooner (`worker_group.POLL_S`): what takes longer has been lost on the way."""
+ASK_AGAIN_S = 1.0
 OUT_OF_MEMORY = ("OutOfMemoryError", "ResourceExhaustedError", "MemoryError")
 
 
@@ -51,8 +55,8 @@ def serve(config: dict[str, Any]) -> None:
     reply: Reply = _introduce(world)
     running: _Run | None = None
     is_settled = False
-    while True:
-        command: Command = ray.get(pool.exchange.remote(group, world.rank, reply))
+    for turn in itertools.count(1):
+        command = next_command(pool, group, world.rank, turn, reply)
         if isinstance(command, Close):
             return
         heard = time.perf_counter()
@@ -72,6 +76,25 @@ def serve(config: dict[str, Any]) -> None:
             reply = _report(error)
             running = None
             gc.collect()
+
+
+def next_command(pool: Any, group: int, rank: int, turn: int, reply: Reply) -> Command:
+    """Hand in the reply of a turn and return the command that follows it, however long it takes.
+
+    Asked again and again: an answer that is lost with the network's connection is not sent anew,
+    and whoever waited for it would do so for ever.
+    """
+    handed: Reply | None = reply
+    while True:
+        try:
+            asked = pool.exchange.remote(group, rank, turn, handed)
+            command: Command | None = ray.get(asked, timeout=ANSWER_TIMEOUT_S)
+        except (ray.exceptions.GetTimeoutError, ray.exceptions.ActorUnavailableError):
+            time.sleep(ASK_AGAIN_S)
+            continue
+        if command is not None:
+            return command
+        handed = None  # the pool has it
 
 
 class _Run:

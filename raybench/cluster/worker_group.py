@@ -24,6 +24,8 @@ from raybench.core.placement import Placement
 
 LOST = "a worker process has died: killed, out of memory or crashed"
 OUT_OF_REACH = "a worker did not answer any more: its host, or the network to it, was lost"
+POLL_S = 20.0
+"""A worker that has no command by then is told so, and asks again."""
 START_TIMEOUT_S = 180.0
 SETTLE_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 20.0
@@ -55,6 +57,10 @@ class WorkerGroup:
         self._inbox: list[asyncio.Queue[Command]] = [
             asyncio.Queue() for _ in range(placement.num_workers)
         ]
+        self._turns = [0] * placement.num_workers
+        """How many replies each rank has handed in."""
+        self._following: dict[int, asyncio.Task[Command]] = {}
+        """By rank, the command that follows its last reply."""
         self._members: dict[int, Ready] = {}
         self._replies: dict[int, Reply] = {}
         self._answered: asyncio.Future[list[Reply]] = self._loop.create_future()
@@ -86,8 +92,22 @@ class WorkerGroup:
             inbox.put_nowait(command)
         return await self._wait(timeout_s, "did not answer")
 
-    async def exchange(self, rank: int, reply: Reply) -> Command:
-        """Worker side: take the reply, give the next command."""
+    async def exchange(self, rank: int, turn: int, reply: Reply | None) -> Command | None:
+        """Worker side: take the reply of a turn, give the command that follows it.
+
+        None where there is none yet: the worker asks again. It may ask twice for the same turn,
+        and is given the same, since an answer can be lost on its way.
+        """
+        if turn > self._turns[rank]:
+            assert reply is not None, "it is kept back only where it has been taken"
+            self._turns[rank] = turn
+            self._following[rank] = asyncio.ensure_future(self._inbox[rank].get())
+            self._take(rank, reply)
+        following = self._following[rank]
+        await asyncio.wait({following}, timeout=POLL_S)
+        return following.result() if following.done() else None
+
+    def _take(self, rank: int, reply: Reply) -> None:
         self._replies[rank] = reply
         if not self._answered.done():
             if isinstance(reply, Crashed):
@@ -96,7 +116,6 @@ class WorkerGroup:
                 )
             elif len(self._replies) == self.placement.num_workers:
                 self._answered.set_result([self._replies[r] for r in sorted(self._replies)])
-        return await self._inbox[rank].get()
 
     async def settle(self) -> bool:
         """End a run that is still open; return whether the group can serve another."""

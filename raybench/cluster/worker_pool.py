@@ -209,10 +209,12 @@ class WorkerPool(KeepsCheckpoints):
         self._queue.admit()
         return concurrent
 
-    async def exchange(self, number: int, rank: int, reply: Reply) -> Command:
-        """Worker side: hand in a reply, wait for the next command."""
+    async def exchange(
+        self, number: int, rank: int, turn: int, reply: Reply | None
+    ) -> Command | None:
+        """Worker side: hand in a reply, get the next command (`WorkerGroup.exchange`)."""
         group = self._groups.get(number)
-        return Close() if group is None else await group.exchange(rank, reply)
+        return Close() if group is None else await group.exchange(rank, turn, reply)
 
     async def shutdown(self) -> None:
         """Refuse what waits and close every group."""
