@@ -18,6 +18,7 @@ SPACE = Path(__file__).with_name("small.yaml")
 TORCH = ("--set", "space.framework=[torch]", "--set", "space.batch_size_per_worker=[16, 32]")
 
 
+@pytest.mark.all
 def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) -> None:
     records = tmp_path / "results" / "small" / "records.jsonl"
     process = start(

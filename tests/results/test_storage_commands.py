@@ -118,6 +118,7 @@ def test_a_dry_run_takes_no_lease_and_writes_nothing(url, search, capsys, held):
 
 
 @pytest.mark.slow
+@pytest.mark.all
 def test_a_store_that_is_away_in_the_end(url, search, server, capsys, monkeypatch):
     """Tables are printed, what is missing is counted, the next same command uploads it."""
     monkeypatch.setattr(sync, "CLOSE_S", 8.0)
