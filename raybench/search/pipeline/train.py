@@ -12,6 +12,7 @@ from rich.console import Console
 from raybench.backends.check_model import check_models
 from raybench.backends.saved import MODEL_FILES
 from raybench.cluster.capacity import local_capacity
+from raybench.cluster.reach import MISNAMED
 from raybench.cluster.run_once import run_once
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import INTERRUPTED, Interrupt
@@ -155,6 +156,8 @@ def _run(
             )
             if waits.fault is not None:
                 raise waits.fault
+            if record.message is not None and record.message.startswith(MISNAMED):
+                raise UserError(record.message)
             if weights is not None:
                 store.write_bytes(MODEL_FILES[spec.framework], weights)
             store.append(record.line())
