@@ -109,7 +109,7 @@ class Capacity:
         each = [
             f"{node.name or node.id[:8]} {node.cpus:g} and {node.gpus:g}" for node in self.nodes
         ]
-        return f"{sums}s: {', '.join(each)}"
+        return f"{sums}s: {', '.join(sorted(each))}"
 
 
 def num_local_cores() -> int:
