@@ -56,7 +56,7 @@ PRIORS = {
     # R, log: how much slower the network between nodes is.
     "log_network": Prior(1.0, 1.0),
     # rho_n
-    "growth_nodes": Prior(0.08, 0.12),
+    "growth_nodes": Prior(0.12, 0.15),
     # rho_m
     "growth_share": Prior(0.04, 0.1),
     # h, logit
@@ -115,7 +115,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Law:
-    """The law for some cells. Rows of parameters in, a row of logarithms of seconds for each out."""
+    """The law for some cells: rows of parameters in, rows of logarithms of seconds out."""
 
     scale: Scale
     layout: Layout
@@ -158,7 +158,8 @@ class Law:
     def compute_share(self, unit: Floats) -> Floats:
         """Return by how much of a percent a step's last pass grows if compute grows by one."""
         at = Parameters.of(unit[None])
-        return _logistic(at.gamma * (self.compute(at) - self.exchange(at)))[0]
+        shares = _logistic(at.gamma * (self.compute(at) - self.exchange(at)))
+        return np.asarray(shares[0])
 
 
 def _log_ring(ends: Floats) -> Floats:
