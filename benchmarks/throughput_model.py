@@ -4,20 +4,26 @@
 Ernest, Pollux's law by its own recipe, boosted trees, the nearest cell) are fitted to the same
 measurements of simulated clusters (`throughput_worlds.py`: seven laws, none of them raybench's,
 noise of 3 to 10 %, one to three repeats, one measurement of a hundred stalled), and predict cells
-that were not measured: `four` all placements of 1 to 4 workers -> 16 and 64; `one node` the same
-without those on several nodes; `eight` 1 to 8 -> 16 to 64; `half` a random half of all -> the other;
-`ten` ten random cells up to 16 workers -> all others; `nodes` one node, and two workers on two ->
-more nodes. Errors are against the step without noise, coverage is how often one more measurement
-(stalls included) and the truth are in the 90 % interval. Then leave-one-out on grids of 12 cells
-(1 and 2 workers, 5 % noise), and speeds that others published (`tables/published_scaling.csv`):
-the largest number of workers predicted from at most half as many.
+that were not measured:
+
+    four       all placements of 1 to 4 workers -> 16 and 64
+    one node   the same without placements on several nodes -> 16 and 64
+    eight      1 to 8 workers -> 16, 32 and 64
+    half       a random half of all cells -> the other
+    ten        ten random cells up to 16 workers -> all others
+    nodes      one node, and two workers on two nodes -> more nodes
+
+Errors are against the step without noise; coverage is how often one more measurement (stalls
+included) and the truth are in the 90 % interval. Then leave-one-out on grids of 12 cells (1 and 2
+workers, 5 % noise), and speeds that others published (`tables/published_scaling.csv`): the
+largest number of workers predicted from at most half as many.
 
     python benchmarks/throughput_model.py [--seeds 12] [--first-seed 100]
 
 Bars: `four` with 5 % noise and three repeats, median error at most 10 % and the truth in 9 of 10
 intervals; leave-one-out, median error at most 10 %; least median error of all in every task.
 About five minutes on one core; writes results/throughput_model.md. Priors and interval were chosen
-on seeds below 8, so those of the default are fresh; the laws are the same.
+on seeds below 44, so those of the default are fresh; the laws are the same.
 """
 
 import argparse
@@ -26,12 +32,12 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from throughput_peers import PEERS, Rows
-from throughput_worlds import LAWS, World, make_world
+from throughput_worlds import LAWS, TASKS, Split, World, make_world
 
 from raybench.results.provenance import machine, versions
 from raybench.scaling.cells import Cell
@@ -41,44 +47,6 @@ from raybench.scaling.observed import Observed
 
 OURS = "raybench"
 HERE = Path(__file__).parent
-Split = Callable[[list[Cell], np.random.Generator], tuple[list[Cell], list[Cell]]]
-
-
-def up_to(most: int, asked: Sequence[int], *, one_node: bool = False) -> Split:
-    """Return the split of cells by workers."""
-
-    def split(cells: list[Cell], _: np.random.Generator) -> tuple[list[Cell], list[Cell]]:
-        fit = [c for c in cells if c.num_workers <= most and (c.num_nodes == 1 or not one_node)]
-        return fit, [c for c in cells if c.num_workers in asked]
-
-    return split
-
-
-def half(cells: list[Cell], rng: np.random.Generator) -> tuple[list[Cell], list[Cell]]:
-    order = rng.permutation(len(cells))
-    middle = len(cells) // 2
-    return [cells[i] for i in order[:middle]], [cells[i] for i in order[middle:]]
-
-
-def ten(cells: list[Cell], rng: np.random.Generator) -> tuple[list[Cell], list[Cell]]:
-    small = [c for c in cells if c.num_workers <= 16]
-    fit = [small[i] for i in rng.permutation(len(small))[:10]]
-    return fit, [c for c in cells if c not in fit]
-
-
-def nodes(cells: list[Cell], _: np.random.Generator) -> tuple[list[Cell], list[Cell]]:
-    fit = [c for c in cells if c.num_nodes == 1 or c.num_workers == 2]
-    return fit, [c for c in cells if c not in fit]
-
-
-TASKS: dict[str, Split] = {
-    "four": up_to(4, (16, 64)),
-    "one node": up_to(4, (16, 64), one_node=True),
-    "eight": up_to(8, (16, 32, 64)),
-    "half": half,
-    "ten": ten,
-    "nodes": nodes,
-}
 
 
 class Tally:
@@ -112,6 +80,7 @@ class Tally:
             getattr(self, key).extend(getattr(other, key))
 
     def median(self, name: str = OURS) -> float:
+        """Return the median of one's errors."""
         return float(np.median(self.errors[name]))
 
     def line(self, *head: str) -> str:

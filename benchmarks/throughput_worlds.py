@@ -1,14 +1,15 @@
 """Simulated clusters whose step times follow laws that differ, for `throughput_model.py`.
 
-A world draws the constants of one model on one kind of GPU: compute of a pass, sizes of the
-exchange within and between nodes, a law for how it grows, noise. None of the laws is raybench's
-own; "p-norm" is Pollux's form (arXiv 2008.12260), "ring" and "tree" the textbook all-reduces,
-"hierarchical" a ring within nodes and then one between them, "stragglers" a ring that waits for
-the slowest of k workers, "congestion" a network that saturates, "host" a shared input pipeline.
+`TASKS` says which cells are measured and which are asked for. A world draws the constants of one
+model on one kind of GPU: compute of a pass, sizes of the exchange within and between nodes, a law
+for how it grows, noise. None of the laws is raybench's own; "p-norm" is Pollux's form (arXiv
+2008.12260), "ring" and "tree" the textbook all-reduces, "hierarchical" a ring within nodes and
+then one between them, "stragglers" a ring that waits for the slowest of k workers, "congestion" a
+network that saturates, "host" a shared input pipeline.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -122,3 +123,43 @@ def _exchange(
         return base * (ring + slope / 4 * (k - 1))
 
     return seconds
+
+
+Split = Callable[[list[Cell], np.random.Generator], tuple[list[Cell], list[Cell]]]
+
+
+def up_to(most: int, asked: Sequence[int], *, one_node: bool = False) -> Split:
+    """Return the split of cells by workers."""
+
+    def split(cells: list[Cell], _: np.random.Generator) -> tuple[list[Cell], list[Cell]]:
+        fit = [c for c in cells if c.num_workers <= most and (c.num_nodes == 1 or not one_node)]
+        return fit, [c for c in cells if c.num_workers in asked]
+
+    return split
+
+
+def half(cells: list[Cell], rng: np.random.Generator) -> tuple[list[Cell], list[Cell]]:
+    order = rng.permutation(len(cells))
+    middle = len(cells) // 2
+    return [cells[i] for i in order[:middle]], [cells[i] for i in order[middle:]]
+
+
+def ten(cells: list[Cell], rng: np.random.Generator) -> tuple[list[Cell], list[Cell]]:
+    small = [c for c in cells if c.num_workers <= 16]
+    fit = [small[i] for i in rng.permutation(len(small))[:10]]
+    return fit, [c for c in cells if c not in fit]
+
+
+def nodes(cells: list[Cell], _: np.random.Generator) -> tuple[list[Cell], list[Cell]]:
+    fit = [c for c in cells if c.num_nodes == 1 or c.num_workers == 2]
+    return fit, [c for c in cells if c not in fit]
+
+
+TASKS: dict[str, Split] = {
+    "four": up_to(4, (16, 64)),
+    "one node": up_to(4, (16, 64), one_node=True),
+    "eight": up_to(8, (16, 32, 64)),
+    "half": half,
+    "ten": ten,
+    "nodes": nodes,
+}

@@ -8,15 +8,15 @@ import numpy as np
 from raybench.scaling import misfit, posterior
 from raybench.scaling.cells import Cell, Floats, Layout
 from raybench.scaling.least_squares import most_probable, slopes
-from raybench.scaling.levels import covariance_of, left_out, probable_levels
+from raybench.scaling.levels import covariance_of, left_out, probable_levels, robust_weights
 from raybench.scaling.misfit import USUAL, Levels, Sites
 from raybench.scaling.observed import Observed
 from raybench.scaling.throughput import NUM_PARAMETERS, Law, Scale
 
 ROUNDS = 4
 """Of fitting the law, then the sizes of what it leaves over: the third changes little."""
-DEGREES = 4.0
-"""Of freedom of the cells' own deviations: a single odd cell weighs less, not the whole."""
+DRAWS, DRAWS_LEFT_OUT = 1500, 500
+"""Of parameters: for a fit, and for one of the many fits without a cell."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ThroughputModel:
     """The most probable parameters, in units of their priors."""
     levels: Levels
     weights: Floats
-    """Of each cell, 0 to 1: less than 1 where it is far from what the others say."""
+    """Of each cell: about one, and less where it is far from what the others say."""
     draws: Floats
     """Rows of parameters, as probable as the measurements leave them."""
 
@@ -63,23 +63,29 @@ class ThroughputModel:
             sites, spread = Sites(law.layout, law.compute_share(unit)), jacobian @ jacobian.T
             levels = probable_levels(left, spread, sites, observed, weights)
             apart = left_out(left, spread + covariance_of(levels, sites, observed, weights))
-            weights = np.minimum(1.0, (DEGREES + 1) / (DEGREES + apart**2))
-        return cls._around(observed, scale, levels, weights, unit)
+            weights = robust_weights(apart)
+        return cls._around(observed, scale, levels, weights, unit, DRAWS)
 
     def without(self, index: int) -> "ThroughputModel":
         """Return the model fitted without a cell; levels and weights are kept."""
         observed = self.observed.without(index)
         weights = np.delete(self.weights, index)
-        return self._around(observed, self.scale, self.levels, weights, self.unit)
+        return self._around(observed, self.scale, self.levels, weights, self.unit, DRAWS_LEFT_OUT)
 
     @classmethod
     def _around(
-        cls, observed: Observed, scale: Scale, levels: Levels, weights: Floats, start: Floats
+        cls,
+        observed: Observed,
+        scale: Scale,
+        levels: Levels,
+        weights: Floats,
+        start: Floats,
+        number: int,
     ) -> "ThroughputModel":
         law = Law(scale, Layout.of(observed.cells))
         unit = _peak(law, observed, levels, weights, start)
         whiten = _whitening(law, observed, levels, weights, unit)
-        draws = posterior.sample(law.step, observed.log_seconds, whiten, unit)
+        draws = posterior.sample(law.step, observed.log_seconds, whiten, unit, number=number)
         return cls(observed, scale, unit, levels, weights, draws)
 
     def predict(self, cells: Sequence[Cell], *, coverage: float = 0.9) -> list[Prediction]:

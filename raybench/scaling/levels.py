@@ -9,6 +9,11 @@ from raybench.scaling.misfit import USUAL, USUAL_SDS, Levels, Sites
 from raybench.scaling.observed import Observed
 
 MAX_ROUNDS = 15
+DEGREES = 4.0
+"""Of freedom of the cells' own deviations: a single odd cell weighs less, not the whole."""
+USUAL_WEIGHT = 0.767
+"""Mean of weight times squared distance where all is normal: weights are over it, so that levels
+are not too small for weighing odd cells less."""
 WIDEST = 3.0
 """Standard deviations of their priors within which levels are searched."""
 
@@ -58,3 +63,13 @@ def left_out(left: Floats, covariance: Floats) -> Floats:
     """
     precision = np.linalg.inv(covariance)
     return np.asarray(precision @ left / np.sqrt(np.diag(precision)))
+
+
+def robust_weights(apart: Floats) -> Floats:
+    """Return how much each cell counts, given its distance from the others (`left_out`).
+
+    Those of Student's distribution as a mixture of normal ones (Lange 1989), with none above the
+    weight of a cell at one standard deviation.
+    """
+    weights = np.minimum(1.0, (DEGREES + 1) / (DEGREES + apart**2))
+    return np.asarray(weights / USUAL_WEIGHT)

@@ -29,7 +29,7 @@ class Levels:
     own: float
 
 
-USUAL = Levels(jump=0.03, walk=0.05, walk_nodes=0.05, own=0.04)
+USUAL = Levels(jump=0.03, walk=0.05, walk_nodes=0.06, own=0.04)
 """What is expected before anything was measured; medians of log-normal priors."""
 USUAL_SDS = Levels(jump=0.5, walk=0.5, walk_nodes=0.5, own=0.6)
 """Standard deviations of the levels' logarithms."""

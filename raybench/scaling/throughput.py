@@ -6,16 +6,17 @@ linear (q = 1 is the usual affine law), k^kappa for stragglers among k workers:
     C = k^kappa (f^q + (c b)^q)^(1/q)
 
 Exchange of gradients, as ring all-reduce (Patarasuk and Yuan 2009: 2 (e - 1) / e of the bytes pass
-the slowest link of e), with powers for what else grows: latencies, trees, congestion. Between n
-nodes with m workers each, the ring has from n ends (a sum within each node first) to k (flat):
+the slowest link of e ends; psi 1, or less of that), with powers for what else grows: latencies,
+trees, congestion. Between n nodes with m workers each, the ring has from n ends (a sum within each
+node first) to k (flat):
 
-    S = 0                                                   for one worker
-    S = A (2 (k - 1) / k) (k / 2)^rho                       within a node
-    S = A R (2 (e - 1) / e) (n / 2)^rho_n m^rho_m           between nodes, e = n m^h, h in 0..1
+    S = 0                                                       for one worker
+    S = A (2 (k - 1) / k)^psi (k / 2)^rho                       within a node
+    S = A R (2 (e - 1) / e)^psi (n / 2)^rho_n m^rho_m           between nodes, e = n m^h
 
-The last of s passes is overlapped with the exchange (p-norm of Pollux, Qiao 2021, arXiv
-2008.12260, eq. 11: gamma 1 hides nothing, 10 nearly all), and all with the samples' way to the
-workers of a node, who share it:
+with h and psi in 0..1. The last of s passes hides the exchange in part (p-norm of Pollux, Qiao
+2021, arXiv 2008.12260, eq. 11: gamma 1 hides nothing, 10 nearly all), and the whole step the way
+of the samples to the workers of a node, who share it:
 
     T = (((s - 1) C + (C^gamma + S^gamma)^(1/gamma))^4 + (F s b m)^4)^(1/4)
 """
@@ -52,11 +53,11 @@ PRIORS = {
     # A over c b of the typical batch, log.
     "log_exchange": Prior(-2.0, 1.5),
     # rho
-    "growth": Prior(0.15, 0.2),
+    "growth": Prior(0.1, 0.15),
     # R, log: how much slower the network between nodes is.
     "log_network": Prior(1.0, 1.0),
     # rho_n
-    "growth_nodes": Prior(0.12, 0.15),
+    "growth_nodes": Prior(0.1, 0.15),
     # rho_m
     "growth_share": Prior(0.04, 0.1),
     # h, logit
@@ -67,6 +68,8 @@ PRIORS = {
     "straggling": Prior(0.005, 0.01),
     # F over c, log.
     "log_feed": Prior(-3.0, 1.0),
+    # psi, logit: 1 is a ring, 0 costs no more with more ends.
+    "ringness": Prior(1.5, 1.5),
 }
 NUM_PARAMETERS = len(PRIORS)
 
@@ -95,6 +98,7 @@ class Parameters:
     overlap: Floats
     straggling: Floats
     log_feed: Floats
+    ringness: Floats
 
     @classmethod
     def of(cls, units: Floats) -> "Parameters":
@@ -131,10 +135,11 @@ class Law:
     def exchange(self, at: Parameters) -> Floats:
         """Return log seconds of the exchange."""
         k, n, m = self.layout.workers, self.layout.nodes, self.layout.workers_per_node
-        within = _log_ring(k) + at.growth * np.log(k / 2)
+        psi = _logistic(at.ringness)
+        within = psi * _log_ring(k) + at.growth * np.log(k / 2)
         ends = n * m ** _logistic(at.flatness)
         grown = at.growth_nodes * np.log(n / 2) + at.growth_share * np.log(m)
-        between = at.log_network + _log_ring(ends) + grown
+        between = at.log_network + psi * _log_ring(ends) + grown
         of_two = np.log(self.scale.seconds) + at.log_pass + at.log_exchange
         return np.where(k > 1, of_two + np.where(n > 1, between, within), NO_EXCHANGE)
 
