@@ -89,7 +89,7 @@ def show(console: Console, fitted: FittedGroup, table: pd.DataFrame) -> None:
 def _printed(table: pd.DataFrame) -> pd.DataFrame:
     marks = ["~" if beyond else "" for beyond in table["extrapolated"]]
     columns = {
-        "": marks,
+        "~": marks,
         "workers": table["num_workers"],
         "nodes": table["num_nodes"],
         "batch per worker": table["batch_size_per_worker"],
