@@ -43,7 +43,7 @@ class FittedGroup:
         lines = [
             f"{self.num_rows} rows, {len(cells)} cells: {_numbers(workers)} workers, "
             f"{f'up to {nodes} nodes' if nodes > 1 else 'one node'}.",
-            _quality(self.left_out),
+            _quality(self.left_out, len(cells)),
         ]
         if any(cell.num_workers > 1 for cell in self.asked) and workers == [1]:
             lines.append(
@@ -93,14 +93,15 @@ def write_predictions(out: Path, tables: Iterable[pd.DataFrame]) -> None:
     partial.replace(out)
 
 
-def _quality(left_out: list[LeftOut]) -> str:
+def _quality(left_out: list[LeftOut], num_cells: int) -> str:
     if not left_out:
         return "Leave-one-out error: none, there is one cell; the prediction is what is usual."
     worst = max(left_out, key=lambda one: abs(one.error))
     cell = worst.predicted.cell
     inside = np.mean([one.is_inside for one in left_out])
+    of = f" ({len(left_out)} of the cells)" if len(left_out) < num_cells else ""
     return (
-        f"Leave-one-out error: median {median_error(left_out):.1%}, worst {worst.error:+.1%} "
+        f"Leave-one-out error{of}: median {median_error(left_out):.1%}, worst {worst.error:+.1%} "
         f"({cell.num_workers} workers, batch {cell.batch_size_per_worker} a worker); "
         f"{inside:.0%} of the measured steps in their 90 % interval."
     )

@@ -218,6 +218,15 @@ def test_left_out_cells_are_not_seen() -> None:
     assert leave_one_out(fit(rows[:1])) == []
 
 
+def test_of_many_cells_some_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raybench.scaling.leave_one_out.MOST", 5)
+    cells = cells_of(SMALL)
+    left_out = [one.predicted.cell for one in leave_one_out(fit(measured(cells)))]
+    assert len(set(left_out)) == 5
+    assert left_out[0] == min(cells)
+    assert left_out[-1] == max(cells)
+
+
 def test_thirty_rows_are_fitted_and_left_out_within_a_second() -> None:
     rows = measured(cells_of(SMALL))
     assert len(rows) == 30
