@@ -91,7 +91,10 @@ def pollux(rows: Rows, cells: Sequence[Cell]) -> np.ndarray:
         start[3] = low[3] = high[3] = 1e-8
     if not ((n == 1) & (k > 2)).any():
         start[5] = low[5] = high[5] = 1e-8
-    x = minimize(loss, start, method="L-BFGS-B", bounds=list(zip(low, high, strict=True))).x
+    # In units of where it starts: slopes are by differences here, Pollux has exact ones.
+    bounds = [(a / c, b / c) for a, b, c in zip(low, high, start, strict=True)]
+    found = minimize(lambda u: loss(start * u), np.ones(7), method="L-BFGS-B", bounds=bounds)
+    x = start * found.x
     if not (n > 1).any():
         x[2], x[3] = max(x[2], 1.1 * x[4]), max(x[3], 1.1 * x[5])
     return predict(x, _columns(cells))[1]
