@@ -1,0 +1,143 @@
+"""A throughput model: the law fitted to measured steps, and its predictions with their doubt."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from raybench.scaling import misfit, posterior
+from raybench.scaling.cells import Cell, Floats, Layout
+from raybench.scaling.least_squares import most_probable, slopes
+from raybench.scaling.levels import covariance_of, left_out, probable_levels, robust_weights
+from raybench.scaling.misfit import USUAL, Levels, Sites
+from raybench.scaling.observed import Observed
+from raybench.scaling.throughput import NUM_PARAMETERS, Law, Scale
+
+ROUNDS = 4
+"""Of fitting the law, then the sizes of what it leaves over: the third changes little."""
+DRAWS, DRAWS_LEFT_OUT = 1500, 500
+"""Of parameters: for a fit, and for one of the many fits without a cell."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds of a step, and the interval that a measurement of it is in nine times of ten."""
+
+    cell: Cell
+    step_s: float
+    low_s: float
+    high_s: float
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput of all workers together."""
+        return self.cell.samples / self.step_s
+
+
+@dataclass(frozen=True)
+class ThroughputModel:
+    """A law fitted to measurements, and what it leaves over (`misfit`)."""
+
+    observed: Observed
+    scale: Scale
+    unit: Floats
+    """The most probable parameters, in units of their priors."""
+    levels: Levels
+    weights: Floats
+    """Of each cell: about one, and less where it is far from what the others say."""
+    draws: Floats
+    """Rows of parameters, as probable as the measurements leave them."""
+
+    @classmethod
+    def fit(cls, observed: Observed) -> "ThroughputModel":
+        """Fit to measured cells; one is enough, and leaves most of it to the priors."""
+        scale = _scale(observed)
+        law = Law(scale, Layout.of(observed.cells))
+        unit, levels = np.zeros(NUM_PARAMETERS), USUAL
+        weights = np.ones(len(observed.cells))
+        for _ in range(ROUNDS):
+            unit = _peak(law, observed, levels, weights, unit)
+            value, jacobian = slopes(law.step, unit)
+            # As if the law were straight around the peak, the measurements are normal.
+            left = observed.log_seconds - value + jacobian @ unit
+            sites, spread = Sites(law.layout, law.compute_share(unit)), jacobian @ jacobian.T
+            levels = probable_levels(left, spread, sites, observed, weights)
+            apart = left_out(left, spread + covariance_of(levels, sites, observed, weights))
+            weights = robust_weights(apart)
+        return cls._around(observed, scale, levels, weights, unit, DRAWS)
+
+    def without(self, index: int) -> "ThroughputModel":
+        """Return the model fitted without a cell; levels and weights are kept."""
+        observed = self.observed.without(index)
+        weights = np.delete(self.weights, index)
+        return self._around(observed, self.scale, self.levels, weights, self.unit, DRAWS_LEFT_OUT)
+
+    @classmethod
+    def _around(
+        cls,
+        observed: Observed,
+        scale: Scale,
+        levels: Levels,
+        weights: Floats,
+        start: Floats,
+        number: int,
+    ) -> "ThroughputModel":
+        law = Law(scale, Layout.of(observed.cells))
+        unit = _peak(law, observed, levels, weights, start)
+        whiten = _whitening(law, observed, levels, weights, unit)
+        draws = posterior.sample(law.step, observed.log_seconds, whiten, unit, number=number)
+        return cls(observed, scale, unit, levels, weights, draws)
+
+    def predict(self, cells: Sequence[Cell], *, coverage: float = 0.9) -> list[Prediction]:
+        """Return the predictions of cells, in their order."""
+        if not cells:
+            return []
+        here = Law(self.scale, Layout.of(self.observed.cells))
+        there = Law(self.scale, Layout.of(cells))
+        known = Sites(here.layout, here.compute_share(self.unit))
+        asked = Sites(there.layout, there.compute_share(self.unit))
+        whiten = _whitening(here, self.observed, self.levels, self.weights, self.unit)
+        cross = misfit.covariance(self.levels, asked, known)
+        # What the law leaves over at measured cells is carried to those like them.
+        gain = cross @ whiten.T @ whiten
+        left = self.observed.log_seconds - here.step(self.draws)
+        centre = there.step(self.draws) + left @ gain.T
+        unknown = misfit.variance(self.levels, asked) - np.sum(gain * cross, axis=1)
+        doubt = np.maximum(unknown, 0.0) + self.levels.own**2 + self.observed.noise
+        # Few cells do not tell how noisy they are: Student's tails instead of normal ones.
+        degrees = max(4.0, len(self.observed.cells) / 2 + 3)
+        noise = np.random.default_rng(1).standard_t(degrees, size=(len(centre), 1))
+        ends = (1 - coverage) / 2, (1 + coverage) / 2
+        low, high = np.exp(np.quantile(centre + noise * np.sqrt(doubt), ends, axis=0))
+        middle = np.exp(np.median(centre, axis=0))
+        return [
+            Prediction(cell, *map(float, row))
+            for cell, *row in zip(cells, middle, low, high, strict=True)
+        ]
+
+    def efficiency(self, cells: Sequence[Cell]) -> list[float]:
+        """Return each cell's throughput a worker over that of one worker with the same batch."""
+        alone = self.predict([cell.one_worker for cell in cells])
+        together = self.predict(cells)
+        return [one.step_s / many.step_s for one, many in zip(alone, together, strict=True)]
+
+
+def _scale(observed: Observed) -> Scale:
+    layout = Layout.of(observed.cells)
+    batch = np.exp(np.mean(np.log(layout.batch)))
+    seconds = np.exp(np.median(observed.log_seconds - np.log(layout.accumulate)))
+    return Scale(float(batch), float(seconds))
+
+
+def _whitening(
+    law: Law, observed: Observed, levels: Levels, weights: Floats, unit: Floats
+) -> Floats:
+    sites = Sites(law.layout, law.compute_share(unit))
+    return np.asarray(
+        np.linalg.inv(np.linalg.cholesky(covariance_of(levels, sites, observed, weights)))
+    )
+
+
+def _peak(law: Law, observed: Observed, levels: Levels, weights: Floats, start: Floats) -> Floats:
+    whiten = _whitening(law, observed, levels, weights, start)
+    return most_probable(law.step, observed.log_seconds, whiten, start)
