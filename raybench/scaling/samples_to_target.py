@@ -1,0 +1,269 @@
+"""How many training samples a global batch size needs to reach the target, and how sure that is.
+
+Fitted is the logarithm of the median at each batch size, by the law of `samples_law` and what it
+leaves over, which is alike at neighbouring batch sizes (an Ornstein-Uhlenbeck process over
+doublings). No best values are picked: every set of parameters on a grid weighs what it makes the
+medians probable, S_min integrated out, and predictions are over all of them. So a B_crit that no
+run determines shows as an interval without an end.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.stats import norm
+
+from raybench.core.errors import UserError
+from raybench.scaling.convergence import BatchSize, Convergence, Floats, read
+from raybench.scaling.samples_law import (
+    CRITICAL,
+    MISFITS,
+    Curves,
+    alike,
+    draw,
+    grid,
+    middles,
+    scattered,
+)
+
+MEDIAN_NOISE = 1.2533
+"""Standard error of a median of n runs: this times their spread over the root of n."""
+LEAST_NOISE = 1e-4
+"""Of a median's logarithm, where no run was repeated: the misfit then takes it all."""
+NUM_DRAWS = 2000
+LOW, HIGH = 0.05, 0.95
+"""An interval of 90 %."""
+FAR = 10.0
+"""A critical batch so many times outside of the batch sizes tried is not told apart from others."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value, and 90 % of what is possible for it; 0 or infinite where nothing bounds it."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Left:
+    """What the law leaves over at the batch sizes of the runs, in one draw's misfit or another's.
+
+    `solved[i]` is the inverse covariance under MISFITS[i].
+    """
+
+    batch: Floats
+    solved: tuple[Floats, ...]
+    residuals: Floats
+    """A row a draw."""
+    level: np.ndarray
+    """Each draw's index of MISFITS."""
+
+    def at(self, batch: Floats) -> tuple[Floats, Floats]:
+        """Return what is expected over the law at batch sizes, and the variance: a row a draw."""
+        mean = np.zeros((len(self.level), len(batch)))
+        variance = np.zeros_like(mean)
+        near = alike(batch, self.batch)
+        for level, (misfit, solved) in enumerate(zip(MISFITS, self.solved, strict=True)):
+            here = self.level == level
+            share = misfit**2 * near @ solved
+            mean[here] = self.residuals[here] @ share.T
+            variance[here] = misfit**2 * np.maximum(1 - (share * near).sum(axis=1), 0)
+        return mean, variance
+
+
+@dataclass(frozen=True)
+class SamplesToTarget:
+    """A curve with its uncertainty: equally probable sets of the law's parameters."""
+
+    log_least: Floats
+    """ln S_min."""
+    curves: Curves
+    left: Left | None
+    """None: the curve is taken for exact, but for its parameters."""
+    spread: float
+    """Standard deviation of the logarithm of one run's samples."""
+    tried: tuple[int, int]
+    """Least and greatest batch size whose median is known."""
+    missed: tuple[int, ...] = ()
+    """Batch sizes at which most runs missed the target."""
+    notes: tuple[str, ...] = ()
+
+    def predict(self, batch_sizes: Sequence[float], num_runs: int | None = None) -> pd.DataFrame:
+        """Return batch_size, samples, low, high (90 %): the median run's samples to target.
+
+        With `num_runs` the interval is for the median of so many runs, as it would be measured.
+        """
+        batch = np.asarray(batch_sizes, dtype=float)
+        logs = self.log_least[:, None] + self.curves.log_rise(batch)
+        variance = np.zeros_like(logs)
+        if self.left is not None:
+            over, variance = self.left.at(batch)
+            logs = logs + over
+        noise = MEDIAN_NOISE * self.spread / np.sqrt(num_runs) if num_runs else 0.0
+        widths = np.sqrt(variance + noise**2) * scattered(len(logs), 1)[:, None]
+        low, high = np.quantile(logs + widths, (LOW, HIGH), axis=0)
+        # The median without the widths: drawing them would add nothing but chance.
+        middle = np.median(logs, axis=0)
+        columns = {"samples": np.exp(middle), "low": np.exp(low), "high": np.exp(high)}
+        return pd.DataFrame({"batch_size": list(batch_sizes)} | columns)
+
+    def reaches(self, batch_size: float) -> bool:
+        """Tell whether the target is within reach: not where most runs missed it, nor near that.
+
+        The law knows nothing of divergence and would go on smoothly to where no run arrives, so
+        what lies between a batch size that missed and the first that did not is not trusted.
+        """
+        low, high = self.tried
+        if any(size < low for size in self.missed) and batch_size < low:
+            return False
+        if any(size > high for size in self.missed) and batch_size > high:
+            return False
+        return batch_size not in self.missed
+
+    @property
+    def critical_batch(self) -> Interval:
+        """The batch size beyond which more samples are wasted than saved in steps (B_crit)."""
+        found = np.quantile(self.curves.critical, (LOW, 0.5, HIGH))
+        low, value, high = (float(x) for x in found)
+        if self.left is not None:
+            # The grid tells no more than this apart.
+            step = (CRITICAL[1] / CRITICAL[0] * self.tried[1] / self.tried[0]) ** (
+                0.5 / (CRITICAL[2] - 1)
+            )
+            low, high = low / step, high * step
+            low = 0.0 if low < self.tried[0] / FAR else low
+            high = np.inf if high > FAR * self.tried[1] else high
+        return Interval(value, low, high)
+
+    def sentence(self) -> str:
+        """Say what is known of the critical batch."""
+        found = self.critical_batch
+        value, low, high = map(_rounded, (found.value, found.low, found.high))
+        if found.low == 0 and found.high == np.inf:
+            return (
+                "The critical batch cannot be told from these runs: try batch sizes that lie "
+                "farther apart, or repeat them."
+            )
+        if found.high == np.inf:
+            return (
+                f"The critical batch is above {low}; how far above cannot be told from batches "
+                f"of up to {self.tried[1]:,}."
+            )
+        if found.low == 0:
+            return (
+                f"The critical batch is below {high}; how far below cannot be told from batches "
+                f"of {self.tried[0]:,} and more."
+            )
+        return f"The critical batch is about {value} (90 %: {low} to {high})."
+
+
+def fit(table: pd.DataFrame | Path | str) -> SamplesToTarget:
+    """Fit the curve to runs: a CSV file or a DataFrame as `convergence` describes it."""
+    return fit_convergence(read(table))
+
+
+def fit_convergence(runs: Convergence) -> SamplesToTarget:
+    """Fit the curve to runs that were read before; two batch sizes with a median are needed."""
+    known = [size for size in runs.batch_sizes if size.samples is not None]
+    if len(known) < 2:
+        raise UserError(
+            "samples to target: two batch sizes or more at which most runs reach the target are "
+            f"needed, not {len(known)}; train at another batch size"
+        )
+    batch = np.array([size.batch_size for size in known], dtype=float)
+    logs = np.log([float(size.samples or 0) for size in known])
+    noise = np.array([_noise(runs, size) for size in known])
+    sets, prior = grid(batch.min(), batch.max())
+    away = logs - sets.log_rise(batch)
+
+    scores, leasts, sds, solved = [], [], [], []
+    for misfit in MISFITS:
+        covariance = misfit**2 * alike(batch, batch) + np.diag(noise**2)
+        inverse = np.linalg.inv(covariance)
+        weight = inverse.sum(axis=0)
+        least = away @ weight / weight.sum()
+        over = away - least[:, None]
+        score = prior - 0.5 * ((over @ inverse) * over).sum(axis=1)
+        score -= 0.5 * (np.linalg.slogdet(covariance)[1] + np.log(weight.sum()))
+        for size in runs.batch_sizes:
+            if size.at_least is None:
+                continue
+            # A median of which is only known that it lies above what was spent.
+            here = np.array([float(size.batch_size)])
+            share = (misfit**2 * alike(here, batch) @ inverse)[0]
+            above = least + sets.log_rise(here)[:, 0] + over @ share - np.log(size.at_least)
+            variance = misfit**2 * (1 - share @ alike(batch, here)[:, 0]) + _noise(runs, size) ** 2
+            variance += (1 - share.sum()) ** 2 / weight.sum()
+            score = score + norm.logcdf(above / np.sqrt(variance))
+        scores.append(score)
+        leasts.append(least)
+        sds.append(1 / np.sqrt(weight.sum()))
+        solved.append(inverse)
+
+    drawn = draw(np.concatenate(scores), NUM_DRAWS)
+    level, chosen = np.divmod(drawn, len(prior))
+    log_least = np.concatenate(leasts)[drawn] + np.array(sds)[level] * scattered(NUM_DRAWS, 0)
+    left = Left(batch, tuple(solved), away[chosen] - log_least[:, None], level)
+    missed = tuple(size.batch_size for size in runs.batch_sizes if size.samples is None)
+    tried = (known[0].batch_size, known[-1].batch_size)
+    return SamplesToTarget(
+        log_least, sets.take(chosen), left, runs.spread, tried, missed, runs.notes
+    )
+
+
+def from_noise_scale(
+    batch_size: int, samples: float, critical: float, *, factor: float = 3.0
+) -> SamplesToTarget:
+    """Return the curve of one batch size's samples and the critical batch of its gradient noise.
+
+    `critical` is taken to be right within `factor` (90 %): noise scales were found two to four
+    times off the critical batch of tuned runs, here and in McCandlish et al. 2018, section 3.
+    """
+    width = np.log(factor) / norm.ppf(HIGH)
+    many = critical * np.exp(width * norm.ppf(middles(NUM_DRAWS)))
+    curves = Curves(many, np.ones(NUM_DRAWS), np.zeros(NUM_DRAWS))
+    log_least = np.log(samples) - np.log1p(batch_size / many)
+    return SamplesToTarget(log_least, curves, None, 0.0, (batch_size, batch_size))
+
+
+def leave_one_out(table: pd.DataFrame | Path | str | Convergence) -> pd.DataFrame:
+    """Predict each batch size from the others: how far off the curve is where nothing was run.
+
+    Columns: batch_size, num_runs, num_reached, samples (measured median), predicted, low, high
+    (90 %, of a median of so many runs), error (relative). Batch sizes without a median are left
+    out, and so is everything where two others do not remain.
+    """
+    runs = table if isinstance(table, Convergence) else read(table)
+    known = [size for size in runs.batch_sizes if size.samples is not None]
+    rows = []
+    for size in known if len(known) > 2 else []:
+        curve = fit_convergence(runs.without(size.batch_size))
+        found = curve.predict([size.batch_size], size.num_runs).iloc[0]
+        rows.append(
+            {
+                "batch_size": size.batch_size,
+                "num_runs": size.num_runs,
+                "num_reached": size.num_reached,
+                "samples": size.samples,
+                "predicted": found["samples"],
+                "low": found["low"],
+                "high": found["high"],
+                "error": found["samples"] / size.samples - 1,
+            }
+        )
+    columns = "batch_size num_runs num_reached samples predicted low high error".split()
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _noise(runs: Convergence, size: BatchSize) -> float:
+    """Return the standard error of the logarithm of a batch size's median."""
+    return max(MEDIAN_NOISE * runs.spread / float(np.sqrt(size.num_runs)), LEAST_NOISE)
+
+
+def _rounded(value: float) -> str:
+    """Write a number with three digits that count."""
+    return f"{float(f'{value:.3g}'):,.0f}" if value >= 100 else f"{value:.3g}"
