@@ -161,8 +161,9 @@ def _spread(batch: Floats, samples: Floats, sizes: list[BatchSize]) -> float:
 
 def _notes(table: pd.DataFrame, sizes: list[BatchSize]) -> tuple[str, ...]:
     notes = []
-    if "optimizer" in table.columns and table["optimizer"].nunique() > 1:
-        names = ", ".join(sorted(map(str, table["optimizer"].dropna().unique())))
+    optimizers = set(table["optimizer"].dropna()) if "optimizer" in table.columns else set()
+    if len(optimizers) > 1:
+        names = ", ".join(sorted(map(str, optimizers)))
         notes.append(
             f"The optimizer is not the same in all runs ({names}): the curve mixes them; fit each "
             "by itself to tell them apart."

@@ -110,7 +110,7 @@ class NoiseScale:
 
     @property
     def b_simple(self) -> float:
-        """The noise scale in samples; infinite where no gradient is seen for noise, NaN at first."""
+        """The noise scale in samples; infinite where noise hides the gradient, NaN at first."""
         if not self.weight:
             return math.nan
         return max(self.noise_trace, 0.0) / self.gradient_square if self.gradient > 0 else math.inf

@@ -43,9 +43,7 @@ class Curves:
 
     def log_rise(self, batch: Floats) -> Floats:
         """Return ln(S / S_min): a row a set, a column a batch size."""
-        critical, power, small = (
-            x[:, None] for x in (self.critical, self.power, self.small)
-        )
+        critical, power, small = (x[:, None] for x in (self.critical, self.power, self.small))
         return np.asarray(np.log1p((batch / critical) ** power + small / batch))
 
     def take(self, index: np.ndarray) -> "Curves":
@@ -72,12 +70,12 @@ def alike(here: Floats, there: Floats) -> Floats:
 def draw(scores: Floats, number: int) -> np.ndarray:
     """Return indices drawn by their log probability, evenly: the same ones every time."""
     total = np.cumsum(np.exp(scores - scores.max()))
-    return np.searchsorted(total, middles(number) * total[-1])
+    return np.asarray(np.searchsorted(total, middles(number) * total[-1]))
 
 
 def middles(number: int) -> Floats:
     """Return the middles of so many equal parts of 0 to 1."""
-    return (np.arange(number) + 0.5) / number
+    return np.asarray((np.arange(number) + 0.5) / number)
 
 
 def scattered(number: int, seed: int) -> Floats:

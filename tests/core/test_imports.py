@@ -11,7 +11,17 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "raybench"
-LAYERS = ("core", "data", "workloads", "backends", "cluster", "speed", "search", "commands")
+LAYERS = (
+    "core",
+    "data",
+    "workloads",
+    "backends",
+    "cluster",
+    "speed",
+    "scaling",
+    "search",
+    "commands",
+)
 HOMES = {  # a library: the folders below which it may be imported
     "torch": ("backends.torch",),
     "torchvision": ("backends.torch",),
@@ -172,6 +182,10 @@ def violations(code, module, *, commands=("cli", "tune"), is_package=False):
         ("raybench.search.sampling.samplers", "import optuna\noptuna.study._optimize"),
         ("raybench.speed.placement", "from raybench.search import asha"),
         ("raybench.speed.placement", "from raybench.results import load"),
+        ("raybench.speed.step_time", "from raybench.scaling import plan"),
+        ("raybench.scaling.plan", "from raybench.search import asha"),
+        ("raybench.scaling.plan", "from raybench.results import load"),
+        ("raybench.scaling.plan", "import ray"),
         ("raybench.search.ray_tune.tuner", "import ray.train"),
         ("raybench.search.ray_tune.tuner", "from raybench import cli"),
         ("raybench.search.pipeline.study", "from ray.tune import Stopper"),
@@ -205,6 +219,7 @@ def test_the_checker_sees_a_violation(module, code):
         ("raybench.backends.torch.internals", "import torch\ntorch._foreach_add_([], 1)"),
         ("raybench.backends.tensorflow.internals", "import tensorflow.python.framework.ops"),
         ("raybench.speed.placement", "import raybench.cluster.worker_pool"),
+        ("raybench.scaling.plan", "from raybench.core.errors import UserError\nimport pandas"),
         (
             "raybench.search.sampling.samplers",
             "import optuna\nfrom raybench.speed import step_time",

@@ -63,9 +63,7 @@ def test_the_average_is_of_steps_and_corrected_at_the_start() -> None:
     once = state.update(*step, (8, 8))
     again = once.update(*step, (8, 8))
     assert once.gradient_square == pytest.approx(again.gradient_square)
-    assert once.noise_trace == pytest.approx(
-        (step[0] / 2 - step[1]) / (1 / 8 - 1 / 16)
-    )
+    assert once.noise_trace == pytest.approx((step[0] / 2 - step[1]) / (1 / 8 - 1 / 16))
 
 
 def test_the_interval_holds_the_truth() -> None:
@@ -126,7 +124,7 @@ def descend(batch, seed, *, dimensions=200, noise=4.0, until=0.05, rate=0.02, wo
     """
     rng = np.random.default_rng(seed)
     at = np.full(dimensions, 1 / np.sqrt(dimensions))
-    state, samples, scales = NoiseScale(decay=0.9), 0, []
+    state, samples, scales = NoiseScale(decay=0.8), 0, []
     sizes = [batch // workers] * workers
     while at @ at > until:
         own = at + noise * rng.standard_normal((workers, dimensions)) / np.sqrt(
