@@ -86,6 +86,8 @@ def from_noise_scale(
     `critical` is taken to be right within `factor` (90 %): noise scales were found two to four
     times off the critical batch of tuned runs, here and in McCandlish et al. 2018, section 3.
     """
+    if not 0 < critical < np.inf:
+        raise ValueError(f"a critical batch of {critical} says nothing: measure more steps")
     width = np.log(factor) / norm.ppf(HIGH)
     many = critical * np.exp(width * norm.ppf(middles(NUM_DRAWS)))
     curves = Curves(many, np.ones(NUM_DRAWS), np.zeros(NUM_DRAWS))

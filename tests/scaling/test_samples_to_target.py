@@ -144,6 +144,12 @@ def test_one_run_and_its_noise_scale_give_a_curve() -> None:
     assert (found.low, found.value, found.high) == pytest.approx((400 / 3, 400, 1200), rel=0.02)
 
 
+@pytest.mark.parametrize("critical", [0.0, np.inf, np.nan])
+def test_a_noise_scale_that_is_not_known_gives_no_curve(critical) -> None:
+    with pytest.raises(ValueError, match="measure more steps"):
+        from_noise_scale(64, 1e5, critical)
+
+
 @pytest.mark.skipif(
     not (DATA / "mlperf/convergence.csv").is_file(), reason="RAYBENCH_DATA has no mlperf"
 )
