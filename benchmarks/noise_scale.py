@@ -134,10 +134,11 @@ def square(values: Parameters) -> float:
 
 def best_rates(data: Data, target: float, seeds: int) -> pd.DataFrame:
     """Return a row a run at each batch size's best rate: batch_size, rate, samples_to_target."""
-    rows = []
+    rows, usual = [], 0.1
     for batch in BATCHES:
         best: tuple[float, float, list[float]] = (np.inf, 0.0, [])
-        for rate in RATES:
+        # Those near the last batch size's best come first, so that bad ones are soon given up.
+        for rate in sorted(RATES, key=lambda rate: abs(np.log(rate / usual))):
             # What takes twice the best so far is not the best.
             limit = min(LIMIT, 2 * best[0])
             took = [
@@ -147,6 +148,7 @@ def best_rates(data: Data, target: float, seeds: int) -> pd.DataFrame:
             median = float(np.median(np.nan_to_num(took, nan=np.inf)))
             if median < best[0]:
                 best = (median, rate, took)
+        usual = best[1]
         print(f"batch {batch}: rate {best[1]:g}, samples {best[2]}", file=sys.stderr, flush=True)
         rows += [
             {"batch_size": batch, "rate": best[1], "samples_to_target": samples}

@@ -74,6 +74,28 @@ def test_intervals_hold_what_they_promise() -> None:
     assert 0.84 <= np.mean(inside) <= 0.99
 
 
+def test_what_was_measured_often_is_kept_where_no_law_fits() -> None:
+    """A bump of a half at one batch size, repeated: it stays, and fades within a few doublings."""
+    table = runs(noise=0.02)
+    bump = table.copy()
+    bump.loc[bump["batch_size"] == 128, "samples_to_target"] *= 1.5
+    asked = [128, 160, 4096]
+    before, after = (fit(t).predict(asked)["samples"].to_numpy() for t in (table, bump))
+    lifted = after / before
+    assert lifted[0] == pytest.approx(1.5, rel=0.05)
+    assert 1.15 < lifted[1] < lifted[0]
+    assert lifted[2] == pytest.approx(1, abs=0.05)
+
+
+def test_a_measured_median_is_less_sure_than_the_true_one() -> None:
+    """Of one run its whole spread is added, of a hundred a tenth."""
+    curve = fit(runs(noise=0.2, repeats=8))
+    rows = [curve.predict([128], num_runs).iloc[0] for num_runs in (None, 100, 1)]
+    true, hundred, one = (float(np.log(row["high"] / row["low"])) for row in rows)
+    assert true < hundred < one
+    assert one**2 - true**2 == pytest.approx((2 * 1.645 * 1.2533 * curve.spread) ** 2, rel=0.15)
+
+
 def test_doubt_grows_away_from_the_runs() -> None:
     table = fit(runs([64, 128, 256])).predict([128, 1024, 8192])
     ratio = (table["high"] / table["low"]).to_numpy()
