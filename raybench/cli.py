@@ -18,6 +18,7 @@ from raybench.core.text import clean
 COMMANDS = {
     "tune": "search for the configuration that reaches the target soonest",
     "train": "train one run spec",
+    "scale": "measure how a training scales, or predict it from measurements",
     "report": "rebuild tables and pictures of a results folder",
 }
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

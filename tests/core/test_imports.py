@@ -186,6 +186,10 @@ def violations(code, module, *, commands=("cli", "tune"), is_package=False):
         ("raybench.scaling.fit", "from raybench.search import asha"),
         ("raybench.scaling.fit", "import ray"),
         ("raybench.scaling.fit_command", "from raybench.results import console"),
+        ("raybench.speed.step_time", "from raybench.scaling import plan"),
+        ("raybench.scaling.plan", "from raybench.search import asha"),
+        ("raybench.scaling.plan", "from raybench.results import load"),
+        ("raybench.scaling.plan", "import ray"),
         ("raybench.search.ray_tune.tuner", "import ray.train"),
         ("raybench.search.ray_tune.tuner", "from raybench import cli"),
         ("raybench.search.pipeline.study", "from ray.tune import Stopper"),
@@ -220,6 +224,7 @@ def test_the_checker_sees_a_violation(module, code):
         ("raybench.backends.tensorflow.internals", "import tensorflow.python.framework.ops"),
         ("raybench.speed.placement", "import raybench.cluster.worker_pool"),
         ("raybench.scaling.fit", "from raybench.speed import step_time"),
+        ("raybench.scaling.plan", "from raybench.core.errors import UserError\nimport pandas"),
         (
             "raybench.search.sampling.samplers",
             "import optuna\nfrom raybench.speed import step_time",

@@ -1,0 +1,38 @@
+"""How the peers of `samples_to_target.py` tell what a batch size needs from those that were run."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from raybench.scaling.convergence import Convergence
+
+Predict = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""Known batch sizes, their samples, batch sizes asked for -> samples."""
+
+
+def nearest(known: np.ndarray, samples: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    away = np.abs(np.log(asked[:, None] / known[None, :]))
+    return samples[away.argmin(axis=1)]
+
+
+def interpolated(known: np.ndarray, samples: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    return np.exp(np.interp(np.log(asked), np.log(known), np.log(samples)))
+
+
+def constant(known: np.ndarray, samples: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    return np.full(len(asked), float(np.median(samples)))
+
+
+PEERS: dict[str, Predict] = {
+    "nearest size": nearest,
+    "interpolated": interpolated,
+    "constant": constant,
+}
+
+
+def known_medians(runs: Convergence) -> tuple[np.ndarray, np.ndarray]:
+    known = [size for size in runs.batch_sizes if size.samples is not None]
+    return (
+        np.array([size.batch_size for size in known], dtype=float),
+        np.array([size.samples for size in known], dtype=float),
+    )

@@ -1,0 +1,129 @@
+"""Zeus's traces as cases: a task on a GPU, what a contestant sees of it, what it buys.
+
+See `samples_to_target.py`, and the data's own notes: seconds to target are epochs to target times
+the seconds of an epoch, both measured.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from batch_peers import PEERS, known_medians
+
+from raybench.scaling import samples_to_target
+from raybench.scaling.convergence import read
+from raybench.scaling.plan import StepSeconds, answers, plan
+
+OURS, MEASURED = "raybench", "best measured"
+NAMES = (OURS, MEASURED, *PEERS)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Seconds of a step by batch size, straight between those measured and beyond the ends."""
+
+    batch: np.ndarray
+    seconds: np.ndarray
+
+    def __call__(self, num_workers: int, num_nodes: int, batch_size: int) -> StepSeconds:
+        """Predict a step on the one GPU."""
+        del num_workers, num_nodes
+        found = float(np.interp(batch_size, self.batch, self.seconds))
+        if len(self.batch) > 1 and not self.batch[0] <= batch_size <= self.batch[-1]:
+            end = slice(0, 2) if batch_size < self.batch[0] else slice(-2, None)
+            (left, right), (start, stop) = self.batch[end], self.seconds[end]
+            slope = max((stop - start) / (right - left), 0.0)
+            beyond = start + slope * (batch_size - left)
+            found = max(float(beyond), 0.1 * float(self.seconds[0]))
+        return StepSeconds(found, found, found)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task on a GPU: its runs, and the seconds of an epoch at each batch size profiled."""
+
+    task: str
+    gpu: str
+    runs: pd.DataFrame
+    epoch_s: pd.Series
+    true_s: pd.Series
+    """Median seconds to target at batch sizes with both; infinite where most runs missed."""
+
+    @property
+    def best(self) -> int:
+        """The batch size of least true seconds."""
+        return int(self.true_s.idxmin())
+
+
+def cases_of(folder: Path, task: str, target: float) -> list[Case]:
+    epochs = pd.read_csv(folder / "zeus" / "epochs_to_target.csv")
+    epochs = epochs[(epochs["task"] == task) & np.isclose(epochs["target"], target)]
+    epochs = epochs.rename(columns={"epochs": "samples_to_target"})
+    profiles = pd.read_csv(folder / "zeus" / "epoch_seconds.csv")
+    profiles = profiles[
+        (profiles["task"] == task) & profiles["optimizer"].isin(set(epochs["optimizer"]))
+    ]
+    median = epochs.fillna({"samples_to_target": np.inf}).groupby("batch_size")["samples_to_target"]
+    cases = []
+    for gpu, rows in profiles.groupby("gpu"):
+        full = rows[rows["power_limit_w"] == rows["power_limit_w"].max()]
+        epoch_s = full.set_index("batch_size")["seconds_per_epoch"].sort_index()
+        true_s = (median.median() * epoch_s).dropna()
+        if np.isfinite(true_s).any():
+            cases.append(Case(task, str(gpu), epochs, epoch_s, true_s))
+    return cases
+
+
+def every_other(values: list[int]) -> list[int]:
+    return sorted({*values[::2], values[-1]})
+
+
+def seen(case: Case, what: str) -> tuple[pd.DataFrame, pd.Series]:
+    """Return the runs and the profile that contestants see."""
+    if what == "half":
+        trained = every_other(sorted(case.runs["batch_size"].unique()))
+        profiled = every_other(sorted(case.true_s.index))
+    elif what == "hidden":
+        trained = [b for b in case.runs["batch_size"].unique() if b != case.best]
+        profiled = [b for b in case.true_s.index if b != case.best]
+    else:
+        return case.runs, case.epoch_s[case.true_s.index]
+    return case.runs[case.runs["batch_size"].isin(trained)], case.epoch_s[profiled]
+
+
+def buy(case: Case, runs: pd.DataFrame, epoch_s: pd.Series) -> dict[str, int | None]:
+    """Return the batch size every contestant takes among those of the case; None: it cannot."""
+    table = read(runs)
+    batch, samples = known_medians(table)
+    medians = pd.Series(samples, index=batch.astype(int)) * epoch_s
+    bought: dict[str, int | None] = {
+        MEASURED: int(medians.idxmin()) if medians.notna().any() else None
+    }
+    if len(batch) < 2:
+        return bought | dict.fromkeys((OURS, *PEERS))
+    # Steps of an epoch cancel: "samples" are epochs, "seconds of a step" those of an epoch over
+    # the share of it that a batch is.
+    known = epoch_s.index.to_numpy(dtype=float)
+    profile = Profile(known, epoch_s.to_numpy() * known)
+    curve = samples_to_target.fit_convergence(table)
+    asked = [int(b) for b in case.true_s.index if curve.reaches(int(b))]
+    if not asked:
+        return bought | dict.fromkeys((OURS, *PEERS))
+    predicted = plan(curve, {case.gpu: profile}, layouts=[(1, 1)], batch_sizes=asked)
+    bought[OURS] = int(answers(predicted)["global_batch_size"].iloc[0])
+    rest = predicted["global_batch_size"].to_numpy(dtype=float)
+    for name, predict in PEERS.items():
+        seconds = predict(batch, samples, rest) * predicted["step_s"] / rest
+        bought[name] = int(rest[int(np.argmin(seconds))])
+    return bought
+
+
+def losses(case: Case, what: str) -> dict[str, tuple[int | None, float]]:
+    """Return per contestant what it bought and how much more time that takes than the best."""
+    bought = buy(case, *seen(case, what))
+    return {name: (bought[name], loss(case, bought[name])) for name in NAMES}
+
+
+def loss(case: Case, batch: int | None) -> float:
+    return float(case.true_s[batch] / case.true_s.min() - 1) if batch else np.inf
