@@ -20,13 +20,12 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import installed
-from trial_overhead import overhead, spec_of
+from trial_overhead import spec_of, warm
 
 from raybench.results.provenance import machine, versions
 
@@ -106,20 +105,12 @@ def hold(session: Any, host: str, count: int) -> Any:
 
 
 def trial(session: Any, spec: Any, name: str) -> Trial:
-    """Run a trial in a group of the pool."""
-    from raybench.cluster.run_client import RunClient
-
-    began = time.perf_counter()
-    client = RunClient(session.pool, name, spec)
-    while not client.step().is_over:
-        pass
-    outcome = client.finish()
-    wall = time.perf_counter() - began
-    assert outcome.failure is None, outcome.message
+    """Run a trial in a group of the pool; what it waited for workers is not its overhead."""
+    done, outcome = warm(session, spec, name)
     waited = outcome.ledger["queue"] + outcome.ledger["start"]
     return {
-        "start": outcome.ledger["start"],
-        "overhead": overhead(wall, outcome.ledger) - waited,
+        "start": done["start"],
+        "overhead": done["overhead"] - waited,
         "hosts": outcome.hosts,
     }
 
@@ -163,14 +154,14 @@ def report(measured: dict[tuple[str, int, str], list[Trial]]) -> int:
     is_met = True
     for framework, num_workers in dict.fromkeys(key[:2] for key in measured):
         sides = [measured[framework, num_workers, name] for name in SIDES]
-        warm = [[one["overhead"] for one in side if not one["start"]] for side in sides]
+        steady = [[one["overhead"] for one in side if not one["start"]] for side in sides]
         starts = [
             ", ".join(f"{one['start']:.1f}" for one in side if one["start"]) for side in sides
         ]
-        ratio = statistics.median(warm[1]) / statistics.median(warm[0])
+        ratio = statistics.median(steady[1]) / statistics.median(steady[0])
         is_met &= ratio <= FACTOR
         lines.append(
-            f"| {framework} | {num_workers} | {_spread(warm[0])} | {_spread(warm[1])} | "
+            f"| {framework} | {num_workers} | {_spread(steady[0])} | {_spread(steady[1])} | "
             f"{ratio:.2f} | {starts[0]} | {starts[1] or '-'} |"
         )
     lines += [

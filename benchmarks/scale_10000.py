@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
+from growth import draw, parser, table_lines
 from rich.console import Console
 from scale_world import SPACES, content, outcomes
 
@@ -154,27 +154,11 @@ def seconds_of(outcome: RunOutcome) -> float:
     return outcome.evaluation.train_s
 
 
-def draw(table: pd.DataFrame, path: Path) -> None:
-    """Draw cost and memory over the trial number."""
-    figure = Figure(figsize=(7, 6), layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True)
-    for what in ("trial", "suggest", "evaluate", "end"):
-        above.plot(table["trials"], table[f"ms a {what}"], label=f"a {what}")
-    above.set(ylabel="CPU of the driver [ms]", yscale="log")
-    above.legend(frameon=False)
-    below.plot(table["trials"], table["MB"])
-    below.set(xlabel="trials that have ended", ylabel="resident memory [MB]", ylim=(0, None))
-    figure.savefig(path, dpi=90)
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trials", type=int, default=10_000)
-    parser.add_argument("--at-once", type=int, default=256)
-    parser.add_argument("--space", choices=SPACES, default="wide")
-    parser.add_argument("--all", action="store_true", help="no trial is stopped early")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--space", choices=SPACES, default="wide")
+    arguments.add_argument("--all", action="store_true", help="no trial is stopped early")
+    options = arguments.parse_args()
     warnings.simplefilter("ignore")
     meter = Meter(min(FIRST, max(options.trials // PARTS, 1)))
     with tempfile.TemporaryDirectory() as name:
@@ -197,9 +181,7 @@ def main() -> int:
     growth = float(asking.tail(5).mean() / asking.iloc[1])
     every = max(len(rows) // PARTS, 1)
     table = rows.iloc[[0, 1, *range(every - 1, len(rows), every)]].drop_duplicates()
-    heads = " | ".join(table.columns)
-    lines = [f"| {heads} |", "|---" * len(table.columns) + "|"]
-    lines += [f"| {' | '.join(f'{v:.4g}' for v in row)} |" for row in table.itertuples(index=False)]
+    lines = table_lines(table)
     good = growth < GROWTH, load_s < LOAD_S, len(results.trials) == options.trials
     lines += [
         "",
@@ -218,7 +200,7 @@ def main() -> int:
     print("\n".join(lines))
     options.out.mkdir(exist_ok=True)
     (options.out / "scale_10000.md").write_text("\n".join(lines) + "\n")
-    draw(rows, options.out / "scale_10000.png")
+    draw(rows, ("trial", "suggest", "evaluate", "end"), options.out / "scale_10000.png")
     return 0 if all(good) else 1
 
 

@@ -29,6 +29,7 @@ import ray
 from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
 from raybench.core.objective import Objective
+from raybench.core.outcome import RunOutcome
 from raybench.core.spec import RunSpec
 from raybench.results.provenance import machine, versions
 
@@ -54,8 +55,8 @@ def overhead(wall: float, ledger: dict[str, float]) -> float:
     return wall - sum(ledger[phase] for phase in ("train", "eval", "compile"))
 
 
-def warm(session: Session, spec: RunSpec, name: str) -> dict[str, float]:
-    """Run a trial in a group of the pool."""
+def warm(session: Session, spec: RunSpec, name: str) -> tuple[dict[str, float], RunOutcome]:
+    """Run a trial in a group of the pool; return its seconds, and all else."""
     began = time.perf_counter()
     client = RunClient(session.pool, name, spec)
     while not client.step().is_over:
@@ -64,7 +65,7 @@ def warm(session: Session, spec: RunSpec, name: str) -> dict[str, float]:
     wall = time.perf_counter() - began
     assert outcome.failure is None, outcome.message
     start = outcome.ledger["start"]
-    return {"wall": wall, "start": start, "overhead": overhead(wall, outcome.ledger)}
+    return {"wall": wall, "start": start, "overhead": overhead(wall, outcome.ledger)}, outcome
 
 
 def stock_worker(config: dict[str, Any]) -> None:
@@ -148,7 +149,7 @@ def main() -> int:
                 folder = str(session.scratch)
                 measured.setdefault(key, []).append(stock(specs, f"{name}-s", folder))
                 runs = measured.setdefault((framework, "raybench", num_workers), [])
-                runs += [warm(session, spec, f"{name}-w{i}") for i, spec in enumerate(specs)]
+                runs += [warm(session, spec, f"{name}-w{i}")[0] for i, spec in enumerate(specs)]
                 print(name, measured[key][-1], runs[-1], flush=True)
     return report(measured)
 

@@ -17,13 +17,19 @@ from raybench.cluster.protocol import (
     Reply,
     RunFailed,
 )
-from raybench.cluster.ray_internals.actors import has_lost_one, is_lost_process, is_out_of_reach
+from raybench.cluster.ray_internals.actors import (
+    has_lost_one,
+    has_not_started,
+    is_lost_process,
+    is_out_of_reach,
+)
 from raybench.cluster.reach import UNREACHED
 from raybench.cluster.trainers import PoolOptions, build_trainer
 from raybench.core.placement import Placement
 
 LOST = "a worker process has died: killed, out of memory or crashed"
 OUT_OF_REACH = "a worker did not answer any more: its host, or the network to it, was lost"
+NOT_STARTED = "the workers did not start in time: a host was lost, or its processors are taken"
 POLL_S = 20.0
 """A worker that has no command by then is told so, and asks again."""
 START_TIMEOUT_S = 180.0
@@ -222,4 +228,6 @@ def end_message(error: Exception) -> str:
     last = lines[-1] if lines else ""
     if is_lost_process(last):
         return LOST
+    if has_not_started(last):
+        return NOT_STARTED
     return OUT_OF_REACH if is_out_of_reach(last) else f"{type(error).__name__}: {last}"

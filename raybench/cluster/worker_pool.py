@@ -15,6 +15,7 @@ from raybench.cluster.departing import DepartingNodes
 from raybench.cluster.kept_checkpoints import KeepsCheckpoints, with_saved
 from raybench.cluster.layout import Node, workers_per_node
 from raybench.cluster.live_groups import LiveGroups
+from raybench.cluster.neighbours import Neighbours
 from raybench.cluster.protocol import (
     STOPPED,
     Close,
@@ -44,7 +45,7 @@ class WorkerPool(KeepsCheckpoints):
         super().__init__()
         self._departing = DepartingNodes(is_local=options.is_local)
         self._group_of: dict[str, int] = {}
-        self._concurrent: dict[str, int] = {}
+        self._neighbours = Neighbours()
         self._starting: set[str] = set()
         self._preparing: list[tuple[Placement, asyncio.Event]] = []
         """Groups that start ahead of the trials, and that no trial waits for yet."""
@@ -146,7 +147,7 @@ class WorkerPool(KeepsCheckpoints):
             self._queue.admit()
             raise
         self._group_of[trial] = grant.group
-        self._mark_concurrent()
+        self._neighbours.running(name for name in self._group_of if not name.startswith(AHEAD))
         return Lent(
             queue_s=started - asked,
             start_s=time.perf_counter() - started if grant.is_new else 0.0,
@@ -198,7 +199,7 @@ class WorkerPool(KeepsCheckpoints):
         self._queue.send_away(trial)
         if trial in self._starting:
             self._abandoned.add(trial)
-        concurrent = self._concurrent.pop(trial, 0)
+        concurrent = self._neighbours.ended(trial)
         number = self._group_of.pop(trial, None)
         if number is not None:
             if keep and await self._groups.free(number):
@@ -239,12 +240,6 @@ class WorkerPool(KeepsCheckpoints):
         """Return the nodes that there are now."""
         await self._queue.look()
         return tuple(node for node in self._admission.nodes if not node.is_gone)
-
-    def _mark_concurrent(self) -> None:
-        trials = [name for name in self._group_of if not name.startswith(AHEAD)]
-        others = len(trials) - 1
-        for trial in trials:
-            self._concurrent[trial] = max(others, self._concurrent.get(trial, 0))
 
     async def _drop(self, trial: str, number: int) -> None:
         """Forget a broken group; the trial's place is given to the next one."""

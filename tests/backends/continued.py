@@ -7,11 +7,11 @@ Ends when FOLDER/done-RANK is written and its standard input is closed.
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 
 import numpy as np
+from group_worker import join, leave
 
 from raybench.backends.base import Trainer, World
 from raybench.backends.checkpoints import Checkpoints
@@ -94,22 +94,7 @@ def main() -> None:
     tasks = [(name, RunSpec.model_validate(spec), at) for name, spec, at in json.loads(sys.argv[1])]
     rank, folder, ports = int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
     framework = tasks[0][1].framework
-    if framework == "torch":
-        import torch.distributed
-
-        torch.distributed.init_process_group(
-            "gloo",
-            init_method=f"tcp://127.0.0.1:{ports[0]}",
-            rank=rank,
-            world_size=len(ports),
-        )
-    if framework == "tensorflow":
-        task = {"type": "worker", "index": rank}
-        workers = [f"127.0.0.1:{port}" for port in ports]
-        os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
-    world = find_backend(framework).join(
-        rank=rank, num_workers=len(ports), device="cpu", num_threads=1
-    )
+    world = join(framework, rank, ports)
     for name, spec, at in tasks:
         if at < 0:
             curve, trainer = whole(spec, world, folder / name)
@@ -119,11 +104,7 @@ def main() -> None:
         trainer.close()
         seconds = [point.train_s for point in curve]
         np.savez(folder / f"{name}{at}-{rank}.npz", facts=facts(curve), seconds=seconds, **arrays)
-    (folder / f"done-{rank}").touch()
-    sys.stdin.read()  # until all have saved: group.py
-    if framework == "torch":
-        torch.distributed.destroy_process_group()
-    os._exit(0)  # as one_worker.py
+    leave(framework, rank, folder)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,9 @@
 """Runs of the training loop in this process, without Ray."""
 
+import importlib.util
+
+import pytest
+
 from raybench.backends.base import Trainer
 from raybench.backends.find import find_backend
 from raybench.backends.run import run
@@ -9,6 +13,13 @@ from raybench.core.record import Evaluation
 from raybench.core.spec import DatasetSpec, RunSpec
 from raybench.workloads.find import load_workload_dataset
 
+FRAMEWORKS = [
+    pytest.param(
+        name,
+        marks=pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"no {name}"),
+    )
+    for name in ("torch", "tensorflow")
+]
 SMALL = DatasetSpec(image_size=28, limit=300)
 FOR_EVER = Objective(kind="accuracy_at_budget", max_train_seconds=1e6)
 

@@ -6,11 +6,11 @@ Ends when FOLDER/done-RANK is written and its standard input is closed.
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 
 import numpy as np
+from group_worker import join, leave
 from optim_reference import NAMES, gradients, initial_weights, rates
 
 from raybench.backends.base import World
@@ -24,32 +24,12 @@ def main() -> None:
     specs = [RunSpec.model_validate(content) for content in json.loads(sys.argv[1])]
     rank, folder, ports = int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
     framework = specs[0].framework
-    if framework == "torch":
-        import torch.distributed
-
-        torch.distributed.init_process_group(
-            "gloo",
-            init_method=f"tcp://127.0.0.1:{ports[0]}",
-            rank=rank,
-            world_size=len(ports),
-        )
-    if framework == "tensorflow":
-        workers = [f"127.0.0.1:{port}" for port in ports]
-        task = {"type": "worker", "index": rank}
-        os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
-    backend = find_backend(framework)
-    world = backend.join(rank=rank, num_workers=len(ports), device="cpu", num_threads=1)
+    world = join(framework, rank, ports)
     for index, spec in enumerate(specs):
         np.savez(folder / f"{index}-{rank}.npz", **outcome(spec, world))
     if framework == "tensorflow":
         np.savez(folder / f"paper-{rank}.npz", **keras_weights_of_the_paper(world))
-    (folder / f"done-{rank}").touch()
-    sys.stdin.read()  # until all have saved: group.py
-    if framework == "torch":
-        torch.distributed.destroy_process_group()
-    # Everything is on disk. A thread of gloo or TensorFlow that asks for the interpreter while
-    # it is being torn down aborts the process (seen once in CI), so there is no tear-down.
-    os._exit(0)
+    leave(framework, rank, folder)
 
 
 def outcome(spec: RunSpec, world: World) -> dict[str, np.ndarray]:

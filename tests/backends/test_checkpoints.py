@@ -1,6 +1,5 @@
 """A run continued from a checkpoint equals one that was not interrupted, in both frameworks."""
 
-import importlib.util
 import io
 import zipfile
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from continued import END, MIDDLE, all_of, continued, facts, spec_of, whole
+from local import FRAMEWORKS
 
 from raybench.backends.base import Trainer
 from raybench.backends.find import find_backend
@@ -18,13 +18,6 @@ from raybench.core.errors import UserError
 from raybench.core.spec import OPTIMIZERS, RunSpec
 from raybench.workloads.find import load_workload_dataset
 
-FRAMEWORKS = [
-    pytest.param(
-        name,
-        marks=pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"no {name}"),
-    )
-    for name in ("torch", "tensorflow")
-]
 pytestmark = pytest.mark.parametrize("framework", FRAMEWORKS)
 
 

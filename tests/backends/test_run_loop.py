@@ -1,13 +1,12 @@
 """The run loop with real models of both frameworks, one process, no Ray."""
 
-import importlib.util
 import math
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from local import small_spec, train
+from local import FRAMEWORKS, small_spec, train
 
 from raybench.backends.run import evaluate_split
 from raybench.backends.saved import MODEL_FILES, load_model
@@ -16,13 +15,6 @@ from raybench.core.errors import UserError
 from raybench.core.objective import Objective
 from raybench.workloads.find import load_workload_dataset
 
-FRAMEWORKS = [
-    pytest.param(
-        name,
-        marks=pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"no {name}"),
-    )
-    for name in ("torch", "tensorflow")
-]
 pytestmark = pytest.mark.parametrize("framework", FRAMEWORKS)
 
 

@@ -1,6 +1,5 @@
 """Data parallelism changes who computes, not what: 2 workers x B is 1 worker x 2B."""
 
-import importlib.util
 import json
 import socket
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from group import run_group
+from local import FRAMEWORKS
 from one_worker import outcome
 from optim_reference import NAMES, TOLERANCE, Reference, gradients, initial_weights, rates
 
@@ -19,13 +19,6 @@ SCRIPT = Path(__file__).with_name("one_worker.py")
 CASES = [("sgd", 1), ("lamb", 2)]
 # 301 samples: the last global batch of an epoch is partial and does not split evenly.
 DATASET = DatasetSpec(image_size=28, limit=301)
-FRAMEWORKS = [
-    pytest.param(
-        name,
-        marks=pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"no {name}"),
-    )
-    for name in ("torch", "tensorflow")
-]
 
 
 def spec_of(framework: str, optimizer: str, accumulate: int, num_workers: int) -> RunSpec:

@@ -20,7 +20,7 @@ from raybench.cluster.layout import Node
 from raybench.cluster.protocol import RunFailed
 from raybench.cluster.ray_internals import actors, local_ray
 from raybench.cluster.trainers import PoolOptions
-from raybench.cluster.worker_group import LOST, WorkerGroup
+from raybench.cluster.worker_group import LOST, NOT_STARTED, OUT_OF_REACH, WorkerGroup
 from raybench.core.placement import Placement
 
 
@@ -203,10 +203,25 @@ class TestWords:
         assert actors.is_out_of_reach(f"ray.exceptions.{name}: The actor a1 is unavailable: ...")
         assert not actors.is_out_of_reach("ValueError: x")
 
+    def test_ray_s_other_words_for_it_are_still_there(self) -> None:
+        from ray._private import services
+
+        said = Path(services.GCS_SERVER_EXECUTABLE).read_bytes()
+        said += Path(ray._raylet.__file__).read_bytes()
+        for words in actors.OUT_OF_REACH:
+            assert "Error" in words or words.encode() in said, words
+
+    def test_train_still_says_that_workers_did_not_start(self) -> None:
+        from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
+
+        assert actors.has_not_started(str(WorkerGroupStartupTimeoutError(2)))
+
     @pytest.mark.parametrize(
         ("words", "message"),
         [
             ("Because its worker process has died. Common causes ...", LOST),
+            ("The actor's node was terminated unexpectedly: health check", OUT_OF_REACH),
+            ("The worker group startup timed out after 20.0 seconds", NOT_STARTED),
             ("Its process is no more.", "RuntimeError: Its process is no more."),
         ],
     )

@@ -28,7 +28,9 @@ GATEWAY = f"{SUBNET}.254"
 MOST = 9
 PRIVATE = Path("/tmp/ray")  # where Ray keeps its sessions; on each host a file system of its own
 HOME, TEMPORARY = PRIVATE / "home", PRIVATE / "tmp"
-TOOLS = ("ip", "tc", "unshare", "nsenter", "mount")
+TOOLS = ("ip", "tc", "unshare", "nsenter", "setpriv", "mount")
+ENTER = ("setpriv", "--pdeathsig", "KILL", "nsenter")
+"""One that was stopped with what it runs (SIGSTOP) would outlive its maker."""
 SWITCH_SPACES = ("--net", "--fork", "--kill-child")
 HOST_SPACES = (*SWITCH_SPACES, "--mount", "--uts", "--ipc", "--pid", "--mount-proc")
 PROBE = "ip link add probe0 type veth peer name probe1 && ip link add probe2 type bridge"
@@ -102,7 +104,7 @@ class Host:
         """Return the words that run a command on this host."""
         inside = ("--net", "--mount", "--uts", "--ipc", "--pid")
         go = ("sh", "-c", 'cd "$0" && exec "$@"', str(cwd or Path.cwd()))
-        return ["nsenter", f"--target={self._first}", *inside, *go, *map(str, words)]
+        return [*ENTER, f"--target={self._first}", *inside, *go, *map(str, words)]
 
     def run(
         self, *words: str | Path, cwd: Path | None = None, timeout: float = 60, **environment: str

@@ -19,7 +19,7 @@ SPEC = """
 dataset: {name: digits}
 objective: {kind: accuracy_at_budget, max_train_seconds: 1000}
 schedule: cosine
-epochs: 12
+epochs: 7
 batch_size_per_worker: 16
 eval_every_samples: 1437
 checkpoint_every_s: 1.0e-9
@@ -32,7 +32,7 @@ confirm: {top: 0}
 space:
   learning_rate: [1.0e-3, 3.0e-3]
 fixed:
-  {num_workers: 1, schedule: cosine, epochs: 12, batch_size_per_worker: 16,
+  {num_workers: 1, schedule: cosine, epochs: 7, batch_size_per_worker: 16,
    eval_every_samples: 1437, checkpoint_every_s: 1.0e-9}
 """
 

@@ -19,10 +19,17 @@ MAKER = """
 import os, sys
 import signal
 from pathlib import Path
+import psutil
 from tests.e2e.hosts import Hosts
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 with Hosts(2) as hosts:
-    hosts[1].start("sleep", "1000", log=Path(os.devnull))
+    outside = hosts[1].start("sleep", "1000", log=Path(os.devnull))
+    while not (asleep := hosts[1].processes("sleep")):
+        pass
+    if "stopped" in sys.argv:
+        asleep[0].suspend()  # what started it from outside stops with it
+        while psutil.Process(outside.pid).status() != psutil.STATUS_STOPPED:
+            pass
     print(*(os.readlink(f"/proc/{host._first}/ns/net") for host in hosts), flush=True)
     sys.stdin.read()
 """
@@ -82,10 +89,11 @@ def test_a_host_loses_its_power_and_another_comes(hosts: Hosts, tmp_path: Path) 
     assert calls(hosts.add(), "host1")
 
 
+@pytest.mark.parametrize("inside", ["running", "stopped"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
-def test_nothing_is_left_whatever_ends_the_maker(number: int) -> None:
+def test_nothing_is_left_whatever_ends_the_maker(number: int, inside: str) -> None:
     maker = subprocess.Popen(
-        [sys.executable, "-c", MAKER],
+        [sys.executable, "-c", MAKER, inside],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import raybench
-from raybench.search.pipeline.reference import held
+from raybench.search.pipeline.reference_settings import held
 from tests.test_readme import block
 
 from .commands import ENVIRONMENT, command

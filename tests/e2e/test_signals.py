@@ -7,7 +7,7 @@ with `RAYBENCH_SIGNALS=40` in the environment it runs all forty.
 import os
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,8 @@ IMPORTING_S = 0.5
 ENDS_S = 60.0
 GONE_S = 10.0
 EVERY_NTH_CONTINUES = 5
+CONTINUED = (10.0, "confirm")
+"""In CI: amid the search, and where it was over."""
 SPACE = """
 workload: mnist_small
 dataset: {name: digits, image_size: 28}
@@ -68,7 +70,8 @@ def chosen() -> list[Case]:
     every = loop()
     if os.environ.get("RAYBENCH_SIGNALS") == "40":
         return every
-    return [case for number, case in enumerate(every) if (number // 3 + number) % 3 == 0]
+    turns = [case for number, case in enumerate(every) if (number // 3 + number) % 3 == 0]
+    return [replace(case, continues=case.when in CONTINUED) for case in turns]
 
 
 ALWAYS = Case(signal.SIGTERM, 1.0)

@@ -23,7 +23,7 @@ from .commands import start
 pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(900)]
 STARTS_S, ENDS_S = 240, 400
 """Generous: a machine under load is slow, not wrong."""
-TRIALS = 12
+TRIALS = 8
 SPACE = f"""
 dataset: {{name: digits}}
 objective: {{kind: accuracy_at_budget, max_train_seconds: 0.5}}

@@ -32,7 +32,20 @@ def is_lost_process(words: str) -> bool:
     return "worker process has died" in words
 
 
+OUT_OF_REACH = (
+    "ActorUnavailableError",
+    "actor is temporarily unavailable",
+    "NodeDiedError",
+    "node was terminated unexpectedly",
+)
+
+
 def is_out_of_reach(words: str) -> bool:
     """Whether Ray's words for an error name a process that did not answer: its host, or the way
     there. As for lost ones, words that change are shown as they are."""
-    return "ActorUnavailableError" in words or "NodeDiedError" in words
+    return any(part in words for part in OUT_OF_REACH)
+
+
+def has_not_started(words: str) -> bool:
+    """Whether Ray Train's words are those for workers that did not start in time."""
+    return "worker group startup timed out" in words

@@ -11,66 +11,32 @@ The reference is the space's first optimizer at its usual rate, with seeds of it
 All stay as they are from then on, the same for every run.
 """
 
-import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from raybench.core.errors import UserError
 from raybench.core.objective import Objective
-from raybench.core.record import Evaluation, RunRecord
+from raybench.core.record import RunRecord
 from raybench.core.space import Space, known_values, possible_values, resolve
 from raybench.core.spec import RunSpec
 from raybench.core.study import CADENCE, StudySpec
-from raybench.results.label import describe
 from raybench.results.records import read_records
+from raybench.search.pipeline.reference_settings import (
+    SHARE_OF_BUDGET,
+    Measured,
+    set_cadence,
+    set_seconds,
+    set_target,
+)
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.search.sampling.default_rates import priors, rate_factor
 
 RUNS = 3
 SEEDS_FROM = 2000
 """How far the seeds of reference runs are from the search's, and from confirming runs'."""
-BELOW = 0.005
-"""How far below the reference the target lies: half a point."""
-EVALUATIONS = 20
-"""Evaluations that a run like the reference has on its way to the target."""
-EVALUATION_SHARE = 0.2
-"""Seconds of evaluation per second of training, at most."""
 PARTS_OF_EPOCH = 8
 FEWEST_SAMPLES = 512
 """The reference itself is evaluated every eighth of an epoch, and after so many samples at the
 least."""
-PATIENCE = 4.0
-"""Times the reference's seconds to the target that a trial may train."""
-SHARE_OF_BUDGET = 6.0
-"""The reference may take one such part of the study's time budget."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What one reference run has shown."""
-
-    record: RunRecord
-    curve: list[Evaluation]
-
-    @property
-    def accuracies(self) -> list[float]:
-        """Validation accuracy of every evaluation."""
-        return [point.accuracy for point in self.curve]
-
-    def samples_to(self, target: float | None) -> float:
-        """Return the training samples to an accuracy, or twice all where it was not reached."""
-        if target is None:
-            return float(self.record.samples)
-        reached = (point.samples for point in self.curve if point.accuracy >= target)
-        return float(next(reached, 2 * self.record.samples))
-
-    @property
-    def evaluation_samples(self) -> float:
-        """Training samples in the time of one evaluation."""
-        ledger = self.record.ledger
-        speed = self.record.samples / max(ledger["train"], 1e-9)
-        return speed * ledger["eval"] / max(len(self.curve), 1)
 
 
 def set_by_reference(
@@ -100,14 +66,14 @@ def set_by_reference(
         return _without_reference(study, failed[0], num_train_samples)
     words: list[str] = []
     if study.needs_target:
-        study, sentence = _set_target(study, runs, num_classes)
+        study, sentence = set_target(study, runs, num_classes)
         words.append(sentence)
     middle = sorted(runs, key=lambda one: one.samples_to(study.objective.target))[len(runs) // 2]
     if "max_train_seconds" in study.auto:
-        study, sentence = _set_seconds(study, middle.record)
+        study, sentence = set_seconds(study, middle.record)
         words.append(sentence)
     if CADENCE in study.auto:
-        study, sentence = _set_cadence(study, middle, num_train_samples)
+        study, sentence = set_cadence(study, middle, num_train_samples)
         words.append(sentence)
     return study.model_copy(update={"is_set": True}), words
 
@@ -159,38 +125,6 @@ def reference_spec(study: StudySpec, space: Space, *, factor: float = 1.0) -> Ru
     return study.run_spec(values).model_copy(update={"objective": objective})
 
 
-def target_from(accuracies: list[float], chance: float) -> float:
-    """Return the target, in tenths of a point; UserError where the reference learnt nothing."""
-    median = statistics.median(accuracies)
-    target = round(median - BELOW, 3)
-    if target <= chance + BELOW:
-        raise UserError(
-            f"target: auto: the reference runs reached {median:.1%}, hardly above chance; "
-            "raise objective.max_train_seconds, or name a target."
-        )
-    return target
-
-
-def held(accuracies: Sequence[float], hold: int) -> float:
-    """Return the best accuracy that was reached and held for `hold` evaluations in a row."""
-    windows = [accuracies[at : at + hold] for at in range(len(accuracies) - hold + 1)]
-    return max((min(window) for window in windows), default=0.0)
-
-
-def _in_a_row(hold: int) -> str:
-    return f" held for {hold} evaluations" if hold > 1 else ""
-
-
-def cadence_from(samples: float, evaluation_samples: float, most: int) -> int:
-    """Return the training samples between evaluations.
-
-    `samples`: of a reference run to the target; `evaluation_samples`: trained in the time of one
-    evaluation; `most`: so that a run can have the evaluations it must.
-    """
-    wanted = max(samples / EVALUATIONS, evaluation_samples / EVALUATION_SHARE, 1.0)
-    return max(1, min(round(wanted), most))
-
-
 def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpec:
     """Return the study with what an earlier session of it has set, if one has."""
     earlier = folder_study.get("study")
@@ -206,53 +140,6 @@ def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpe
     return study.model_copy(update=changes)
 
 
-def _set_target(study: StudySpec, runs: list[Measured], num_classes: int) -> tuple[StudySpec, str]:
-    accuracies = [held(one.accuracies, study.objective.hold) for one in runs]
-    target = target_from(accuracies, 1.0 / num_classes)
-    objective = study.objective.model_copy(update={"target": target})
-    how = (
-        f"target {target} (auto: median of {', '.join(f'{one:.4f}' for one in accuracies)}, best "
-        f"validation accuracy{_in_a_row(study.objective.hold)} of "
-        f"{describe(runs[0].record.spec)}, less half a point)"
-    )
-    return study.model_copy(update={"objective": objective}), how
-
-
-def _set_seconds(study: StudySpec, record: RunRecord) -> tuple[StudySpec, str]:
-    tried = record.ledger["train"]
-    reached = record.time_to_target_s
-    seconds = PATIENCE * (tried if reached is None else reached)
-    if study.search.time_budget_s is not None:
-        seconds = min(seconds, 2 * study.search.time_budget_s / SHARE_OF_BUDGET)
-    seconds = max(_two_digits(seconds), 0.1)
-    objective = study.objective.model_copy(update={"max_train_seconds": seconds})
-    what = (
-        f"did not get to the target in {tried:.2g} s"
-        if reached is None
-        else f"took {reached:.2g} s to the target"
-    )
-    how = f"trials train for at most {seconds:g} s (auto: {describe(record.spec)} {what})"
-    return study.model_copy(update={"objective": objective}), how
-
-
-def _set_cadence(study: StudySpec, one: Measured, num_train_samples: int) -> tuple[StudySpec, str]:
-    target = study.objective.target
-    samples = one.samples_to(target)
-    epochs = float(known_values(study.fixed, {})["epochs"])
-    most = int(epochs * num_train_samples) // (study.objective.hold + 1)
-    cadence = cadence_from(samples, one.evaluation_samples, most)
-    is_dear = one.evaluation_samples / EVALUATION_SHARE > samples / EVALUATIONS
-    how = f"evaluated every {cadence:,} samples (about {max(1, round(samples / cadence))} times "
-    how += "to the target" if target is not None else "in a run"
-    if is_dear:
-        how += (
-            "; more often would cost more than a fifth of training: the validation set is large "
-            "for it, dataset.validation_size makes it smaller"
-        )
-    fixed = study.fixed | {CADENCE: cadence}
-    return study.model_copy(update={"fixed": fixed}), f"{how})"
-
-
 def _without_reference(
     study: StudySpec, record: RunRecord, num_train_samples: int
 ) -> tuple[StudySpec, list[str]]:
@@ -264,7 +151,3 @@ def _without_reference(
     fixed = study.fixed | {CADENCE: num_train_samples}
     how = f"evaluated once an epoch: {reason}"
     return study.model_copy(update={"fixed": fixed, "is_set": True}), [how]
-
-
-def _two_digits(value: float) -> float:
-    return float(f"{value:.2g}")

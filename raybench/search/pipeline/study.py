@@ -17,7 +17,6 @@ from raybench.results.console import say
 from raybench.results.label import label_keys
 from raybench.results.load import StudyResults, load
 from raybench.results.progress import Progress
-from raybench.results.provenance import command, machine, versions
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
 from raybench.search.ask_tell import Search
@@ -29,6 +28,7 @@ from raybench.search.pipeline.interference import measure_interference
 from raybench.search.pipeline.preflight import following
 from raybench.search.pipeline.reference import set_by_reference
 from raybench.search.pipeline.single_run import SingleRun
+from raybench.search.pipeline.study_content import study_content
 from raybench.search.pipeline.verify_predictions import run_finalists
 from raybench.search.ray_tune.tuner import run_trials
 from raybench.search.saved_runs import SavedRuns
@@ -238,26 +238,12 @@ class StudyPipeline:
         )
 
     def _write_study(self) -> None:
-        target = "the user"
-        if "target" in self.study.auto:
-            target = next((one for one in self.set_by if one.startswith("target")), "not set yet")
-        nodes = self.session.capacity.nodes
-        session: dict[str, Any] = {
-            "command": command(),
-            "versions": versions(),
-            "machine": machine(),
-            "cluster": {"nodes": [{"cpus": node.cpus, "gpus": node.gpus} for node in nodes]},
-            "concurrency": self.concurrency,
-        }
-        # What the trials of earlier sessions ran with stays; this session stands behind them.
-        first = {key: self.earlier.get(key, session[key]) for key in session}
-        later = [*(self.earlier.get("continued") or []), *([session] if self.earlier else [])]
-        content = {
-            "study": self.study.document(),
-            "target_set_by": target,
-            "set_by_reference": self.set_by,
-            "notes": self.notes,
-            **first,
-            "continued": later,
-        }
+        content = study_content(
+            self.study,
+            self.earlier,
+            nodes=self.session.capacity.nodes,
+            concurrency=self.concurrency,
+            set_by=self.set_by,
+            notes=self.notes,
+        )
         self.store.write_yaml(STUDY_FILE, content)

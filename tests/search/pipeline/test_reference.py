@@ -6,13 +6,8 @@ import pytest
 
 from raybench.core.errors import UserError
 from raybench.core.study import build_study
-from raybench.search.pipeline.reference import (
-    cadence_from,
-    earlier_settings,
-    held,
-    reference_spec,
-    target_from,
-)
+from raybench.search.pipeline.reference import earlier_settings, reference_spec
+from raybench.search.pipeline.reference_settings import cadence_from, held, target_from
 from raybench.search.sampling.default_rates import usual_rate
 
 STUDY: dict[str, Any] = {
