@@ -1,5 +1,6 @@
 """Batches made ahead of those that are used: order, number, errors, end."""
 
+import gc
 import threading
 import time
 
@@ -81,3 +82,16 @@ def test_what_is_not_used_any_more_is_not_made() -> None:
     go.set()
     prefetch.close()
     assert made == [0, 1], "the one under way is finished, the next three are not begun"
+
+
+def test_one_that_is_forgotten_keeps_no_thread() -> None:
+    """As of a run that failed, whose worker serves others."""
+    prefetch = Prefetch(2)
+    (name,) = set(prefetch.each(lambda _: threading.current_thread().name, range(3)))
+    assert name in [one.name for one in threading.enumerate()]
+    del prefetch
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while name in [one.name for one in threading.enumerate()]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
