@@ -47,6 +47,8 @@ def test_two_workers_on_demand_are_two_in_memory(framework: str, tmp_path: Path)
         memory, *others = (dict(np.load(tmp_path / f"{index}-{rank}.npz")) for index in range(3))
         assert memory["sums"][3] == 360
         for lazy in others:
-            assert lazy.keys() == memory.keys()
-            for name, values in memory.items():
-                np.testing.assert_array_equal(lazy[name], values)
+            assert len(lazy) == len(memory) == 8
+            # TensorFlow adds up losses in float32 where a call of it takes many steps.
+            np.testing.assert_allclose(lazy.pop("sums"), memory["sums"], rtol=1e-6)
+            for name, values in lazy.items():
+                np.testing.assert_array_equal(values, memory[name])
