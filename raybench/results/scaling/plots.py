@@ -91,9 +91,10 @@ def step_shares(row: Mapping[str, float]) -> dict[str, float]:
 
 def accuracy_figure(results: StudyResults) -> Figure:
     """Validation accuracy of every run, against epochs and against seconds of training."""
-    figure = Figure(figsize=(9.0, 4.2), dpi=100, layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
     runs, cells = results.scaling_runs, results.scaling.drop_duplicates("cell").set_index("cell")
+    legend = 0.1 * min(len(cells), MOST_BARS)  # two columns, 0.2 inches a line
+    figure = Figure(figsize=(9.0, 4.2 + legend), dpi=100, layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
     curves = dict(iter(results.curves.groupby("trial")))
     labels = {
         cell: f"{row['series']}, {row['num_workers']} x {row['batch_size_per_worker']}"
@@ -203,7 +204,8 @@ def _panels(
             {int(count) for curve in curves.values() for count in curve["num_workers"]}
         )
         for number, (name, curve) in enumerate(curves.items()):
-            _curve(axes, curve, column, COLOURS[number % len(COLOURS)], _short(name, scaling))
+            told = _short(name, scaling, cells)
+            _curve(axes, curve, column, COLOURS[number % len(COLOURS)], told)
         ideal(axes, workers)
         axes.set_xticks(workers)
         axes.set_ylim(bottom=0)
@@ -228,9 +230,14 @@ def _curve(axes: Axes, curve: pd.DataFrame, column: str, colour: str, label: str
     )
 
 
-def _short(name: str, scaling: str) -> str:
-    """Leave out of a curve's name what the panel's title says."""
-    return name.replace(f", {scaling},", ",")
+def _short(name: str, scaling: str, cells: pd.DataFrame) -> str:
+    """Leave out of a curve's name what the panel's title says, and what all curves share."""
+    name = name.replace(f", {scaling},", ",")
+    for column in ("topology", "workload"):
+        values = set(cells[column])
+        if len(values) == 1:
+            name = name.replace(f", {values.pop()}", "")
+    return name
 
 
 def _ideal(axes: Axes, workers: list[int]) -> None:
