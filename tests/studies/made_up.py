@@ -52,9 +52,8 @@ def run_of(
 def point(index: int, rate: float, **changes: Any) -> Evaluation:
     """Return the evaluation after epoch `index` + 1 at so many samples a second."""
     samples = EPOCH * (index + 1)
-    return evaluation(
-        samples / rate, index=index, samples=samples, **({"samples_per_s": rate} | changes)
-    )
+    usual: dict[str, Any] = {"samples": samples, "samples_per_s": rate}
+    return evaluation(changes.pop("train_s", samples / rate), index=index, **(usual | changes))
 
 
 def timed(at: Evaluation, **steps: float) -> Any:
