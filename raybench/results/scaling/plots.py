@@ -122,7 +122,7 @@ def accuracy_figure(results: StudyResults) -> Figure:
                     told = "_nolegend_"
         axes.set_xlim(left=0)
     panels[0].set_ylabel("validation accuracy [%]")
-    if 0 < len(labels) <= MOST_BARS:
+    if panels[0].lines and len(labels) <= MOST_BARS:
         figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     return figure
 
