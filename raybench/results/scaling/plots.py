@@ -45,10 +45,11 @@ def shares_figure(results: StudyResults) -> Figure:
     axes.set_xlabel("share of an optimizer step [%]")
     if cells.empty:
         return parts.say(figure, axes, parts.NOTHING)
-    rows = [step_shares(row) for row in cells.to_dict("records")]
+    shown = [{str(key): value for key, value in row.items()} for row in cells.to_dict("records")]
+    rows = [step_shares(row) for row in shown]
     names = [
         parts.plain(f"{row['series']}, {row['num_workers']} x {row['batch_size_per_worker']}")
-        for row in cells.to_dict("records")
+        for row in shown
     ]
     places, left = np.arange(len(rows)), np.zeros(len(rows))
     for part, colour in SHARE_COLOURS.items():
@@ -56,7 +57,7 @@ def shares_figure(results: StudyResults) -> Figure:
         if widths.any():
             axes.barh(places, widths, left=left, color=colour, label=part)
             left += widths
-    for place, seconds in zip(places, cells["step_median_s"], strict=True):
+    for place, seconds in enumerate(cells["step_median_s"]):
         axes.text(101, place, f"{1000 * seconds:.3g} ms", va="center", fontsize=8)
     axes.set_yticks(places, names, fontsize=8)
     axes.set_xlim(0, 113)
