@@ -21,6 +21,7 @@ MAY_CHANGE = (
     "confirm.repeats",
     "price",
     "fixed.checkpoint_every_s",
+    "fixed.record_steps",
 )
 """Keys that change how long a study goes on and how it is kept, not what it measures."""
 SCALING_MAY_CHANGE = ("repeats", "price", "budget", "base.checkpoint_every_s")
