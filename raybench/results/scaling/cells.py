@@ -60,7 +60,8 @@ def cell_table(
     |  | or the global one (strong) |
     | input_share | part of the training that waited for data |
     | communication_share | 1 - step without exchange / step, where such a cell was run, too |
-    | alone_share | step of one worker with the same batch per worker / step |
+    | alone_share | step of one worker with the same batch per worker, its waiting for data left |
+    |  | out / step |
     | memory_peak_bytes | most of any worker and repeat |
     | bytes_exchanged_per_step | what a worker gives to the exchange of one optimizer step |
     | evenness | of the least even repeat |
@@ -195,7 +196,8 @@ def _shares(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, An
         if other["topology"] != row["topology"]:
             continue
         if other["num_workers"] == 1 and other["series"] == row["series"]:
-            found.setdefault("alone_share", other["step_median_s"] / row["step_median_s"])
+            own = other["step_median_s"] * (1 - other["input_share"])
+            found.setdefault("alone_share", own / row["step_median_s"])
         is_probe = row["exchange_gradients"] and not other["exchange_gradients"]
         if is_probe and other[TWIN] == row[TWIN] and other["num_nodes"] == row["num_nodes"]:
             share = 1 - other["step_median_s"] / row["step_median_s"]

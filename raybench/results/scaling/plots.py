@@ -81,7 +81,7 @@ def step_shares(row: Mapping[str, float]) -> dict[str, float]:
     found, rest = {"input wait": wait}, 1 - wait
     alone, exchange = row["alone_share"], row["communication_share"]
     if alone == alone:
-        found["as one worker alone"] = min(alone * (1 - wait), rest)
+        found["as one worker alone"] = min(alone, rest)
         rest -= found["as one worker alone"]
     if exchange == exchange and row["num_workers"] > 1:
         found["exchange of gradients"] = min(max(exchange, 0.0), rest)
