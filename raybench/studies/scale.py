@@ -174,13 +174,19 @@ def _run(
         progress = Progress(
             console,
             num_trials=len(cells) * study.repeats,
-            keys=label_keys({key.partition(".")[0]: None for key in study.axes}),
+            keys=label_keys({key.partition(".")[0]: None for key in changed_keys(study)}),
             outcome=outcome_words,
         )
         interrupt.can_continue = True
         with progress, watching(session, progress, deadline, options.wait):
             run_study(study, session=session, store=store, progress=progress, deadline=deadline)
     return interrupt.is_set
+
+
+def changed_keys(study: ScalingStudy) -> list[str]:
+    """Return the run-spec keys, dotted where they lie deeper, that cells differ in."""
+    changes = [cell.changes for cell in study.cells or []]
+    return list(dict.fromkeys([*study.axes, *(key for one in changes for key in one)]))
 
 
 def outcome_words(record: RunRecord) -> str:

@@ -116,6 +116,13 @@ def test_a_dry_run_lists_the_cells_and_writes_nothing(capsys, tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["my.yaml"]
 
 
+def test_axes_are_told_where_cells_are_listed(capsys) -> None:
+    study_file(GOOD + "axes: {dataset.repeat: [1, 4], schedule: [cosine, constant]}\n")
+    assert scale.main(["my.yaml", "--dry-run"]) == cli.DONE
+    printed = capsys.readouterr().out
+    assert "torch 1x64 adam 0.001 dataset image_size=28,repeat=4 schedule cosine" in printed
+
+
 def test_without_a_study_the_machine_says_how_many_workers(capsys) -> None:
     assert scale.main(["--dry-run"]) == cli.DONE
     printed = capsys.readouterr().out
