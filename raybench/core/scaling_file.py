@@ -1,9 +1,10 @@
 """A scaling study from a YAML file and `--set`: what files leave out, and what they may not say."""
 
+import difflib
 from pathlib import Path
 from typing import Any
 
-from raybench.core.documents import apply_settings, read_mapping, validate
+from raybench.core.documents import OTHER_NAMES, apply_settings, read_mapping, validate
 from raybench.core.errors import UserError
 from raybench.core.scaling_study import OWN_KEYS, ScalingStudy
 from raybench.core.spec import RunSpec
@@ -28,7 +29,9 @@ def set_in_scaling(content: dict[str, Any], settings: list[str]) -> dict[str, An
     """
     for setting in settings:
         key = setting.partition("=")[0].strip()
-        if key.partition(".")[0] in RunSpec.model_fields and key not in ScalingStudy.model_fields:
+        _check_key(key)
+        first = OTHER_NAMES.get(key, key.partition(".")[0])
+        if first in RunSpec.model_fields and key not in ScalingStudy.model_fields:
             axes = content.get("axes")
             if isinstance(axes, dict) and key in axes:
                 content = content | {"axes": {k: v for k, v in axes.items() if k != key}}
@@ -36,6 +39,17 @@ def set_in_scaling(content: dict[str, Any], settings: list[str]) -> dict[str, An
                 setting = f"base.{setting.strip()}"
         content = apply_settings(content, [setting])
     return content
+
+
+def _check_key(key: str) -> None:
+    """Refuse a key that neither a study nor a run spec has."""
+    known = [*ScalingStudy.model_fields, *RunSpec.model_fields]
+    first = key.partition(".")[0]
+    if first in (*known, *OTHER_NAMES, ""):
+        return
+    close = difflib.get_close_matches(first, known, n=1)
+    hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(known)}."
+    raise UserError(f"--set {key}: unknown key; {hint}")
 
 
 def build_scaling_study(content: dict[str, Any], source: str, *, name: str) -> ScalingStudy:

@@ -13,11 +13,12 @@ As a file it reads like a search space:
 
 import itertools
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from raybench.core.documents import (
     Document,
@@ -43,6 +44,12 @@ def _several(value: Any) -> Any:
     return value if value is None or isinstance(value, list) else [value]
 
 
+def _plain(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,60}", name):
+        raise ValueError("must be letters, digits, _ and -, 60 of them at most")
+    return name
+
+
 class Cell(Document):
     """A cell that is written out, where a grid does not say it."""
 
@@ -55,7 +62,7 @@ class Cell(Document):
 class ScalingStudy(Document):
     """A scaling study, validated; see `study_cells` for what it runs."""
 
-    name: Annotated[str, Field(pattern=r"^[\w-]{1,60}$")]
+    name: Annotated[str, AfterValidator(_plain)]
     """Names the results folder: letters, digits, _ and -."""
     base: RunSpec
     """What all cells have in common; workers and batch size are the grid's."""

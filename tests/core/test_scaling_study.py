@@ -127,7 +127,7 @@ def test_a_file_that_leaves_things_out_trains_three_epochs_and_ends_at_no_target
         ({"cells": [{"changes": {}}]}, "num_workers is of a grid, and cells are written out"),
         ({"batch_size_per_worker": 64}, "unknown key 'batch_size_per_worker'; write batch_sizes"),
         ({"repeat": 3}, "unknown key 'repeat'; did you mean 'repeats'?"),
-        ({"name": "a/b"}, "'name'"),
+        ({"name": "a/b"}, "'name': must be letters, digits, _ and -"),
         ({"price": 0}, "'price"),
     ],
 )
@@ -147,6 +147,30 @@ def test_set_reaches_the_base_and_ends_an_axis(tmp_path: Path) -> None:
     assert study.axes == {"optimizer": ["adam", "lamb"]}
     assert (study.base.epochs, study.base.framework, study.base.dataset.repeat) == (5, "torch", 2)
     assert (study.num_workers, study.seed, study.base.seed) == ([2], 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("epohs=3", "--set epohs: unknown key; did you mean 'epochs'?"),
+        ("repeat=3", "--set repeat: unknown key; did you mean 'repeats'?"),
+        ("zzz=3", "--set zzz: unknown key; there are name, base, "),
+        ("=3", "write it as key=value"),
+        ("base.epohs=3", "unknown key 'epohs'; did you mean 'epochs'?"),
+    ],
+)
+def test_a_mistake_in_set(setting: str, message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        build_scaling_study(set_in_scaling({}, [setting]), "my.yaml", name="my")
+    assert message in str(refused.value)
+
+
+def test_the_other_name_of_a_key_is_taken_everywhere() -> None:
+    content = set_in_scaling({"axes": {"exchange_every": [1, 2]}}, [])
+    study = build_scaling_study(content | {"num_workers": [1]}, "x", name="x")
+    assert {cell.spec.accumulate for cell in study_cells(study)} == {1, 2}
+    set_there = build_scaling_study(set_in_scaling({}, ["exchange_every=4"]), "x", name="x")
+    assert set_there.base.accumulate == 4
 
 
 def test_set_of_workers_is_the_base_s_where_cells_are_written_out() -> None:
