@@ -21,16 +21,18 @@ Measured = Annotated[
 ]
 """May be NaN, which JSON does not know: null in a file."""
 
-Phase = Literal["search", "confirm", "reference"]
-Role = Literal["trial", "finalist", "confirm", "reference", "sentinel"]
+Phase = Literal["search", "confirm", "reference", "scaling"]
+Role = Literal["trial", "finalist", "confirm", "reference", "sentinel", "scaling"]
 """What a run is for: proposed by the search; a placement that was only predicted; a winner with a
-new seed; what sets a target; what measures how trials disturb each other."""
+new seed; what sets a target; what measures how trials disturb each other; a repeat of a cell of a
+scaling study, which is its `source`."""
 PHASE_OF: dict[Role, Phase] = {
     "trial": "search",
     "finalist": "search",
     "confirm": "confirm",
     "reference": "reference",
     "sentinel": "reference",
+    "scaling": "scaling",
 }
 State = Literal["complete", "stopped", "failed"]
 Failure = Literal["oom", "nan", "timeout", "error", "worker_lost"]
@@ -52,6 +54,7 @@ CURVE_KEYS = (
 """What an `eval` line holds of an Evaluation."""
 STEP_KEYS = (
     "steps",
+    "evenness",
     "memory_peak_bytes",
     "gpu_utilization",
     "bytes_exchanged_per_step",
@@ -93,6 +96,10 @@ class Evaluation:
     steps: StepTimes | None = None
     """Times of the optimizer steps since the last evaluation; this and what follows are None
     unless the run spec asks for `record_steps`."""
+    evenness: Measured | None = None
+    """The fastest worker's seconds of these steps over the slowest's, 1 where all are as fast.
+    Workers that exchange gradients wait for one another and are near it: those of a run with
+    `exchange_gradients: false` show how even they really are. None of one worker."""
     memory_peak_bytes: Whole | None = None
     """The most memory a worker has had since the run began, max over ranks: on a GPU what its
     tensors took, on a CPU the whole process (of a worker that has served other runs before, with
@@ -155,7 +162,8 @@ class RunRecord:
     """Name of the run, its own in the study."""
     role: Role
     source: str | None
-    """The trial whose configuration it runs again (`finalist`, `confirm`, `sentinel`)."""
+    """The trial whose configuration it runs again (`finalist`, `confirm`, `sentinel`), or the
+    cell that it is a repeat of (`scaling`)."""
     state: State
     failure: Failure | None
     message: str | None

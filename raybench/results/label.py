@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from raybench.core.documents import Document
 from raybench.core.spec import RunSpec
 
 BASE_KEYS = ("framework", "num_workers", "batch_size_per_worker", "optimizer", "learning_rate")
@@ -36,6 +37,8 @@ def describe(spec: RunSpec, keys: Iterable[str] = ()) -> str:
 
 
 def _short(value: object) -> str:
+    if isinstance(value, Document):  # what of it is not usual
+        return ",".join(f"{k}={v}" for k, v in value.model_dump(exclude_defaults=True).items())
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 

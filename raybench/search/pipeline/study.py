@@ -17,6 +17,7 @@ from raybench.results.console import say
 from raybench.results.label import label_keys
 from raybench.results.load import StudyResults, load
 from raybench.results.progress import Progress
+from raybench.results.provenance import with_session
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
 from raybench.search.ask_tell import Search
@@ -28,7 +29,6 @@ from raybench.search.pipeline.interference import measure_interference
 from raybench.search.pipeline.preflight import following
 from raybench.search.pipeline.reference import set_by_reference
 from raybench.search.pipeline.single_run import SingleRun
-from raybench.search.pipeline.study_content import study_content
 from raybench.search.pipeline.verify_predictions import run_finalists
 from raybench.search.ray_tune.tuner import run_trials
 from raybench.search.saved_runs import SavedRuns
@@ -238,12 +238,18 @@ class StudyPipeline:
         )
 
     def _write_study(self) -> None:
-        content = study_content(
-            self.study,
-            self.earlier,
-            nodes=self.session.capacity.nodes,
-            concurrency=self.concurrency,
-            set_by=self.set_by,
-            notes=self.notes,
-        )
+        target = "the user"
+        if "target" in self.study.auto:
+            target = next((one for one in self.set_by if one.startswith("target")), "not set yet")
+        content = {
+            "study": self.study.document(),
+            "target_set_by": target,
+            "set_by_reference": self.set_by,
+            "notes": self.notes,
+            **with_session(
+                self.earlier,
+                cluster=self.session.capacity.document(),
+                concurrency=self.concurrency,
+            ),
+        }
         self.store.write_yaml(STUDY_FILE, content)
