@@ -121,20 +121,27 @@ def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
 
 def apply_settings(content: dict[str, Any], settings: list[str]) -> dict[str, Any]:
     """Return `content` with every `--set key.sub=value` applied (values are YAML)."""
-    result: dict[str, Any] = _copy(content)
     for setting in settings:
         key, separator, text = setting.partition("=")
         if not separator or not key.strip():
             raise UserError(f"--set {setting}: write it as key=value, for example optimizer=lamb.")
-        target = result
-        *parents, last = key.strip().split(".")
-        for parent in parents:
-            if isinstance(target.get(parent), str) and parent in SHORT_FORMS:
-                target[parent] = {SHORT_FORMS[parent]: target[parent]}
-            target = target.setdefault(parent, {})
-            if not isinstance(target, dict):
-                raise UserError(f"--set {setting}: '{parent}' holds no keys of its own.")
-        target[last] = parse_yaml(text, f"--set {key}")
+        value = parse_yaml(text, f"--set {key}")
+        content = with_key(content, key.strip(), value, f"--set {setting}")
+    return _copy(content)
+
+
+def with_key(content: dict[str, Any], key: str, value: Any, source: str) -> dict[str, Any]:
+    """Return `content` with the value of a key, dotted where it lies deeper."""
+    result: dict[str, Any] = _copy(content)
+    target = result
+    *parents, last = key.split(".")
+    for parent in parents:
+        if isinstance(target.get(parent), str) and parent in SHORT_FORMS:
+            target[parent] = {SHORT_FORMS[parent]: target[parent]}
+        target = target.setdefault(parent, {})
+        if not isinstance(target, dict):
+            raise UserError(f"{source}: '{parent}' holds no keys of its own.")
+    target[last] = value
     return result
 
 

@@ -19,16 +19,18 @@ Measured = Annotated[
 ]
 """May be NaN, which JSON does not know: null in a file."""
 
-Phase = Literal["search", "confirm", "reference"]
-Role = Literal["trial", "finalist", "confirm", "reference", "sentinel"]
+Phase = Literal["search", "confirm", "reference", "scaling"]
+Role = Literal["trial", "finalist", "confirm", "reference", "sentinel", "scaling"]
 """What a run is for: proposed by the search; a placement that was only predicted; a winner with a
-new seed; what sets a target; what measures how trials disturb each other."""
+new seed; what sets a target; what measures how trials disturb each other; a repeat of a cell of a
+scaling study, which is its `source`."""
 PHASE_OF: dict[Role, Phase] = {
     "trial": "search",
     "finalist": "search",
     "confirm": "confirm",
     "reference": "reference",
     "sentinel": "reference",
+    "scaling": "scaling",
 }
 State = Literal["complete", "stopped", "failed"]
 Failure = Literal["oom", "nan", "timeout", "error", "worker_lost"]
@@ -130,7 +132,8 @@ class RunRecord:
     """Name of the run, its own in the study."""
     role: Role
     source: str | None
-    """The trial whose configuration it runs again (`finalist`, `confirm`, `sentinel`)."""
+    """The trial whose configuration it runs again (`finalist`, `confirm`, `sentinel`), or the
+    cell that it is a repeat of (`scaling`)."""
     state: State
     failure: Failure | None
     message: str | None

@@ -1,0 +1,200 @@
+"""A scaling study: the run specs of a grid over workers and batch sizes, each run several times.
+
+As a file it reads like a search space:
+
+    name: my_training
+    base: {workload: mnist_small, dataset: mnist, epochs: 3}
+    scaling: [weak, strong]
+    num_workers: [1, 2, 4]
+    batch_sizes: [64, 256]
+    axes: {framework: [torch, tensorflow]}
+    repeats: 3
+"""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from raybench.core.documents import (
+    Document,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    validate,
+    with_key,
+)
+from raybench.core.errors import UserError
+from raybench.core.spec import RunSpec
+
+Scaling = Literal["weak", "strong"]
+OWN_KEYS = {"num_workers": "num_workers", "batch_size_per_worker": "batch_sizes"}
+"""Keys of a run spec that the grid sets, and the keys of the study that say how."""
+NO_AXES = (*OWN_KEYS, "seed", "record_steps")
+ALWAYS = {"record_steps": True}
+"""What all runs of a study have, where the run spec knows it."""
+
+
+def _several(value: Any) -> Any:
+    """Take `scaling: weak` for `scaling: [weak]`."""
+    return value if value is None or isinstance(value, list) else [value]
+
+
+class Cell(Document):
+    """A cell that is written out, where a grid does not say it."""
+
+    scaling: Scaling = "weak"
+    """Which speed-up curves it belongs to."""
+    changes: dict[str, Any]
+    """Run-spec keys that differ from `base`, and their values: `num_workers`, `dataset.repeat`."""
+
+
+class ScalingStudy(Document):
+    """A scaling study, validated; see `study_cells` for what it runs."""
+
+    name: Annotated[str, Field(pattern=r"^[\w-]{1,60}$")]
+    """Names the results folder: letters, digits, _ and -."""
+    base: RunSpec
+    """What all cells have in common; workers and batch size are the grid's."""
+    scaling: Annotated[list[Scaling], BeforeValidator(_several), Field(min_length=1)] = [
+        "weak",
+        "strong",
+    ]
+    """`weak`: the batch of a worker stays, `strong`: the batch of all workers together."""
+    num_workers: Annotated[list[PositiveInt], Field(min_length=1)] | None = None
+    """Numbers of workers; none is 1, 2, 4, ... as many as there is room for."""
+    batch_sizes: Annotated[list[PositiveInt], BeforeValidator(_several), Field(min_length=1)] = [64]
+    """Samples of an exchange: of one worker in weak scaling, of all together in strong."""
+    axes: dict[str, list[Any]] = {}
+    """Further run-spec keys, dotted where they lie deeper, and their values: all combinations."""
+    cells: Annotated[list[Cell], Field(min_length=1)] | None = None
+    """Cells written out instead of the grid; `base` then says workers and batch size, too."""
+    repeats: PositiveInt = 3
+    """Runs of each cell, with seeds `base.seed`, `base.seed` + 1, ..."""
+    seed: Seed = 0
+    """Seed of the order in which cells run."""
+    price: PositiveFloat | dict[str, PositiveFloat] | None = None
+    """Money per worker-hour, or that of each model of GPU; with it, plans are in money."""
+    budget: PositiveFloat | None = None
+    """What a training may cost in money (worker-seconds without a price): the plan then names the
+    fastest within it."""
+
+    @field_validator("num_workers", mode="before")
+    @classmethod
+    def _one_number(cls, value: Any) -> Any:
+        return _several(value)
+
+    @field_validator("axes")
+    @classmethod
+    def _some_values(cls, axes: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        for key, values in axes.items():
+            if key in NO_AXES:
+                own = OWN_KEYS.get(key)
+                raise ValueError(
+                    f"'{key}' is no axis; " + (f"write {own}: [...]" if own else "leave it out")
+                )
+            if not values:
+                raise ValueError(f"'{key}': the list is empty; name at least one value")
+        return axes
+
+    @model_validator(mode="after")
+    def _grid_or_cells(self) -> "ScalingStudy":
+        for key in ("num_workers", "batch_sizes", "scaling", "axes"):
+            values = getattr(self, key)
+            if self.cells is not None and values and values != type(self).model_fields[key].default:
+                raise ValueError(
+                    f"{key} is of a grid, and cells are written out; leave out one of them"
+                )
+            if isinstance(values, list) and len(set(values)) < len(values):
+                raise ValueError(f"{key} names a value twice; keep one of them")
+        return self
+
+    def document(self) -> dict[str, Any]:
+        """Return the study as plain data for YAML, every key included."""
+        return self.model_dump(mode="json")
+
+    def with_workers(self, num_workers: list[int]) -> "ScalingStudy":
+        """Return the study with numbers of workers, where it leaves them to the machines."""
+        if self.num_workers is not None or self.cells is not None:
+            return self
+        return self.model_copy(update={"num_workers": num_workers})
+
+
+@dataclass(frozen=True)
+class StudyCell:
+    """One run spec of a study. Weak and strong scaling often meet in it: it runs once for both."""
+
+    name: str
+    """`0000`, `0001`, ... in the order of the grid; the `source` of its runs."""
+    spec: RunSpec
+    scalings: tuple[Scaling, ...]
+    """The kinds of scaling whose curves it is a point of."""
+
+    def repeat(self, number: int) -> tuple[str, RunSpec]:
+        """Return the name and the run spec of a repeat: 0, 1, 2, ..."""
+        seed = (self.spec.seed + number) % 2**32
+        return f"{self.name}-r{number}", self.spec.model_copy(update={"seed": seed})
+
+
+def study_cells(study: ScalingStudy, source: str | None = None) -> list[StudyCell]:
+    """Return the cells of a study, equal run specs once.
+
+    UserError, with the cell, where a run spec cannot be as the study asks, or where a global batch
+    does not divide among the workers. `source` names the study in it.
+    """
+    source = source or f"study {study.name}"
+    pairs = _grid(study, source) if study.cells is None else _written_out(study, source)
+    found: dict[str, tuple[RunSpec, list[Scaling]]] = {}
+    for scaling, spec in pairs:
+        _, scalings = found.setdefault(spec.model_dump_json(), (spec, []))
+        if scaling not in scalings:
+            scalings.append(scaling)
+    return [
+        StudyCell(f"{number:04}", spec, tuple(scalings))
+        for number, (spec, scalings) in enumerate(found.values())
+    ]
+
+
+def _grid(study: ScalingStudy, source: str) -> Iterator[tuple[Scaling, RunSpec]]:
+    assert study.num_workers is not None, "numbers of workers are set by the machines"
+    keys = list(study.axes)
+    for values in itertools.product(*study.axes.values()):
+        for scaling, batch, workers in itertools.product(
+            study.scaling, study.batch_sizes, study.num_workers
+        ):
+            changes = dict(zip(keys, values, strict=True)) | {"num_workers": workers}
+            spec = _spec(study, changes | {"batch_size_per_worker": batch}, source)
+            yield scaling, spec if scaling == "weak" else _divided(spec, batch, study, source)
+
+
+def _written_out(study: ScalingStudy, source: str) -> Iterator[tuple[Scaling, RunSpec]]:
+    for cell in study.cells or []:
+        yield cell.scaling, _spec(study, cell.changes, source)
+
+
+def _spec(study: ScalingStudy, changes: dict[str, Any], source: str) -> RunSpec:
+    content = study.base.document()
+    words = ", ".join(f"{key} {value}" for key, value in changes.items())
+    where = f"{source}, cell {words}"
+    changes = changes | {k: v for k, v in ALWAYS.items() if k in RunSpec.model_fields}
+    for key, value in changes.items():
+        content = with_key(content, key, value, where)
+    return validate(RunSpec, content, where)
+
+
+def _divided(spec: RunSpec, batch: int, study: ScalingStudy, source: str) -> RunSpec:
+    """Return a run spec whose workers share a global batch."""
+    parts = spec.num_workers * spec.accumulate
+    own, left = divmod(batch, parts)
+    if left or not own:
+        times = f" x accumulate {spec.accumulate}" if spec.accumulate > 1 else ""
+        multiple = math.lcm(*(n * spec.accumulate for n in study.num_workers or [1]))
+        raise UserError(
+            f"{source}: 'batch_sizes': in strong scaling {batch} is the global batch, which does "
+            f"not divide by {spec.num_workers} workers{times}; write multiples of {multiple}, or "
+            "scaling: weak."
+        )
+    return spec.model_copy(update={"batch_size_per_worker": own})
