@@ -137,7 +137,7 @@ class Outlook:
         return self._hidden(feed) - worked if self.spec.prefetch else feed
 
     def _hidden(self, feed: float) -> float:
-        return (self.worked_s**FEED_OVERLAP + feed**FEED_OVERLAP) ** (1 / FEED_OVERLAP)
+        return float((self.worked_s**FEED_OVERLAP + feed**FEED_OVERLAP) ** (1 / FEED_OVERLAP))
 
     def _to(self, change: str, seconds: float, *, is_limit: bool) -> Gain:
         times = (self.worked_s + self._feed(1.0)) / seconds
