@@ -127,7 +127,7 @@ def apply_settings(content: dict[str, Any], settings: list[str]) -> dict[str, An
             raise UserError(f"--set {setting}: write it as key=value, for example optimizer=lamb.")
         value = parse_yaml(text, f"--set {key}")
         content = with_key(content, key.strip(), value, f"--set {setting}")
-    return _copy(content)
+    return content
 
 
 def with_key(content: dict[str, Any], key: str, value: Any, source: str) -> dict[str, Any]:

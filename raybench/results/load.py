@@ -1,14 +1,17 @@
 """A results folder as DataFrames: the entry of notebooks and reports."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from raybench.core.record import RunRecord
+from raybench.core.documents import validate
+from raybench.core.errors import UserError
+from raybench.core.record import Evaluation, RunRecord
+from raybench.core.scaling_study import ScalingStudy, study_cells
 from raybench.core.spec import RunSpec
 from raybench.core.study import TIME
 from raybench.results.label import describe as describe
@@ -16,7 +19,7 @@ from raybench.results.label import label_keys
 from raybench.results.place import is_url, local_path
 from raybench.results.records import read_records, read_study
 from raybench.results.remote import fetch
-from raybench.results.store import STUDY_FILE
+from raybench.results.store import SCALING, STUDY_FILE
 from raybench.results.trials import CURVE_COLUMNS as CURVE_COLUMNS
 from raybench.results.trials import PREDICTION_COLUMNS as PREDICTION_COLUMNS
 from raybench.results.trials import TRIAL_COLUMNS as TRIAL_COLUMNS
@@ -43,6 +46,8 @@ class StudyResults:
     predictions: pd.DataFrame
     """One row per split that a trial was not run on, by the step-time model; columns
     PREDICTION_COLUMNS. Never measured: do not mix with `trials`."""
+    evaluations: Mapping[str, Sequence[Evaluation]] = field(default_factory=dict, repr=False)
+    """Those of each run; `curves` is a table of them."""
 
     @cached_property
     def specs(self) -> dict[str, RunSpec]:
@@ -88,6 +93,34 @@ class StudyResults:
 
         return ranking(self)
 
+    @property
+    def is_scaling(self) -> bool:
+        """Whether this is a scaling study, not a search."""
+        return SCALING in self.study
+
+    @cached_property
+    def scaling_study(self) -> ScalingStudy:
+        """The scaling study, as `study.yaml` has it; UserError if the folder holds none."""
+        if not self.is_scaling:
+            raise UserError(
+                f"{self.place}: holds no scaling study; python -m raybench.scale makes one."
+            )
+        return validate(ScalingStudy, self.study[SCALING], f"{self.folder / STUDY_FILE}: {SCALING}")
+
+    @cached_property
+    def scaling(self) -> pd.DataFrame:
+        """One row per cell of a scaling study; see `raybench.results.scaling.cells`."""
+        from raybench.results.scaling.cells import cell_table
+
+        return cell_table(self.scaling_study, self.runs, self.evaluations)
+
+    @cached_property
+    def scaling_runs(self) -> pd.DataFrame:
+        """One row per run of a scaling study; see `raybench.results.scaling.runs`."""
+        from raybench.results.scaling.runs import run_table
+
+        return run_table(study_cells(self.scaling_study), self.runs, self.evaluations)
+
     def label(self, spec: RunSpec) -> str:
         """Return a configuration of this study in one line, every searched key in it."""
         return describe(spec, label_keys(self.study["study"].get("space", {})))
@@ -114,4 +147,5 @@ def load(folder: str | Path, files: Sequence[str] = ()) -> StudyResults:
         trials=trial_table(records.runs.values(), space, fixed),
         curves=curve_table(records.curves),
         predictions=prediction_table(records.predictions),
+        evaluations=records.curves,
     )

@@ -14,6 +14,8 @@ from raybench.results.files import StudyFiles
 
 STUDY_FILE = "study.yaml"
 RECORDS_FILE = "records.jsonl"
+SCALING = "scaling_study"
+"""Key of `study.yaml` that holds a scaling study."""
 
 
 class Store(StudyFiles):

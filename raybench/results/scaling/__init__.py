@@ -1,0 +1,1 @@
+"""A scaling study's results: runs, cells, speed-up curves, and how they are shown."""

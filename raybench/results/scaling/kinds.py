@@ -1,0 +1,77 @@
+"""Which cells of a scaling study belong together: those of a speed-up curve, and of its baseline.
+
+Of a **series** are cells that differ in workers, nodes and batch size alone; a throughput model is
+fitted to each. Of a **kind** are cells of one scaling, topology, framework, workload and dataset
+(whatever else they have): a speed-up is over the best of a kind with one worker.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from raybench.core.scaling_study import Scaling
+from raybench.core.spec import RunSpec
+
+GRID_KEYS = ("num_workers", "batch_size_per_worker", "seed")
+"""What cells of a series differ in, beside the nodes they were on."""
+NAMED_ALONE = ("framework", "workload", "dataset.name")
+"""Keys whose values say enough in a label."""
+
+
+class Topology(NamedTuple):
+    """What workers have and where they are put; how many nodes that takes follows from it."""
+
+    accelerators: str
+    placement_strategy: str
+    cpus_per_worker: int
+    gpus_per_worker: float
+
+    @property
+    def words(self) -> str:
+        """For a table or a sentence."""
+        each = f"{self.cpus_per_worker} CPU{'s' if self.cpus_per_worker != 1 else ''}"
+        if self.gpus_per_worker:
+            each += f" and {self.gpus_per_worker:g} {self.accelerators or 'GPU'}"
+        return f"{each} a worker" + (", spread" if self.placement_strategy == "spread" else "")
+
+
+def topology_of(spec: RunSpec, accelerators: str) -> Topology:
+    """Return the topology of runs of a spec that were on such GPUs ("": none)."""
+    return Topology(
+        accelerators, spec.placement_strategy, spec.cpus_per_worker, spec.gpus_per_worker
+    )
+
+
+def kind_of(scaling: Scaling, spec: RunSpec, topology: Topology) -> tuple[Any, ...]:
+    """Return what cells must have in common for one to be the other's baseline."""
+    data = json.dumps(spec.dataset.model_dump(mode="json"), sort_keys=True)
+    # Runs without exchange are no training: they are compared with each other alone.
+    exchanges = getattr(spec, "exchange_gradients", True)
+    return scaling, topology, spec.framework, spec.workload, data, exchanges
+
+
+def series_of(specs: Sequence[RunSpec]) -> list[str]:
+    """Return each spec's series: the keys in which the specs differ, and its values of them.
+
+    Framework and workload are always told.
+    """
+    flat = [_flat(spec.document()) for spec in specs]
+    keys = [key for key in flat[0] if key not in GRID_KEYS] if flat else []
+    differing = [key for key in keys if len({json.dumps(one.get(key)) for one in flat}) > 1]
+    told = ["framework", "workload", *(k for k in differing if k not in ("framework", "workload"))]
+    return [", ".join(_words(key, one.get(key)) for key in told) for one in flat]
+
+
+def _words(key: str, value: Any) -> str:
+    shown = f"{value:g}" if isinstance(value, float) else str(value)
+    return shown if key in NAMED_ALONE else f"{key} {shown}"
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found

@@ -1,0 +1,127 @@
+"""The runs of a scaling study as a table: what each repeat of each cell has measured."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from raybench.core.record import Evaluation, RunRecord
+from raybench.core.scaling_study import StudyCell
+from raybench.results.scaling.steady import first_epoch_seconds, steady
+from raybench.results.topology import accelerators_of
+
+FAR = 1.5
+"""A run whose seconds a sample, stalls included, are so many times those of its cell's median step
+(or so many times less) is an outlier."""
+RUN_COLUMNS = (
+    *("trial", "cell", "repeat", "seed", "failure", "num_nodes", "accelerators", "samples_per_s"),
+    *("samples_per_s_low", "samples_per_s_high", "mean_samples_per_s", "step_median_s"),
+    *("step_p25_s", "step_p75_s", "step_p95_s", "longest_step_s", "num_steps", "is_warm"),
+    *("first_epoch_samples_per_s", "first_epoch_train_samples_per_s", "compile_s", "train_s"),
+    *("wall_s", "input_share", "memory_peak_bytes", "gpu_utilization", "evenness", "accuracy"),
+    *("best_accuracy", "samples", "time_to_target_s", "samples_to_target", "is_outlier"),
+)
+
+
+def run_table(
+    cells: Sequence[StudyCell],
+    runs: Mapping[str, RunRecord],
+    curves: Mapping[str, Sequence[Evaluation]],
+) -> pd.DataFrame:
+    """Return a row for each finished repeat, columns RUN_COLUMNS.
+
+    | column | holds |
+    |---|---|
+    | samples_per_s, .._low, .._high | global batch over the median step, and over the quartiles |
+    | mean_samples_per_s | the same steps with all their stalls |
+    | step_.._s, longest_step_s | seconds of an optimizer step after the warm-up |
+    | num_steps | steps timed one by one; 0: intervals between evaluations were |
+    | is_warm | False where the first epoch had to be counted in, the run being that short |
+    | first_epoch_samples_per_s | of the first epoch, compiling included |
+    | first_epoch_train_samples_per_s | without compiling |
+    | input_share | part of the training that waited for data |
+    | evenness | fastest worker's seconds over the slowest's, where the run tells them |
+    | memory_peak_bytes, gpu_utilization | of the worker with most; the mean |
+    | is_outlier | its mean is FAR off the median of its cell |
+
+    Runs that were cut off are left out: they run again.
+    """
+    by_name = {cell.name: cell for cell in cells}
+    rows = [
+        _row(run, by_name[run.source], curves.get(name, []))
+        for name, run in runs.items()
+        if run.role == "scaling" and run.is_answer and run.source in by_name
+    ]
+    table = pd.DataFrame(rows, columns=list(RUN_COLUMNS)).sort_values(
+        ["cell", "repeat"], kind="stable", ignore_index=True
+    )
+    table["is_outlier"] = _outliers(table)
+    return table
+
+
+def _row(run: RunRecord, cell: StudyCell, curve: Sequence[Evaluation]) -> dict[str, Any]:
+    spec, train = run.spec, run.ledger["train"]
+    row: dict[str, Any] = {
+        "trial": run.trial,
+        "cell": cell.name,
+        "repeat": (spec.seed - cell.spec.seed) % 2**32,
+        "seed": spec.seed,
+        "failure": run.failure,
+        "num_nodes": run.num_nodes,
+        "accelerators": accelerators_of(run) or "",
+        "compile_s": run.ledger["compile"],
+        "train_s": train,
+        "wall_s": run.wall_s,
+        "best_accuracy": run.best_accuracy,
+        "samples": run.samples,
+        "time_to_target_s": run.time_to_target_s,
+    }
+    found = steady(curve, spec.global_batch_size)
+    if found is None or run.failure is not None:
+        return row
+    seconds, samples = first_epoch_seconds(curve)
+    row |= {
+        "samples_per_s": spec.global_batch_size / found.median_s,
+        "samples_per_s_low": spec.global_batch_size / found.p75_s,
+        "samples_per_s_high": spec.global_batch_size / found.p25_s,
+        "mean_samples_per_s": spec.global_batch_size / found.mean_s,
+        "step_median_s": found.median_s,
+        "step_p25_s": found.p25_s,
+        "step_p75_s": found.p75_s,
+        "step_p95_s": found.p95_s,
+        "longest_step_s": found.longest_s,
+        "num_steps": found.num_steps,
+        "is_warm": found.is_warm,
+        "first_epoch_samples_per_s": samples / (seconds + run.ledger["compile"]),
+        "first_epoch_train_samples_per_s": samples / seconds,
+        "input_share": run.ledger["input"] / train if train > 0 else math.nan,
+        "memory_peak_bytes": max(_told(curve, "memory_peak_bytes"), default=None),
+        "gpu_utilization": _mean(_told(curve, "gpu_utilization")),
+        "evenness": min(_told(curve, "evenness"), default=None),
+        "accuracy": curve[-1].accuracy,
+    }
+    if run.time_to_target_s is not None:
+        row["samples_to_target"] = next(
+            (p.samples for p in curve if p.train_s >= run.time_to_target_s - 1e-9), None
+        )
+    return row
+
+
+def _told(curve: Sequence[Evaluation], name: str) -> list[Any]:
+    """Return what evaluations say of something that not every run records."""
+    return [value for point in curve if (value := getattr(point, name, None)) is not None]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _outliers(table: pd.DataFrame) -> "pd.Series[bool]":
+    """Say which runs are far off: compared by the mean, so that a stall inside a run counts."""
+    if table.empty:
+        return pd.Series(False, index=table.index)
+    same = [table[key] for key in ("cell", "num_nodes", "accelerators")]
+    usual = table["samples_per_s"].astype(float).groupby(same).transform("median")
+    slower = usual / table["mean_samples_per_s"].astype(float)
+    return (slower > FAR) | (slower < 1 / FAR)

@@ -1,0 +1,89 @@
+"""What one run says of speed: the first epoch, and the steady state after it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raybench.core.record import Evaluation
+
+WHOLE_EPOCH = 1 - 1e-9
+"""An epoch that is done, however its share was rounded."""
+
+
+@dataclass(frozen=True)
+class Steady:
+    """Steps after the warm-up; the median bears a stall, `mean_s` and `longest_s` show it."""
+
+    num_steps: int
+    """Steps that were timed one by one; 0 where only intervals between evaluations were."""
+    median_s: float
+    """Seconds of an optimizer step."""
+    p25_s: float
+    p75_s: float
+    p95_s: float
+    longest_s: float
+    mean_s: float
+    """All seconds over all steps, stalls included."""
+    is_warm: bool
+    """False where a run was so short that its first epoch is in here."""
+
+
+def first_epoch_seconds(curve: Sequence[Evaluation]) -> tuple[float, int]:
+    """Return seconds on the training clock and samples up to the end of the first epoch.
+
+    Up to the first evaluation at its end or behind it; of a run that ended before, of all of it.
+    """
+    ends = [point for point in curve if point.epoch >= WHOLE_EPOCH] or list(curve[-1:])
+    return (ends[0].train_s, ends[0].samples) if ends else (math.nan, 0)
+
+
+def steady(curve: Sequence[Evaluation], global_batch_size: int) -> Steady | None:
+    """Return the steady state of a run: what follows its first epoch.
+
+    Of a run of one epoch, what follows its first evaluation; of a run with one evaluation, all of
+    it. None without an evaluation.
+    """
+    if not curve:
+        return None
+    before, points, is_warm = _after_warm_up(curve)
+    samples = points[-1].samples - (before.samples if before else 0)
+    seconds = points[-1].train_s - (before.train_s if before else 0.0)
+    mean = seconds / samples * global_batch_size
+    timed: list[Any] = [found for point in points if (found := getattr(point, "steps", None))]
+    if timed:
+        counts = [one.num for one in timed]
+        return Steady(
+            num_steps=sum(counts),
+            median_s=_middle([one.median_s for one in timed], counts),
+            p25_s=_middle([one.p25_s for one in timed], counts),
+            p75_s=_middle([one.p75_s for one in timed], counts),
+            p95_s=_middle([one.p95_s for one in timed], counts),
+            longest_s=max(one.max_s for one in timed),
+            mean_s=mean,
+            is_warm=is_warm,
+        )
+    each = [global_batch_size / point.samples_per_s for point in points if point.samples_per_s > 0]
+    if not each:
+        return None
+    p25, median, p75, p95 = (float(value) for value in np.percentile(each, (25, 50, 75, 95)))
+    return Steady(0, median, p25, p75, p95, max(each), mean, is_warm)
+
+
+def _after_warm_up(
+    curve: Sequence[Evaluation],
+) -> tuple[Evaluation | None, Sequence[Evaluation], bool]:
+    """Return the last evaluation of the warm-up, those behind it, whether it was an epoch."""
+    for index, point in enumerate(curve[:-1]):
+        if point.epoch >= WHOLE_EPOCH:
+            return point, curve[index + 1 :], True
+    return (curve[0], curve[1:], False) if len(curve) > 1 else (None, curve, False)
+
+
+def _middle(values: Sequence[float], weights: Sequence[int]) -> float:
+    """Return the weighted median: the value that half of the steps lie up to."""
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(np.asarray(weights, dtype=float)[order])
+    return float(values[order[int(np.searchsorted(reached, reached[-1] / 2))]])
