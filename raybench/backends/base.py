@@ -28,6 +28,20 @@ class Totals:
     samples: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class StepLog:
+    """What one worker recorded of the steps of a `Trainer.train`, one number a step each."""
+
+    seconds: list[float]
+    """From the end of the step before (or the call) to its own, the device synchronised; NaN where
+    it is not known."""
+    part_squares: list[float]
+    """Squared norm of what this worker has given to the exchange: its summed gradient over the
+    samples of all workers. Both are empty where nothing is exchanged."""
+    whole_squares: list[float]
+    """Squared norm of what it has got: the parts' sum."""
+
+
 class World(Protocol):
     """The workers of a group, seen from one of them."""
 
@@ -65,6 +79,14 @@ class Trainer(Protocol):
 
     def input_seconds(self) -> float:
         """Seconds that training has waited for data so far."""
+        ...
+
+    def step_log(self) -> StepLog:
+        """What was recorded of the steps of the last `train`; for `record_steps` alone."""
+        ...
+
+    def memory_peak_bytes(self) -> int | None:
+        """The most memory since this trainer was made; for `record_steps` alone."""
         ...
 
     def save(self) -> bytes:

@@ -32,8 +32,11 @@ class Checkpoints:
         return self.now(trainer, ledger)
 
     def now(self, trainer: Trainer, ledger: Ledger) -> Checkpoint | None:
-        """Save the run after its last evaluation, unless it is never to be; as in `after`."""
-        if not self._spec.checkpoint_every_s:
+        """Save the run after its last evaluation, unless it is never to be; as in `after`.
+
+        Never of workers that exchange no gradients: each has weights of its own.
+        """
+        if not self._spec.checkpoint_every_s or not self._spec.exchange_gradients:
             return None
         self._saved_s = _work(self._curve[-1].ledger)
         ledger.enter("checkpoint")

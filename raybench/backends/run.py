@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from raybench.backends.base import Step, Trainer, World
+from raybench.backends.recording import Recording
 from raybench.core.checkpoint import RunState
 from raybench.core.clock import WORKER_PHASES, Ledger, merge_ranks
 from raybench.core.objective import StopRule, is_finite
@@ -48,6 +49,7 @@ def run(
         accuracies=[evaluation.accuracy for evaluation in earlier],
         train_seconds=[evaluation.train_s for evaluation in earlier],
     )
+    recording = Recording(spec, trainer, world) if spec.record_steps else None
     cadence = spec.eval_every_samples or dataset.num_train_samples
     samples_total = math.ceil(spec.epochs * dataset.num_train_samples)
     _wait_for_all(world)
@@ -59,6 +61,8 @@ def run(
     while True:
         goal = min((samples // cadence + 1) * cadence, samples_total)
         goal = min(goal, fitting)
+        if recording:
+            recording.begin()
         # Ranks hear "go on" at different moments: none of them trains, or is timed, before all do.
         _wait_for_all(world)
         ledger.enter("train")
@@ -66,6 +70,7 @@ def run(
         loss = trainer.train(chunk)
         _wait_for_all(world)
         ledger.enter("eval")
+        recorded = recording.end(chunk) if recording else {}
         totals = trainer.evaluate("validation", _rows(len(dataset.validation), world))
         samples += seen
         sums = np.sum(world.gather([loss, totals.correct, float(totals.samples)]), axis=0)
@@ -95,6 +100,7 @@ def run(
             time_to_target_s=rule.time_to_target_s,
             stop=stop,
             failure=None if is_finite(train_loss) else "nan",
+            **recorded,
         )
         if stop or not is_finite(train_loss):
             return

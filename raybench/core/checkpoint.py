@@ -15,7 +15,7 @@ from raybench.core.spec import RunSpec
 
 VERSION = 1
 """Of the format; a checkpoint of another one is refused."""
-IGNORED_KEYS = ("checkpoint_every_s",)
+IGNORED_KEYS = ("checkpoint_every_s", "record_steps")
 """Run-spec keys that change nothing of what a run computes."""
 
 

@@ -22,6 +22,8 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 SHORT_FORMS = {"dataset": "name"}
 """Keys that may be one word, and what of theirs it is: `dataset: mnist` is `{name: mnist}`."""
+OTHER_NAMES = {"exchange_every": "accumulate"}
+"""Other names of run-spec keys, and the keys."""
 FLOAT32_MAX, FLOAT32_MIN = 3.4e38, 1.2e-38
 """Bounds of what float32, in which all training happens, holds at full precision."""
 
@@ -52,6 +54,24 @@ def validate_key(model: type[Model], key: str, value: Any, source: str) -> None:
         for detail in error.errors():
             if detail["loc"][:1] == (key,):
                 raise UserError(_sentence(detail, model, source)) from None
+
+
+def one_name_each(content: dict[str, Any]) -> dict[str, Any]:
+    """Return `content` with the keys of OTHER_NAMES by their own names.
+
+    Raises ValueError where both names of a key stand there, with different values.
+    """
+    for other, name in OTHER_NAMES.items():
+        if other not in content:
+            continue
+        value = content[other]
+        if name in content and content[name] != value:
+            raise ValueError(
+                f"{other} and {name} are one key, here with {value!r} and {content[name]!r}; "
+                "keep one of them"
+            )
+        content = {key: found for key, found in content.items() if key != other} | {name: value}
+    return content
 
 
 def problem_of(detail: ErrorDetails) -> str:
@@ -141,7 +161,10 @@ def with_key(content: dict[str, Any], key: str, value: Any, source: str) -> dict
         target = target.setdefault(parent, {})
         if not isinstance(target, dict):
             raise UserError(f"{source}: '{parent}' holds no keys of its own.")
-    target[last] = value
+    name = OTHER_NAMES.get(last, last)
+    for other in [other for other, of in OTHER_NAMES.items() if of == name]:
+        target.pop(other, None)  # what a file calls it is overridden too
+    target[name] = value
     return result
 
 

@@ -9,7 +9,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, Strict
 
+from raybench.core.gradient_noise import NoiseSums
 from raybench.core.spec import RunSpec
+from raybench.core.step_times import StepTimes as StepTimes
 
 Whole = Annotated[int, Strict()]
 Truth = Annotated[bool, Strict()]
@@ -50,6 +52,14 @@ CURVE_KEYS = (
     "samples_per_s",
 )
 """What an `eval` line holds of an Evaluation."""
+STEP_KEYS = (
+    "steps",
+    "memory_peak_bytes",
+    "gpu_utilization",
+    "bytes_exchanged_per_step",
+    "noise_scale",
+)
+"""What it also holds of one whose run was asked for `record_steps`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +92,26 @@ class Evaluation:
     """Why the run ends here; None if it goes on."""
     failure: Literal["nan"] | None = None
     """`nan` if the loss or the weights are not finite."""
+    steps: StepTimes | None = None
+    """Times of the optimizer steps since the last evaluation; this and what follows are None
+    unless the run spec asks for `record_steps`."""
+    memory_peak_bytes: Whole | None = None
+    """The most memory a worker has had since the run began, max over ranks: on a GPU what its
+    tensors took, on a CPU the whole process (of a worker that has served other runs before, with
+    what they left to it)."""
+    gpu_utilization: Measured | None = None
+    """Share of the training time since the last evaluation in which the GPU was at work, mean over
+    ranks; None without GPUs, or without NVML and its `pynvml`."""
+    bytes_exchanged_per_step: Whole | None = None
+    """What a worker gives to the gradient exchange of one optimizer step, in bytes."""
+    noise_scale: NoiseSums | None = None
+    """What the gradients of several workers said of their noise; for `scaling.noise_scale`."""
 
     def line(self, trial: str) -> dict[str, Any]:
         """Return the record line of this evaluation."""
         content = asdict(self)
-        return {"kind": "eval", "trial": trial} | {key: content[key] for key in CURVE_KEYS}
+        keys = (*CURVE_KEYS, *(key for key in STEP_KEYS if content[key] is not None))
+        return {"kind": "eval", "trial": trial} | {key: content[key] for key in keys}
 
 
 @dataclass(frozen=True, kw_only=True)

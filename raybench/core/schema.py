@@ -4,6 +4,7 @@ import json
 import sys
 from typing import Any
 
+from raybench.core.documents import OTHER_NAMES
 from raybench.core.space import NOT_SEARCHED
 from raybench.core.spec import RunSpec
 from raybench.core.study import AUTO, StudySpec
@@ -55,6 +56,8 @@ def study_schema() -> dict[str, Any]:
         for key, value in run["properties"].items()
         if key not in ("workload", "dataset", "objective")
     }
+    for other, name in OTHER_NAMES.items():
+        keys[other] = keys[name] | {"description": f"Another name of `{name}`."}
     schema["properties"]["fixed"] |= {"properties": keys, "additionalProperties": False}
     target = schema["$defs"]["Objective"]["properties"]["target"]
     target["anyOf"].append({"const": AUTO, "description": "set by reference runs"})

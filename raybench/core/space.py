@@ -7,7 +7,15 @@ from typing import Any
 
 from raybench.core.spec import RunSpec
 
-NOT_SEARCHED = ("checkpoint_every_s", "dataset", "objective", "seed", "workload")
+NOT_SEARCHED = (
+    "checkpoint_every_s",
+    "dataset",
+    "exchange_gradients",
+    "objective",
+    "record_steps",
+    "seed",
+    "workload",
+)
 SEARCHABLE = tuple(key for key in RunSpec.model_fields if key not in NOT_SEARCHED)
 """Run-spec keys that a space may search, and that its conditions may name."""
 

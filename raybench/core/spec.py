@@ -4,7 +4,14 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from raybench.core.documents import Document, NonNegativeFloat, PositiveFloat, PositiveInt, Seed
+from raybench.core.documents import (
+    Document,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    one_name_each,
+)
 from raybench.core.objective import Objective
 from raybench.core.placement import Placement
 
@@ -70,7 +77,15 @@ class RunSpec(Document):
     batch_size_per_worker: PositiveInt = 64
     """Samples one worker sees in one forward and backward pass."""
     accumulate: PositiveInt = 1
-    """Forward and backward passes between two optimizer steps."""
+    """Forward and backward passes between two optimizer steps; `exchange_every` is its other
+    name, as gradients are exchanged once a step."""
+    exchange_gradients: bool = True
+    """Whether workers exchange gradients; false lets each train by itself, to measure what the
+    exchange costs: such a run is never ranked."""
+    gradient_compression: Literal["none", "fp16", "bf16"] = "none"
+    """Type of the gradients on their way between workers; added up in it too, never stored."""
+    bucket_mb: PositiveFloat = 25.0
+    """MiB of gradients that are exchanged together, while the others are still computed."""
     optimizer: Optimizer = "adam"
     """The optimizer; the same update in both frameworks."""
     learning_rate: PositiveFloat = 1e-3
@@ -104,6 +119,15 @@ class RunSpec(Document):
     checkpoint_every_s: NonNegativeFloat = 300.0
     """Seconds of training and evaluation between two checkpoints, taken at evaluations: what a
     lost worker costs at most, and more than a short run lasts; 0 takes none."""
+    record_steps: bool = False
+    """Record the time of every step, memory, bytes exchanged and gradient noise; see `StepTimes`
+    and what follows `steps` in an `eval` record."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_name(cls, content: Any) -> Any:
+        """Take `exchange_every: 4` for `accumulate: 4`."""
+        return one_name_each(content) if isinstance(content, dict) else content
 
     @model_validator(mode="after")
     def _one_warm_up(self) -> "RunSpec":

@@ -6,11 +6,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from raybench.core.documents import (
+    OTHER_NAMES,
     Document,
     PositiveFloat,
     PositiveInt,
     Seed,
     apply_settings,
+    one_name_each,
     read_mapping,
     validate,
 )
@@ -118,11 +120,12 @@ class StudySpec(Document):
 
 def load_content(path: Path, settings: list[str]) -> dict[str, Any]:
     """Read a search-space file with `--set` applied, not validated yet."""
-    return apply_settings_to_study(read_mapping(path), settings)
+    return apply_settings_to_study(_one_name_each(read_mapping(path), str(path)), settings)
 
 
 def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]:
     """Validate a study's content, its space and its fixed keys."""
+    content = _one_name_each(content, source)
     for key in ("auto", "is_set"):
         if key in content:
             raise UserError(f"{source}: unknown key '{key}'; write auto as a key's value.")
@@ -134,8 +137,38 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
             raise UserError(f"{source}: 'fixed.{key}': stands at the top level, not under fixed.")
         if key == "seed":
             raise UserError(f"{source}: 'fixed.seed': is the search's seed; write search.seed.")
+        if key == "exchange_gradients" and not study.fixed[key]:
+            raise UserError(
+                f"{source}: 'fixed.{key}': false is for measuring a single run, such runs are "
+                "never ranked; leave it out."
+            )
     validate(RunSpec, study.fixed, f"{source}: fixed")
     return study, parse_space(study.space, study.fixed, source)
+
+
+def _one_name_each(content: dict[str, Any], source: str) -> dict[str, Any]:
+    """Give run-spec keys their own names in `space`, in its conditions, and in `fixed`."""
+    named = dict(content)
+    try:
+        for part in ("space", "fixed"):
+            if isinstance(content.get(part), dict):
+                named[part] = one_name_each(content[part])
+        if isinstance(content.get("space"), dict):
+            named["space"] = {key: _one_name_when(item) for key, item in named["space"].items()}
+    except ValueError as problem:
+        raise UserError(f"{source}: {problem}.") from None
+    return named
+
+
+def _one_name_when(dimension: Any) -> Any:
+    if not isinstance(dimension, list):
+        return dimension
+    return [
+        item | {"when": one_name_each(item["when"])}
+        if isinstance(item, dict) and isinstance(item.get("when"), dict)
+        else item
+        for item in dimension
+    ]
 
 
 def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
@@ -171,7 +204,10 @@ def apply_settings_to_study(content: dict[str, Any], settings: list[str]) -> dic
     `--set space.optimizer=[lamb, lars]` takes it out of what is fixed.
     """
     for setting in settings:
-        key = setting.partition("=")[0].strip()
+        key, separator, value = setting.partition("=")
+        *parents, last = key.strip().split(".")
+        key = ".".join([*parents, OTHER_NAMES.get(last, last)])
+        setting = f"{key}{separator}{value}"
         if key == "seed":
             setting = f"search.{setting.strip()}"
         elif key in RunSpec.model_fields and key not in StudySpec.model_fields:

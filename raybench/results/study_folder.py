@@ -18,6 +18,7 @@ MAY_CHANGE = (
     "confirm.repeats",
     "price",
     "fixed.checkpoint_every_s",
+    "fixed.record_steps",
 )
 """Keys that change how long a study goes on and how it is kept, not what it measures."""
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from raybench.core.record import RunRecord
 
 STRATEGY = "placement_strategy"
+NOT_EXCHANGED = "its workers exchanged no gradients: a measurement, not a training"
 NOT_ASKED = "spread, which the study did not ask for"
 
 
@@ -23,6 +24,8 @@ class Layout(NamedTuple):
     is_spread: bool
     num_nodes: int
     """0 where hosts were not counted."""
+    exchanges: bool = True
+    """Whether its workers exchanged gradients."""
 
     @property
     def size(self) -> "Layout":
@@ -40,6 +43,7 @@ def layout_of(record: RunRecord) -> Layout:
         tuple(record.accelerators),
         spec.placement_strategy == "spread",
         record.num_nodes,
+        spec.exchange_gradients,
     )
 
 
@@ -61,7 +65,7 @@ class Usual:
 
     def add(self, layout: Layout) -> bool:
         """Take a run's layout; return whether what is usual for its size has changed."""
-        if not layout.num_nodes:
+        if not layout.num_nodes or not layout.exchanges:
             return False
         before = self._num_nodes.get(layout.size)
         if before is None:
@@ -73,6 +77,8 @@ class Usual:
 
     def objection(self, layout: Layout) -> str | None:
         """Return why a run is not ranked, in words; None where it is."""
+        if not layout.exchanges:
+            return NOT_EXCHANGED
         if layout.is_spread and not self._may_spread:
             return NOT_ASKED
         usual = self._num_nodes.get(layout.size, layout.num_nodes)

@@ -11,8 +11,9 @@ bias (McCandlish et al. 2018, arXiv 1812.06162, appendix A.1), and
 is about the critical batch: where the loss bends alike in all directions it is that exactly, at
 that moment of the training. Both terms are smoothed apart before they are divided, as their ratio
 in single steps has no mean (AdaptDL, of Pollux: Qiao et al. 2021, arXiv 2008.12260). Everything is
-frozen and pure: a backend holds one `NoiseScale`, feeds two scalars a step and may checkpoint it
-with `dataclasses.asdict`. For parts of a model (layers, parameter groups) hold one each; for Adam
+frozen and pure: a `NoiseScale` is fed two scalars a step, or a run's evaluations one after another
+(`after`; a run spec with `record_steps` measures what they hold), and may be kept with
+`dataclasses.asdict`. For parts of a model (layers, parameter groups) hold one each; for Adam
 feed gradients divided by the root of its second moment (Pollux, section 3.1), then the critical
 batch is Adam's.
 """
@@ -20,6 +21,8 @@ batch is Adam's.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+from raybench.core.gradient_noise import NoiseSums, noise_terms
 
 DECAY = 0.99
 """Of the moving averages, per step: the last hundred steps count."""
@@ -59,43 +62,32 @@ class NoiseScale:
     ) -> "NoiseScale":
         """Return the averages after another step.
 
-        `sum_of_squares` is the sum over workers of the squared norm of their own mean gradient,
-        before the exchange; `square_of_average` the squared norm of the exchanged one. The
-        average is over all samples, or with `equal_weights` the plain mean over workers, whatever
-        they hold. Uneven and empty shares, as in the last step of an epoch, cost no bias: the
-        sizes enter as they are. A step of a single worker, or with a norm that is not finite (an
-        overflow that the training skips, too), tells nothing.
+        The arguments are those of `core.gradient_noise.noise_terms`. A step that tells nothing
+        changes nothing.
         """
-        sizes = [size for size in samples_per_worker if size > 0]
-        if len(sizes) < 2 or not math.isfinite(sum_of_squares + square_of_average):
-            return self
-        own = sum(1 / size for size in sizes) / len(sizes)
-        if equal_weights:
-            # Also workers without samples are counted in the plain mean, with a gradient of 0.
-            share = len(sizes) / len(samples_per_worker)
-            square_of_average = square_of_average / share**2
-            averaged = own / len(sizes)
-        else:
-            averaged = 1 / sum(sizes)
-        noise = (sum_of_squares / len(sizes) - square_of_average) / (own - averaged)
-        return self._average(square_of_average - averaged * noise, noise)
+        terms = noise_terms(
+            sum_of_squares, square_of_average, samples_per_worker, equal_weights=equal_weights
+        )
+        sums = NoiseSums.of([terms] if terms else [])
+        return self if sums is None else self.after(sums)
 
-    def _average(self, gradient: float, noise: float) -> "NoiseScale":
-        new = 1 - self.decay
+    def after(self, sums: NoiseSums) -> "NoiseScale":
+        """Return the averages after the steps of an evaluation (`Evaluation.noise_scale`).
 
-        def mean(before: float, now: float) -> float:
-            return self.decay * before + new * now
-
+        Among themselves they count alike, as their order is not kept.
+        """
+        old = self.decay**sums.num_steps
+        new = (1 - old) / sums.num_steps
         return replace(
             self,
-            num_steps=self.num_steps + 1,
-            weight=mean(self.weight, 1.0),
-            weight_squares=self.decay**2 * self.weight_squares + new**2,
-            gradient=mean(self.gradient, gradient),
-            noise=mean(self.noise, noise),
-            gradient_squares=mean(self.gradient_squares, gradient**2),
-            noise_squares=mean(self.noise_squares, noise**2),
-            products=mean(self.products, gradient * noise),
+            num_steps=self.num_steps + sums.num_steps,
+            weight=old * self.weight + 1 - old,
+            weight_squares=old**2 * self.weight_squares + new**2 * sums.num_steps,
+            gradient=old * self.gradient + new * sums.gradient,
+            noise=old * self.noise + new * sums.noise,
+            gradient_squares=old * self.gradient_squares + new * sums.gradient_squares,
+            noise_squares=old * self.noise_squares + new * sums.noise_squares,
+            products=old * self.products + new * sums.products,
         )
 
     @property

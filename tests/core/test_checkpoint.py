@@ -10,9 +10,11 @@ from raybench.core.checkpoint import Checkpoint, DamagedCheckpointError, RunStat
 from raybench.core.checkpoint_files import latest_checkpoint, read_checkpoint, write_checkpoint
 from raybench.core.clock import Ledger
 from raybench.core.errors import UserError
+from raybench.core.gradient_noise import NoiseSums, NoiseTerms
 from raybench.core.objective import Objective, StopRule
 from raybench.core.record import Evaluation
 from raybench.core.spec import RunSpec
+from raybench.core.step_times import StepTimes
 
 SPEC = RunSpec(learning_rate=0.1 + 0.2)
 
@@ -210,3 +212,17 @@ def test_the_stop_rule_goes_on_from_earlier_evaluations() -> None:
     assert rule.time_to_target_s is None
     assert rule.update(accuracy=0.95, train_s=3.0, finished=False) == "target"
     assert rule.time_to_target_s == 2.0
+
+
+def test_what_was_recorded_of_steps_is_kept() -> None:
+    measured = evaluation(
+        0,
+        steps=StepTimes.of([0.1, 0.2, 0.7]),
+        memory_peak_bytes=2**31,
+        noise_scale=NoiseSums.of([NoiseTerms(0.1, 0.7)]),
+    )
+    there = RunState.after(SPEC, [measured])
+    text = json.dumps(there.document(), allow_nan=False)
+    assert RunState.from_document(json.loads(text), "it") == there
+    recorded = SPEC.model_copy(update={"record_steps": True})
+    there.check(recorded, "it")  # recording changes nothing of what is computed

@@ -2,12 +2,15 @@ import json
 from dataclasses import fields
 
 import pytest
+from pydantic import TypeAdapter
 
 from raybench.core.clock import PHASES
+from raybench.core.gradient_noise import NoiseSums, NoiseTerms
 from raybench.core.objective import Objective, worst_score
 from raybench.core.outcome import RunOutcome
-from raybench.core.record import CURVE_KEYS, Evaluation, RunRecord
+from raybench.core.record import CURVE_KEYS, STEP_KEYS, Evaluation, RunRecord
 from raybench.core.spec import RunSpec
+from raybench.core.step_times import StepTimes
 
 OBJECTIVE = Objective(target=0.9, max_train_seconds=10.0)
 
@@ -137,3 +140,23 @@ def test_parts_of_a_gpu_are_for_one_worker_and_a_type_is_of_gpus():
         RunSpec(accelerator_type="H100")
     chosen = RunSpec(gpus_per_worker=1, accelerator_type="H100", placement_strategy="spread")
     assert (chosen.placement.accelerator_type, chosen.placement.strategy) == ("H100", "spread")
+
+
+MEASURED = {
+    "steps": StepTimes.of([0.25, 0.5]),
+    "memory_peak_bytes": 123_456_789,
+    "gpu_utilization": 0.5,
+    "bytes_exchanged_per_step": 1_609_768,
+    "noise_scale": NoiseSums.of([NoiseTerms(1.0, 10.0)]),
+}
+
+
+def test_what_was_recorded_of_steps_stands_in_the_line_where_it_is_there():
+    assert tuple(MEASURED) == STEP_KEYS
+    line = evaluation(**MEASURED).line("0007")
+    assert set(line) == {"kind", "trial", *CURVE_KEYS, *STEP_KEYS}
+    read = TypeAdapter(Evaluation).validate_python(json.loads(json.dumps(line)))
+    assert {key: getattr(read, key) for key in STEP_KEYS} == MEASURED
+    on_a_cpu = evaluation(**(MEASURED | {"gpu_utilization": None})).line("0007")
+    assert "gpu_utilization" not in on_a_cpu
+    assert on_a_cpu["steps"]["max_s"] == 0.5

@@ -3,7 +3,7 @@ import json
 import pytest
 import yaml
 
-from raybench.core.documents import parse_yaml, to_yaml, validate
+from raybench.core.documents import apply_settings, parse_yaml, to_yaml, validate
 from raybench.core.errors import UserError
 from raybench.core.objective import Objective
 from raybench.core.spec import DatasetSpec, RunSpec
@@ -166,3 +166,36 @@ def test_every_key_is_documented():
     for model in (RunSpec, DatasetSpec, Objective):
         missing = [name for name, field in model.model_fields.items() if not field.description]
         assert missing == []
+
+
+def test_exchange_every_is_another_name_of_accumulate():
+    assert spec(exchange_every=4) == spec(accumulate=4)
+    assert spec(exchange_every=4, accumulate=4).global_batch_size == 4 * 64
+    assert "exchange_every" not in spec(exchange_every=4).document()
+    with pytest.raises(UserError, match="exchange_every and accumulate are one key, here with 4"):
+        spec(exchange_every=4, accumulate=2)
+    with pytest.raises(UserError, match="'accumulate'"):
+        spec(exchange_every=0)
+
+
+@pytest.mark.parametrize("key", ["accumulate", "exchange_every"])
+@pytest.mark.parametrize("setting", ["accumulate=8", "exchange_every=8"])
+def test_a_setting_overrides_both_names(key, setting):
+    content = apply_settings({key: 2, "seed": 1}, [setting])
+    assert content == {"accumulate": 8, "seed": 1}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("gradient_compression", "int8"),
+        ("gradient_compression", None),
+        ("bucket_mb", 0.0),
+        ("bucket_mb", -1.0),
+        ("exchange_gradients", 1),
+        ("record_steps", "yes"),
+    ],
+)
+def test_how_gradients_are_exchanged_is_checked(key, value):
+    with pytest.raises(UserError, match=rf"spec\.yaml: '{key}'"):
+        spec(**{key: value})

@@ -91,6 +91,9 @@ def test_settings_do_not_change_what_they_were_given():
         ({"fixed": {"objective": {"target": 1}}}, r"'fixed\.objective': stands at the top level"),
         ({"fixed": {"presicion": "fp32"}}, "fixed: unknown key 'presicion'; did you mean"),
         ({"fixed": {"epochs": -1}}, "fixed: 'epochs'"),
+        ({"fixed": {"exchange_gradients": False}}, "such runs are never ranked; leave it out"),
+        ({"space": {"exchange_gradients": [True]}}, r"'space\.exchange_gradients': cannot be"),
+        ({"space": {"record_steps": [True]}}, r"'space\.record_steps': cannot be searched"),
         ({"search": {"trials": 0}}, r"'search\.trials'"),
         ({"search": {"trials": 2.5}}, r"'search\.trials'"),
         ({"search": {"seed": -1}}, r"'search\.seed'"),
@@ -153,3 +156,43 @@ def test_a_fixed_seed_is_used_or_refused():
 def test_set_on_a_broken_space_is_refused(space):
     with pytest.raises(UserError, match="'space'"):
         build_study(apply_settings_to_study(content(space=space), ["optimizer=lamb"]), "s.yaml")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"fixed": {"exchange_every": 4}},
+        {"fixed": {"accumulate": 2, "exchange_every": 2}},
+        {"space": {"optimizer": ["adam"], "exchange_every": [1, 2]}},
+        {
+            "space": {
+                "accumulate": [1, 2],
+                "optimizer": [
+                    {"when": {"exchange_every": 1}, "values": ["adam"]},
+                    {"when": {"accumulate": 2}, "values": ["lamb"]},
+                ],
+            }
+        },
+    ],
+)
+def test_a_study_may_call_accumulate_exchange_every(changes):
+    study, space = build_study(content(**changes), "s.yaml")
+    assert "accumulate" in study.fixed or "accumulate" in space
+    assert "exchange_every" not in study.document()["fixed"] | study.document()["space"]
+
+
+def test_both_names_with_different_values_are_refused():
+    with pytest.raises(UserError, match=r"^s\.yaml: exchange_every and accumulate are one key"):
+        build_study(content(fixed={"accumulate": 2, "exchange_every": 4}), "s.yaml")
+    with pytest.raises(UserError, match=r"'space\.accumulate': also stands under 'fixed'"):
+        build_study(content(space={"accumulate": [1, 2]}, fixed={"exchange_every": 4}), "s.yaml")
+
+
+def test_set_knows_both_names():
+    given = content(space={"optimizer": ["adam"], "accumulate": [1, 2]})
+    changed = apply_settings_to_study(given, ["exchange_every=4"])
+    assert changed["fixed"] == {"accumulate": 4}
+    assert "accumulate" not in changed["space"]
+    changed = apply_settings_to_study(changed, ["space.exchange_every=[1,8]"])
+    assert changed["space"]["accumulate"] == [1, 8]
+    assert changed["fixed"] == {}

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from time import perf_counter
 
 import pandas as pd
@@ -12,10 +13,12 @@ import raybench
 from raybench.core.clock import PHASES
 from raybench.core.documents import read_mapping, to_yaml
 from raybench.core.errors import UserError
+from raybench.core.gradient_noise import NoiseSums, NoiseTerms
 from raybench.core.objective import Objective
 from raybench.core.outcome import RunOutcome
 from raybench.core.record import Evaluation
 from raybench.core.spec import RunSpec
+from raybench.core.step_times import StepTimes
 from raybench.results.load import describe, load
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
@@ -416,3 +419,16 @@ def test_configurations_rank_the_confirmed_apart_from_single_runs(tmp_path):
     assert list(table["worker_seconds_to_target"])[:3] == [7.0, 3.5, 2.0]
     assert math.isnan(table["time_to_target_s"][3])
     assert {"config", "framework", "num_workers", "learning_rate"} <= set(table.columns)
+
+
+def test_what_was_recorded_of_steps_is_read_back(tmp_path):
+    measured = {
+        "steps": StepTimes.of([0.25, 0.5, 2.0]),
+        "memory_peak_bytes": 2**30,
+        "bytes_exchanged_per_step": 0,
+        "noise_scale": NoiseSums.of([NoiseTerms(1.0, -10.0)]),
+    }
+    plain = [Evaluation(**POINT, index=i, samples=9, train_s=1.0, accuracy=0.5) for i in (0, 1)]
+    points = [plain[0], replace(plain[1], **measured)]
+    results_folder(tmp_path, [*(point.line("x") for point in points), run_line("x", 2.0)])
+    assert read_records(tmp_path).curves["x"] == points

@@ -12,6 +12,7 @@ from raybench.results.pareto import configurations
 from raybench.results.ranking import kinds, ranked
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
+from raybench.results.topology import NOT_EXCHANGED
 from raybench.results.verdict import judge, judge_each
 from raybench.search.confirm_budget import ConfirmBudget
 
@@ -128,3 +129,23 @@ def test_confirmed_is_what_is_ranked_and_the_best_on_each_model(tmp_path):
     runs = list(read_records(tmp_path).runs.values())
     assert budget_of(*runs) == ["0000", "0005"]
     assert budget_of(runs[0]) == ["0001"], "until one of its size is on fewer hosts"
+
+
+def test_runs_without_exchange_are_never_ranked_nor_set_what_is_usual(tmp_path):
+    apart = on(run_line("0005", 0.5, num_workers=2, exchange_gradients=False), 2)
+    alone = run_line("0006", 0.1, exchange_gradients=False)
+    over_two = on(run_line("0007", 1.5, num_workers=2), 1, 1)
+    results = results_folder(tmp_path, [apart, alone, over_two])
+    assert list(ranked(results.trials)["trial"]) == ["0007"]
+    assert judge(results).fastest == "0007"
+    assert list(configurations(results)["trial"]) == ["0007"]
+    reasons = results.trials.set_index("trial")["unranked"]
+    assert reasons["0005"] == reasons["0006"] == NOT_EXCHANGED
+    assert NOT_EXCHANGED in shown(results)
+
+
+def test_a_folder_of_nothing_else_has_no_winner(tmp_path):
+    confirm = run_line("0000-confirm0", 0.4, role="confirm", exchange_gradients=False)
+    results = results_folder(tmp_path, [run_line("0000", 0.5, exchange_gradients=False), confirm])
+    assert judge(results) is None
+    assert results.confirmed.empty

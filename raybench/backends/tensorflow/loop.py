@@ -5,7 +5,6 @@ is slower, so the loop over steps is inside `tf.function`, on arrays held in dev
 """
 
 import itertools
-import os
 import time
 from typing import Any
 
@@ -13,10 +12,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from raybench.backends.base import Step, Totals
+from raybench.backends.base import Step, StepLog, Totals
 from raybench.backends.optimizers import settings_of
 from raybench.backends.tensorflow.arrays import any_rows, noise_like, on_device
-from raybench.backends.tensorflow.internals import no_new_gradients
+from raybench.backends.tensorflow.exchange import Exchange
 from raybench.backends.tensorflow.model import (
     batch_statistics,
     build_model,
@@ -27,6 +26,7 @@ from raybench.backends.tensorflow.model import (
     save_weights,
 )
 from raybench.backends.tensorflow.optim import build_optimizer
+from raybench.backends.tensorflow.recording import StepRecorder, take_recorded
 from raybench.backends.tensorflow.state import (
     differing,
     own_numbers,
@@ -36,6 +36,8 @@ from raybench.backends.tensorflow.state import (
     unpack_state,
     values_of,
 )
+from raybench.backends.tensorflow.world import World as World
+from raybench.backends.tensorflow.world import join as join
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset
 from raybench.workloads.base import Workload
@@ -44,35 +46,6 @@ EVALUATION_BATCH = 1024
 """Samples per forward pass of an evaluation."""
 WARM_UP_STEPS = 2
 """The first traces, the second runs as all later ones do."""
-
-
-class World:
-    """This process's place among the workers, and the strategy that joins them."""
-
-    def __init__(
-        self, *, rank: int = 0, num_workers: int = 1, strategy: tf.distribute.Strategy | None = None
-    ) -> None:
-        self.rank, self.num_workers = rank, num_workers
-        self.strategy = strategy or tf.distribute.get_strategy()
-        gpus = tf.config.list_physical_devices("GPU")
-        details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
-        self.device = str(details.get("device_name", "gpu")) if gpus else "cpu"
-        rows = tf.TensorSpec([num_workers, None], tf.float64)
-        self._sum_over_workers = tf.function(self._reduce_rows, [rows])
-
-    def gather(self, values: list[float]) -> list[list[float]]:
-        """Return every rank's values (float64), in rank order; a barrier for all ranks."""
-        if self.num_workers == 1:
-            return [values]
-        # `strategy.gather` traces anew at every call, 50 ms; this sum of rows that are 0 on
-        # all ranks but one is traced once and takes one.
-        rows = np.zeros((self.num_workers, len(values)))
-        rows[self.rank] = values
-        return self._sum_over_workers(tf.constant(rows)).numpy().tolist()
-
-    def _reduce_rows(self, rows: tf.Tensor) -> tf.Tensor:
-        total = self.strategy.run(_all_reduce, args=(rows,))
-        return self.strategy.experimental_local_results(total)[0]
 
 
 class Trainer:
@@ -100,6 +73,10 @@ class Trainer:
         inputs, labels = (any_rows(tensor) for tensor in self._parts["train"])
         steps = [tf.TensorSpec([None, None, None], kind) for kind in (tf.int64, tf.float32)]
         rates = tf.TensorSpec([None], tf.float32)
+        self._exchange = Exchange(spec)
+        self._recorder: StepRecorder | None = None
+        if spec.record_steps:
+            self._recorder = StepRecorder(has_squares=self._exchange.measures)
         self._train_steps = tf.function(self._take_steps, [inputs, labels, *steps, rates])
         self._evaluate_batch = tf.function(self._evaluate_on, [inputs, labels])
         self._input_s = 0.0
@@ -121,16 +98,22 @@ class Trainer:
     def train(self, steps: list[Step]) -> float:
         """Take optimizer steps; return this worker's weighted loss, summed over steps."""
         total = 0.0
+        if self._recorder:
+            self._recorder.begin()
         for _, group in itertools.groupby(steps, key=lambda step: step.indices.shape):
             started = time.perf_counter()
+            clocks = self._recorder.start() if self._recorder else None
             chunk = list(group)
             indices = tf.constant(np.stack([step.indices for step in chunk]))
             weights = tf.constant(np.stack([step.weights for step in chunk]))
             rates = tf.constant([step.learning_rate for step in chunk], tf.float32)
             self._input_s += time.perf_counter() - started
             inputs, labels = self._parts["train"]
-            total += float(self._train_steps(inputs, labels, indices, weights, rates))
-        return total  # float() waited for the device
+            loss, rows = self._train_steps(inputs, labels, indices, weights, rates)
+            total += float(loss)  # waits for the device
+            if self._recorder and clocks:
+                self._recorder.add(clocks, rows)
+        return total
 
     def evaluate(self, part: str, rows: slice) -> Totals:
         """Loss and correct answers on rows of the `validation` or `test` split."""
@@ -146,6 +129,16 @@ class Trainer:
     def input_seconds(self) -> float:
         """Seconds that training has waited for data so far."""
         return self._input_s
+
+    def step_log(self) -> StepLog:
+        """What was recorded of the steps of the last `train`."""
+        assert self._recorder is not None
+        return self._recorder.log()
+
+    def memory_peak_bytes(self) -> int | None:
+        """The most memory since this trainer was made."""
+        assert self._recorder is not None
+        return self._recorder.memory_peak_bytes()
 
     def save(self) -> bytes:
         """Return the weights as Keras's `.weights.h5` file."""
@@ -175,19 +168,28 @@ class Trainer:
 
     def _take_steps(
         self, inputs: tf.Tensor, labels: tf.Tensor, indices: Any, weights: Any, rates: Any
-    ) -> tf.Tensor:
-        """Traced: indices and weights are (steps, passes, samples), rates is (steps,)."""
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Traced: indices and weights are (steps, passes, samples), rates is (steps,).
+
+        Returns the loss and, where they are recorded, a row of each step.
+        """
+
+        def take(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            arguments = inputs, labels, indices[step], weights[step], rates[step]
+            results = self._world.strategy.run(self._take_step, args=arguments)
+            return tuple(self._world.strategy.experimental_local_results(r)[0] for r in results)
+
+        num_steps = tf.shape(rates)[0]
+        if self._recorder:
+            return take_recorded(take, num_steps, self._model.trainable_variables)
         total = tf.zeros(())
-        for step in tf.range(tf.shape(rates)[0]):
-            loss = self._world.strategy.run(
-                self._take_step, args=(inputs, labels, indices[step], weights[step], rates[step])
-            )
-            total += self._world.strategy.experimental_local_results(loss)[0]
-        return total
+        for step in tf.range(num_steps):
+            total += take(step)[0]
+        return total, None
 
     def _take_step(
         self, inputs: tf.Tensor, labels: tf.Tensor, indices: Any, weights: Any, rate: Any
-    ) -> tf.Tensor:
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Traced, in replica context: forward and backward per pass, then one update."""
         self._optimizer.learning_rate.assign(rate)
         variables = self._model.trainable_variables
@@ -197,9 +199,12 @@ class Trainer:
                 more, added = self._one_pass(inputs, labels, indices[index], weights[index])
                 loss += more
                 gradients = [old + new for old, new in zip(gradients, added, strict=True)]
-        with no_new_gradients():
+        if self._spec.num_workers == 1:
             self._optimizer.apply(gradients, variables)
-        return loss
+            return loss, self._exchange.squares([], [])
+        exchanged = self._exchange(gradients)
+        self._optimizer.apply_exchanged(exchanged, variables)
+        return loss, self._exchange.squares(gradients, exchanged)
 
     def _one_pass(
         self, inputs: tf.Tensor, labels: tf.Tensor, rows: Any, weights: Any
@@ -223,20 +228,3 @@ class Trainer:
             tf.reduce_sum(tf.cast(losses, tf.float64)),
             tf.reduce_sum(tf.cast(hits, tf.float64)),
         )
-
-
-def _all_reduce(rows: tf.Tensor) -> tf.Tensor:
-    # An argument of a traced function has no device yet, which the reduction asks for.
-    here = tf.identity(rows)
-    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, here)
-
-
-def join(*, rank: int, num_workers: int, device: str, num_threads: int) -> World:
-    """Return this process's World; Ray Train has written TF_CONFIG already."""
-    del device  # TensorFlow sees only the worker's own devices
-    if num_workers == 1:  # a cluster of one would listen on the network, for nobody
-        os.environ.pop("TF_CONFIG", None)
-    tf.config.threading.set_intra_op_parallelism_threads(num_threads)
-    tf.config.threading.set_inter_op_parallelism_threads(num_threads)
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    return World(rank=rank, num_workers=num_workers, strategy=strategy)

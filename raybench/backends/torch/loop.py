@@ -7,12 +7,11 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
-from raybench.backends.base import Step, Totals
+from raybench.backends.base import Step, StepLog, Totals
 from raybench.backends.optimizers import settings_of
+from raybench.backends.torch.exchange import Exchange
 from raybench.backends.torch.model import (
     batch_statistics,
     build_model,
@@ -23,12 +22,15 @@ from raybench.backends.torch.model import (
     save_weights,
 )
 from raybench.backends.torch.optim import build_optimizer
+from raybench.backends.torch.recording import StepRecorder
 from raybench.backends.torch.state import (
     pack_state,
     random_state,
     set_random_state,
     unpack_state,
 )
+from raybench.backends.torch.world import World as World
+from raybench.backends.torch.world import join as join
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset, Split
 from raybench.workloads.base import LayerWorkload, Workload
@@ -38,25 +40,6 @@ EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
 (measured: 1024 take up to twice as long there)."""
 WARM_UP_STEPS = 2
 """The first allocates and picks kernels, the second runs as all later ones do."""
-
-
-class World:
-    """This process's place among the workers; a process group exists where there are several."""
-
-    def __init__(self, *, rank: int = 0, num_workers: int = 1, device: str = "cpu") -> None:
-        self.rank, self.num_workers = rank, num_workers
-        self.torch_device = torch.device(device)
-        is_cuda = self.torch_device.type == "cuda"
-        self.device = torch.cuda.get_device_name(self.torch_device) if is_cuda else "cpu"
-
-    def gather(self, values: list[float]) -> list[list[float]]:
-        """Return every rank's values (float64), in rank order; a barrier for all ranks."""
-        if self.num_workers == 1:
-            return [values]
-        mine = torch.tensor(values, dtype=torch.float64, device=self.torch_device)
-        rows = [torch.empty_like(mine) for _ in range(self.num_workers)]
-        dist.all_gather(rows, mine)
-        return [row.tolist() for row in rows]
 
 
 class Trainer:
@@ -79,9 +62,11 @@ class Trainer:
         self.batch_statistics = batch_statistics(self._model)
         # Dropout differs between ranks and between seeds, and repeats with both.
         torch.manual_seed(spec.seed * 1_000_003 + world.rank)
-        self._parallel: nn.Module = self._model
-        if world.num_workers > 1:
-            self._parallel = DistributedDataParallel(self._model, gradient_as_bucket_view=True)
+        self._exchange = Exchange(spec, self._model)
+        self._parallel = self._exchange.model
+        self._recorder: StepRecorder | None = None
+        if spec.record_steps:
+            self._recorder = StepRecorder(self._device, self._exchange.squares)
         self._optimizer = self._build_optimizer()
         self._parts = {
             "train": self._on_device(dataset.train),
@@ -112,6 +97,8 @@ class Trainer:
         """Take optimizer steps; return this worker's weighted loss, summed over steps."""
         self._parallel.train()
         total = torch.zeros((), device=self._device)
+        if self._recorder:
+            self._recorder.begin()
         for step in steps:
             for group in self._optimizer.param_groups:
                 group["lr"] = step.learning_rate
@@ -119,7 +106,7 @@ class Trainer:
             last = len(step.indices) - 1
             for index, (rows, weights) in enumerate(zip(step.indices, step.weights, strict=True)):
                 inputs, labels, weight = self._batch(rows, weights)
-                with self._exchange(index == last), self._precision():
+                with self._exchange.when(index == last), self._precision():
                     outputs = self._parallel(prepare_inputs(inputs))
                     losses, _ = loss_and_correct(self._workload, outputs, labels)
                     loss = (losses * weight).sum()
@@ -127,6 +114,8 @@ class Trainer:
                     torch.autograd.backward(loss * self._world.num_workers)
                 total += loss.detach()
             self._optimizer.step()
+            if self._recorder:
+                self._recorder.step_done()
         return float(total)  # synchronises the device
 
     @torch.no_grad()
@@ -150,6 +139,16 @@ class Trainer:
         """Seconds that training has waited for data so far."""
         return self._input_s
 
+    def step_log(self) -> StepLog:
+        """What was recorded of the steps of the last `train`."""
+        assert self._recorder is not None
+        return self._recorder.log()
+
+    def memory_peak_bytes(self) -> int | None:
+        """The most memory since this trainer was made."""
+        assert self._recorder is not None
+        return self._recorder.memory_peak_bytes()
+
     def save(self) -> bytes:
         """Return the state dict as `torch.save` writes it."""
         return save_weights(self._model)
@@ -172,7 +171,7 @@ class Trainer:
     def close(self) -> None:
         """Release model, optimizer and data."""
         self._parts.clear()
-        del self._model, self._parallel, self._optimizer
+        del self._model, self._parallel, self._exchange, self._recorder, self._optimizer
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -186,12 +185,6 @@ class Trainer:
         batch = inputs[index], labels[index], weight
         self._input_s += time.perf_counter() - started
         return batch
-
-    def _exchange(self, wanted: bool) -> AbstractContextManager[object]:
-        """Exchange gradients in this backward pass, or only accumulate them."""
-        if wanted or not isinstance(self._parallel, DistributedDataParallel):
-            return contextlib.nullcontext()
-        return self._parallel.no_sync()
 
     def _precision(self) -> AbstractContextManager[object]:
         if self._spec.precision == "fp32":
@@ -214,9 +207,3 @@ def _noise_like(
     if inputs.dtype == torch.uint8:
         return torch.randint_like(inputs, 0, 256), labels
     return torch.randn_like(inputs), labels
-
-
-def join(*, rank: int, num_workers: int, device: str, num_threads: int) -> World:
-    """Return this process's World; Ray Train has made the process group already."""
-    torch.set_num_threads(num_threads)
-    return World(rank=rank, num_workers=num_workers, device=device)

@@ -62,6 +62,27 @@ class Optimizer(keras.optimizers.Optimizer):
             for copy in strategy.experimental_local_results(variable.value)
         }
 
+    def apply_exchanged(self, gradients: list[tf.Tensor], variables: list[keras.Variable]) -> None:
+        """`apply`, for gradients that are the same on all workers already, or of this one alone.
+
+        In replica context. Keras's own `apply` sums them over the workers, with no say in how.
+        """
+
+        def update(strategy: tf.distribute.Strategy, pairs: Any, rate: Any) -> None:
+            for gradient, variable in pairs:
+                strategy.extended.update(variable, step, args=(gradient, rate), group=False)
+
+        def step(variable: tf.Variable, gradient: tf.Tensor, rate: Any) -> None:
+            self.update_step(gradient, variable, rate)
+
+        pairs = [(gradient, one.value) for gradient, one in zip(gradients, variables, strict=True)]
+        context = tf.distribute.get_replica_context()
+        context.merge_call(update, args=(pairs, self.learning_rate))
+        for variable in variables:
+            if variable.constraint is not None:
+                variable.assign(variable.constraint(variable))
+        self.iterations.assign_add(1)
+
     def update_step(
         self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: keras.Variable
     ) -> None:

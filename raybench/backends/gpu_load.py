@@ -1,0 +1,72 @@
+"""How busy this worker's GPU is, as NVIDIA's management library (NVML) has sampled it.
+
+The driver samples by itself, several times a second, and keeps the last of them: asking costs
+less than a millisecond, and nothing while the GPU works.
+"""
+
+import importlib
+import os
+from typing import Any
+
+
+class GpuLoad:
+    """The utilisation of the GPU that this process sees; asked from one moment to another."""
+
+    def __init__(self) -> None:
+        self._nvml: Any = _nvml()
+        self._handle = _first_gpu(self._nvml) if self._nvml else None
+        self._seen = 0
+        """Time of the last sample that was read, in NVML's microseconds."""
+
+    def begin(self) -> None:
+        """Leave out what was sampled up to now."""
+        self._samples()
+
+    def share(self) -> float | None:
+        """Return the mean share of time that the GPU was at work since `begin` or `share`.
+
+        None where there is no NVML, or where nothing was sampled in so short a time. Of a long
+        time it is the end of it, as the driver keeps some seconds.
+        """
+        samples = self._samples()
+        return sum(samples) / len(samples) / 100 if samples else None
+
+    def _samples(self) -> list[int]:
+        """Return the samples that were not read yet, in percent."""
+        if self._handle is None:
+            return []
+        nvml = self._nvml
+        try:
+            _, samples = nvml.nvmlDeviceGetSamples(
+                self._handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, self._seen
+            )
+        except nvml.NVMLError:  # none since then, or a GPU (a part of one) that is not sampled
+            return []
+        new = [one for one in samples if one.timeStamp > self._seen]
+        if new:
+            self._seen = max(one.timeStamp for one in new)
+        return [one.sampleValue.uiVal for one in new]
+
+
+def _nvml() -> Any:
+    """Return `pynvml`, ready for use; None where it is not installed or finds no driver."""
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+    except ModuleNotFoundError:
+        return None
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return None
+    return nvml
+
+
+def _first_gpu(nvml: Any) -> Any:
+    """Return the handle of the first GPU that is visible to this process; None without."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    try:
+        if first.isdigit():
+            return nvml.nvmlDeviceGetHandleByIndex(int(first))
+        return nvml.nvmlDeviceGetHandleByUUID(first) if first else None
+    except nvml.NVMLError:
+        return None

@@ -1,0 +1,76 @@
+"""What is recorded of a run's steps beside its curve, where the run spec asks for it."""
+
+import math
+from typing import TypedDict
+
+import numpy as np
+
+from raybench.backends.base import Step, Trainer, World
+from raybench.backends.gpu_load import GpuLoad
+from raybench.core.gradient_noise import NoiseSums, terms_of_parts
+from raybench.core.spec import RunSpec
+from raybench.core.step_times import StepTimes
+
+BYTES_OF = {"none": 4, "fp16": 2, "bf16": 2}
+"""Of one gradient on its way: weights, and so gradients, are float32 whatever the precision."""
+
+
+class Recorded(TypedDict, total=False):
+    """What it adds to an Evaluation, under the same names."""
+
+    steps: StepTimes | None
+    memory_peak_bytes: int | None
+    gpu_utilization: float | None
+    bytes_exchanged_per_step: int | None
+    noise_scale: NoiseSums | None
+
+
+class Recording:
+    """Asks each worker what it has recorded, and makes one answer of it that all ranks share."""
+
+    def __init__(self, spec: RunSpec, trainer: Trainer, world: World) -> None:
+        self._trainer, self._world = trainer, world
+        self._gpu = GpuLoad() if world.device != "cpu" else None
+        self._bytes = bytes_exchanged(spec, trainer.num_parameters)
+
+    def begin(self) -> None:
+        """To be called before `Trainer.train`, off the training clock."""
+        if self._gpu:
+            self._gpu.begin()
+
+    def end(self, steps: list[Step]) -> Recorded:
+        """Return what the last `train` has recorded of its steps; a barrier for all ranks."""
+        share, memory = self._gpu.share() if self._gpu else None, self._trainer.memory_peak_bytes()
+        log, num = self._trainer.step_log(), len(steps)
+        samples = [float(np.count_nonzero(step.weights)) for step in steps]
+        row = [_or_nan(share), _or_nan(memory), *log.seconds, *samples, *log.part_squares]
+        rows = np.array(self._world.gather(row))
+        shares, memories = (column[~np.isnan(column)] for column in rows[:, :2].T)
+        seconds, counts, parts = np.split(rows[:, 2:], [num, 2 * num], axis=1)
+        return Recorded(
+            steps=StepTimes.of(seconds.max(axis=0).tolist()),  # NaN where it is one on any rank
+            memory_peak_bytes=int(memories.max()) if len(memories) else None,
+            gpu_utilization=float(shares.mean()) if len(shares) else None,
+            bytes_exchanged_per_step=self._bytes,
+            noise_scale=_noise(parts, log.whole_squares, counts),
+        )
+
+
+def bytes_exchanged(spec: RunSpec, num_parameters: int) -> int:
+    """Return what a worker gives to the exchange of one optimizer step, in bytes."""
+    if spec.num_workers == 1 or not spec.exchange_gradients:
+        return 0
+    return BYTES_OF[spec.gradient_compression] * num_parameters
+
+
+def _noise(parts: np.ndarray, wholes: list[float], counts: np.ndarray) -> NoiseSums | None:
+    """Return the sums over steps (the columns) of what ranks (the rows) gave; None without."""
+    terms = [
+        terms_of_parts(part.tolist(), whole, [int(one) for one in count])
+        for part, whole, count in zip(parts.T, wholes, counts.T, strict=bool(wholes))
+    ]
+    return NoiseSums.of([one for one in terms if one is not None])
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,0 +1,29 @@
+"""A torch worker's place among the workers. Mirrors tensorflow's."""
+
+import torch
+import torch.distributed as dist
+
+
+class World:
+    """This process's place among the workers; a process group exists where there are several."""
+
+    def __init__(self, *, rank: int = 0, num_workers: int = 1, device: str = "cpu") -> None:
+        self.rank, self.num_workers = rank, num_workers
+        self.torch_device = torch.device(device)
+        is_cuda = self.torch_device.type == "cuda"
+        self.device = torch.cuda.get_device_name(self.torch_device) if is_cuda else "cpu"
+
+    def gather(self, values: list[float]) -> list[list[float]]:
+        """Return every rank's values (float64), in rank order; a barrier for all ranks."""
+        if self.num_workers == 1:
+            return [values]
+        mine = torch.tensor(values, dtype=torch.float64, device=self.torch_device)
+        rows = [torch.empty_like(mine) for _ in range(self.num_workers)]
+        dist.all_gather(rows, mine)
+        return [row.tolist() for row in rows]
+
+
+def join(*, rank: int, num_workers: int, device: str, num_threads: int) -> World:
+    """Return this process's World; Ray Train has made the process group already."""
+    torch.set_num_threads(num_threads)
+    return World(rank=rank, num_workers=num_workers, device=device)

@@ -1,0 +1,123 @@
+"""Step times of one process: what is recorded is what happened."""
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+import pytest
+from local import FOR_EVER, train
+from one_worker import weights_of
+from stalling import STALL_S, Stalling
+
+from raybench.backends.base import World
+from raybench.backends.find import find_backend
+from raybench.backends.recording import Recording
+from raybench.backends.run import make_step
+from raybench.core.spec import DatasetSpec, RunSpec
+from raybench.core.step_times import StepTimes
+from raybench.workloads.find import load_workload_dataset
+
+FRAMEWORKS = [
+    pytest.param(
+        name,
+        marks=pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"no {name}"),
+    )
+    for name in ("torch", "tensorflow")
+]
+
+
+def spec_of(framework: str, **changes: Any) -> RunSpec:
+    content = {
+        "framework": framework,
+        "workload": "stalling:Stalling",
+        "dataset": DatasetSpec(limit=64),
+        "objective": FOR_EVER,
+        "batch_size_per_worker": 8,
+        "epochs": 2.0,
+        "record_steps": True,
+    }
+    return RunSpec.model_validate(content | changes)
+
+
+def recorded(framework: str, num_steps: int, stalls: tuple[int, ...]) -> StepTimes:
+    """Take some steps after a warm-up, of which those of `stalls` take longer by STALL_S."""
+    spec = spec_of(framework)
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    backend = find_backend(framework)
+    world: World = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+    trainer = backend.Trainer(spec, workload, dataset, world)
+    step = make_step(spec, np.arange(8), world, lambda _: 1e-3, 0)
+    Stalling.stalls = ()
+    trainer.warm_up(step)
+    Stalling.calls, Stalling.stalls = 0, stalls
+    recording = Recording(spec, trainer, world)
+    recording.begin()
+    trainer.train([step] * num_steps)
+    found = recording.end([step] * num_steps)["steps"]
+    trainer.close()
+    assert Stalling.calls == num_steps
+    assert found is not None
+    assert found.num == num_steps
+    return found
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_one_slow_step_is_the_slowest_and_moves_nothing_else(framework: str) -> None:
+    found = recorded(framework, 40, (17,))
+    assert STALL_S <= found.max_s < 2 * STALL_S
+    assert found.p95_s < STALL_S / 2
+    assert found.first_s < STALL_S / 2
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_slow_steps_show_where_they_are(framework: str) -> None:
+    found = recorded(framework, 30, (0, 9, 28))
+    assert STALL_S <= found.p95_s <= found.max_s < 2 * STALL_S
+    assert STALL_S <= found.first_s < 2 * STALL_S
+    assert found.median_s < STALL_S / 2
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_recording_changes_no_weight_and_its_seconds_are_those_of_training(framework: str) -> None:
+    Stalling.stalls = ()
+    plain, trainer = train(spec_of(framework, record_steps=False))
+    expected = weights_of(trainer, framework)
+    curve, trainer = train(spec_of(framework))
+    for one, other in zip(weights_of(trainer, framework), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert [point.accuracy for point in curve] == [point.accuracy for point in plain]
+    assert all(point.steps is None and point.memory_peak_bytes is None for point in plain)
+    for point in curve:
+        assert point.steps is not None
+        assert point.steps.num == 8
+        assert point.memory_peak_bytes
+        assert point.memory_peak_bytes > 50e6
+        # One worker alone exchanges nothing and has nobody to differ from.
+        assert (point.bytes_exchanged_per_step, point.noise_scale) == (0, None)
+        assert point.gpu_utilization is None
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_steps_sum_to_the_seconds_of_training(framework: str) -> None:
+    """Each of 4 steps stalls, so that the mean is known from the quantiles."""
+    Stalling.calls, Stalling.stalls = 0, ()
+    found = recorded(framework, 4, (0, 1, 2, 3))
+    for seconds in (found.first_s, found.p25_s, found.median_s, found.max_s):
+        assert seconds == pytest.approx(STALL_S, rel=0.2)
+
+
+def test_a_clock_that_is_set_makes_times_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    tf = pytest.importorskip("tensorflow")
+    from raybench.backends.tensorflow.recording import StepRecorder
+
+    recorder = StepRecorder(has_squares=False)
+    recorder.begin()
+    start = recorder.start()
+    rows = tf.constant([[start[1] + 0.1, 0, 0], [start[1] + 0.3, 0, 0]], tf.float64)
+    recorder.add(start, rows)
+    assert recorder.log().seconds == pytest.approx([0.1, 0.2])
+    real = tf.timestamp
+    monkeypatch.setattr(tf, "timestamp", lambda: real() + 3600)  # somebody sets it an hour ahead
+    recorder.add(start, rows)
+    assert np.isnan(recorder.log().seconds[2:]).all()
+    assert recorder.log().part_squares == []
