@@ -39,6 +39,14 @@ def by_user(name: str, body: str, words: str) -> Bad:
     return Bad(name, words, own=textwrap.dedent(body))
 
 
+def read(code: str) -> str:
+    """Return a training split that reads its samples by `code`."""
+    return f"Split(OnDemand(lambda rows: {code}), split(8).labels)"
+
+
+SECOND = "1 / 0 if 1 in rows[1:2] else np.zeros((len(rows), 3), np.float32)"
+
+
 def data(train: str = "split(8)", validation: str = "split(4)", model: str = "Linear(3, 2)") -> str:
     """Return the body of a class with its own data and a model."""
     return f"""
@@ -193,6 +201,9 @@ ENDLESS = [  # what could start, and never come to an end
     by_user("no training samples", data("split(0)"), "the train split is empty"),
     by_user("no validation samples", data(validation="split(0)"), "validation split is empty"),
     by_user("NaN", data("split(8, value=np.nan)"), "NaN or infinite inputs"),
+    by_user("a sample raises", data(read("open('7.png')")), "reading its samples failed ("),
+    by_user("its second sample raises", data(read(SECOND)), "reading its first samples failed ("),
+    by_user("samples of float64", data(read("np.zeros((8, 3))")), "must return float32 (8, 3)"),
     by_user("7 outputs", data(model="Linear(3, 7)"), "returns outputs of shape (8, 7)"),
     by_user("no parameters", data(model="Flatten()"), "trainable parameters"),
     by_user("a model that raises", data(model="Linear(4, 2)"), "failed on inputs (8, 3)"),

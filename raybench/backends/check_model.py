@@ -26,6 +26,7 @@ from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset
 from raybench.workloads.base import LayerWorkload
 from raybench.workloads.find import find_workload, load_workload_dataset
+from raybench.workloads.users_code import users_code
 
 SAMPLES = 8
 """Training samples that a model is tried on: enough to normalise over, few enough to be quick."""
@@ -99,9 +100,11 @@ def _end(code: int) -> str:
 
 
 def _sample(dataset: Dataset) -> str:
-    few = dataset.train.take(slice(SAMPLES))
+    rows = np.arange(min(SAMPLES, len(dataset.train)))
+    with users_code(f"Dataset {dataset.name}: reading its first samples failed"):
+        inputs = dataset.train.read(rows)
     file = io.BytesIO()
-    np.savez(file, inputs=few.inputs, labels=few.labels)
+    np.savez(file, inputs=inputs, labels=dataset.train.labels[rows])
     return base64.b64encode(file.getvalue()).decode()
 
 

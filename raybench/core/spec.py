@@ -112,6 +112,9 @@ class RunSpec(Document):
     """The trust coefficient of lars."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Arithmetic of forward and backward; weights stay fp32."""
+    prefetch: Annotated[int, Field(ge=0)] = 0
+    """Batches prepared ahead by a thread, of data that are read on demand (with tensorflow those of
+    so many optimizer steps); data in memory need none."""
     eval_every_samples: PositiveInt | None = None
     """Training samples between two evaluations; none is one epoch."""
     seed: Seed = 0

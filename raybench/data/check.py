@@ -5,6 +5,9 @@ import numpy as np
 from raybench.core.errors import UserError
 from raybench.data.dataset import Array, Dataset, Split
 
+TRIED = 8
+"""Samples of a split on demand that are read: from its end to its begin, some twice of a short
+one. All the others are checked when they are read for training."""
 _CHUNK = 2**24  # values looked at together: bounds what the check itself takes to 16 MB
 SPLITS = ("train", "validation", "test")
 
@@ -13,8 +16,8 @@ def check_dataset(dataset: Dataset, source: str) -> None:
     """Raise UserError for data that no model could be trained on or judged by.
 
     An empty split, labels outside 0 .. `num_classes - 1`, NaN or infinite inputs, splits whose
-    samples differ in shape or type. Reads everything once; `source` begins the sentence, as
-    "load_dataset of workload my:Net".
+    samples differ in shape or type. Reads all arrays once, and a few samples of what is on
+    demand; `source` begins the sentence, as "load_dataset of workload my:Net".
     """
     if not _is_whole(dataset.num_classes) or dataset.num_classes < 1:
         raise UserError(
@@ -31,7 +34,10 @@ def check_dataset(dataset: Dataset, source: str) -> None:
             raise UserError(f"{where} is empty; give it at least one sample.")
         _check_shape(split, dataset.train, where)
         _check_labels(split.labels, dataset.num_classes, where)
-        _check_finite(split.inputs, where)
+        if split.is_on_demand:
+            _try_to_read(split, where)
+        else:
+            _check_finite(split.array, where)
 
 
 def _is_whole(value: object) -> bool:
@@ -39,16 +45,16 @@ def _is_whole(value: object) -> bool:
 
 
 def _check_shape(split: Split, train: Split, where: str) -> None:
-    shape = split.inputs.shape[1:]
+    shape = tuple(split.inputs.shape[1:])
     if not shape or 0 in shape:
         raise UserError(
             f"{where} has inputs of shape {split.inputs.shape}; give (N, height, width, channels) "
             "or (N, features), none of them 0."
         )
-    if (shape, split.inputs.dtype) != (train.inputs.shape[1:], train.inputs.dtype):
+    if (shape, split.dtype) != (tuple(train.inputs.shape[1:]), train.dtype):
         raise UserError(
-            f"{where} has samples of {split.inputs.dtype} {shape}, the train split of "
-            f"{train.inputs.dtype} {train.inputs.shape[1:]}; make them the same."
+            f"{where} has samples of {split.dtype} {shape}, the train split of "
+            f"{train.dtype} {tuple(train.inputs.shape[1:])}; make them the same."
         )
 
 
@@ -60,6 +66,14 @@ def _check_labels(labels: Array, num_classes: int, where: str) -> None:
             f"{where} has the label {labels[first]} at sample {first} ({len(wrong):,} such "
             f"labels); with num_classes {num_classes} they go from 0 to {num_classes - 1}."
         )
+
+
+def _try_to_read(split: Split, where: str) -> None:
+    rows = np.linspace(len(split) - 1, 0, TRIED).astype(np.int64)
+    try:
+        split.read(rows)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
 
 
 def _check_finite(inputs: Array, where: str) -> None:

@@ -1,14 +1,13 @@
-"""What a dataset is: numpy arrays in three splits, the same for both frameworks."""
+"""What a dataset is: three splits of samples and labels, the same for both frameworks."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from raybench.core.errors import UserError
-
-Array = npt.NDArray[Any]
+from raybench.data.on_demand import Array as Array
+from raybench.data.on_demand import Inputs, Rows, check_inputs, read_rows, select
 
 
 @dataclass(frozen=True)
@@ -17,23 +16,22 @@ class Split:
 
     `uint8` inputs are pixels: the backends scale them by 1/255 inside the training step, so
     that they travel and stay in memory as bytes. `float32` inputs are used as they are.
+
+    Inputs may also be on demand: any object with `shape`, `dtype` and `[rows]` that reads or
+    computes samples when a batch asks for them (`on_demand.OnDemand`). Labels are an array always.
     """
 
-    inputs: Array
+    inputs: Inputs
     """(N, H, W, C), or (N, features); uint8 or float32."""
     labels: Array
     """(N,) int64, from 0 to `num_classes - 1`."""
 
     def __post_init__(self) -> None:
-        if len(self.inputs) != len(self.labels):
+        check_inputs(self.inputs)
+        if self.inputs.shape[0] != len(self.labels):
             raise UserError(
-                f"A split needs one label per input, found {len(self.inputs)} inputs and "
+                f"A split needs one label per input, found {self.inputs.shape[0]} inputs and "
                 f"{len(self.labels)} labels."
-            )
-        if self.inputs.dtype not in (np.uint8, np.float32):
-            raise UserError(
-                f"The inputs of a split must be uint8 or float32, found {self.inputs.dtype}: "
-                "convert them with .astype(np.float32)."
             )
         if self.labels.dtype != np.int64 or self.labels.ndim != 1:
             raise UserError(
@@ -44,9 +42,29 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def take(self, indices: npt.NDArray[np.int64] | slice) -> "Split":
-        """Return the samples at `indices`, in that order."""
-        return Split(self.inputs[indices], self.labels[indices])
+    @property
+    def is_on_demand(self) -> bool:
+        """Whether inputs are read when they are asked for; else they are an array."""
+        return not isinstance(self.inputs, np.ndarray)
+
+    @property
+    def array(self) -> Array:
+        """The inputs of a split that is not on demand."""
+        assert isinstance(self.inputs, np.ndarray)
+        return self.inputs
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the inputs: uint8 or float32."""
+        return np.dtype(self.inputs.dtype)
+
+    def read(self, rows: Rows) -> Array:
+        """Return the inputs at `rows`, in that order, as an array; see `read_rows`."""
+        return read_rows(self.inputs, rows)
+
+    def take(self, indices: Rows | slice) -> "Split":
+        """Return the samples at `indices`, in that order; of inputs on demand none is read."""
+        return Split(select(self.inputs, indices), self.labels[indices])
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def load_mnist(spec: DatasetSpec) -> Dataset:
     validation, train = hold_out(rest, size, seed=spec.split_seed, source="mnist")
     # Scaled last, so that no two copies of the large images are held.
     train, validation, test = (
-        Split(resize(split.inputs, spec.image_size)[..., None], split.labels)
+        Split(resize(split.array, spec.image_size)[..., None], split.labels)
         for split in (train, validation, test)
     )
     return Dataset("mnist", 10, train=train, validation=validation, test=test)

@@ -1,4 +1,8 @@
-"""A dataset as files that all processes of a node map into memory: built once, held once."""
+"""A dataset as files that all processes of a node map into memory: built once, held once.
+
+Of a split on demand the labels alone: its object is made by each process for itself, since it may
+hold open files, and nothing of a folder is unpickled. What it reads is the system's to keep.
+"""
 
 import contextlib
 import errno
@@ -13,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
 from raybench.data.check import SPLITS
 from raybench.data.dataset import Array, Dataset, Split
@@ -48,19 +53,25 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
     The pages are the file's, so a node holds them once. Arrays can be written to, and what is
     written stays in this process (so torch takes them without a copy and without a warning).
     Where the disk has no room, what was built is returned as it is, and nothing is shared.
+    Splits on demand are built by every process; UserError if they differ.
     """
+    built: list[Dataset] = []
     if not folder.is_dir():
         with _lock(folder):
             if not folder.is_dir():
-                dataset = build()
+                built.append(build())
                 try:
-                    _write(dataset, folder)
+                    _write(built[0], folder)
                 except OSError as error:
                     if error.errno not in NO_ROOM:
                         raise
-                    return dataset
-                del dataset  # now held twice
-    return _open(folder)
+                    return built[0]
+    splits = _open_arrays(folder)
+    if len(splits) < len(SPLITS):
+        own = built[0] if built else build()
+        splits |= {name: _on_demand(own, name, folder) for name in SPLITS if name not in splits}
+    about = json.loads((folder / ABOUT).read_text())
+    return Dataset(about["name"], about["num_classes"], repeat=about["repeat"], **splits)
 
 
 @contextlib.contextmanager
@@ -80,7 +91,8 @@ def _write(dataset: Dataset, folder: Path) -> None:
     try:
         for name in SPLITS:
             split: Split = getattr(dataset, name)
-            np.save(part / f"{name}-inputs.npy", np.ascontiguousarray(split.inputs))
+            if not split.is_on_demand:
+                np.save(part / f"{name}-inputs.npy", np.ascontiguousarray(split.array))
             np.save(part / f"{name}-labels.npy", np.ascontiguousarray(split.labels))
         about = {
             "name": dataset.name,
@@ -94,13 +106,25 @@ def _write(dataset: Dataset, folder: Path) -> None:
         shutil.rmtree(part, ignore_errors=True)  # gone by now, unless something went wrong
 
 
-def _open(folder: Path) -> Dataset:
-    about = json.loads((folder / ABOUT).read_text())
-    splits = {
+def _open_arrays(folder: Path) -> dict[str, Split]:
+    """Return the splits that are not on demand."""
+    return {
         name: Split(_map(folder / f"{name}-inputs.npy"), _map(folder / f"{name}-labels.npy"))
         for name in SPLITS
+        if (folder / f"{name}-inputs.npy").is_file()
     }
-    return Dataset(about["name"], about["num_classes"], repeat=about["repeat"], **splits)
+
+
+def _on_demand(own: Dataset, name: str, folder: Path) -> Split:
+    """Return a split that this process has built, with the labels that all share."""
+    split: Split = getattr(own, name)
+    labels = _map(folder / f"{name}-labels.npy")
+    if not np.array_equal(labels, split.labels):
+        raise UserError(
+            f"{own.name}: the labels of the {name} split are others in another process of this "
+            "machine; list files in sorted order, and split them by spec.split_seed alone."
+        )
+    return Split(split.inputs, labels)
 
 
 def _map(file: Path) -> Array:

@@ -19,7 +19,14 @@ GLOBAL_BATCH = "global_batch_size"
 """What is sampled in place of workers and batch per worker: their product."""
 SPEED_KEYS = ("framework", "num_workers", "batch_size_per_worker")
 RESOURCES = ("cpus_per_worker", "gpus_per_worker", "placement_strategy", "accelerator_type")
-NOT_WITH = ("accumulate", "bucket_mb", "gradient_compression", *RESOURCES, "precision")
+NOT_WITH = (
+    "accumulate",
+    "bucket_mb",
+    "gradient_compression",
+    *RESOURCES,
+    "precision",
+    "prefetch",
+)
 """Searched keys that change a step's time in ways the step-time model does not know."""
 
 

@@ -44,6 +44,7 @@ def test_unknown_keys_are_refused_with_what_is_allowed(content, hint):
         ("num_workers", -1),
         ("batch_size_per_worker", 0),
         ("accumulate", 0),
+        ("prefetch", -1),
         ("gpus_per_worker", 2),
         ("gpus_per_worker", -1),
         ("learning_rate", "0.1"),

@@ -9,11 +9,13 @@ import sys
 import textwrap
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
 from raybench.data import shared
 from raybench.data.dataset import Dataset, Split
@@ -225,6 +227,62 @@ def test_another_error_of_the_disk_is_raised(tmp_path, monkeypatch):
     monkeypatch.setattr(shared.np, "save", broken)
     with pytest.raises(OSError, match="Input/output"):
         open_shared(tmp_path / "x", dataset)
+
+
+class Read:
+    """Samples on demand that cannot be copied into another process: there is a file open."""
+
+    shape, dtype = (64, 8, 8, 1), np.uint8
+
+    def __init__(self, file):
+        self._file = file.open("rb")
+
+    def __getitem__(self, rows):
+        found = np.empty((len(rows), 8, 8, 1), np.uint8)
+        for place, row in enumerate(rows):
+            self._file.seek(64 * int(row))
+            found[place] = np.frombuffer(self._file.read(64), np.uint8).reshape(8, 8, 1)
+        return found
+
+
+def test_of_a_split_on_demand_the_labels_are_shared(tmp_path):
+    wanted = dataset()
+    (tmp_path / "raw").write_bytes(wanted.train.inputs.tobytes())
+    built = []
+
+    def build():
+        built.append(Split(Read(tmp_path / "raw"), wanted.train.labels))
+        return replace(wanted, train=built[-1])
+
+    first = open_shared(tmp_path / "x", build)
+    assert len(built) == 1, "who builds the arrays builds once"
+    second = open_shared(tmp_path / "x", build)
+    assert len(built) == 2, "each process has an object of its own"
+    rows = np.array([63, 0, 5])
+    for found, own in zip((first, second), built, strict=True):
+        assert found.train.inputs is own.inputs
+        np.testing.assert_array_equal(found.train.read(rows), wanted.train.inputs[rows])
+        assert isinstance(found.train.labels.base, np.memmap)
+        assert isinstance(found.test.inputs.base, np.memmap)
+        assert (found.name, found.num_classes, found.repeat) == ("own", 10, 3)
+    assert not (tmp_path / "x" / "train-inputs.npy").exists()
+    share(replace(wanted, train=built[0]), tmp_path / "y")
+    assert open_shared(tmp_path / "y", build).train.inputs is built[2].inputs
+
+
+def test_a_split_on_demand_that_is_another_in_every_process_is_refused(tmp_path):
+    wanted = dataset()
+    (tmp_path / "raw").write_bytes(wanted.train.inputs.tobytes())
+    changed = wanted.train.labels.copy()
+    changed[7] += 1
+    for labels in (wanted.train.labels, changed):
+        train = Split(Read(tmp_path / "raw"), labels)
+        build = lambda train=train: replace(wanted, train=train)  # noqa: E731
+        if labels is changed:
+            with pytest.raises(UserError, match=r"labels of the train split .* spec.split_seed"):
+                open_shared(tmp_path / "x", build)
+        else:
+            open_shared(tmp_path / "x", build)
 
 
 def test_the_key_is_of_the_data_alone():

@@ -4,17 +4,13 @@
 is slower, so the loop over steps is inside `tf.function`, on arrays held in device memory.
 """
 
-import itertools
-import time
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from raybench.backends.base import Step, StepLog, Totals
 from raybench.backends.optimizers import settings_of
-from raybench.backends.tensorflow.arrays import any_rows, noise_like, on_device
 from raybench.backends.tensorflow.exchange import Exchange
 from raybench.backends.tensorflow.model import (
     batch_statistics,
@@ -26,6 +22,7 @@ from raybench.backends.tensorflow.model import (
     save_weights,
 )
 from raybench.backends.tensorflow.optim import build_optimizer
+from raybench.backends.tensorflow.parts import part_of, signature
 from raybench.backends.tensorflow.recording import StepRecorder, take_recorded
 from raybench.backends.tensorflow.state import (
     differing,
@@ -64,13 +61,10 @@ class Trainer:
             seed_layers(self._model, spec.seed * 1_000_003 + world.rank)
             self._optimizer = build_optimizer(spec.optimizer, **settings_of(spec))
             self._optimizer.build(self._model.trainable_variables)
-        self._parts = {
-            "train": on_device(dataset.train),
-            "validation": on_device(dataset.validation),
-            "test": on_device(dataset.test),
-        }
+        splits = {"train": dataset.train, "validation": dataset.validation, "test": dataset.test}
+        self._parts = {name: part_of(split, spec.prefetch) for name, split in splits.items()}
         # Sizes are left open, so that one trace serves every batch, the last partial one too.
-        inputs, labels = (any_rows(tensor) for tensor in self._parts["train"])
+        inputs, labels = signature(dataset.train)
         steps = [tf.TensorSpec([None, None, None], kind) for kind in (tf.int64, tf.float32)]
         rates = tf.TensorSpec([None], tf.float32)
         self._exchange = Exchange(spec)
@@ -79,56 +73,48 @@ class Trainer:
             self._recorder = StepRecorder(has_squares=self._exchange.measures)
         self._train_steps = tf.function(self._take_steps, [inputs, labels, *steps, rates])
         self._evaluate_batch = tf.function(self._evaluate_on, [inputs, labels])
-        self._input_s = 0.0
+        self._earlier_input_s = 0.0
 
     def warm_up(self, step: Step) -> None:
         """Run training and evaluation code on noise, then restore every state."""
         variables = self._model.variables + self._optimizer.variables
-        saved, input_s = values_of(variables), self._input_s
+        saved = values_of(variables)
         num_rows = max(int(step.indices.max()) + 1, EVALUATION_BATCH)
         real = self._parts
-        self._parts = {name: noise_like(real[name], num_rows) for name in real}
+        self._parts = {name: part.noise(num_rows) for name, part in real.items()}
         for _ in range(WARM_UP_STEPS):
             self.train([step])
         self.evaluate("validation", slice(0, EVALUATION_BATCH))
         self._parts = real
         set_values(variables, saved)
-        self._input_s = input_s
 
     def train(self, steps: list[Step]) -> float:
         """Take optimizer steps; return this worker's weighted loss, summed over steps."""
         total = 0.0
         if self._recorder:
             self._recorder.begin()
-        for _, group in itertools.groupby(steps, key=lambda step: step.indices.shape):
-            started = time.perf_counter()
-            clocks = self._recorder.start() if self._recorder else None
-            chunk = list(group)
-            indices = tf.constant(np.stack([step.indices for step in chunk]))
-            weights = tf.constant(np.stack([step.weights for step in chunk]))
-            rates = tf.constant([step.learning_rate for step in chunk], tf.float32)
-            self._input_s += time.perf_counter() - started
-            inputs, labels = self._parts["train"]
-            loss, rows = self._train_steps(inputs, labels, indices, weights, rates)
+        clocks = self._recorder.start() if self._recorder else None
+        for batch in self._parts["train"].batches(steps):
+            loss, rows = self._train_steps(*batch)
             total += float(loss)  # waits for the device
             if self._recorder and clocks:
                 self._recorder.add(clocks, rows)
+                clocks = self._recorder.start()
         return total
 
     def evaluate(self, part: str, rows: slice) -> Totals:
         """Loss and correct answers on rows of the `validation` or `test` split."""
-        inputs, labels = (tensor[rows] for tensor in self._parts[part])
-        loss = correct = 0.0
-        for start in range(0, len(labels), EVALUATION_BATCH):
-            batch = slice(start, start + EVALUATION_BATCH)
-            batch_loss, batch_correct = self._evaluate_batch(inputs[batch], labels[batch])
+        loss, correct, samples = 0.0, 0.0, 0
+        for inputs, labels in self._parts[part].slices(rows, EVALUATION_BATCH):
+            batch_loss, batch_correct = self._evaluate_batch(inputs, labels)
+            samples += len(labels)
             loss += float(batch_loss)
             correct += float(batch_correct)
-        return Totals(loss=loss, correct=correct, samples=len(labels))
+        return Totals(loss=loss, correct=correct, samples=samples)
 
     def input_seconds(self) -> float:
         """Seconds that training has waited for data so far."""
-        return self._input_s
+        return self._earlier_input_s + self._parts["train"].waited_seconds()
 
     def step_log(self) -> StepLog:
         """What was recorded of the steps of the last `train`."""
@@ -153,15 +139,18 @@ class Trainer:
         # On every rank: some variables are read by all workers together.
         arrays = values_of(self._model.variables + self._optimizer.variables)
         own = differing(arrays, self._world.gather)
-        rows = self._world.gather(own_numbers(self._input_s, arrays, own))
+        rows = self._world.gather(own_numbers(self.input_seconds(), arrays, own))
         return b"" if self._world.rank else pack_state(arrays, own, rows)
 
     def restore(self, state: bytes) -> None:
         """Take what `state` returned on rank 0."""
-        self._input_s = unpack_state(state, self._model, self._optimizer, self._world.rank)
+        rank = self._world.rank
+        self._earlier_input_s = unpack_state(state, self._model, self._optimizer, rank)
 
     def close(self) -> None:
         """Release model, optimizer, traced functions and data."""
+        for part in self._parts.values():
+            part.close()
         self._parts.clear()
         del self._model, self._optimizer, self._train_steps, self._evaluate_batch
         keras.backend.clear_session()

@@ -2,10 +2,8 @@
 
 import contextlib
 import copy
-import time
 from contextlib import AbstractContextManager
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -22,6 +20,7 @@ from raybench.backends.torch.model import (
     save_weights,
 )
 from raybench.backends.torch.optim import build_optimizer
+from raybench.backends.torch.parts import part_of
 from raybench.backends.torch.recording import StepRecorder
 from raybench.backends.torch.state import (
     pack_state,
@@ -32,7 +31,7 @@ from raybench.backends.torch.state import (
 from raybench.backends.torch.world import World as World
 from raybench.backends.torch.world import join as join
 from raybench.core.spec import RunSpec
-from raybench.data.dataset import Dataset, Split
+from raybench.data.dataset import Dataset
 from raybench.workloads.base import LayerWorkload, Workload
 
 EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
@@ -68,22 +67,21 @@ class Trainer:
         if spec.record_steps:
             self._recorder = StepRecorder(self._device, self._exchange.squares)
         self._optimizer = self._build_optimizer()
+        splits = {"train": dataset.train, "validation": dataset.validation, "test": dataset.test}
         self._parts = {
-            "train": self._on_device(dataset.train),
-            "validation": self._on_device(dataset.validation),
-            "test": self._on_device(dataset.test),
+            name: part_of(split, self._device, spec.prefetch) for name, split in splits.items()
         }
-        self._input_s = 0.0
+        self._earlier_input_s = 0.0
 
     def warm_up(self, step: Step) -> None:
         """Run training and evaluation code on noise, then restore every state."""
         weights = {name: value.clone() for name, value in self._model.state_dict().items()}
-        optimizer, input_s = copy.deepcopy(self._optimizer.state_dict()), self._input_s
+        optimizer = copy.deepcopy(self._optimizer.state_dict())
         num_rows = max(int(step.indices.max()) + 1, self._evaluation_batch)
         real = self._parts
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
-            self._parts = {name: _noise_like(real[name], num_rows) for name in real}
+            self._parts = {name: part.noise(num_rows) for name, part in real.items()}
             for _ in range(WARM_UP_STEPS):
                 self.train([step])
             self.evaluate("validation", slice(0, self._evaluation_batch))
@@ -91,12 +89,12 @@ class Trainer:
         self._model.load_state_dict(weights)
         self._optimizer = self._build_optimizer()
         self._optimizer.load_state_dict(optimizer)
-        self._input_s = input_s
 
     def train(self, steps: list[Step]) -> float:
         """Take optimizer steps; return this worker's weighted loss, summed over steps."""
         self._parallel.train()
         total = torch.zeros((), device=self._device)
+        batches = self._parts["train"].batches(steps)
         if self._recorder:
             self._recorder.begin()
         for step in steps:
@@ -104,8 +102,8 @@ class Trainer:
                 group["lr"] = step.learning_rate
             self._optimizer.zero_grad(set_to_none=True)
             last = len(step.indices) - 1
-            for index, (rows, weights) in enumerate(zip(step.indices, step.weights, strict=True)):
-                inputs, labels, weight = self._batch(rows, weights)
+            for index in range(len(step.indices)):
+                inputs, labels, weight = next(batches)
                 with self._exchange.when(index == last), self._precision():
                     outputs = self._parallel(prepare_inputs(inputs))
                     losses, _ = loss_and_correct(self._workload, outputs, labels)
@@ -122,22 +120,22 @@ class Trainer:
     def evaluate(self, part: str, rows: slice) -> Totals:
         """Loss and correct answers on rows of the `validation` or `test` split."""
         self._parallel.eval()
-        inputs, labels = (tensor[rows] for tensor in self._parts[part])
+        samples = 0
         loss = torch.zeros((), dtype=torch.float64, device=self._device)
         correct = torch.zeros((), dtype=torch.float64, device=self._device)
-        for start in range(0, len(labels), self._evaluation_batch):
-            batch = slice(start, start + self._evaluation_batch)
-            images = prepare_inputs(inputs[batch], channels_last=self._evaluates_channels_last)
+        for inputs, labels in self._parts[part].slices(rows, self._evaluation_batch):
+            images = prepare_inputs(inputs, channels_last=self._evaluates_channels_last)
             with self._precision():
                 outputs = self._model(images)
-                losses, hits = loss_and_correct(self._workload, outputs, labels[batch])
+                losses, hits = loss_and_correct(self._workload, outputs, labels)
+            samples += len(labels)
             loss += losses.double().sum()
             correct += hits.double().sum()
-        return Totals(loss=float(loss), correct=float(correct), samples=len(labels))
+        return Totals(loss=float(loss), correct=float(correct), samples=samples)
 
     def input_seconds(self) -> float:
         """Seconds that training has waited for data so far."""
-        return self._input_s
+        return self._earlier_input_s + self._parts["train"].waited_seconds()
 
     def step_log(self) -> StepLog:
         """What was recorded of the steps of the last `train`."""
@@ -159,51 +157,28 @@ class Trainer:
 
     def state(self) -> bytes:
         """Return all that training goes on from, as `torch.save` writes it; see Trainer."""
-        rows = self._world.gather([self._input_s, *random_state(self._device)])
+        rows = self._world.gather([self.input_seconds(), *random_state(self._device)])
         return b"" if self._world.rank else pack_state(self._model, self._optimizer, rows)
 
     def restore(self, state: bytes) -> None:
         """Take what `state` returned on rank 0."""
         row = unpack_state(state, self._model, self._optimizer)[self._world.rank]
-        self._input_s = row[0]
+        self._earlier_input_s = row[0]
         set_random_state(row[1:], self._device)
 
     def close(self) -> None:
         """Release model, optimizer and data."""
+        for part in self._parts.values():
+            part.close()
         self._parts.clear()
         del self._model, self._parallel, self._exchange, self._recorder, self._optimizer
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-
-    def _batch(
-        self, rows: np.ndarray, weights: np.ndarray
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        started = time.perf_counter()
-        inputs, labels = self._parts["train"]
-        index = torch.from_numpy(rows).to(self._device, non_blocking=True)
-        weight = torch.from_numpy(weights).to(self._device, non_blocking=True)
-        batch = inputs[index], labels[index], weight
-        self._input_s += time.perf_counter() - started
-        return batch
 
     def _precision(self) -> AbstractContextManager[object]:
         if self._spec.precision == "fp32":
             return contextlib.nullcontext()
         return torch.autocast(self._device.type, dtype=torch.bfloat16)
 
-    def _on_device(self, split: Split) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs, labels = torch.from_numpy(split.inputs), torch.from_numpy(split.labels)
-        return inputs.to(self._device), labels.to(self._device)
-
     def _build_optimizer(self) -> torch.optim.Optimizer:
         return build_optimizer(self._spec.optimizer, self._model, **settings_of(self._spec))
-
-
-def _noise_like(
-    part: tuple[torch.Tensor, torch.Tensor], num_rows: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random inputs with the first labels: throw-away data of the same shape and type."""
-    inputs, labels = part[0][:num_rows], part[1][:num_rows]
-    if inputs.dtype == torch.uint8:
-        return torch.randint_like(inputs, 0, 256), labels
-    return torch.randn_like(inputs), labels

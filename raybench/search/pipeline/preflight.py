@@ -26,6 +26,7 @@ from raybench.data.check import check_dataset
 from raybench.data.dataset import Dataset
 from raybench.speed.factorisation import RESOURCES
 from raybench.workloads.find import load_workload_dataset, require_framework
+from raybench.workloads.users_code import users_code
 
 AUTOSCALED_CONCURRENCY = 4
 """Trials at once on a cluster that starts nodes by itself, at least."""
@@ -44,7 +45,8 @@ def check_task(spec: RunSpec, frameworks: list[str]) -> Dataset:
         require_framework(workload, framework)
     own = spec.dataset.name == "workload"
     source = f"load_dataset of workload {spec.workload}" if own else f"dataset {spec.dataset.name}"
-    check_dataset(dataset, source)
+    with users_code(f"{source}: reading its samples failed"):
+        check_dataset(dataset, source)
     chance = 1.0 / dataset.num_classes
     target = spec.objective.target
     if target is not None and target <= chance:

@@ -1,0 +1,140 @@
+"""Inputs on demand: samples that are read or computed when a batch asks for them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from raybench.core.errors import UserError
+
+Array = npt.NDArray[Any]
+Rows = npt.NDArray[np.int64]
+"""Positions of samples in a split."""
+KINDS = (np.dtype(np.uint8), np.dtype(np.float32))
+"""What inputs may be of."""
+
+
+class OnDemand(Protocol):
+    """What the inputs of a split may be in place of an array: any object with these three.
+
+    Nothing that it returns is kept by raybench after its batch, so a split may be larger than
+    memory. It is asked in the order of training, by one thread at a time, not always the same
+    one. Equal rows must give equal samples, else no run can be repeated or continued.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, H, W, C), or (N, features)."""
+        ...
+
+    @property
+    def dtype(self) -> npt.DTypeLike:
+        """Numpy's uint8 (pixels) or float32."""
+        ...
+
+    def __getitem__(self, rows: Rows, /) -> Array:
+        """Return the samples at `rows`, which come in any order, some perhaps twice.
+
+        A new array of `dtype` and shape (len(rows), *shape[1:]): the caller keeps it, while
+        the next one is asked for.
+        """
+        ...
+
+
+Inputs = Array | OnDemand
+
+
+@dataclass(frozen=True)
+class Selected:
+    """Some samples of others that are on demand, which are read when these are."""
+
+    inputs: OnDemand
+    rows: Rows
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the selected samples."""
+        return (len(self.rows), *self.inputs.shape[1:])
+
+    @property
+    def dtype(self) -> npt.DTypeLike:
+        """Of the samples that they are selected from."""
+        return self.inputs.dtype
+
+    def __getitem__(self, rows: Rows, /) -> Array:
+        """Return the samples at `rows` of the selected ones."""
+        return read_rows(self.inputs, self.rows[rows])
+
+
+def select(inputs: Inputs, rows: Rows | slice) -> Inputs:
+    """Return the samples at `rows`, in that order; of those on demand none is read."""
+    if isinstance(inputs, np.ndarray):
+        return inputs[rows]
+    if isinstance(inputs, Selected):
+        return Selected(inputs.inputs, inputs.rows[rows])
+    return Selected(inputs, np.arange(inputs.shape[0])[rows])
+
+
+def read_rows(inputs: Inputs, rows: Rows) -> Array:
+    """Return the samples at `rows` as an array that can be written to, whole in memory.
+
+    What an object on demand returns is checked as arrays are before training: UserError for
+    another shape or type than promised, and for NaN or infinite values.
+    """
+    found = inputs[rows]
+    if isinstance(inputs, np.ndarray | Selected):
+        return found
+    name, wanted = type(inputs).__name__, (len(rows), *inputs.shape[1:])
+    kind = np.dtype(inputs.dtype)
+    if not isinstance(found, np.ndarray):
+        raise UserError(
+            f"{name}[rows] returned {type(found).__name__}; it must return a numpy array of {kind} "
+            f"{wanted}."
+        )
+    if (found.shape, found.dtype) != (wanted, kind):
+        raise UserError(
+            f"{name}[rows] returned {found.dtype} {found.shape} for {len(rows)} rows; by its "
+            f"shape and dtype it must return {kind} {wanted}."
+        )
+    for row in _not_finite(found):
+        raise UserError(
+            f"{name}[rows] returned NaN or infinite inputs, first in sample {rows[row]}; remove or "
+            "replace them."
+        )
+    return np.require(found, requirements=["C", "W"])
+
+
+def check_inputs(inputs: Inputs) -> None:
+    """Raise UserError for what can be neither an array of samples nor samples on demand."""
+    if not all(hasattr(inputs, name) for name in ("shape", "dtype", "__getitem__")):
+        raise UserError(
+            "The inputs of a split must be a numpy array, or an object with shape, dtype and "
+            f"[rows]; found {type(inputs).__name__}."
+        )
+    if not isinstance(inputs.shape, tuple) or not inputs.shape:
+        raise UserError(
+            "The inputs of a split must have a shape (N, height, width, channels) or "
+            f"(N, features), found {inputs.shape!r}."
+        )
+    try:
+        is_known = np.dtype(inputs.dtype) in KINDS
+    except TypeError:  # another library's
+        is_known = False
+    if not is_known:
+        raise UserError(
+            f"The inputs of a split must be uint8 or float32, found {inputs.dtype}: "
+            "convert them with .astype(np.float32)."
+        )
+
+
+def _not_finite(samples: Array) -> Iterator[int]:
+    """Yield the samples with NaN or infinite values."""
+    if samples.dtype != np.float32:
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = samples.sum()
+    if not np.isfinite(total):  # or only too large a sum
+        finite = np.isfinite(samples).reshape(len(samples), -1).all(axis=1)
+        yield from np.flatnonzero(~finite).tolist()

@@ -1,0 +1,97 @@
+"""Batches made ahead of those that are used: order, number, errors, end."""
+
+import gc
+import threading
+import time
+
+import pytest
+
+from raybench.backends.prefetch import Prefetch
+
+DEPTHS = pytest.mark.parametrize("depth", [0, 1, 2, 7])
+
+
+@DEPTHS
+def test_order_and_values_are_those_of_a_map(depth: int) -> None:
+    prefetch = Prefetch(depth)
+    for count in (0, 1, 2, 20):
+        assert list(prefetch.each(str, range(count))) == [str(i) for i in range(count)]
+    prefetch.close()
+
+
+@DEPTHS
+def test_so_many_are_made_ahead_and_no_more(depth: int) -> None:
+    made: list[int] = []
+    prefetch = Prefetch(depth)
+    for index, _ in enumerate(prefetch.each(made.append, range(12))):
+        wanted = min(index + 1 + depth, 12)
+        deadline = time.monotonic() + 5
+        while len(made) < wanted and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.005)
+        assert len(made) == wanted
+    prefetch.close()
+
+
+def test_one_thread_makes_them_all() -> None:
+    prefetch = Prefetch(3)
+    names = set(prefetch.each(lambda _: threading.current_thread().name, range(9)))
+    names |= set(prefetch.each(lambda _: threading.current_thread().name, range(9)))
+    assert len(names) == 1
+    assert threading.current_thread().name not in names
+    prefetch.close()
+    assert not [one for one in threading.enumerate() if one.name in names]
+
+
+@DEPTHS
+def test_an_error_comes_where_its_batch_would(depth: int) -> None:
+    made: list[int] = []
+
+    def make(index: int) -> int:
+        made.append(index)
+        if index == 3:
+            raise LookupError("no sample 3")
+        return index
+
+    prefetch = Prefetch(depth)
+    batches = prefetch.each(make, range(50))
+    assert [next(batches) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(LookupError, match="no sample 3"):
+        next(batches)
+    prefetch.close()
+    assert len(made) <= 4 + depth
+    assert list(Prefetch(depth).each(make, [7])) == [7]
+
+
+def test_what_is_not_used_any_more_is_not_made() -> None:
+    began, go = threading.Event(), threading.Event()
+    made: list[int] = []
+
+    def make(index: int) -> int:
+        if index:
+            began.set()
+            go.wait(5)
+        made.append(index)
+        return index
+
+    prefetch = Prefetch(4)
+    batches = prefetch.each(make, range(50))
+    assert next(batches) == 0
+    assert began.wait(5)
+    batches.close()  # type: ignore[attr-defined]
+    go.set()
+    prefetch.close()
+    assert made == [0, 1], "the one under way is finished, the next three are not begun"
+
+
+def test_one_that_is_forgotten_keeps_no_thread() -> None:
+    """As of a run that failed, whose worker serves others."""
+    prefetch = Prefetch(2)
+    (name,) = set(prefetch.each(lambda _: threading.current_thread().name, range(3)))
+    assert name in [one.name for one in threading.enumerate()]
+    del prefetch
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while name in [one.name for one in threading.enumerate()]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

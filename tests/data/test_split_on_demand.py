@@ -1,0 +1,168 @@
+"""Inputs on demand: what a split takes in place of an array, and what it refuses."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from raybench.core.errors import UserError
+from raybench.core.spec import DatasetSpec
+from raybench.data import check
+from raybench.data.check import check_dataset
+from raybench.data.dataset import Dataset, Split, hold_out
+from raybench.data.load import limit_and_repeat
+from raybench.data.on_demand import Selected
+
+
+class Squares:
+    """Sample i holds i * i, four times; `shape`, `dtype` and [rows], and nothing else."""
+
+    def __init__(self, size, *, kind=np.float32, spoil=None):
+        self.shape, self.dtype = (size, 2, 2, 1), kind
+        self.asked, self.spoil = [], spoil
+
+    def __getitem__(self, rows):
+        assert isinstance(rows, np.ndarray)
+        assert rows.dtype == np.int64
+        self.asked.append(rows.tolist())
+        found = np.repeat(rows * rows, 4).reshape(-1, 2, 2, 1).astype(self.dtype)
+        return self.spoil(found) if self.spoil else found
+
+
+def split(size=20, **options):
+    return Split(Squares(size, **options), np.arange(size, dtype=np.int64) % 3)
+
+
+def values(split, rows):
+    return split.read(np.array(rows))[:, 0, 0, 0].tolist()
+
+
+def test_samples_are_read_when_they_are_asked_for_and_not_before():
+    whole = split()
+    assert whole.is_on_demand
+    assert (len(whole), whole.dtype) == (20, np.dtype(np.float32))
+    assert values(whole, [3, 1, 1]) == [9, 1, 1]
+    assert whole.inputs.asked == [[3, 1, 1]]
+
+
+def test_taking_samples_reads_none_and_keeps_their_order():
+    whole = split()
+    some = whole.take(np.array([7, 5, 3, 1])).take(slice(1, None)).take(np.array([2, 0]))
+    assert whole.inputs.asked == []
+    assert some.labels.tolist() == [1, 5 % 3]
+    assert some.inputs.shape == (2, 2, 2, 1)
+    assert isinstance(some.inputs, Selected)
+    assert some.inputs.inputs is whole.inputs, "a view of the samples, not of a view"
+    assert values(some, [0, 1, 1]) == [1, 25, 25]
+
+
+def test_a_split_is_held_out_limited_and_repeated_as_arrays_are():
+    held, rest = hold_out(split(), 5, seed=3, source="squares")
+    arrays = Split(split().read(np.arange(20)), split().labels)
+    wanted, other = hold_out(arrays, 5, seed=3, source="squares")
+    for lazy, known in ((held, wanted), (rest, other)):
+        np.testing.assert_array_equal(lazy.read(np.arange(len(lazy))), known.array)
+        np.testing.assert_array_equal(lazy.labels, known.labels)
+    dataset = Dataset("own", 3, train=rest, validation=held, test=held)
+    limited = limit_and_repeat(dataset, DatasetSpec(name="workload", limit=4, repeat=3))
+    assert limited.num_train_samples == 12
+    assert limited.input_shape == (2, 2, 1)
+    np.testing.assert_array_equal(limited.train.read(np.arange(4)), other.array[:4])
+
+
+def test_what_is_read_can_be_written_to():
+    def read_only(found):
+        found.flags.writeable = False
+        return found
+
+    found = split(spoil=read_only).read(np.arange(3))
+    found[:] = 0
+    columns = split(spoil=np.asfortranarray).read(np.arange(3))
+    assert columns.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda found: found[:-1], r"Squares\[rows\] returned float32 \(2, 2, 2, 1\) for 3 rows"),
+        (lambda found: found.astype(np.float64), r"float64 .* must return float32 \(3, 2, 2, 1\)"),
+        (lambda found: found.tolist(), r"Squares\[rows\] returned list; .* float32 \(3, 2, 2, 1\)"),
+        (lambda found: None, "returned NoneType"),
+        (lambda found: found / np.float32(found[..., :1] != 25), "infinite inputs, .* sample 5;"),
+        (lambda found: np.sqrt(found - 16), "NaN .* first in sample 2; remove or replace"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_every_batch_is_checked(spoil, message):
+    with pytest.raises(UserError, match=message) as caught:
+        split(spoil=spoil).read(np.array([7, 5, 2]))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_sum_beyond_float32_is_no_infinite_sample():
+    large = split(spoil=lambda found: np.full_like(found, 3e38))
+    assert large.read(np.arange(9)).max() == np.float32(3e38)
+
+
+class Torch8:
+    """The type of another library."""
+
+    shape, dtype = (20, 4), "torch.uint8"
+
+    def __getitem__(self, rows):
+        raise NotImplementedError
+
+
+class NoShape:
+    dtype = np.uint8
+
+    def __getitem__(self, rows):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([1, 2], "an object with shape, dtype and .rows.; found list"),
+        (NoShape(), "found NoShape"),
+        (Torch8(), "must be uint8 or float32, found torch.uint8"),
+        (Squares(20, kind=np.int64), "must be uint8 or float32, found <class 'numpy.int64'>"),
+        (Squares(19), "one label per input, found 19 inputs and 20 labels"),
+    ],
+)
+def test_what_can_be_no_inputs_is_refused(inputs, message):
+    with pytest.raises(UserError, match=message):
+        Split(inputs, np.zeros(20, np.int64))
+
+
+def dataset(**changes):
+    whole = Dataset("own", 3, train=split(20), validation=split(9), test=split(3))
+    return dataclasses.replace(whole, **changes)
+
+
+def test_a_few_samples_are_tried_before_training():
+    whole = dataset()
+    check_dataset(whole, "x")
+    for name, first in (("train", 19), ("validation", 8), ("test", 2)):
+        (asked,) = getattr(whole, name).inputs.asked
+        assert len(asked) == check.TRIED
+        assert (asked[0], asked[-1]) == (first, 0), "begin and end, and not in rising order"
+
+
+def short(found):
+    raise IndexError("the file ends at sample 12")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        ({"train": split(spoil=lambda found: found[1:])}, UserError, "my:Net: the train split: Sq"),
+        ({"test": split(kind=np.uint8)}, UserError, "test split has samples of uint8"),
+        ({"validation": split(0)}, UserError, "the validation split is empty"),
+        ({"num_classes": 2}, UserError, "the train split has the label 2"),
+        ({"train": split(spoil=short)}, IndexError, "ends at sample 12"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_refused(changes, kind, message):
+    with pytest.raises(kind, match=message):
+        check_dataset(dataset(**changes), "load_dataset of my:Net")
