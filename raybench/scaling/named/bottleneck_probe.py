@@ -17,9 +17,9 @@ does not divide; here that is refused.
 
 `python -m raybench.diagnose` asks the same of one run spec, with a verdict.
 
-The contrast at the size of a laptop: `mnist_large_dense` (4.1 million parameters, most of them
-dense) against `cnn7` at 128 pixels (173,354, nearly all compute); quick: `mnist_small` (402,442)
-against `cnn7` at 32 pixels (124,202).
+Full size: `mnist_large_dense` (4.1 million parameters, most of them dense) against `cnn7` at 128
+pixels (173,354, nearly all compute), 2, 4 and 8 workers, both frameworks. Quick: `mnist_small`
+(402,442) against `cnn7` at 32 pixels (124,202), 2 workers, torch.
 """
 
 import itertools

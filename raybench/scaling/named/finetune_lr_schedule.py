@@ -123,8 +123,8 @@ def compare(results: Results) -> list[Claim]:
         ),
         claim(
             "4 GPUs take half the time of one",
-            f"{_run('1-gpu-ft-lrs', 's') / _run('4-gpu-ft-pref', 's'):.2f} times as fast with 16 a "
-            f"GPU, {_run('1-gpu-ft-lrs', 's') / _run('4-gpu-ft-largerbs', 's'):.2f} with 32",
+            f"{_run('1-gpu-ft', 's') / _run('4-gpu-ft-pref', 's'):.2f} times as fast with 16 a "
+            f"GPU, {_run('1-gpu-ft', 's') / _run('4-gpu-ft-largerbs', 's'):.2f} with 32",
             _efficiencies(every),
             lambda value: value >= 0.5,
             unit=f"of the ideal speed-up, {workers_of(every)}",
