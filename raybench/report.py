@@ -9,7 +9,7 @@ from raybench import cli
 from raybench.results.console import make_console
 from raybench.results.export import export
 from raybench.results.files import StudyFiles
-from raybench.results.load import load
+from raybench.results.load import StudyResults, load
 from raybench.results.place import is_url
 from raybench.results.plots import write_plots
 from raybench.results.remote import publish
@@ -36,10 +36,24 @@ def report(place: str | Path) -> int:
     files are written below it, too; who may only read there gets them in the local folder.
     """
     results = load(place)
+    if results.is_scaling:
+        return _report_scaling(place, results)
     # Not a Store: the study may be running, and its records are not ours.
     export(results, StudyFiles(results.folder))
     plots = write_plots(results, results.folder)
     show(make_console(sys.stdout), results, plots=plots)
+    if is_url(place):
+        publish(str(place), results.folder)
+    return cli.DONE
+
+
+def _report_scaling(place: str | Path, results: StudyResults) -> int:
+    """Do the same for a scaling study."""
+    from raybench.studies.report import ScalingReport
+
+    report = ScalingReport.of(results)
+    pictures = report.write(StudyFiles(results.folder))
+    report.show(make_console(sys.stdout), pictures=pictures)
     if is_url(place):
         publish(str(place), results.folder)
     return cli.DONE

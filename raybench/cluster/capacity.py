@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from raybench.cluster.admission import Admission
 from raybench.cluster.layout import Node as Node
@@ -39,6 +40,10 @@ class Capacity:
     def gpus(self) -> int:
         """GPUs of all nodes."""
         return int(sum(node.gpus for node in self.nodes))
+
+    def document(self) -> dict[str, Any]:
+        """Return what there is, as plain data for YAML."""
+        return {"nodes": [{"cpus": node.cpus, "gpus": node.gpus} for node in self.nodes]}
 
     def num_fitting(self, placement: Placement) -> int:
         """Return for how many of its workers the empty nodes have room."""

@@ -1,7 +1,7 @@
 """The live screen of a search: progress, best so far, running trials, failures by cause."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -26,12 +26,21 @@ class Progress:
     """One screen on a terminal; a line per finished trial elsewhere."""
 
     def __init__(
-        self, console: Console, *, num_trials: int, num_done: int = 0, keys: Iterable[str] = ()
+        self,
+        console: Console,
+        *,
+        num_trials: int,
+        num_done: int = 0,
+        keys: Iterable[str] = (),
+        outcome: Callable[[RunRecord], str] | None = None,
     ) -> None:
-        """Show `num_trials`; `keys` are those that labels tell (`results.label.label_keys`)."""
+        """Show `num_trials`; `keys` are those that labels tell (`results.label.label_keys`).
+
+        `outcome` says how a run ended that did not fail, where none is the best of them.
+        """
         self.after_s = 0.0
         """Seconds of what follows this phase; a part of the time left. `begin` sets it to 0."""
-        self._console, self._keys = console, tuple(keys)
+        self._console, self._keys, self._outcome = console, tuple(keys), outcome
         self._num_trials, self._num_done, self._num_before = num_trials, num_done, num_done
         self._phase = "search"
         self._running: dict[str, _Running] = {}
@@ -132,8 +141,10 @@ class Progress:
         head = f"{self._phase}: {self._num_done} of {self._num_trials} done, {seconds:.0f} s"
         if left is not None:
             head += f", about {left:.0f} s left"
-        best = self._one_line(self._best) if self._best else "none"
-        lines = [Text(head), Text(f"best so far: {best}")]
+        lines = [Text(head)]
+        if self._outcome is None:
+            best = self._one_line(self._best) if self._best else "none"
+            lines.append(Text(f"best so far: {best}"))
         causes = sorted(self._failures.values(), key=lambda cause: -cause.count)
         failed = [_plain(cause.summary(), self._console.width) for cause in causes[:MOST_CAUSES]]
         more = sum(cause.count for cause in causes[MOST_CAUSES:])
@@ -168,6 +179,8 @@ class Progress:
         where = self._where(record)
         if record.failure:
             return f"{where}  failed: {record.failure} ({record.message})"
+        if self._outcome is not None:
+            return f"{where}  {self._outcome(record)}"
         if record.time_to_target_s is not None:
             return f"{where}  target after {record.time_to_target_s:.2f} s"
         accuracy = "none" if record.best_accuracy is None else f"{100 * record.best_accuracy:.1f} %"

@@ -4,6 +4,7 @@ import os
 import platform
 import shlex
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
@@ -40,6 +41,18 @@ def command() -> str:
     program = ["python", "-m", module.name] if module else sys.argv[:1]
     arguments = redact([*program, *sys.argv[1:]], os.environ)
     return clean(shlex.join(arguments))
+
+
+def with_session(earlier: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Return what `study.yaml` says of the sessions that worked on a study, this one included.
+
+    What the runs of the first session ran with stays; later ones stand behind it (`continued`).
+    `earlier` is what the file held before, `more` what else there is to know of this session.
+    """
+    session = {"command": command(), "versions": versions(), "machine": machine(), **more}
+    first = {key: earlier.get(key, value) for key, value in session.items()}
+    later = [*(earlier.get("continued") or []), *([session] if earlier else [])]
+    return first | {"continued": later}
 
 
 def _processor() -> str:

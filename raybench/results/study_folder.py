@@ -2,13 +2,16 @@
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import raybench
-from raybench.core.documents import read_mapping
+from raybench.core.documents import read_mapping, validate
 from raybench.core.errors import UserError
+from raybench.core.scaling_study import ScalingStudy
 from raybench.core.study import StudySpec
+from raybench.results.store import SCALING
 
 MAY_CHANGE = (
     "search.trials",
@@ -21,6 +24,8 @@ MAY_CHANGE = (
     "fixed.record_steps",
 )
 """Keys that change how long a study goes on and how it is kept, not what it measures."""
+SCALING_MAY_CHANGE = ("repeats", "price", "budget", "base.checkpoint_every_s")
+"""The same of a scaling study."""
 
 
 def shipped_space(name: str) -> Path | None:
@@ -96,6 +101,21 @@ def refuse_other_study(place: str, file: Path, study: StudySpec) -> None:
         )
 
 
+def refuse_other_scaling(place: str, file: Path, study: ScalingStudy) -> None:
+    """Raise UserError if `place` holds a search, or with the difference if another such study."""
+    before = read_mapping(file).get(SCALING)
+    if not isinstance(before, dict):
+        raise UserError(f"{place}: holds no scaling study; name another place with --out.")
+    # As this version has it: keys that it knows and an earlier one did not are no difference.
+    before = validate(ScalingStudy, before, f"{file}: {SCALING}").document()
+    changes = _differences(before, study.document(), may_change=SCALING_MAY_CHANGE)
+    if changes:
+        raise UserError(
+            f"{place}: holds another study ({'; '.join(changes[:3])}); name another place with "
+            "--out."
+        )
+
+
 def _learning(place: str, changes: list[str]) -> str:
     """Say how the new study can learn from the old one, where both are of the same task."""
     if any(change.startswith(("workload", "dataset", "objective")) for change in changes):
@@ -103,14 +123,18 @@ def _learning(place: str, changes: list[str]) -> str:
     return f" (with --seed-from {place} it learns from this one)"
 
 
-def _differences(before: Any, now: Any, path: str = "") -> list[str]:
-    if path in MAY_CHANGE or before == now:
+def _differences(
+    before: Any, now: Any, path: str = "", *, may_change: Sequence[str] = MAY_CHANGE
+) -> list[str]:
+    if path in may_change or before == now:
         return []
     if isinstance(before, dict) and isinstance(now, dict):
         keys = [*before, *(key for key in now if key not in before)]
         return [
             change
             for key in keys
-            for change in _differences(before.get(key), now.get(key), f"{path}.{key}".strip("."))
+            for change in _differences(
+                before.get(key), now.get(key), f"{path}.{key}".strip("."), may_change=may_change
+            )
         ]
     return [f"{path} was {before}, is {now}"]

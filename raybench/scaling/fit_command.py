@@ -65,10 +65,11 @@ def fit_groups(file: Path, predict: str | None) -> Iterator[FittedGroup]:
     """
     measured = read_measurements(file)
     asked = cells_asked(predict, measured) if predict is not None else {}
-    return _fits(measured, asked)
+    return fits(measured, asked)
 
 
-def _fits(measured: Measurements, asked: dict[Group, list[Cell]]) -> Iterator[FittedGroup]:
+def fits(measured: Measurements, asked: dict[Group, list[Cell]]) -> Iterator[FittedGroup]:
+    """Fit each group of measurements, with what is asked of it."""
     for group, rows in measured.groups.items():
         model = ThroughputModel.fit(Observed.of(rows))
         yield FittedGroup(group, len(rows), model, leave_one_out(model), asked.get(group, []))

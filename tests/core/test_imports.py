@@ -20,6 +20,7 @@ LAYERS = (
     "speed",
     "scaling",
     "search",
+    "studies",  # scaling studies: runs as search/pipeline makes them, models of scaling
     "commands",
 )
 HOMES = {  # a library: the folders below which it may be imported
@@ -141,7 +142,7 @@ def violations(code, module, *, commands=("cli", "tune"), is_package=False):
         if importer == "results":
             allowed = imported in ("core", "results")
         elif imported == "results":
-            allowed = importer in ("search", "commands")
+            allowed = importer in ("search", "studies", "commands")
         else:
             allowed = LAYERS.index(imported) <= LAYERS.index(importer)
         if not allowed:
@@ -190,6 +191,10 @@ def violations(code, module, *, commands=("cli", "tune"), is_package=False):
         ("raybench.scaling.plan", "from raybench.search import asha"),
         ("raybench.scaling.plan", "from raybench.results import load"),
         ("raybench.scaling.plan", "import ray"),
+        ("raybench.scaling.named.claims", "from raybench.studies import fits"),
+        ("raybench.studies.study_runner", "import ray"),
+        ("raybench.studies.scale", "from raybench import cli"),
+        ("raybench.search.pipeline.single_run", "from raybench.studies import study_runner"),
         ("raybench.search.ray_tune.tuner", "import ray.train"),
         ("raybench.search.ray_tune.tuner", "from raybench import cli"),
         ("raybench.search.pipeline.study", "from ray.tune import Stopper"),
@@ -236,6 +241,11 @@ def test_the_checker_sees_a_violation(module, code):
         ),
         ("raybench.results.study_folder", "import raybench\nfrom raybench import UserError"),
         ("raybench.results.load", "import pandas\nfrom raybench.core import clock"),
+        (
+            "raybench.studies.scale",
+            "from raybench.search.pipeline import preflight\nfrom raybench.scaling import fit",
+        ),
+        ("raybench.studies.report", "from raybench.results import load"),
         ("raybench.tune", "from raybench import cli\nfrom raybench.search import run"),
         ("raybench", "from raybench.results.load import load\nimport torchx, rayon"),
     ],

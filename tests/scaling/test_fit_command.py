@@ -235,15 +235,15 @@ def test_a_place_where_nothing_can_be_written_is_said_first(
     assert file.read_text() == GOOD
 
 
-def test_out_needs_predict_and_the_command_needs_fit(tmp_path: Path, capsys) -> None:
+def test_out_needs_predict_and_fit_runs_no_study(tmp_path: Path, capsys) -> None:
     file = tmp_path / "measured.csv"
     file.write_text(GOOD)
     assert run("--fit", file, "--out", tmp_path / "p.csv") == cli.WRONG_INPUT
     assert "nothing to write without --predict" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as ended:
-        run("--predict", "8")
-    assert ended.value.code == cli.WRONG_INPUT
-    assert "--fit" in capsys.readouterr().err
+    for given, name in ((("--quick",), "--quick"), (("study.yaml",), "study study.yaml")):
+        assert run("--fit", file, *given) == cli.WRONG_INPUT
+        said = capsys.readouterr().err
+        assert f"{name}: is of a study, and --fit runs none" in said
 
 
 def test_help_says_what_is_read_and_how_nodes_follow(capsys) -> None:

@@ -17,7 +17,7 @@ from raybench.results.console import say
 from raybench.results.label import label_keys
 from raybench.results.load import StudyResults, load
 from raybench.results.progress import Progress
-from raybench.results.provenance import command, machine, versions
+from raybench.results.provenance import with_session
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
 from raybench.search.ask_tell import Search
@@ -241,23 +241,15 @@ class StudyPipeline:
         target = "the user"
         if "target" in self.study.auto:
             target = next((one for one in self.set_by if one.startswith("target")), "not set yet")
-        nodes = self.session.capacity.nodes
-        session: dict[str, Any] = {
-            "command": command(),
-            "versions": versions(),
-            "machine": machine(),
-            "cluster": {"nodes": [{"cpus": node.cpus, "gpus": node.gpus} for node in nodes]},
-            "concurrency": self.concurrency,
-        }
-        # What the trials of earlier sessions ran with stays; this session stands behind them.
-        first = {key: self.earlier.get(key, session[key]) for key in session}
-        later = [*(self.earlier.get("continued") or []), *([session] if self.earlier else [])]
         content = {
             "study": self.study.document(),
             "target_set_by": target,
             "set_by_reference": self.set_by,
             "notes": self.notes,
-            **first,
-            "continued": later,
+            **with_session(
+                self.earlier,
+                cluster=self.session.capacity.document(),
+                concurrency=self.concurrency,
+            ),
         }
         self.store.write_yaml(STUDY_FILE, content)

@@ -13,7 +13,7 @@ from raybench.backends.saved import MODEL_FILES
 from raybench.cluster.capacity import local_capacity
 from raybench.cluster.reach import MISNAMED
 from raybench.cluster.run_once import run_once
-from raybench.cluster.session import Session, chosen_address
+from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import INTERRUPTED, Interrupt
 from raybench.core.clock import OTHER, PHASES
 from raybench.core.documents import apply_settings, read_mapping, to_yaml, validate
@@ -30,6 +30,7 @@ from raybench.results.provenance import command, machine, versions
 from raybench.results.storage import StudyStorage, open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.search.pipeline.continued import finished_run
+from raybench.search.pipeline.live_session import live_session
 from raybench.search.pipeline.preflight import check_address, check_task
 from raybench.search.pipeline.waits import Waits
 from raybench.search.saved_runs import SavedRuns
@@ -100,9 +101,7 @@ def _run(
     console: Console,
     interrupt: Interrupt,
 ) -> RunRecord:
-    with Session(address=options.address) as session, interrupt.needing(session.processes):
-        interrupt.listen()  # again: what a library may have taken meanwhile
-        interrupt.check()
+    with live_session(options.address, interrupt, console) as session:
         session.capacity.refuse_infeasible(spec.placement.group)
         store.clear()
         store.write_yaml(

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from raybench.cluster.capacity import local_capacity
-from raybench.cluster.session import Session, chosen_address
+from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import INTERRUPTED, Interrupt
 from raybench.core.documents import read_mapping
 from raybench.core.errors import UserError
@@ -31,6 +31,7 @@ from raybench.results.storage import open_storage
 from raybench.results.store import STUDY_FILE, Store
 from raybench.results.study_folder import refuse_other_study, shipped_space, unused_folder
 from raybench.search.deadline import Deadline
+from raybench.search.pipeline.live_session import live_session
 from raybench.search.pipeline.plan import print_plan
 from raybench.search.pipeline.preflight import (
     check_address,
@@ -130,12 +131,9 @@ def _run(
         target=importlib.import_module, args=["raybench.search.pipeline.study"], daemon=True
     )
     importing.start()
-    with Session(address=options.address) as session, interrupt.needing(session.processes):
-        interrupt.listen()  # again: what a library may have taken meanwhile
+    with live_session(options.address, interrupt, console) as session:
         importing.join()
         interrupt.check()
-        if session.warning is not None:
-            say(console, session.warning)
         check_room(study, space, session.capacity)
         concurrency = study.search.concurrency or default_concurrency(
             study, space, session.capacity

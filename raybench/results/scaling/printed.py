@@ -1,0 +1,172 @@
+"""The tables of a scaling study for a terminal, and what is to be said beside them."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+
+from raybench.core.text import clean
+from raybench.results.console import print_table
+from raybench.results.load import StudyResults
+from raybench.results.scaling.curves import on_more_hosts
+
+TITLES = {
+    "weak": "Weak scaling: the batch of each worker stays",
+    "strong": "Strong scaling: the batch of all workers together stays",
+}
+DROPPED = (
+    *("memory MB", "even", "n", "first epoch", "input", "step p95 ms", "quartiles"),
+    *("accuracy", "outliers"),
+)
+"""Columns that a narrow terminal does not show, the first of them first."""
+BELOW = (
+    "samples/s: median step after the first epoch (median of n repeats); speed-up over the best "
+    "single worker of its kind, in brackets over repeats; first epoch: compiling included"
+)
+
+
+def print_cells(console: Console, cells: pd.DataFrame) -> None:
+    """Print a table of the cells of each kind of scaling."""
+    for scaling, title in TITLES.items():
+        rows = cells[cells["scaling"] == scaling]
+        if len(rows):
+            table = printed_cells(rows)
+            right = [name for name in table.columns if name != "series"]
+            print_table(
+                console, table, title, drop=DROPPED, wrap=["series"], right=right, below=BELOW
+            )
+
+
+def printed_cells(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return cells as texts; columns of which nothing is known are left out."""
+    rows = cells.sort_values(
+        ["series", "topology", "batch_size_per_worker", "num_workers"], kind="stable"
+    ).to_dict("records")
+    several = len(set(cells["topology"])) > 1 or len(set(cells["num_nodes"])) > 1
+    table = pd.DataFrame(
+        {
+            "series": [_series(row, several) for row in rows],
+            "workers": [str(row["num_workers"]) for row in rows],
+            "batch each": [str(row["batch_size_per_worker"]) for row in rows],
+            "batch in all": [str(row["global_batch_size"]) for row in rows],
+            "n": [f"{row['n']}" for row in rows],
+            "samples/s": [_number(row["samples_per_s"], "{:,.0f}") for row in rows],
+            "quartiles": [
+                _range(row["samples_per_s_low"], row["samples_per_s_high"], "{:,.0f}")
+                for row in rows
+            ],
+            "first epoch": [_number(row["first_epoch_samples_per_s"], "{:,.0f}") for row in rows],
+            "step ms": [_number(row["step_median_s"], "{:.3g}", 1000) for row in rows],
+            "step p95 ms": [_number(row["step_p95_s"], "{:.3g}", 1000) for row in rows],
+            "speed-up": [
+                " ".join(
+                    filter(
+                        None,
+                        [
+                            _number(row["speedup"], "{:.2f}"),
+                            _in_brackets(row["speedup_low"], row["speedup_high"]),
+                        ],
+                    )
+                )
+                for row in rows
+            ],
+            "efficiency": [_number(row["efficiency"], "{:.0%}") for row in rows],
+            "input": [_number(row["input_share"], "{:.0%}") for row in rows],
+            "exchange": [_number(row["communication_share"], "{:.0%}") for row in rows],
+            "memory MB": [_number(row["memory_peak_bytes"], "{:,.0f}", 1e-6) for row in rows],
+            "GPU": [_number(row["gpu_utilization"], "{:.0%}") for row in rows],
+            "even": [_number(row["evenness"], "{:.2f}") for row in rows],
+            "accuracy": [_number(row["accuracy"], "{:.1%}") for row in rows],
+            "target after s": [
+                _number(row["time_to_target_s"], "{:.2f}") + f" {row['reached']}/{row['n']}"
+                for row in rows
+            ],
+            "outliers": [str(row["outliers"] or "") for row in rows],
+            "failed": [
+                f"{row['failed']} {row['failure']}" if row["failed"] else "" for row in rows
+            ],
+        }
+    )
+    if not cells["reached"].any():
+        del table["target after s"]
+    unknown = [name for name in table.columns if table[name].isin(["-", ""]).all()]
+    return table.drop(columns=unknown)
+
+
+def outlier_lines(results: StudyResults) -> list[str]:
+    """Return a sentence for every run far off its cell, or with a stall inside it."""
+    runs = results.scaling_runs
+    labels = results.scaling.drop_duplicates("cell").set_index("cell")
+    lines = []
+    for row in runs[runs["is_outlier"]].to_dict("records"):
+        cell = labels.loc[row["cell"]]
+        usual = cell["samples_per_s"]
+        lines.append(
+            f"Outlier: run {row['trial']} ({_cell_words(cell)}): "
+            f"{row['mean_samples_per_s']:,.0f} samples/s with its stalls, its cell's median step "
+            f"makes {usual:,.0f}; its longest step took {row['longest_step_s']:.3g} s. It stays in "
+            "the spread; medians bear it."
+        )
+    return lines
+
+
+def other_lines(cells: pd.DataFrame) -> list[str]:
+    """Return what else is to be known of the cells: failures, missing baselines, more hosts."""
+    lines = []
+    for row in cells[cells["failed"] > 0].drop_duplicates("cell").to_dict("records"):
+        runs = "run" if row["failed"] == 1 else "runs"
+        lines.append(f"Failed: {row['failed']} {runs} of {_cell_words(row)} ({row['failure']}).")
+    ended = cells[cells["n"] > 0]
+    if len(ended) and ended["speedup"].isna().any():
+        lines.append(
+            "No speed-up where nothing ran on one worker in the same scaling, topology, framework, "
+            "workload and dataset."
+        )
+    for row in on_more_hosts(ended).to_dict("records"):
+        lines.append(
+            f"Not in the curves: {_cell_words(row)} ran on {row['num_nodes']} hosts, others of "
+            "its size on fewer."
+        )
+    if len(ended) and not ended["num_steps"].all():
+        lines.append(
+            "Steps were not timed one by one: quartiles are those of the intervals between "
+            "evaluations."
+        )
+    return lines
+
+
+def _cell_words(row: Any) -> str:
+    return clean(
+        f"{row['series']}, {row['num_workers']} x {row['batch_size_per_worker']}"
+        + (f" x {row['accumulate']}" if row["accumulate"] > 1 else "")
+    )
+
+
+def _series(row: Any, several: bool) -> str:
+    where = f", {row['topology']}" if several else ""
+    hosts = f", {row['num_nodes']} hosts" if several and row["num_nodes"] > 1 else ""
+    return clean(f"{row['series']}{where}{hosts}")
+
+
+def _number(value: Any, form: str, times: float = 1.0) -> str:
+    return "-" if value is None or math.isnan(value) else form.format(value * times)
+
+
+def _range(low: float, high: float, form: str) -> str:
+    return "-" if math.isnan(low) else f"{form.format(low)} - {form.format(high)}"
+
+
+def _in_brackets(low: float, high: float) -> str:
+    return "" if math.isnan(low) else f"({low:.2f} - {high:.2f})"
+
+
+def texts(frame: pd.DataFrame, columns: Sequence[tuple[str, str, str]]) -> pd.DataFrame:
+    """Return columns of a table as texts: (column, title, format of a number or "")."""
+    return pd.DataFrame(
+        {
+            title: [_number(value, form) if form else clean(str(value)) for value in frame[name]]
+            for name, title, form in columns
+        }
+    )

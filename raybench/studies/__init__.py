@@ -1,0 +1,1 @@
+"""Scaling studies: the command's body, the runner, the models fitted to what was measured."""

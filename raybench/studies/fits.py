@@ -1,0 +1,69 @@
+"""Throughput models of a scaling study: one for each series and model of GPU that was measured."""
+
+from collections import defaultdict
+
+from raybench.core.errors import UserError
+from raybench.core.scaling_study import study_cells
+from raybench.core.spec import RunSpec
+from raybench.results.load import StudyResults
+from raybench.results.scaling.kinds import series_of
+from raybench.scaling.asked import cells_asked
+from raybench.scaling.cells import Cell
+from raybench.scaling.csv_table import Group
+from raybench.scaling.fit_command import FittedGroup, fits
+from raybench.scaling.measurements import Measurements
+
+DOUBLINGS = 2
+"""Of the most workers measured, which are predicted where nothing else is asked."""
+
+
+def fit_study(results: StudyResults, predict: str | None) -> list[FittedGroup]:
+    """Fit the steps of each series, and predict: at numbers of workers, or the cells of a file.
+
+    Without `predict`, at the next doublings of the most workers measured. Series of one cell say
+    nothing of how a training scales and have no fit.
+    """
+    measured = measurements(results)
+    if not measured.groups:
+        return []
+    if predict is None:
+        most = max(cell.num_workers for rows in measured.groups.values() for cell, _ in rows)
+        predict = ",".join(str(most * 2 ** (i + 1)) for i in range(DOUBLINGS))
+    return list(fits(measured, cells_asked(predict, measured)))
+
+
+def measurements(results: StudyResults) -> Measurements:
+    """Return what a study measured of each series of two cells or more: a row a repeat.
+
+    Runs that exchange no gradients are left out: they are probes, no training.
+    """
+    specs = specs_of(results)
+    series = dict(zip(specs, series_of(list(specs.values())), strict=True))
+    groups: dict[Group, list[tuple[Cell, float]]] = defaultdict(list)
+    for row in results.scaling_runs.to_dict("records"):
+        spec = specs[row["cell"]]
+        if row["step_median_s"] > 0 and getattr(spec, "exchange_gradients", True):
+            cell = Cell(
+                spec.num_workers,
+                max(int(row["num_nodes"]), 1),
+                spec.batch_size_per_worker,
+                spec.accumulate,
+            )
+            key = series[row["cell"]], str(row["accelerators"])
+            groups[key].append((cell, float(row["step_median_s"])))
+    several = {key: rows for key, rows in groups.items() if len({cell for cell, _ in rows}) > 1}
+    return Measurements(results.place, several)
+
+
+def check_predict(predict: str | None) -> None:
+    """Refuse what no `--predict` can be, before anything runs."""
+    if predict is None:
+        return
+    made_up = Measurements("the study", {("", ""): [(Cell(1, 1, 1), 1.0), (Cell(2, 1, 1), 1.0)]})
+    if not cells_asked(predict, made_up):
+        raise UserError(f"--predict {predict}: asks for nothing.")
+
+
+def specs_of(results: StudyResults) -> dict[str, RunSpec]:
+    """Return the run spec of every cell, by its name."""
+    return {cell.name: cell.spec for cell in study_cells(results.scaling_study)}

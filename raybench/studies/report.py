@@ -1,0 +1,169 @@
+"""What is made of a scaling study's records: tables, pictures, what is printed."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+
+from raybench.core.text import clean
+from raybench.results.console import print_table, say
+from raybench.results.export import export, to_csv
+from raybench.results.files import StudyFiles
+from raybench.results.load import StudyResults
+from raybench.results.place import shown
+from raybench.results.printed import print_frame
+from raybench.results.scaling import plots
+from raybench.results.scaling.printed import (
+    other_lines,
+    outlier_lines,
+    print_cells,
+    texts,
+)
+from raybench.scaling.fit_command import FittedGroup
+from raybench.scaling.measurements import name_of
+from raybench.scaling.named.find import STUDIES
+from raybench.scaling.predictions import prediction_table
+from raybench.studies.fits import fit_study, measurements
+from raybench.studies.show_fit import show_fit
+from raybench.studies.target_plan import TargetPlan, target_plans
+
+PREDICT, NAMED = "predict", "named"
+"""Keys of a scaling study's `study.yaml`: the numbers of workers that `--predict` asked for last,
+and the name of a named study."""
+PLAN = (
+    ("answer", "take", ""),
+    ("gpu_type", "on", ""),
+    ("num_workers", "workers", ""),
+    ("global_batch_size", "global batch", ""),
+    ("seconds", "predicted s", "{:.3g}"),
+    ("low_s", "from", "{:.3g}"),
+    ("high_s", "to (90 %)", "{:.3g}"),
+    ("worker_seconds", "worker-s", "{:.3g}"),
+    ("money", "money", "{:.3g}"),
+    ("measured_s", "measured s", "{:.3g}"),
+    ("best_measured", "best measured", "{:.3g}"),
+    ("loss", "more than best", "{:.0%}"),
+)
+
+
+@dataclass(frozen=True)
+class ScalingReport:
+    """A study's results and what follows from them."""
+
+    results: StudyResults
+    fitted: list[FittedGroup]
+    predicted: list[pd.DataFrame]
+    """`scaling.predictions.prediction_table` of each fit, for what was asked."""
+    plans: list[TargetPlan]
+
+    @classmethod
+    def of(cls, results: StudyResults, predict: str | None = None) -> "ScalingReport":
+        """Fit, and predict what is asked, or was last; a fit of a dozen cells takes seconds."""
+        fitted = fit_study(results, predict or results.study.get(PREDICT))
+        predicted = [one.predictions for one in fitted]
+        return cls(results, fitted, predicted, target_plans(results, fitted))
+
+    def write(self, files: StudyFiles) -> list[Path]:
+        """Write tables and pictures into the folder; return the pictures' files."""
+        export(self.results, files)
+        files.write_text("scaling.csv", to_csv(self.results.scaling))
+        files.write_text("scaling_runs.csv", to_csv(self.results.scaling_runs))
+        if self.predicted:
+            files.write_text("predictions.csv", to_csv(pd.concat(self.predicted)))
+        tables = [one.table for one in self.plans if len(one.table)]
+        if tables:
+            files.write_text("plan.csv", to_csv(pd.concat(tables)))
+        figures = {
+            "speedup.png": plots.speedup_figure(self.results),
+            "efficiency.png": plots.efficiency_figure(self.results),
+            "step_shares.png": plots.shares_figure(self.results),
+            "accuracy.png": plots.accuracy_figure(self.results),
+        }
+        if self.fitted:
+            figures["predicted.png"] = plots.predicted_figure(*self._drawn())
+        for name, figure in figures.items():
+            picture = io.BytesIO()
+            figure.savefig(picture, format="png", dpi=100)
+            files.write_bytes(name, picture.getvalue())
+        return [files.folder / name for name in figures]
+
+    def show(self, console: Console, *, pictures: Sequence[Path] = ()) -> None:
+        """Print the cells, what the models predict, the plan, claims of a named study."""
+        results = self.results
+        if results.scaling.empty:
+            say(console, "no run has finished.")
+        else:
+            print_cells(console, results.scaling)
+            for line in [*outlier_lines(results), *other_lines(results.scaling)]:
+                say(console, line)
+            console.print()
+            for fitted, table in zip(self.fitted, self.predicted, strict=True):
+                show_fit(console, fitted, table)
+            for one in self.plans:
+                _show_plan(console, one)
+            _show_claims(console, results)
+        for note in results.study.get("notes", []):
+            say(console, str(note))
+        if pictures:
+            say(console, f"plots: {', '.join(map(str, pictures))}")
+        say(console, f"results: {shown(results.place, results.folder)}")
+
+    def _drawn(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Return what `plots.predicted_figure` draws: measured cells, and the model's at both."""
+        dots = [
+            {
+                "series": name_of(group),
+                "num_workers": cell.num_workers,
+                "batch_size_per_worker": cell.batch_size_per_worker,
+                "samples_per_s": cell.samples / seconds,
+            }
+            for group, rows in measurements(self.results).groups.items()
+            for cell, seconds in rows
+        ]
+        lines = []
+        for fitted in self.fitted:
+            own = fitted.model.observed.cells
+            cells = sorted({*own, *fitted.asked})
+            table = prediction_table(fitted.model, cells, fitted.group)
+            samples = np.array([cell.samples for cell in cells])
+            lines.append(
+                table.assign(
+                    series=name_of(fitted.group),
+                    low=samples / table["high_s"],
+                    high=samples / table["low_s"],
+                )
+            )
+        return pd.DataFrame(dots), pd.concat(lines, ignore_index=True)
+
+
+def _show_plan(console: Console, one: TargetPlan) -> None:
+    for sentence in one.sentences:
+        say(console, f"{one.series}: {sentence}")
+    if len(one.answers):
+        table = texts(one.answers, [column for column in PLAN if column[0] in one.answers])
+        known = [name for name in table.columns if not table[name].isin(["-"]).all()]
+        title = f"To the target: {one.series}"
+        print_frame(console, table[known], title, below="predicted for a median run")
+
+
+def _show_claims(console: Console, results: StudyResults) -> None:
+    """Print what a named study has published beside what was measured."""
+    name = results.study.get(NAMED)
+    if name not in STUDIES:
+        return
+    verdicts = {True: "yes", False: "no", None: "not told here"}
+    rows = [
+        {
+            "claim": clean(one.claim),
+            "published": clean(one.published),
+            "here": clean(one.ours),
+            "holds": verdicts[one.holds],
+        }
+        for one in STUDIES[name].compare(results)
+    ]
+    title = f"What {name} published, and what held here"
+    print_table(console, pd.DataFrame(rows), title, wrap=["claim", "published", "here"])

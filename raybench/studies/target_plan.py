@@ -1,0 +1,105 @@
+"""Time to target of a scaling study: what was measured, predicted for all layouts, what to take."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pandas as pd
+
+from raybench.core.errors import UserError
+from raybench.core.scaling_study import ScalingStudy
+from raybench.results.load import StudyResults
+from raybench.results.scaling.kinds import series_of
+from raybench.scaling import samples_to_target
+from raybench.scaling.cells import Cell
+from raybench.scaling.fit import ThroughputModel
+from raybench.scaling.fit_command import FittedGroup
+from raybench.scaling.plan import StepSeconds, answers, plan, with_measured
+from raybench.studies.fits import specs_of
+
+NO_GPU = "CPU"
+"""Kind of worker where there are no GPUs."""
+
+
+@dataclass(frozen=True)
+class TargetPlan:
+    """A plan for one series."""
+
+    series: str
+    sentences: tuple[str, ...]
+    """What is known of the critical batch, or why there is no plan."""
+    table: pd.DataFrame
+    """`scaling.plan.with_measured`, and the series; empty where there is no plan."""
+    answers: pd.DataFrame
+    """`scaling.plan.answers`; empty where there is no plan."""
+
+
+def target_plans(results: StudyResults, fitted: Sequence[FittedGroup]) -> list[TargetPlan]:
+    """Return a plan for each series with a throughput model; none where the study has no target.
+
+    The batch sizes are those that ran, the layouts those that ran and those that were predicted.
+    """
+    if results.target is None:
+        return []
+    by_series: dict[str, dict[str, FittedGroup]] = {}
+    for one in fitted:
+        by_series.setdefault(one.group[0], {})[one.group[1] or NO_GPU] = one
+    runs = measured_runs(results)
+    return [
+        _plan(series, groups, runs[runs["series"] == series], results.scaling_study)
+        for series, groups in by_series.items()
+    ]
+
+
+def measured_runs(results: StudyResults) -> pd.DataFrame:
+    """Return a row for each run: series, where it ran, and what it needed to the target."""
+    specs = specs_of(results)
+    series = dict(zip(specs, series_of(list(specs.values())), strict=True))
+    runs = results.scaling_runs
+    runs = runs[runs["failure"].isna()]
+    return pd.DataFrame(
+        {
+            "series": runs["cell"].map(series),
+            "gpu_type": runs["accelerators"].replace("", NO_GPU),
+            "num_workers": [specs[cell].num_workers for cell in runs["cell"]],
+            "num_nodes": runs["num_nodes"].clip(lower=1),
+            "global_batch_size": [specs[cell].global_batch_size for cell in runs["cell"]],
+            "seconds_to_target": runs["time_to_target_s"].astype(float),
+            "samples_to_target": runs["samples_to_target"].astype(float),
+            "samples_spent": runs["samples"].astype(float),
+        }
+    )
+
+
+def _plan(
+    series: str, groups: Mapping[str, FittedGroup], runs: pd.DataFrame, study: ScalingStudy
+) -> TargetPlan:
+    table = runs.rename(columns={"global_batch_size": "batch_size"})
+    price = study.price
+    prices = dict.fromkeys(groups, price) if isinstance(price, float | int) else price
+    cells = [cell for one in groups.values() for cell in (*one.model.observed.cells, *one.asked)]
+    try:
+        curve = samples_to_target.fit(
+            table[["batch_size", "samples_to_target", "samples_spent"]].reset_index(drop=True)
+        )
+        found = plan(
+            curve,
+            {kind: partial(_step_seconds, one.model) for kind, one in groups.items()},
+            layouts=sorted({(cell.num_workers, cell.num_nodes) for cell in cells}),
+            batch_sizes=sorted(int(size) for size in set(table["batch_size"])),
+            prices=prices,
+        )
+    except UserError as error:  # too few batch sizes reached it: that is the result, then
+        return TargetPlan(series, (f"No plan: {error}",), pd.DataFrame(), pd.DataFrame())
+    beside = with_measured(found, runs).assign(series=series)
+    return TargetPlan(series, (curve.sentence(),), beside, answers(beside, budget=study.budget))
+
+
+def _step_seconds(
+    model: ThroughputModel, num_workers: int, num_nodes: int, own_samples: int, /
+) -> StepSeconds:
+    """Predict a step in which a worker has so many samples, in as many passes as were measured."""
+    passes = max(cell.accumulate for cell in model.observed.cells)
+    batch = max(own_samples // passes, 1)
+    (found,) = model.predict([Cell(num_workers, num_nodes, batch, passes)])
+    return StepSeconds(found.step_s, found.low_s, found.high_s)
