@@ -27,6 +27,16 @@ class Estimate:
     low: float
     high: float
 
+    @property
+    def percent(self) -> str:
+        """A share for people: `62 %`; noise below none is none."""
+        return f"{100 * _within(self.value):.0f} %"
+
+    @property
+    def percents(self) -> str:
+        """A share's interval for people: `58 to 66 %`."""
+        return f"{100 * _within(self.low):.0f} to {100 * _within(self.high):.0f} %"
+
     @classmethod
     def of(cls, values: Floats) -> "Estimate":
         """Return the estimate from a value for each round; infinitely wide of a single one."""
@@ -56,8 +66,9 @@ class Shares:
         | compute | the rest: forward and backward, as long as there are samples |
 
         Rounds are compared within themselves: what slows the machine for a while slows all of a
-        round. Where exchange and input each hide behind the other, leaving one out wins little:
-        what only both together win counts half to each.
+        round. Exchange and input may each hide behind the other, or wait for each other: each gets
+        the mean of what it costs beside the other and alone (Shapley 1953), so that nothing counts
+        twice. Noise may make a part negative in a round; cut off, it would be no noise but a bias.
         """
         number = whole_rounds(times)
         at = {
@@ -65,21 +76,18 @@ class Shares:
             for name, probe in vars(probes).items()
         }
         whole = at["as_it_is"]
-        outside = np.clip(1 - at["alone"] / whole, 0, 1)
-        exchange = np.clip(1 - at["no_exchange"] / whole, 0, 1)
-        data = np.clip(1 - at["in_memory"] / whole, 0, 1)
-        both = exchange + data
-        shrunk = np.minimum(1.0, outside / np.maximum(both, 1e-12))
-        hidden = np.maximum(outside - both, 0.0) / 2
+        beside = {"communication": whole - at["no_exchange"], "input": whole - at["in_memory"]}
+        alone = {
+            "communication": at["in_memory"] - at["alone"],
+            "input": at["no_exchange"] - at["alone"],
+        }
         fixed = _fixed_seconds(probes, at["alone"], at["other_batch"])
-        inside = 1 - outside
-        overhead = inside * fixed / at["alone"]
         return cls(
             {
-                "compute": inside - overhead,
-                "communication": exchange * shrunk + hidden,
-                "input": data * shrunk + hidden,
-                "overhead": overhead,
+                "compute": (at["alone"] - fixed) / whole,
+                "communication": (beside["communication"] + alone["communication"]) / 2 / whole,
+                "input": (beside["input"] + alone["input"]) / 2 / whole,
+                "overhead": fixed / whole,
             }
         )
 
@@ -105,8 +113,12 @@ class Shares:
         )
 
 
+def _within(share: float) -> float:
+    return min(max(share, 0.0), 1.0)
+
+
 def _fixed_seconds(probes: Probes, alone: Floats, other: Floats) -> Floats:
     """Return what a step takes beside its samples: the line through two batches, at none."""
     batch = probes.alone.batch_size_per_worker
     slope = (alone - other) / (batch - probes.other_batch.batch_size_per_worker)
-    return np.clip(alone - slope * batch, 0.0, alone)
+    return np.asarray(alone - slope * batch)

@@ -88,9 +88,9 @@ class Parts:
     def sentence(self, largest: Part, gains: list[Gain]) -> str:
         """Say what bounds the training, and what to try."""
         share = self.shares[largest]
-        others = ", ".join(f"{part} {value.value:.0%}" for part, value in self._others(largest))
+        others = ", ".join(f"{part} {value.percent}" for part, value in self._others(largest))
         head = (
-            f"{HEADS[largest]}: {share.value:.0%} ({_ends(share)}) of a step of "
+            f"{HEADS[largest]}: {share.percent} ({share.percents}) of a step of "
             f"{milliseconds(self.step.value)} is {self._what(largest)}; {others}"
         )
         if not gains:
@@ -100,7 +100,7 @@ class Parts:
     def doubt(self) -> str:
         """Say which parts cannot be told apart."""
         ordered = list(self.shares.items())
-        named = " and ".join(f"{part} {one.value:.0%} ({_ends(one)})" for part, one in ordered[:2])
+        named = " and ".join(f"{part} {one.percent} ({one.percents})" for part, one in ordered[:2])
         return (
             f"Not sure: the spread of {self.num_rounds} rounds hides what bounds a step of "
             f"{milliseconds(self.step.value)}, {named} cannot be told apart; leave the machine to "
@@ -125,11 +125,6 @@ class Parts:
 def milliseconds(seconds: float) -> str:
     """Return seconds of a step for people."""
     return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
-
-
-def _ends(share: Estimate) -> str:
-    low, high = max(share.low, 0.0), min(share.high, 1.0)
-    return f"{100 * low:.0f} to {100 * high:.0f} %"
 
 
 def _worth(gains: list[Gain]) -> list[Gain]:

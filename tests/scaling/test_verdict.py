@@ -57,10 +57,10 @@ def test_the_sentence_has_the_numbers() -> None:
     spec = spec_of()
     times = times_of(spec, noise=0.0, compute=0.02, overhead=0.01, exchange=0.06, reading=0.01)
     sentence = judge(spec, times, num_parameters=2_500_000, num_nodes=2).sentence
-    assert "60% (60 to 60 %) of a step of 100 ms" in sentence
+    assert "60 % (60 to 60 %) of a step of 100 ms" in sentence
     assert "10 MB of gradients by 2 workers on 2 hosts" in sentence
-    assert "compute 20%" in sentence
-    assert "input 10%" in sentence
+    assert "compute 20 %" in sentence
+    assert "input 10 %" in sentence
 
 
 def test_a_gain_is_about_what_the_change_would_bring() -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from rich.console import Console
 
 from raybench.cluster.capacity import local_capacity
-from raybench.cluster.session import Session, chosen_address
+from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import INTERRUPTED, Interrupt
 from raybench.core.documents import to_yaml
 from raybench.core.errors import UserError
@@ -23,6 +23,7 @@ from raybench.results.storage import open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.scaling.probes import Probes, probe_spec
 from raybench.scaling.shares import FEWEST_ROUNDS
+from raybench.search.pipeline.live_session import live_session
 from raybench.search.pipeline.preflight import check_address, check_task
 from raybench.search.pipeline.probe_runs import ProbeRuns
 from raybench.search.pipeline.show_verdict import VERDICT_FILE, print_verdict, verdict_document
@@ -101,9 +102,7 @@ def _measure(
     console: Console,
     interrupt: Interrupt,
 ) -> ProbeRuns:
-    with Session(address=options.address) as session, interrupt.needing(session.processes):
-        interrupt.listen()  # again: what a library may have taken meanwhile
-        interrupt.check()
+    with live_session(options.address, interrupt, console) as session:
         session.capacity.refuse_infeasible(spec.placement.group)
         store.clear()
         content = {"objective": spec.objective.model_dump(mode="json"), MARK: spec.document()}

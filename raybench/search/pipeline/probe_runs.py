@@ -92,7 +92,7 @@ class ProbeRuns:
     def so_far(self) -> str:
         """Return the shares after the rounds so far, in words."""
         shares = self._shares
-        found = ", ".join(f"{part} {shares[part].value:.0%}" for part in shares.order)
+        found = ", ".join(f"{part} {shares[part].percent}" for part in shares.order)
         return found if shares.is_sure else f"{found} (not sure yet)"
 
     def verdict(self) -> Verdict:

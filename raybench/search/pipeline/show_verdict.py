@@ -38,7 +38,7 @@ def print_verdict(console: Console, verdict: Verdict, runs: ProbeRuns) -> None:
     rounds = f"{runs.num_rounds} rounds in turns; median over rounds"
     print_frame(console, pd.DataFrame(times), "Seconds of a step", below=rounds)
     shares = [
-        {"part": part, "share": share.value, "19 of 20 in": _percent(share)}
+        {"part": part, "of a step": share.percent, "19 of 20 in": share.percents}
         for part, share in verdict.shares.items()
     ]
     below = ""
@@ -52,7 +52,7 @@ def print_verdict(console: Console, verdict: Verdict, runs: ProbeRuns) -> None:
                 "times the samples/s": f"{gain.times:.2f}",
                 "9 of 10 in": f"{gain.low:.2f} to {gain.high:.2f}",
                 "workers": f"x {gain.workers:g}",
-                "": "at most" if gain.is_limit else "",
+                "is": "the most" if gain.is_limit else "likely",
             }
             for gain in verdict.gains
         ]
@@ -69,7 +69,3 @@ def _rate(runs: ProbeRuns, probe: Probe) -> float:
 def _range(times: list[float]) -> str:
     found = Estimate.of(np.array(times))
     return f"{milliseconds(max(found.low, 0.0))} to {milliseconds(found.high)}"
-
-
-def _percent(share: Estimate) -> str:
-    return f"{100 * max(share.low, 0):.0f} to {100 * min(share.high, 1):.0f} %"
