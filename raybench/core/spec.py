@@ -83,7 +83,8 @@ class RunSpec(Document):
     """Whether workers exchange gradients; false lets each train by itself, to measure what the
     exchange costs: such a run is never ranked."""
     gradient_compression: Literal["none", "fp16", "bf16"] = "none"
-    """Type of the gradients on their way between workers; added up in it too, never stored."""
+    """Type of the gradients on their way between workers, in which they are added up too; fp16
+    ends at 65,504, and a run whose gradients are beyond it fails as `nan`."""
     bucket_mb: PositiveFloat = 25.0
     """MiB of gradients that are exchanged together, while the others are still computed."""
     optimizer: Optimizer = "adam"

@@ -22,13 +22,14 @@ from raybench.core.spec import DatasetSpec, RunSpec
 from raybench.data.order import worker_share
 from raybench.workloads.find import load_workload_dataset
 
+RATE = 3e-3
 BASE: dict[str, Any] = {
     "dataset": DatasetSpec(image_size=28, limit=90),
     "objective": Objective(kind="accuracy_at_budget", max_train_seconds=1e6),
     "num_workers": 2,
     "batch_size_per_worker": 8,
     "optimizer": "adam",
-    "learning_rate": 3e-3,
+    "learning_rate": RATE,
     "epochs": 3.0,
 }
 SPECS: dict[str, dict[str, Any]] = {

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exchanging import STEPS, part_of_batch, spec_of
+from exchanging import RATE, STEPS, part_of_batch, spec_of
 from group import run_group
 from one_worker import weights_of
 from test_worker_equality import free_port
@@ -84,30 +84,18 @@ def test_recording_and_buckets_change_no_weight(group: Group, name: str) -> None
     assert equal(group.weights("plain"), group.weights(name))
 
 
-@pytest.mark.parametrize(("name", "mantissa"), [("fp16", 10), ("bf16", 7)])
-def test_compressed_gradients_train_alike_and_are_compressed(
-    group: Group, name: str, mantissa: int
-) -> None:
+@pytest.mark.parametrize("name", ["fp16", "bf16"])
+def test_compressed_gradients_train_alike_and_are_compressed(group: Group, name: str) -> None:
     plain, compressed = group.found[0]["plain"][-1], group.found[0][name][-1]
-    assert compressed["train_loss"] == pytest.approx(plain["train_loss"], rel=0.02)
+    assert compressed["train_loss"] == pytest.approx(plain["train_loss"], rel=0.01)
     assert abs(compressed["accuracy"] - plain["accuracy"]) <= 0.02
-    # Adam moves a weight by about the rate a step, whatever the gradient's size: 18 steps of
-    # 0.003, of which a relative error of a gradient changes little.
-    between = distance(group.weights("plain"), group.weights(name))
-    assert 0 < between < 18 * 3e-3
-    assert (
-        np.median(
-            np.abs(
-                np.concatenate(
-                    [
-                        (a - b).ravel()
-                        for a, b in zip(group.weights("plain"), group.weights(name), strict=True)
-                    ]
-                )
-            )
-        )
-        < 2.0**-mantissa * 18 * 3e-3
-    )
+    differences = [
+        np.abs(one - other).ravel()
+        for one, other in zip(group.weights("plain"), group.weights(name), strict=True)
+    ]
+    # After 18 steps a weight is off by less than a thirtieth of one; Adam takes whole steps by
+    # gradients that fp16 has made 0.
+    assert 0 < np.concatenate(differences).mean() < RATE / 30
 
 
 def test_the_size_of_a_bucket_takes_effect(group: Group) -> None:

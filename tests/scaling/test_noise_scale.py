@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from raybench.core.gradient_noise import NoiseSums, noise_terms
 from raybench.scaling import samples_to_target
 from raybench.scaling.noise_scale import NoiseScale, critical_batch
 
@@ -164,3 +165,22 @@ def test_one_run_on_a_bowl_predicts_the_critical_batch_of_all() -> None:
 def test_moments_without_a_noise_scale_are_left_out() -> None:
     assert critical_batch([100.0, math.inf, math.nan, 100.0], [50] * 4) == pytest.approx(100)
     assert math.isnan(critical_batch([math.inf], [8]))
+
+
+def test_evaluations_say_what_their_steps_do() -> None:
+    rng = np.random.default_rng(3)
+    sizes = (8, 8)
+    steps = [norms(rng, sizes) for _ in range(2_000)]
+    by_step = by_evaluation = NoiseScale(decay=0.999)
+    for first in range(0, len(steps), 10):
+        sums = NoiseSums.of([noise_terms(*step, sizes) for step in steps[first : first + 10]])
+        by_evaluation = by_evaluation.after(sums)
+        for step in steps[first : first + 10]:
+            by_step = by_step.update(*step, sizes)
+    assert by_evaluation.num_steps == by_step.num_steps == 2_000
+    assert by_evaluation.weight == pytest.approx(by_step.weight)
+    # Ten steps count alike instead of up to 1 % apart.
+    assert by_evaluation.b_simple == pytest.approx(by_step.b_simple, rel=0.01)
+    assert by_evaluation.interval() == pytest.approx(by_step.interval(), rel=0.02)
+    low, high = by_evaluation.interval()
+    assert low < TRACE / SQUARE < high

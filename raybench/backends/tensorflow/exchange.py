@@ -42,5 +42,5 @@ class Exchange:
 
 
 def _square(gradients: list[tf.Tensor]) -> tf.Tensor:
-    norms = [tf.reduce_sum(tf.square(tf.convert_to_tensor(one))) for one in gradients]
-    return tf.reduce_sum(tf.cast(tf.stack(norms), tf.float64))
+    halves = [tf.nn.l2_loss(tf.convert_to_tensor(gradient)) for gradient in gradients]
+    return 2 * tf.reduce_sum(tf.cast(tf.stack(halves), tf.float64))
