@@ -36,7 +36,8 @@ class Progress:
     ) -> None:
         """Show `num_trials`; `keys` are those that labels tell (`results.label.label_keys`).
 
-        `outcome` says how a run ended that did not fail, where none is the best of them.
+        `outcome` says how a run ended that did not fail, where they are no trials of a search and
+        none is the best of them.
         """
         self.after_s = 0.0
         """Seconds of what follows this phase; a part of the time left. `begin` sets it to 0."""
@@ -173,7 +174,8 @@ class Progress:
         return table
 
     def _where(self, record: RunRecord) -> str:
-        return f"trial {record.trial}  {describe(record.spec, self._keys)}"
+        what = "trial" if self._outcome is None else "run"
+        return f"{what} {record.trial}  {describe(record.spec, self._keys)}"
 
     def _one_line(self, record: RunRecord) -> str:
         where = self._where(record)

@@ -15,7 +15,6 @@ from raybench.results.export import export, to_csv
 from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults
 from raybench.results.place import shown
-from raybench.results.printed import print_frame
 from raybench.results.scaling import plots
 from raybench.results.scaling.printed import (
     other_lines,
@@ -47,6 +46,10 @@ PLAN = (
     ("measured_s", "measured s", "{:.3g}"),
     ("best_measured", "best measured", "{:.3g}"),
     ("loss", "more than best", "{:.0%}"),
+)
+PREDICTED = (
+    "predicted: seconds of training for a median run; measured: the median of that cell's runs; "
+    "best measured: the least that any cell took"
 )
 
 
@@ -147,7 +150,8 @@ def _show_plan(console: Console, one: TargetPlan) -> None:
         table = texts(one.answers, [column for column in PLAN if column[0] in one.answers])
         known = [name for name in table.columns if not table[name].isin(["-"]).all()]
         title = f"To the target: {one.series}"
-        print_frame(console, table[known], title, below="predicted for a median run")
+        right = [name for name in known if name != "take"]
+        print_table(console, table[known], title, right=right, below=PREDICTED)
 
 
 def _show_claims(console: Console, results: StudyResults) -> None:

@@ -7,17 +7,27 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 import ray
+from rich.console import Console
 
+import raybench
 from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
 from raybench.core.objective import Objective
 from raybench.core.outcome import RunOutcome
 from raybench.core.placement import Placement
+from raybench.core.scaling_file import build_scaling_study
 from raybench.core.spec import DatasetSpec, RunSpec
+from raybench.results.files import StudyFiles
+from raybench.results.progress import Progress
+from raybench.results.store import Store
+from raybench.search.deadline import Deadline
+from raybench.studies.report import ScalingReport
+from raybench.studies.study_runner import run_study
 
 pytestmark = pytest.mark.ray
 SPEC = RunSpec(
@@ -190,3 +200,44 @@ def test_resident_memory_is_flat(session: Session, framework: str) -> None:
     settled, last = sorted(sizes[SETTLED - 3 : SETTLED])[1], sorted(sizes[-3:])[1]
     # A run that kept its model and optimizer would add 5 MB each, 100 MB in all.
     assert last - settled < 40, [round(size) for size in sizes]
+
+
+def test_a_scaling_study_measures_what_more_workers_bring(session: Session, tmp_path: Path) -> None:
+    """The whole way of a study but its command: runs, records, cells, models, pictures."""
+    content = {"base": {"epochs": 2}, "num_workers": [1, 2], "batch_sizes": [64], "repeats": 2}
+    study = build_scaling_study(content, "test", name="tiny")
+    console = Console(file=io.StringIO(), width=120)
+    with Store(tmp_path / "tiny") as store:
+        store.write_yaml(
+            "study.yaml",
+            {
+                "study": {"objective": study.base.objective.model_dump(mode="json")},
+                "scaling_study": study.document(),
+            },
+        )
+        for _ in range(2):  # the second time there is nothing left
+            run_study(
+                study,
+                session=session,
+                store=store,
+                progress=Progress(console, num_trials=6),
+                deadline=Deadline(None),
+            )
+    results = raybench.load(tmp_path / "tiny")
+    assert len(results.runs) == 6
+    assert set(results.trials["concurrent"]) == {0}, "one run at a time"
+    assert set(results.trials["state"]) == {"complete"}
+    cells = results.scaling
+    assert cells["n"].tolist() == [2] * 4
+    assert set(zip(cells["scaling"], cells["num_workers"], strict=True)) == {
+        (scaling, workers) for scaling in ("weak", "strong") for workers in (1, 2)
+    }
+    assert set(cells["num_parameters"]) == {402_442}
+    assert set(cells["num_nodes"]) == {1}
+    assert cells["samples_per_s"].gt(10).all()
+    assert cells["efficiency"].between(0.05, 2).all()
+    assert cells["input_share"].between(0, 1).all()
+    report = ScalingReport.of(results)
+    assert all(path.is_file() for path in report.write(StudyFiles(results.folder)))
+    report.show(console)
+    assert "Leave-one-out error" in console.file.getvalue()  # type: ignore[attr-defined]

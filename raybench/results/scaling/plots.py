@@ -45,10 +45,11 @@ def shares_figure(results: StudyResults) -> Figure:
     axes.set_xlabel("share of an optimizer step [%]")
     if cells.empty:
         return parts.say(figure, axes, parts.NOTHING)
-    rows = [step_shares(row) for row in cells.to_dict("records")]
+    shown = [{str(key): value for key, value in row.items()} for row in cells.to_dict("records")]
+    rows = [step_shares(row) for row in shown]
     names = [
         parts.plain(f"{row['series']}, {row['num_workers']} x {row['batch_size_per_worker']}")
-        for row in cells.to_dict("records")
+        for row in shown
     ]
     places, left = np.arange(len(rows)), np.zeros(len(rows))
     for part, colour in SHARE_COLOURS.items():
@@ -56,7 +57,7 @@ def shares_figure(results: StudyResults) -> Figure:
         if widths.any():
             axes.barh(places, widths, left=left, color=colour, label=part)
             left += widths
-    for place, seconds in zip(places, cells["step_median_s"], strict=True):
+    for place, seconds in enumerate(cells["step_median_s"]):
         axes.text(101, place, f"{1000 * seconds:.3g} ms", va="center", fontsize=8)
     axes.set_yticks(places, names, fontsize=8)
     axes.set_xlim(0, 113)
@@ -91,9 +92,10 @@ def step_shares(row: Mapping[str, float]) -> dict[str, float]:
 
 def accuracy_figure(results: StudyResults) -> Figure:
     """Validation accuracy of every run, against epochs and against seconds of training."""
-    figure = Figure(figsize=(9.0, 4.2), dpi=100, layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
     runs, cells = results.scaling_runs, results.scaling.drop_duplicates("cell").set_index("cell")
+    legend = 0.1 * min(len(cells), MOST_BARS)  # two columns, 0.2 inches a line
+    figure = Figure(figsize=(9.0, 4.2 + legend), dpi=100, layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
     curves = dict(iter(results.curves.groupby("trial")))
     labels = {
         cell: f"{row['series']}, {row['num_workers']} x {row['batch_size_per_worker']}"
@@ -121,7 +123,7 @@ def accuracy_figure(results: StudyResults) -> Figure:
                     told = "_nolegend_"
         axes.set_xlim(left=0)
     panels[0].set_ylabel("validation accuracy [%]")
-    if 0 < len(labels) <= MOST_BARS:
+    if panels[0].lines and len(labels) <= MOST_BARS:
         figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     return figure
 
@@ -203,7 +205,8 @@ def _panels(
             {int(count) for curve in curves.values() for count in curve["num_workers"]}
         )
         for number, (name, curve) in enumerate(curves.items()):
-            _curve(axes, curve, column, COLOURS[number % len(COLOURS)], _short(name, scaling))
+            told = _short(name, scaling, cells)
+            _curve(axes, curve, column, COLOURS[number % len(COLOURS)], told)
         ideal(axes, workers)
         axes.set_xticks(workers)
         axes.set_ylim(bottom=0)
@@ -228,9 +231,14 @@ def _curve(axes: Axes, curve: pd.DataFrame, column: str, colour: str, label: str
     )
 
 
-def _short(name: str, scaling: str) -> str:
-    """Leave out of a curve's name what the panel's title says."""
-    return name.replace(f", {scaling},", ",")
+def _short(name: str, scaling: str, cells: pd.DataFrame) -> str:
+    """Leave out of a curve's name what the panel's title says, and what all curves share."""
+    name = name.replace(f", {scaling},", ",")
+    for column in ("topology", "workload"):
+        values = set(cells[column])
+        if len(values) == 1:
+            name = name.replace(f", {values.pop()}", "")
+    return name
 
 
 def _ideal(axes: Axes, workers: list[int]) -> None:

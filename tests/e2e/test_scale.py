@@ -1,0 +1,45 @@
+"""`raybench scale` as a user runs it: interrupted, run again, reported."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+import raybench
+
+from .commands import raybench as run
+from .commands import start
+from .test_interrupt import wait_for_run
+
+pytestmark = pytest.mark.ray
+STUDY = """\
+base: {epochs: 2}
+num_workers: [1, 2]
+batch_sizes: [64]
+axes: {framework: [torch, tensorflow]}
+repeats: 2
+"""
+
+
+@pytest.mark.all
+def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("tensorflow")
+    (tmp_path / "tiny.yaml").write_text(STUDY)
+    folder = tmp_path / "results" / "tiny"
+    process = start("scale", "tiny.yaml", cwd=tmp_path, log=tmp_path / "log")
+    wait_for_run(folder / "records.jsonl", tmp_path / "log")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=90) == 130, (tmp_path / "log").read_text()
+    assert "the same command continues" in (tmp_path / "log").read_text()
+    first = raybench.load(folder)
+    finished = first.trials[first.trials["stop"] != "interrupted"].set_index("trial")["train_s"]
+    assert 1 <= len(finished) < 12
+    printed = run("scale", "tiny.yaml", cwd=tmp_path)
+    assert "Leave-one-out error" in printed
+    results = raybench.load(folder)
+    assert len(results.runs) == 12
+    assert results.scaling["n"].tolist() == [2] * 8
+    after = results.trials.set_index("trial")["train_s"]
+    assert all(after[name] == seconds for name, seconds in finished.items())
+    assert "Weak scaling" in run("report", folder, cwd=tmp_path)

@@ -1,0 +1,87 @@
+"""The steady state of a run: without the first epoch, and with every stall visible."""
+
+import math
+from typing import Any
+
+import pytest
+
+from raybench.results.scaling.steady import first_epoch_seconds, steady
+from tests.studies.made_up import EPOCH, point, timed
+
+STEPS: dict[str, float] = {
+    "num": 10,
+    "median_s": 0.1,
+    "p25_s": 0.09,
+    "p75_s": 0.12,
+    "p95_s": 0.2,
+    "max_s": 0.3,
+    "first_s": 0.15,
+}
+
+
+def test_the_first_epoch_is_no_part_of_it() -> None:
+    slow = [point(0, 10.0), *(point(i, 1000.0, train_s=100 + i) for i in (1, 2))]
+    found = steady(slow, 50)
+    assert found is not None
+    assert found.median_s == pytest.approx(0.05)
+    assert found.mean_s == pytest.approx(0.05)
+    assert found.is_warm
+    assert first_epoch_seconds(slow) == (100, EPOCH)
+
+
+def test_evaluations_within_the_first_epoch_are_left_out_too() -> None:
+    curve = [
+        point(i, 10.0 if i < 4 else 1000.0, epoch=(i + 1) / 4, train_s=float(i)) for i in range(8)
+    ]
+    found = steady(curve, 50)
+    assert found is not None
+    assert found.median_s == pytest.approx(0.05)
+    assert first_epoch_seconds(curve) == (3.0, 4 * EPOCH)
+
+
+def test_a_stall_is_in_the_mean_and_the_longest_but_not_in_the_median() -> None:
+    rates = [1000.0] * 9
+    curve = [point(i, rate, train_s=1.0 + i) for i, rate in enumerate(rates)]
+    curve.append(point(9, EPOCH / 7200, train_s=9.0 + 7200))  # two hours for an epoch
+    found = steady(curve, 100)
+    assert found is not None
+    assert found.median_s == pytest.approx(0.1)
+    assert found.longest_s == pytest.approx(720)
+    assert found.mean_s == pytest.approx((7200 + 8) / 90)
+
+
+def test_times_of_steps_count_before_intervals() -> None:
+    curve: list[Any] = [
+        timed(point(0, 1.0), **STEPS | {"median_s": 9.0, "max_s": 9.0}),
+        timed(point(1, 1.0), **STEPS),
+        timed(point(2, 1.0), **STEPS | {"num": 30, "median_s": 0.2, "p95_s": 0.4, "max_s": 0.5}),
+    ]
+    found = steady(curve, 50)
+    assert found is not None
+    # Thirty steps of forty are of the second interval.
+    assert (found.num_steps, found.median_s, found.p95_s) == (40, 0.2, 0.4)
+    assert (found.p25_s, found.p75_s, found.longest_s) == (0.09, 0.12, 0.5)
+
+
+@pytest.mark.parametrize(("number", "is_warm"), [(1, False), (2, True)])
+def test_a_run_that_is_too_short_says_so(number: int, is_warm: bool) -> None:
+    found = steady([point(i, 1000.0) for i in range(number)], 50)
+    assert found is not None
+    assert found.is_warm == is_warm
+    assert found.median_s == pytest.approx(0.05)
+
+
+def test_part_of_an_epoch_leaves_its_first_evaluation_out() -> None:
+    curve = [point(i, (10.0, 1000.0)[i], epoch=(i + 1) / 4, train_s=i + 1.0) for i in range(2)]
+    found = steady(curve, 50)
+    assert found is not None
+    assert not found.is_warm
+    assert found.median_s == pytest.approx(0.05)
+
+
+def test_nothing_comes_of_nothing() -> None:
+    assert steady([], 50) is None
+    assert steady([point(0, 1000.0, samples_per_s=0.0)], 50) is None
+    seconds, samples = first_epoch_seconds([])
+    assert math.isnan(seconds)
+    assert samples == 0
