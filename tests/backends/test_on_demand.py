@@ -50,20 +50,31 @@ def train(
     return curve, trainer
 
 
+TRAIN_LOSS = 4
+"""Its column in `facts`."""
+
+
+def assert_same_curve(curve: list[Evaluation], other: list[Evaluation]) -> None:
+    """All is equal bit by bit, but for a mean of losses that TensorFlow adds up in float32 where a
+    call of it takes many steps."""
+    one, two = facts(curve), facts(other)
+    np.testing.assert_allclose(one[:, TRAIN_LOSS], two[:, TRAIN_LOSS], rtol=1e-6)
+    np.testing.assert_array_equal(*(np.delete(all_, TRAIN_LOSS, axis=1) for all_ in (one, two)))
+
+
 def prefetching() -> list[str]:
     """Names of the threads that prepare batches."""
     return [one.name for one in threading.enumerate() if one.name.startswith("raybench-prefetch")]
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "kind"),
     [
-        {"prefetch": 0},
-        {"prefetch": 1, "accumulate": 2, "batch_size_per_worker": 8},
-        {"prefetch": 5, "precision": "bf16"},
+        ({"prefetch": 0}, np.uint8),
+        ({"prefetch": 1, "accumulate": 2, "batch_size_per_worker": 8}, np.float32),
+        ({"prefetch": 5, "precision": "bf16"}, np.uint8),
     ],
 )
-@pytest.mark.parametrize("kind", [np.uint8, np.float32])
 def test_a_run_on_demand_is_the_run_in_memory(framework: str, changes: dict, kind: type) -> None:
     dataset = load_dataset(DATA)
     if kind is np.float32:
@@ -72,7 +83,7 @@ def test_a_run_on_demand_is_the_run_in_memory(framework: str, changes: dict, kin
     curve, expected = train(spec, dataset)
     lazy = on_demand(dataset)
     other, trainer = train(spec, lazy)
-    np.testing.assert_array_equal(facts(curve), facts(other))
+    assert_same_curve(curve, other)
     for one, two in zip(all_of(expected, framework), all_of(trainer, framework), strict=True):
         np.testing.assert_array_equal(one, two)
     assert trainer.evaluate("test", slice(3, 70)) == expected.evaluate("test", slice(3, 70))
@@ -109,7 +120,7 @@ def test_a_continued_run_on_demand_equals_a_whole_one(
     )
     curve, trainer = whole(spec, alone(framework), tmp_path)
     in_memory, _ = train(spec, load_dataset(DATA))
-    np.testing.assert_array_equal(facts(curve), facts(in_memory))
+    assert_same_curve(curve, in_memory)
     for at in (MIDDLE, END):
         rest, again = continued(spec, alone(framework), tmp_path / str(at))
         np.testing.assert_array_equal(facts(rest), facts(curve[at + 1 :]))
