@@ -26,6 +26,8 @@ FEWEST_STEPS, MOST_STEPS = 4, 5000
 """Of an interval."""
 SYNTHETIC_BYTES = 256 * 2**20
 """Of synthetic training samples at most; more of them say nothing new."""
+FEW = 256
+"""Synthetic samples to evaluate on: nobody asks how accurate a probe is."""
 OTHER_BATCH = 4
 """How many times smaller (or larger, where it is smaller than that) the other batch is."""
 
@@ -114,7 +116,7 @@ def synthetic_like(dataset: Dataset, samples: int) -> DatasetSpec:
         shape=list(dataset.input_shape),
         num_classes=dataset.num_classes,
         num_samples=min(samples, len(dataset.train), fitting),
-        validation_size=min(len(dataset.validation), fitting),
+        validation_size=min(len(dataset.validation), FEW),
     )
 
 

@@ -50,7 +50,7 @@ def print_verdict(console: Console, verdict: Verdict, runs: ProbeRuns) -> None:
             {
                 "change": gain.change,
                 "times the samples/s": f"{gain.times:.2f}",
-                "9 of 10 in": f"{gain.low:.2f} to {gain.high:.2f}",
+                "9 of 10 in": f"{gain.low:.2f} to {gain.high:.2f}" if gain.low < gain.high else "-",
                 "workers": f"x {gain.workers:g}",
                 "is": "the most" if gain.is_limit else "likely",
             }

@@ -131,6 +131,10 @@ def test_the_folder_is_a_results_folder(workers: Workers) -> None:
     assert len(results.trials) == 6 * 5  # probes, each in four rounds behind a pilot
     assert Path("out/trials.csv").is_file()
     assert not Path("out/best.yaml").exists(), "probes are never ranked"
+    content = read_mapping(Path("out/study.yaml"))
+    assert content["versions"]["python"]
+    assert content["machine"]["cores"]
+    assert content["study"]["diagnosis"]["num_workers"] == 2
 
 
 def test_what_the_probes_train(workers: Workers) -> None:
