@@ -31,7 +31,10 @@ def __getattr__(name: str) -> Any:
 
 
 def load(folder: str | Path) -> "StudyResults":
-    """Read a results folder or URL as DataFrames (`trials`, `curves`): `raybench.results.load`."""
+    """Read a results folder or URL as DataFrames: `trials`, `curves`, `scaling` of a scaling study.
+
+    See `raybench.results.load`.
+    """
     from raybench.results.load import load as read  # pandas is only imported when needed
 
     return read(folder)

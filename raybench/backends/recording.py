@@ -19,6 +19,7 @@ class Recorded(TypedDict, total=False):
     """What it adds to an Evaluation, under the same names."""
 
     steps: StepTimes | None
+    evenness: float | None
     memory_peak_bytes: int | None
     gpu_utilization: float | None
     bytes_exchanged_per_step: int | None
@@ -49,6 +50,7 @@ class Recording:
         seconds, counts, parts = np.split(rows[:, 2:], [num, 2 * num], axis=1)
         return Recorded(
             steps=StepTimes.of(seconds.max(axis=0).tolist()),  # NaN where it is one on any rank
+            evenness=evenness(seconds),
             memory_peak_bytes=int(memories.max()) if len(memories) else None,
             gpu_utilization=float(shares.mean()) if len(shares) else None,
             bytes_exchanged_per_step=self._bytes,
@@ -61,6 +63,15 @@ def bytes_exchanged(spec: RunSpec, num_parameters: int) -> int:
     if spec.num_workers == 1 or not spec.exchange_gradients:
         return 0
     return BYTES_OF[spec.gradient_compression] * num_parameters
+
+
+def evenness(seconds: np.ndarray) -> float | None:
+    """Return the fastest worker's seconds over the slowest's; a row of steps for each of them.
+
+    Steps whose time is not known everywhere are left out; None of one worker, or no step.
+    """
+    known = seconds[:, ~np.isnan(seconds).any(axis=0)].sum(axis=1)
+    return float(known.min() / known.max()) if len(known) > 1 and known.max() > 0 else None
 
 
 def _noise(parts: np.ndarray, wholes: list[float], counts: np.ndarray) -> NoiseSums | None:

@@ -54,6 +54,7 @@ CURVE_KEYS = (
 """What an `eval` line holds of an Evaluation."""
 STEP_KEYS = (
     "steps",
+    "evenness",
     "memory_peak_bytes",
     "gpu_utilization",
     "bytes_exchanged_per_step",
@@ -95,6 +96,10 @@ class Evaluation:
     steps: StepTimes | None = None
     """Times of the optimizer steps since the last evaluation; this and what follows are None
     unless the run spec asks for `record_steps`."""
+    evenness: Measured | None = None
+    """The fastest worker's seconds of these steps over the slowest's, 1 where all are as fast.
+    Workers that exchange gradients wait for one another and are near it: those of a run with
+    `exchange_gradients: false` show how even they really are. None of one worker."""
     memory_peak_bytes: Whole | None = None
     """The most memory a worker has had since the run began, max over ranks: on a GPU what its
     tensors took, on a CPU the whole process (of a worker that has served other runs before, with

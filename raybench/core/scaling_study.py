@@ -35,7 +35,7 @@ OWN_KEYS = {"num_workers": "num_workers", "batch_size_per_worker": "batch_sizes"
 """Keys of a run spec that the grid sets, and the keys of the study that say how."""
 NO_AXES = (*OWN_KEYS, "seed", "record_steps")
 ALWAYS = {"record_steps": True}
-"""What all runs of a study have, where the run spec knows it."""
+"""What all runs of a study have."""
 
 
 def _several(value: Any) -> Any:
@@ -179,8 +179,7 @@ def _spec(study: ScalingStudy, changes: dict[str, Any], source: str) -> RunSpec:
     content = study.base.document()
     words = ", ".join(f"{key} {value}" for key, value in changes.items())
     where = f"{source}, cell {words}"
-    changes = changes | {k: v for k, v in ALWAYS.items() if k in RunSpec.model_fields}
-    for key, value in changes.items():
+    for key, value in (changes | ALWAYS).items():
         content = with_key(content, key, value, where)
     return validate(RunSpec, content, where)
 

@@ -42,7 +42,7 @@ def measurements(results: StudyResults) -> Measurements:
     groups: dict[Group, list[tuple[Cell, float]]] = defaultdict(list)
     for row in results.scaling_runs.to_dict("records"):
         spec = specs[row["cell"]]
-        if row["step_median_s"] > 0 and getattr(spec, "exchange_gradients", True):
+        if row["step_median_s"] > 0 and spec.exchange_gradients:
             cell = Cell(
                 spec.num_workers,
                 max(int(row["num_nodes"]), 1),

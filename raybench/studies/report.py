@@ -27,6 +27,7 @@ from raybench.scaling.measurements import name_of
 from raybench.scaling.named.find import STUDIES
 from raybench.scaling.predictions import prediction_table
 from raybench.studies.fits import fit_study, measurements
+from raybench.studies.noise import critical_batches, noise_sentence
 from raybench.studies.show_fit import show_fit
 from raybench.studies.target_plan import TargetPlan, target_plans
 
@@ -106,6 +107,8 @@ class ScalingReport:
             console.print()
             for fitted, table in zip(self.fitted, self.predicted, strict=True):
                 show_fit(console, fitted, table)
+            for series, values in critical_batches(results).items():
+                say(console, f"{series}: {noise_sentence(values)}")
             for one in self.plans:
                 _show_plan(console, one)
             _show_claims(console, results)

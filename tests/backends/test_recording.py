@@ -1,6 +1,7 @@
 """Step times of one process: what is recorded is what happened."""
 
 import importlib.util
+import math
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from stalling import STALL_S, Stalling
 
 from raybench.backends.base import World
 from raybench.backends.find import find_backend
-from raybench.backends.recording import Recording
+from raybench.backends.recording import Recording, evenness
 from raybench.backends.run import make_step
 from raybench.core.spec import DatasetSpec, RunSpec
 from raybench.core.step_times import StepTimes
@@ -61,6 +62,16 @@ def recorded(framework: str, num_steps: int, stalls: tuple[int, ...]) -> StepTim
     return found
 
 
+def test_workers_are_even_where_all_take_as_long() -> None:
+    nan = math.nan
+    assert evenness(np.array([[1.0, 1.0], [1.0, 1.0]])) == 1
+    assert evenness(np.array([[1.0, 3.0], [2.0, 3.0], [4.0, 4.0]])) == 0.5
+    # A step that one of them did not time says nothing of any.
+    assert evenness(np.array([[1.0, nan], [2.0, 9.0]])) == 0.5
+    assert evenness(np.array([[nan], [2.0]])) is None
+    assert evenness(np.array([[1.0, 2.0]])) is None
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_one_slow_step_is_the_slowest_and_moves_nothing_else(framework: str) -> None:
     found = recorded(framework, 40, (17,))
@@ -94,6 +105,7 @@ def test_recording_changes_no_weight_and_its_seconds_are_those_of_training(frame
         assert point.memory_peak_bytes > 50e6
         # One worker alone exchanges nothing and has nobody to differ from.
         assert (point.bytes_exchanged_per_step, point.noise_scale) == (0, None)
+        assert point.evenness is None
         assert point.gpu_utilization is None
 
 

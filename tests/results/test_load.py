@@ -424,6 +424,7 @@ def test_configurations_rank_the_confirmed_apart_from_single_runs(tmp_path):
 def test_what_was_recorded_of_steps_is_read_back(tmp_path):
     measured = {
         "steps": StepTimes.of([0.25, 0.5, 2.0]),
+        "evenness": 0.5,
         "memory_peak_bytes": 2**30,
         "bytes_exchanged_per_step": 0,
         "noise_scale": NoiseSums.of([NoiseTerms(1.0, -10.0)]),

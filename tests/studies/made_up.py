@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.scaling_file import build_scaling_study
 from raybench.core.scaling_study import ScalingStudy, study_cells
 from raybench.core.spec import RunSpec
+from raybench.core.step_times import StepTimes
 from raybench.results.store import SCALING, STUDY_FILE, Store
 from tests.search.made_up import evaluation, record
 
@@ -56,9 +56,9 @@ def point(index: int, rate: float, **changes: Any) -> Evaluation:
     return evaluation(changes.pop("train_s", samples / rate), index=index, **(usual | changes))
 
 
-def timed(at: Evaluation, **steps: float) -> Any:
+def timed(at: Evaluation, **steps: Any) -> Evaluation:
     """Return an evaluation with step times, as runs with `record_steps` have them."""
-    return SimpleNamespace(**(vars(at) | {"steps": SimpleNamespace(**steps)}))
+    return replace(at, steps=StepTimes(**steps))
 
 
 def write(

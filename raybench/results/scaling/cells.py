@@ -23,6 +23,7 @@ CELL_COLUMNS = (
     *("samples_per_s_max", "first_epoch_samples_per_s", "first_epoch_train_samples_per_s"),
     *("compile_s", "step_median_s", "step_p95_s", "longest_step_s", "num_steps", *SPEEDUPS),
     *("input_share", "communication_share", "alone_share", "memory_peak_bytes"),
+    *("bytes_exchanged_per_step",),
     *("gpu_utilization", "evenness", "accuracy", "best_accuracy", "time_to_target_s"),
     *("reached", "train_s", "outliers"),
 )
@@ -61,6 +62,7 @@ def cell_table(
     | communication_share | 1 - step without exchange / step, where such a cell was run, too |
     | alone_share | step of one worker with the same batch per worker / step |
     | memory_peak_bytes | most of any worker and repeat |
+    | bytes_exchanged_per_step | what a worker gives to the exchange of one optimizer step |
     | evenness | of the least even repeat |
     | accuracy, best_accuracy | medians of each repeat's last and best evaluation |
     | time_to_target_s, reached | median, misses counted as infinite; repeats that reached it |
@@ -112,7 +114,7 @@ def _where(cell: StudyCell, scaling: Scaling, series: str, topology: Topology) -
         "batch_size_per_worker": spec.batch_size_per_worker,
         "global_batch_size": spec.global_batch_size,
         "accumulate": spec.accumulate,
-        "exchange_gradients": getattr(spec, "exchange_gradients", True),
+        "exchange_gradients": spec.exchange_gradients,
         TWIN: spec.model_dump_json(exclude={"exchange_gradients"}),
     }
 
@@ -132,6 +134,7 @@ def _medians(group: pd.DataFrame) -> dict[str, Any]:
         "longest_step_s": well["longest_step_s"].astype(float).max(),
         "num_steps": int(well["num_steps"].fillna(0).sum()),
         "memory_peak_bytes": well["memory_peak_bytes"].astype(float).max(),
+        "bytes_exchanged_per_step": well["bytes_exchanged_per_step"].astype(float).max(),
         "evenness": well["evenness"].astype(float).min(),
         "time_to_target_s": _median_time(times),
         "reached": int(times.notna().sum()),

@@ -46,7 +46,7 @@ def kind_of(scaling: Scaling, spec: RunSpec, topology: Topology) -> tuple[Any, .
     """Return what cells must have in common for one to be the other's baseline."""
     data = json.dumps(spec.dataset.model_dump(mode="json"), sort_keys=True)
     # Runs without exchange are no training: they are compared with each other alone.
-    exchanges = getattr(spec, "exchange_gradients", True)
+    exchanges = spec.exchange_gradients
     return scaling, topology, spec.framework, spec.workload, data, exchanges
 
 

@@ -17,7 +17,7 @@ TITLES = {
     "strong": "Strong scaling: the batch of all workers together stays",
 }
 DROPPED = (
-    *("memory MB", "even", "n", "first epoch", "input", "step p95 ms", "quartiles"),
+    *("exchanged MB", "memory MB", "even", "n", "first epoch", "input", "step p95 ms", "quartiles"),
     *("accuracy", "outliers"),
 )
 """Columns that a narrow terminal does not show, the first of them first."""
@@ -75,6 +75,9 @@ def printed_cells(cells: pd.DataFrame) -> pd.DataFrame:
             "efficiency": [_number(row["efficiency"], "{:.0%}") for row in rows],
             "input": [_number(row["input_share"], "{:.0%}") for row in rows],
             "exchange": [_number(row["communication_share"], "{:.0%}") for row in rows],
+            "exchanged MB": [
+                _number(row["bytes_exchanged_per_step"], "{:.3g}", 1e-6) for row in rows
+            ],
             "memory MB": [_number(row["memory_peak_bytes"], "{:,.0f}", 1e-6) for row in rows],
             "GPU": [_number(row["gpu_utilization"], "{:.0%}") for row in rows],
             "even": [_number(row["evenness"], "{:.2f}") for row in rows],

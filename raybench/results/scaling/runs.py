@@ -1,7 +1,7 @@
 """The runs of a scaling study as a table: what each repeat of each cell has measured."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -19,7 +19,15 @@ RUN_COLUMNS = (
     *("samples_per_s_low", "samples_per_s_high", "mean_samples_per_s", "step_median_s"),
     *("step_p25_s", "step_p75_s", "step_p95_s", "longest_step_s", "num_steps", "is_warm"),
     *("first_epoch_samples_per_s", "first_epoch_train_samples_per_s", "compile_s", "train_s"),
-    *("wall_s", "input_share", "memory_peak_bytes", "gpu_utilization", "evenness", "accuracy"),
+    *(
+        "wall_s",
+        "input_share",
+        "memory_peak_bytes",
+        "bytes_exchanged_per_step",
+        "gpu_utilization",
+        "evenness",
+        "accuracy",
+    ),
     *("best_accuracy", "samples", "time_to_target_s", "samples_to_target", "is_outlier"),
 )
 
@@ -41,8 +49,9 @@ def run_table(
     | first_epoch_samples_per_s | of the first epoch, compiling included |
     | first_epoch_train_samples_per_s | without compiling |
     | input_share | part of the training that waited for data |
-    | evenness | fastest worker's seconds over the slowest's, where the run tells them |
+    | evenness | fastest worker's seconds over the slowest's: `Evaluation.evenness` |
     | memory_peak_bytes, gpu_utilization | of the worker with most; the mean |
+    | bytes_exchanged_per_step | what a worker gives to the exchange of one optimizer step |
     | is_outlier | its mean is FAR off the median of its cell |
 
     Runs that were cut off are left out: they run again.
@@ -96,9 +105,12 @@ def _row(run: RunRecord, cell: StudyCell, curve: Sequence[Evaluation]) -> dict[s
         "first_epoch_samples_per_s": samples / (seconds + run.ledger["compile"]),
         "first_epoch_train_samples_per_s": samples / seconds,
         "input_share": run.ledger["input"] / train if train > 0 else math.nan,
-        "memory_peak_bytes": max(_told(curve, "memory_peak_bytes"), default=None),
-        "gpu_utilization": _mean(_told(curve, "gpu_utilization")),
-        "evenness": min(_told(curve, "evenness"), default=None),
+        "memory_peak_bytes": max(_told(p.memory_peak_bytes for p in curve), default=None),
+        "bytes_exchanged_per_step": max(
+            _told(p.bytes_exchanged_per_step for p in curve), default=None
+        ),
+        "gpu_utilization": _mean(_told(p.gpu_utilization for p in curve)),
+        "evenness": _mean(_told(p.evenness for p in curve)),
         "accuracy": curve[-1].accuracy,
     }
     if run.time_to_target_s is not None:
@@ -108,9 +120,9 @@ def _row(run: RunRecord, cell: StudyCell, curve: Sequence[Evaluation]) -> dict[s
     return row
 
 
-def _told(curve: Sequence[Evaluation], name: str) -> list[Any]:
+def _told(values: Iterable[float | None]) -> list[float]:
     """Return what evaluations say of something that not every run records."""
-    return [value for point in curve if (value := getattr(point, name, None)) is not None]
+    return [value for value in values if value is not None]
 
 
 def _mean(values: Sequence[float]) -> float | None:

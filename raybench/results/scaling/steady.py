@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -52,7 +51,7 @@ def steady(curve: Sequence[Evaluation], global_batch_size: int) -> Steady | None
     samples = points[-1].samples - (before.samples if before else 0)
     seconds = points[-1].train_s - (before.train_s if before else 0.0)
     mean = seconds / samples * global_batch_size
-    timed: list[Any] = [found for point in points if (found := getattr(point, "steps", None))]
+    timed = [point.steps for point in points if point.steps is not None]
     if timed:
         counts = [one.num for one in timed]
         return Steady(

@@ -187,12 +187,9 @@ def test_what_one_worker_alone_needs_is_of_the_same_batch_per_worker() -> None:
 
 
 def test_communication_is_told_by_the_cell_that_exchanges_nothing() -> None:
-    if "exchange_gradients" not in RunSpec.model_fields:
-        pytest.skip("the run spec has no exchange_gradients yet")
 
     def step(spec: RunSpec, repeat: int) -> float:
-        exchanges = getattr(spec, "exchange_gradients", True)
-        return 0.1 if spec.num_workers == 1 or not exchanges else 0.125
+        return 0.1 if spec.num_workers == 1 or not spec.exchange_gradients else 0.125
 
     study = study_of(scaling="weak", axes={"exchange_gradients": [True, False]})
     table = table_of(study, step)
@@ -205,13 +202,22 @@ def test_memory_and_gpus_are_read_where_runs_tell_them() -> None:
     study = study_of(scaling="weak", repeats=1)
     runs, curves = run_of(study)
     steps = dict.fromkeys(("median_s", "p25_s", "p75_s", "p95_s", "max_s", "first_s"), 0.064)
-    told: dict[str, list[Any]] = {
-        name: [timed(one, num=9, **steps) for one in curve] for name, curve in curves.items()
+    told = {
+        name: [
+            replace(
+                timed(one, num=9, **steps),
+                memory_peak_bytes=100 + one.index,
+                gpu_utilization=one.index / 2,
+                evenness=0.9,
+                bytes_exchanged_per_step=4000,
+            )
+            for one in curve
+        ]
+        for name, curve in curves.items()
     }
-    for curve in told.values():
-        for index, one in enumerate(curve):
-            one.memory_peak_bytes, one.gpu_utilization = 100 + index, index / 2
     table = cell_table(study, runs, told)
+    assert table["evenness"].tolist() == pytest.approx([0.9, 0.9])
+    assert table["bytes_exchanged_per_step"].tolist() == [4000, 4000]
     assert table["memory_peak_bytes"].tolist() == [102, 102]
     assert table["gpu_utilization"].tolist() == [0.5, 0.5]
     assert table["num_steps"].tolist() == [18, 18]

@@ -8,7 +8,7 @@ import pytest
 from raybench.results.scaling.steady import first_epoch_seconds, steady
 from tests.studies.made_up import EPOCH, point, timed
 
-STEPS: dict[str, float] = {
+STEPS: dict[str, Any] = {
     "num": 10,
     "median_s": 0.1,
     "p25_s": 0.09,
@@ -51,7 +51,7 @@ def test_a_stall_is_in_the_mean_and_the_longest_but_not_in_the_median() -> None:
 
 
 def test_times_of_steps_count_before_intervals() -> None:
-    curve: list[Any] = [
+    curve = [
         timed(point(0, 1.0), **STEPS | {"median_s": 9.0, "max_s": 9.0}),
         timed(point(1, 1.0), **STEPS),
         timed(point(2, 1.0), **STEPS | {"num": 30, "median_s": 0.2, "p95_s": 0.4, "max_s": 0.5}),
