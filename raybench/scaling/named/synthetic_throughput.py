@@ -20,7 +20,8 @@ batches. What it confounded, and what is done about it here:
 
 Full size: `mnist_small`, `mnist_large_dense`, `cnn7` at 299 pixels and `cifar_cnn` on 1, 2, 4
 and 8 workers; InceptionV3 and ResNet50 are not among the shipped workloads (write them as a class
-of your own). Quick: `mnist_small`, `cifar_cnn`, and `deep_mlp` as the small model, on 1 and 2.
+of your own). Quick: `mnist_small`, `cifar_cnn`, and `deep_mlp` as the small model, on 1 and 2,
+images of 32 pixels and one channel.
 """
 
 import itertools
@@ -54,6 +55,8 @@ SHAPES = {
     "cifar_cnn": [32, 32, 3],
     "cnn7": [299, 299, 3],
 }
+PIXELS = 32
+"""Of the images of a quick study, which have one channel as digits do."""
 QUICK = {"mnist_small": ((32, 512), 4096), "cifar_cnn": ((32,), 640), "deep_mlp": ((32,), 8192)}
 FULL = {
     "mnist_small": ((32, 512, 4096), 65536),
@@ -69,7 +72,9 @@ def study(quick: bool) -> ScalingStudy:
     sizes, workers = (QUICK, (1, 2)) if quick else (FULL, (1, 2, 4, 8))
     cells = []
     for workload, (batches, samples) in sizes.items():
-        data = {"name": "synthetic", "shape": SHAPES[workload], "num_samples": samples}
+        shape = [PIXELS, PIXELS, 1] if quick else SHAPES[workload]
+        data = {"name": "synthetic", "shape": shape, "num_samples": samples}
+        data["image_size"] = shape[0]
         common: dict[str, Any] = {"workload": workload, "dataset": data}
         for batch, k in itertools.product(batches, workers):
             cells.append(_cell("weak", common, k, batch))
@@ -77,8 +82,11 @@ def study(quick: bool) -> ScalingStudy:
             if k > 1:
                 cells.append(_cell("weak", common | {"exchange_gradients": False}, k, batch))
     # The same network and batch on real digits.
-    real = {"workload": "mnist_small", "dataset": {"name": "digits", "image_size": 28, "repeat": 3}}
-    cells.append(_cell("weak", real, 1, 32))
+    batches, samples = sizes["mnist_small"]
+    size = PIXELS if quick else 28
+    real = {"shape": [size, size, 1], "num_samples": samples, "image_size": size}
+    more = {"workload": "mnist_small", "dataset": {"name": "digits", **real}}
+    cells.append(_cell("weak", more, 1, batches[0]))
     base = RunSpec(
         workload="mnist_small",
         dataset=DatasetSpec(name="synthetic"),
