@@ -272,3 +272,13 @@ def test_a_dry_run_names_the_probes(workers: Workers, capsys: Any) -> None:
     assert "alone: no exchange, dataset synthetic, batch 32 a worker" in printed
     assert workers.seen == []
     assert not Path("out").exists()
+
+
+def test_the_folder_can_be_reported(workers: Workers, capsys: Any) -> None:
+    from raybench import report
+
+    run()
+    capsys.readouterr()
+    assert report.main(["out"]) == cli.DONE
+    printed = capsys.readouterr().out
+    assert "fastest" not in printed.lower(), "probes are never ranked"
