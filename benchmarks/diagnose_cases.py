@@ -21,6 +21,7 @@ import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,9 @@ def local(words: list[str]) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def diagnose(kind: str, framework: str, folder: Path, cluster: Cluster) -> None:
+def diagnose(
+    kind: str, framework: str, folder: Path, cluster: Cluster, more: Sequence[str]
+) -> None:
     """Diagnose a case; its results are in `folder` then."""
     spec = {
         "dataset": DIGITS,
@@ -97,7 +100,7 @@ def diagnose(kind: str, framework: str, folder: Path, cluster: Cluster) -> None:
     file = folder.with_suffix(".yaml")
     file.write_text(to_yaml(spec))
     run = cluster.diagnose if kind == "communication" else local
-    done = run([str(file), "--out", str(folder)])
+    done = run([str(file), "--out", str(folder), *more])
     if done.returncode:
         raise RuntimeError(f"{kind}, {framework}: {done.stdout[-2000:]}\n{done.stderr[-2000:]}")
 
@@ -125,7 +128,10 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--frameworks", nargs="+", default=["torch", "tensorflow"])
     parser.add_argument("--out", type=Path, default=Path("results/diagnose_cases"))
+    parser.add_argument("--repeats", type=int, default=4, help="as of raybench diagnose")
+    parser.add_argument("--seconds", type=float, default=0.5, help="likewise")
     options = parser.parse_args()
+    more = ["--repeats", str(options.repeats), "--seconds", str(options.seconds)]
     options.out = options.out.resolve()
     frameworks = installed.frameworks("diagnose_cases.py", options.frameworks)
     from tests.e2e.hosts import why_not
@@ -142,7 +148,7 @@ def main() -> int:
                 for kind in options.kinds:
                     folder = options.out / f"{kind}-{framework}-{number}"
                     if not (folder / "diagnosis.yaml").is_file():
-                        diagnose(kind, framework, folder, cluster)
+                        diagnose(kind, framework, folder, cluster, more)
                     line, is_right = row(kind, framework, number, folder)
                     print(line, flush=True)
                     lines.append(line)
