@@ -25,6 +25,8 @@ pixels (173,354, nearly all compute), 2, 4 and 8 workers, both frameworks. Quick
 import itertools
 from typing import Any
 
+import numpy as np
+
 from raybench.core.objective import Objective
 from raybench.core.scaling_study import Cell, ScalingStudy
 from raybench.core.spec import FRAMEWORKS, DatasetSpec, RunSpec
@@ -183,7 +185,7 @@ def _models(exchanging: list[Measured], by_model: dict[str, list[float]]) -> Cla
     large, *_, small = sorted(known, key=lambda name: -sizes[name])
     ours = {name: shown(by_model[name], unit="%", scale=100) for name in (large, small)}
     text = ", ".join(f"{name} ({sizes[name]:,.0f}): {found}" for name, found in ours.items())
-    median = {name: sorted(by_model[name])[len(by_model[name]) // 2] for name in (large, small)}
+    median = {name: float(np.median(by_model[name])) for name in (large, small)}
     return Claim(words, published, text, median[large] > median[small])
 
 
