@@ -19,6 +19,7 @@ COMMANDS = {
     "tune": "search for the configuration that reaches the target soonest",
     "train": "train one run spec",
     "scale": "measure how a training scales, or predict it from measurements",
+    "diagnose": "say what bounds a training, and what a change would bring",
     "report": "rebuild tables and pictures of a results folder",
 }
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

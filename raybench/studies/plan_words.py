@@ -8,6 +8,7 @@ from raybench.core.scaling_study import ScalingStudy, study_cells
 from raybench.data.dataset import Dataset
 from raybench.results.console import say
 from raybench.results.label import describe, label_keys
+from raybench.results.scaling.kinds import series_of
 
 MOST_CELLS = 40
 """That are listed one by one."""
@@ -22,12 +23,14 @@ def print_study(
         study = study.with_workers([1])
     cells = study_cells(study)
     keys = label_keys({key.partition(".")[0]: None for key in study.axes})
-    for cell in cells[:MOST_CELLS]:
+    series = series_of([cell.spec for cell in cells])
+    for cell, one in list(zip(cells, series, strict=True))[:MOST_CELLS]:
         scalings = " and ".join(cell.scalings)
+        tail = f"  ({one})" if study.cells else ""
         say(
             console,
             f"{cell.name}  {describe(cell.spec, keys)}  global batch "
-            f"{cell.spec.global_batch_size}  {scalings}",
+            f"{cell.spec.global_batch_size}  {scalings}{tail}",
         )
     if len(cells) > MOST_CELLS:
         say(console, f"and {len(cells) - MOST_CELLS} more")

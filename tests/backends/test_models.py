@@ -13,6 +13,7 @@ SHIPPED = {
     "mnist_large_dense": ("mnist_large_dense", (28, 28, 1), 4_104_202),
     "cnn7 32px": ("cnn7", (32, 32, 3), 124_490),
     "cnn7 128px": ("cnn7", (128, 128, 3), 173_642),
+    "cifar_cnn": ("cifar_cnn", (32, 32, 3), 1_250_858),
     "deep_mlp": ("deep_mlp", (28, 28, 1), 75_850),
 }
 

@@ -38,6 +38,7 @@ def test_run_once_trains_to_the_end_and_returns_record_and_weights() -> None:
     assert (record.state, record.stop, record.failure) == ("complete", "epochs", None)
     assert (record.test_accuracy, record.concurrent, record.hosts) == (0.5, 3, ["here"])
     assert record.spec == SPEC
+    assert record.num_parameters == 1, "as the built model has, in every record"
 
 
 def test_run_once_ends_when_asked_to_with_the_reason() -> None:

@@ -15,6 +15,7 @@ from raybench.workloads.shipped import WORKLOADS, cnn7
         ("cnn7", (94, 94, 3), 124_490),
         ("cnn7", (64, 64, 3), 173_642),
         ("cnn7", (32, 32, 3), 124_490),
+        ("cifar_cnn", (32, 32, 3), 1_250_858),
         ("deep_mlp", (28, 28, 1), 75_850),
     ],
 )

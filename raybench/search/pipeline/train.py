@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,9 @@ from raybench.cluster.reach import MISNAMED
 from raybench.cluster.run_once import run_once
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import INTERRUPTED, Interrupt
-from raybench.cluster.waiting import Waiting
 from raybench.core.clock import OTHER, PHASES
 from raybench.core.documents import apply_settings, read_mapping, to_yaml, validate
-from raybench.core.errors import StudyError, UserError
+from raybench.core.errors import UserError
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.results.console import make_console, say
@@ -34,8 +32,8 @@ from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.search.pipeline.continued import finished_run
 from raybench.search.pipeline.live_session import live_session
 from raybench.search.pipeline.preflight import check_address, check_task
+from raybench.search.pipeline.waits import Waits
 from raybench.search.saved_runs import SavedRuns
-from raybench.search.wait_watch import WaitWatch
 
 TRIAL = "0000"
 DONE, FAILED = 0, 1
@@ -59,7 +57,7 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
         return DONE
     with open_storage(place, warn=partial(say, console)) as storage:
         folder = storage.folder
-        if (folder / RECORDS_FILE).is_file() and not _is_own(folder):
+        if (folder / RECORDS_FILE).is_file() and not holds_own(folder, "run"):
             raise UserError(f"{place}: holds a search; name another folder with --out.")
         with Store(folder, storage.check) as store:
             finished = finished_run(folder, TRIAL, spec)
@@ -126,15 +124,8 @@ def _run(
             waits.is_training = True
             record_evaluation(name, evaluation)
 
-        waits = _Waits(console, session.stop_waiting)
-        watch = WaitWatch(
-            session.waiting,
-            waits.show,
-            waits.give_up,
-            is_starting=lambda: not waits.is_training,
-            is_over=lambda: interrupt.is_set,
-            wait_s=options.wait,
-        )
+        waits = Waits(console, session.stop_waiting)
+        watch = waits.watch(session, is_over=lambda: interrupt.is_set, wait_s=options.wait)
         with (
             watch,
             SavedRuns(session.pool, store, say=lambda sentence: say(console, sentence)) as saved,
@@ -162,25 +153,6 @@ def _run(
             store.append(record.line())
             saved.over(record)
     return record
-
-
-class _Waits:
-    """What the run waits for, said once each time it is something else."""
-
-    def __init__(self, console: Console, stop_waiting: Callable[[], None]) -> None:
-        self._console, self._stop_waiting, self._told = console, stop_waiting, ""
-        self.is_training = False
-        self.fault: StudyError | None = None
-
-    def show(self, waiting: Mapping[str, Waiting]) -> None:
-        what = "".join(one.what for one in waiting.values())
-        if what not in ("", self._told):
-            say(self._console, f"waits for {what}")
-        self._told = what or self._told
-
-    def give_up(self, fault: StudyError | None) -> None:
-        self.fault = self.fault or fault
-        self._stop_waiting()
 
 
 _HEAD = "  epoch    samples   train s     loss  accuracy   samples/s  learning rate"
@@ -214,7 +186,8 @@ def _print_outcome(console: Console, record: RunRecord, storage: StudyStorage) -
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _is_own(folder: Path) -> bool:
+def holds_own(folder: Path, mark: str) -> bool:
+    """Whether a folder's records are of a command that has left `mark` in its study.yaml."""
     if not (folder / STUDY_FILE).is_file():
         return not (folder / RECORDS_FILE).stat().st_size
-    return bool(read_mapping(folder / STUDY_FILE).get("study", {}).get("run"))
+    return bool(read_mapping(folder / STUDY_FILE).get("study", {}).get(mark))

@@ -1,0 +1,78 @@
+"""Verdicts on real trainings of one worker in this process, each bound by one thing."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from raybench.backends.find import find_backend
+from raybench.backends.run import run
+from raybench.core.clock import Ledger
+from raybench.core.spec import DatasetSpec, RunSpec
+from raybench.data.dataset import Dataset, Split
+from raybench.scaling.probes import Probes, probe_spec, rounds, step_seconds, steps_for
+from raybench.scaling.verdict import Verdict, judge
+from raybench.workloads.find import load_workload_dataset
+
+READ_S = 0.001
+ROUNDS, SECONDS = 4, 0.1
+DATA = DatasetSpec(name="digits", image_size=28, validation_size=32)
+CASES = {
+    "compute": {"workload": "mnist_small", "batch_size_per_worker": 256},
+    "input": {"workload": "mnist_small", "batch_size_per_worker": 16},
+    "overhead": {"workload": "deep_mlp", "batch_size_per_worker": 4},
+}
+
+
+class Late:
+    """Samples that each take READ_S to be read."""
+
+    def __init__(self, pixels: np.ndarray) -> None:
+        self.shape, self.dtype, self._pixels = pixels.shape, pixels.dtype, pixels
+
+    def __getitem__(self, rows: np.ndarray, /) -> np.ndarray:
+        time.sleep(READ_S * len(rows))
+        return np.asarray(self._pixels[rows])
+
+
+def late(dataset: Dataset) -> Dataset:
+    return replace(dataset, train=Split(Late(dataset.train.array), dataset.train.labels))
+
+
+def diagnosed(spec: RunSpec, slowed: Callable[[Dataset], Dataset]) -> Verdict:
+    """Do what the command does, without Ray."""
+    probes = Probes.of(spec)
+    backend = find_backend(spec.framework)
+    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+    _, dataset = load_workload_dataset(spec.workload, spec.dataset)
+
+    def step_s(probe, steps: int, intervals: int) -> float:
+        own = probe_spec(spec, probe, dataset, steps=steps, intervals=intervals)
+        workload, data = load_workload_dataset(own.workload, own.dataset)
+        data = slowed(data) if probe.reads else data
+        trainer = backend.Trainer(own, workload, data, world)
+        curve = list(run(own, data, trainer, world, Ledger("setup")))
+        trainer.close()
+        assert len(curve) == intervals
+        return step_seconds(curve, own.global_batch_size)
+
+    steps = {probe: steps_for(SECONDS, step_s(probe, 4, 2)) for probe in probes.names}
+    times: dict = {probe: [] for probe in probes.names}
+    for order in islice(rounds(probes, seed=0), ROUNDS):
+        for probe in order:
+            times[probe].append(step_s(probe, steps[probe], 4))
+    return judge(spec, times)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+@pytest.mark.usefixtures("tensorflow_on_one_thread")
+def test_a_training_is_bound_by_what_it_was_made_to_be(framework: str, kind: str) -> None:
+    pytest.importorskip(framework)
+    spec = RunSpec(framework=framework, dataset=DATA, **CASES[kind])  # type: ignore[arg-type]
+    found = diagnosed(spec, late if kind == "input" else lambda data: data)
+    assert found.kind == kind, found.sentence

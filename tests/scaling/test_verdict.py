@@ -1,0 +1,156 @@
+"""The verdict on made-up probes: each kind in both frameworks, and when it is not sure."""
+
+import math
+
+import pytest
+from made_up_probes import spec_of, times_of
+
+from raybench.core.spec import FRAMEWORKS
+from raybench.scaling.gains import Outlook
+from raybench.scaling.probes import Probes
+from raybench.scaling.verdict import NOT_SURE, judge
+
+KINDS = {
+    "compute": {"compute": 0.2, "overhead": 0.01, "exchange": 0.02, "reading": 0.01},
+    "communication": {"compute": 0.02, "overhead": 0.003, "exchange": 0.2, "reading": 0.002},
+    "input": {"compute": 0.02, "overhead": 0.003, "exchange": 0.01, "reading": 0.1},
+    "overhead": {"compute": 0.0002, "overhead": 0.002, "exchange": 0.0003, "reading": 0.0001},
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(3))
+def test_every_kind_in_both_frameworks(framework: str, kind: str, seed: int) -> None:
+    spec = spec_of(framework=framework)
+    found = judge(spec, times_of(spec, noise=0.08, seed=seed, **KINDS[kind]), num_parameters=10**6)
+    assert found.kind == kind, found.sentence
+    assert found.sentence.endswith(".")
+    assert found.shares[kind].value > 0.5
+    assert found.num_bytes == 4_000_000
+    assert str(found.document()["verdict"]) == kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "begins", "tries"),
+    [
+        ("compute", "Compute-bound: ", ["num_workers: 4"]),
+        (
+            "communication",
+            "Communication-bound: ",
+            ["exchange_every: 4", "batch_size_per_worker: 256", "gradient_compression: bf16"],
+        ),
+        ("input", "Input-bound: ", ["prefetch: 2", "data in memory"]),
+        ("overhead", "Bound by the overhead", ["batch_size_per_worker: 256"]),
+    ],
+)
+def test_what_to_try(kind: str, begins: str, tries: list[str]) -> None:
+    spec = spec_of()
+    found = judge(spec, times_of(spec, **KINDS[kind]), num_parameters=10**6)
+    assert found.sentence.startswith(begins)
+    changes = [gain.change for gain in found.gains]
+    assert set(tries) <= set(changes)
+    assert found.gains[0].words in found.sentence
+
+
+def test_the_sentence_has_the_numbers() -> None:
+    spec = spec_of()
+    times = times_of(spec, noise=0.0, compute=0.02, overhead=0.01, exchange=0.06, reading=0.01)
+    sentence = judge(spec, times, num_parameters=2_500_000, num_nodes=2).sentence
+    assert "60 % (60 to 60 %) of a step of 100 ms" in sentence
+    assert "10 MB of gradients by 2 workers on 2 hosts" in sentence
+    assert "compute 20 %" in sentence
+    assert "input 10 %" in sentence
+
+
+def test_a_gain_is_about_what_the_change_would_bring() -> None:
+    """Of parts that follow each other, all is known."""
+    spec = spec_of()
+    parts = {"compute": 0.08, "exchange": 0.08, "overhead": 0.003, "reading": 0.01}
+    times = times_of(spec, noise=0.0, **parts)
+    now = sum(parts.values())
+    outlook = Outlook.of(spec, Probes.of(spec), times, num_nodes=1)
+    more_samples = 4 * (parts["compute"] + parts["reading"]) + parts["exchange"]
+    true_batch = 4 * now / (more_samples + parts["overhead"])
+    true_every = 4 * now / (more_samples + 4 * parts["overhead"])
+    true_compressed = now / (now - parts["exchange"] / 2)
+    for gain, true in (
+        (outlook.larger_batch(), true_batch),
+        (outlook.fewer_exchanges(), true_every),
+        (outlook.compression(), true_compressed),
+    ):
+        assert gain.times == pytest.approx(true, rel=0.1), gain
+        assert gain.low <= true <= gain.high, gain
+    alone = outlook.other_workers(1)
+    true_alone = now / (parts["compute"] + parts["overhead"] + parts["reading"]) / 2
+    assert alone.times == pytest.approx(true_alone, rel=0.1)
+    assert alone.workers == 0.5
+
+
+def test_fewer_workers_are_named_where_they_lose_nothing() -> None:
+    spec = spec_of()
+    found = judge(spec, times_of(spec, **KINDS["communication"]))
+    assert found.gains[0].change == "num_workers: 1"
+    assert "on 0.5 times the workers" in found.sentence
+
+
+def test_prefetch_hides_at_most_the_step() -> None:
+    spec = spec_of()
+    times = times_of(spec, noise=0.0, **KINDS["input"])
+    outlook = Outlook.of(spec, Probes.of(spec), times, num_nodes=1)
+    # 0.133 s now; reading alone takes 0.1 s, the step without it 0.033 s.
+    assert outlook.prefetch().times == pytest.approx(0.133 / 0.1, rel=0.01)
+    assert outlook.quicker_data().times == pytest.approx(0.133 / 0.033, rel=0.01)
+
+
+def test_who_prefetches_already_is_told_of_the_data() -> None:
+    spec = spec_of(prefetch=2)
+    times = times_of(spec, **KINDS["input"])
+    assert [gain.change for gain in judge(spec, times).gains] == ["data in memory"]
+
+
+def test_one_worker_is_told_of_more_with_the_doubt_of_never_having_seen_two() -> None:
+    spec = spec_of(num_workers=1)
+    found = judge(spec, times_of(spec, **KINDS["compute"]), num_parameters=10**6)
+    assert found.num_bytes == 0
+    (more, *_) = [gain for gain in found.gains if gain.change == "num_workers: 2"]
+    assert more.high / more.low > 1.3
+
+
+def test_the_spread_hides_it() -> None:
+    spec = spec_of()
+    parts = {"compute": 0.05, "exchange": 0.055, "overhead": 0.005, "reading": 0.0}
+    found = judge(spec, times_of(spec, noise=0.1, rounds=3, **parts))
+    assert found.kind == NOT_SURE
+    assert found.gains == []
+    assert "communication" in found.sentence
+    assert "compute" in found.sentence
+    assert "cannot be told apart" in found.sentence
+
+
+def test_a_stalled_round_makes_doubt_and_more_rounds_take_it_away() -> None:
+    spec = spec_of()
+
+    def stalled(rounds: int) -> str:
+        times = times_of(spec, rounds=rounds, **KINDS["compute"])
+        times[Probes.of(spec).as_it_is][1] *= 20
+        return judge(spec, times).kind
+
+    assert stalled(3) == NOT_SURE
+    assert stalled(8) == "compute"
+
+
+def test_compressed_gradients_are_fewer_bytes_and_not_advised_again() -> None:
+    spec = spec_of(gradient_compression="bf16")
+    found = judge(spec, times_of(spec, **KINDS["communication"]), num_parameters=10**6)
+    assert found.num_bytes == 2_000_000
+    assert all("gradient_compression" not in gain.change for gain in found.gains)
+
+
+def test_numbers_stay_numbers_at_the_edges() -> None:
+    """No exchange at all, or a step that is nothing else."""
+    spec = spec_of()
+    for parts in ({"compute": 0.1}, {"exchange": 0.1, "overhead": 1e-6}, {"overhead": 0.001}):
+        found = judge(spec, times_of(spec, noise=0.0, **parts))
+        for gain in found.gains:
+            assert all(math.isfinite(value) for value in (gain.times, gain.low, gain.high))

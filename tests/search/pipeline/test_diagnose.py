@@ -1,0 +1,284 @@
+"""`raybench diagnose` on made-up workers: what it trains, when it ends, what it says and keeps."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import raybench as package
+from raybench import cli, diagnose
+from raybench.core.documents import read_mapping
+from raybench.core.outcome import RunOutcome
+from raybench.core.record import Evaluation, RunRecord
+from raybench.core.spec import RunSpec
+from raybench.search.pipeline import diagnose as body
+from raybench.search.pipeline import probe_runs
+
+SPEC = "num_workers: 2\nbatch_size_per_worker: 32\ndataset: {name: digits, image_size: 28}\n"
+SPEC += "objective: {target: 0.95}\n"
+
+
+class Workers:
+    """Train as long as a law says; `seen` are the runs in their order."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, RunSpec]] = []
+        self.compute, self.exchange, self.reading, self.noise = 0.001, 0.2, 0.0, [1.0]
+        self.failure: str | None = None
+        self.on_run = lambda name: None
+
+    def step_s(self, spec: RunSpec) -> float:
+        noise = self.noise[len(self.seen) % len(self.noise)]
+        worked = 0.002 + self.compute * spec.batch_size_per_worker
+        exchange = self.exchange if spec.exchange_gradients and spec.num_workers > 1 else 0.0
+        reads = self.reading if spec.dataset.name != "synthetic" else 0.0
+        return (worked + exchange + reads) * noise
+
+    def run_once(
+        self, pool: Any, spec: RunSpec, name: str, **options: Any
+    ) -> tuple[RunRecord, None]:
+        self.seen.append((name, spec))
+        self.on_run(name)
+        step, cadence = self.step_s(spec), spec.eval_every_samples
+        assert cadence is not None
+        outcome = RunOutcome(is_over=True, num_parameters=1000, workers_per_node=(1, 1))
+        if self.failure:
+            failed = RunOutcome(is_over=True, failure=self.failure, message="no room")  # type: ignore[arg-type]
+            return self._record(failed, name, spec, options), None
+        intervals = round(spec.epochs * self.epoch(spec) / cadence)
+        for index in range(intervals):
+            samples = (index + 1) * cadence
+            # The first interval is slow, and must not count.
+            slow = 5.0
+            evaluation = Evaluation(
+                index=index,
+                epoch=samples / self.epoch(spec),
+                samples=samples,
+                train_s=step * (samples / spec.global_batch_size + slow),
+                train_loss=1.0,
+                accuracy=0.5,
+                learning_rate=0.1,
+                samples_per_s=1.0,
+                stop="epochs" if index == intervals - 1 else None,
+            )
+            options["on_evaluation"](name, evaluation)
+            if options["stopped_by"]() is not None:
+                break
+        outcome = RunOutcome(
+            evaluation=evaluation,
+            is_over=True,
+            num_parameters=1000,
+            workers_per_node=(1, 1),
+        )
+        return self._record(outcome, name, spec, options), None
+
+    def _record(
+        self, outcome: RunOutcome, name: str, spec: RunSpec, options: dict[str, Any]
+    ) -> RunRecord:
+        role, source = options["role"], options["source"]
+        return outcome.record(name, spec, role=role, source=source, stopped_by="interrupted")
+
+    @staticmethod
+    def epoch(spec: RunSpec) -> int:
+        own = 1257 if spec.dataset.name == "digits" else spec.dataset.num_samples
+        return own * spec.dataset.repeat
+
+
+@pytest.fixture
+def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
+    found = Workers()
+
+    @contextlib.contextmanager
+    def session(address: Any, interrupt: Any, console: Any) -> Iterator[Any]:
+        room = SimpleNamespace(refuse_infeasible=lambda group: None)
+        yield SimpleNamespace(
+            pool=None, capacity=room, waiting=dict, stop_waiting=lambda: None, processes=[]
+        )
+
+    monkeypatch.setattr(body, "live_session", session)
+    monkeypatch.setattr(body, "local_capacity", lambda: session(0, 0, 0).__enter__().capacity)
+    monkeypatch.setattr(probe_runs, "run_once", found.run_once)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    return found
+
+
+def run(*arguments: str) -> int:
+    return diagnose.main(["spec.yaml", "--out", "out", *arguments])
+
+
+def test_the_verdict_is_printed_and_kept(workers: Workers, capsys: Any) -> None:
+    assert run() == cli.DONE
+    printed = capsys.readouterr().out
+    assert "Communication-bound: 85 %" in printed
+    assert "by 2 workers on 2 hosts" in printed
+    assert "try num_workers: 1" in printed
+    kept = read_mapping(Path("out/diagnosis.yaml"))
+    assert kept["verdict"] == "communication"
+    assert kept["sentence"] in printed
+    assert kept["shares"]["communication"]["value"] == pytest.approx(0.2 / 0.234, rel=0.1)
+    assert len(kept["probes"]["as_it_is"]) == 4
+    assert kept["bytes_exchanged_per_step"] == 4000
+
+
+def test_the_folder_is_a_results_folder(workers: Workers) -> None:
+    run()
+    results = package.load("out")
+    assert set(results.trials["role"]) == {"scaling"}
+    assert len(results.trials) == 6 * 5  # probes, each in four rounds behind a pilot
+    assert Path("out/trials.csv").is_file()
+    assert not Path("out/best.yaml").exists(), "probes are never ranked"
+    content = read_mapping(Path("out/study.yaml"))
+    assert content["versions"]["python"]
+    assert content["machine"]["cores"]
+    assert content["study"]["diagnosis"]["num_workers"] == 2
+
+
+def test_what_the_probes_train(workers: Workers) -> None:
+    run()
+    specs = {name.rpartition("-")[0]: spec for name, spec in workers.seen}
+    changed = {
+        name: (spec.exchange_gradients, spec.dataset.name, spec.batch_size_per_worker)
+        for name, spec in specs.items()
+    }
+    assert changed == {
+        "as_it_is": (True, "digits", 32),
+        "no_exchange": (False, "digits", 32),
+        "in_memory": (True, "synthetic", 32),
+        "alone": (False, "synthetic", 32),
+        "other_batch": (False, "synthetic", 8),
+        "other_exchange": (True, "synthetic", 8),
+    }
+    assert specs["in_memory"].dataset.shape == [28, 28, 1]
+    assert {spec.dataset.num_classes for spec in specs.values()} == {10}
+    assert {spec.checkpoint_every_s for spec in specs.values()} == {0.0}
+    assert {spec.num_workers for spec in specs.values()} == {2}
+
+
+def test_intervals_are_whole_steps_of_about_half_a_second(workers: Workers) -> None:
+    workers.compute, workers.exchange = 0.0, 0.0
+    run("--seconds", "0.5")
+    spec = dict(workers.seen)["as_it_is-0"]
+    assert spec.eval_every_samples == 250 * spec.global_batch_size
+    # Four intervals, none of them ends with a part of a batch.
+    samples = spec.epochs * Workers.epoch(spec)
+    assert samples == pytest.approx(4 * spec.eval_every_samples, abs=1)
+    assert Workers.epoch(spec) > samples
+
+
+def test_probes_take_turns_in_every_round(workers: Workers) -> None:
+    run()
+    names = [name for name, _ in workers.seen]
+    pilots, rest = names[:6], names[6:]
+    assert all(name.endswith("-pilot") for name in pilots)
+    for number in range(4):
+        turn = rest[6 * number : 6 * number + 6]
+        assert {name.rpartition("-")[2] for name in turn} == {str(number)}
+        assert len(set(turn)) == 6
+    orders = [[n.rpartition("-")[0] for n in rest[6 * i : 6 * i + 6]] for i in range(4)]
+    assert len({tuple(order) for order in orders}) > 1, "always in the same order"
+
+
+def test_more_rounds_where_the_spread_hides_it(workers: Workers, capsys: Any) -> None:
+    workers.compute, workers.exchange = 0.001, 0.034
+    workers.noise = [1.0, 1.6, 0.6, 1.3, 0.5, 1.5, 0.7]
+    assert run("--repeats", "3") == cli.DONE
+    rounds = {name.rpartition("-")[2] for name, _ in workers.seen}
+    assert rounds == {"pilot", *map(str, range(6))}
+    assert "Not sure: the spread of 6 rounds" in capsys.readouterr().out
+    assert read_mapping(Path("out/diagnosis.yaml"))["verdict"] == "not sure"
+
+
+def test_one_worker_has_no_exchange_to_leave_out(workers: Workers, capsys: Any) -> None:
+    workers.reading = 1.0
+    assert run("--set", "num_workers=1") == cli.DONE
+    names = {name.rpartition("-")[0] for name, _ in workers.seen}
+    assert names == {"as_it_is", "in_memory", "other_batch"}
+    assert all(spec.exchange_gradients for _, spec in workers.seen), "there is nothing to leave out"
+    assert "Input-bound: 97 %" in capsys.readouterr().out
+
+
+def test_a_probe_that_fails_ends_it_with_its_cause(workers: Workers, capsys: Any) -> None:
+    workers.failure = "oom"
+    assert run() == cli.FAILED
+    error = capsys.readouterr().err
+    assert error == "raybench: Probe as_it_is-pilot failed, oom: no room.\n"
+
+
+def test_an_interrupt_keeps_the_rounds_that_are_whole(
+    workers: Workers, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+    import signal
+
+    def stop(name: str) -> None:
+        if name.endswith("-3"):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    workers.on_run = stop
+    assert run() == cli.INTERRUPTED
+    assert "Communication-bound" in capsys.readouterr().out
+    assert len(read_mapping(Path("out/diagnosis.yaml"))["probes"]["alone"]) >= 3
+
+
+def test_an_interrupt_before_that_gives_no_verdict(workers: Workers, capsys: Any) -> None:
+    import os
+    import signal
+
+    workers.on_run = lambda name: os.kill(os.getpid(), signal.SIGINT)
+    assert run() == cli.INTERRUPTED
+    assert "there is no verdict" in capsys.readouterr().out
+    assert not Path("out/diagnosis.yaml").exists()
+
+
+def test_the_same_command_measures_again_in_its_own_folder(workers: Workers) -> None:
+    assert (run(), run()) == (cli.DONE, cli.DONE)
+    assert len(package.load("out").trials) == 30
+
+
+def test_another_studys_folder_is_refused(workers: Workers, capsys: Any) -> None:
+    Path("out").mkdir()
+    Path("out/study.yaml").write_text("study: {objective: {kind: accuracy_at_budget}}\n")
+    Path("out/records.jsonl").write_text("{}\n")
+    assert run() == cli.WRONG_INPUT
+    assert "name another folder with --out" in capsys.readouterr().err
+    assert workers.seen == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--repeats", "2"), "--repeats 2: fewer than 3 rounds"),
+        (("--seconds", "0"), "--seconds 0: must be from"),
+        (("--set", "num_worker=2"), "did you mean 'num_workers'?"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    workers: Workers, arguments: tuple[str, ...], message: str, capsys: Any
+) -> None:
+    assert run(*arguments) == cli.WRONG_INPUT
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert workers.seen == []
+
+
+def test_a_dry_run_names_the_probes(workers: Workers, capsys: Any) -> None:
+    assert run("--dry-run") == cli.DONE
+    printed = capsys.readouterr().out
+    assert "alone: no exchange, dataset synthetic, batch 32 a worker" in printed
+    assert workers.seen == []
+    assert not Path("out").exists()
+
+
+def test_the_folder_can_be_reported(workers: Workers, capsys: Any) -> None:
+    from raybench import report
+
+    run()
+    capsys.readouterr()
+    assert report.main(["out"]) == cli.DONE
+    printed = capsys.readouterr().out
+    assert "fastest" not in printed.lower(), "probes are never ranked"
