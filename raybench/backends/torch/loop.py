@@ -20,6 +20,7 @@ from raybench.backends.torch.model import (
     loss_and_correct,
     num_parameters,
     prepare_inputs,
+    sample_losses,
     save_weights,
 )
 from raybench.backends.torch.optim import build_optimizer
@@ -121,11 +122,10 @@ class Trainer:
                 inputs, labels, weight = self._batch(rows, weights)
                 with self._exchange(index == last), self._precision():
                     outputs = self._parallel(prepare_inputs(inputs))
-                    losses, _ = loss_and_correct(self._workload, outputs, labels)
-                    loss = (losses * weight).sum()
+                    losses = sample_losses(self._workload, outputs, labels)
                     # DDP averages over workers; the weights are made for a sum.
-                    torch.autograd.backward(loss * self._world.num_workers)
-                total += loss.detach()
+                    torch.autograd.backward(losses, weight * self._world.num_workers)
+                total += torch.dot(losses.detach(), weight)
             self._optimizer.step()
         return float(total)  # synchronises the device
 
@@ -183,7 +183,7 @@ class Trainer:
         inputs, labels = self._parts["train"]
         index = torch.from_numpy(rows).to(self._device, non_blocking=True)
         weight = torch.from_numpy(weights).to(self._device, non_blocking=True)
-        batch = inputs[index], labels[index], weight
+        batch = inputs.index_select(0, index), labels.index_select(0, index), weight
         self._input_s += time.perf_counter() - started
         return batch
 
