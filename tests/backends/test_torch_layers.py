@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from local import SMALL, small_spec, train
 
 torch = pytest.importorskip("torch")
 
 from raybench.backends.torch.layers import DepthwiseConv2d, build_layers  # noqa: E402
 from raybench.backends.torch.model import build_model, prepare_inputs  # noqa: E402
-from raybench.workloads.find import find_workload  # noqa: E402
+from raybench.data.order import epoch_order  # noqa: E402
+from raybench.workloads.find import find_workload, load_workload_dataset  # noqa: E402
 from raybench.workloads.layers import Conv, Dense, Flatten, MaxPool, ReLU  # noqa: E402
 
 
@@ -78,3 +80,23 @@ def test_what_a_model_is_given_stays_as_it_is():
         with torch.no_grad():
             torch.nn.Sequential(*build_layers(first, (6, 6, 1)))(inputs)
         assert torch.equal(inputs, before)
+
+
+def test_training_is_bit_for_bit_a_plain_loop_with_torch_s_own_adam():
+    spec = small_spec("torch", dataset=SMALL.model_copy(update={"limit": 256}), epochs=2.0)
+    _, trainer = train(spec)
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    model = stock(depthwise=False)
+    model.load_state_dict(build_model(workload, spec.seed).state_dict())
+    optimizer = torch.optim.Adam(model.parameters(), lr=spec.learning_rate, fused=True)
+    inputs = torch.from_numpy(dataset.train.inputs).permute(0, 3, 1, 2).float() * (1 / 255)
+    labels = torch.from_numpy(dataset.train.labels)
+    for epoch in range(2):
+        order = torch.from_numpy(epoch_order(256, seed=spec.seed, epoch=epoch))
+        for rows in order.split(64):
+            optimizer.zero_grad()
+            outputs = model(inputs[rows])
+            torch.nn.functional.cross_entropy(outputs, labels[rows]).backward()
+            optimizer.step()
+    trained = trainer._model.state_dict()
+    assert all(torch.equal(trained[name], value) for name, value in model.state_dict().items())
