@@ -24,10 +24,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import installed
 from parity_groups import BATCH, REPEATS, SAMPLES, Pair, compare, spec_of
 
+from raybench.backends import allocator
 from raybench.cluster.session import Session
 from raybench.results.provenance import machine, versions
 
@@ -98,32 +100,34 @@ def loops_table(options: argparse.Namespace) -> list[str]:
     lines = [
         "## Loops in one process, one core",
         "",
-        "| framework | workload | raybench samples/s | over the plain loop | over a user's loop "
-        "| weights (plain) |",
-        "|---|---|---|---|---|---|",
+        "| framework | workload | raybench samples/s | over the plain loop | the same in torch's "
+        "default layout | over a user's loop | weights (plain) |",
+        "|---|---|---|---|---|---|---|",
     ]
     for framework in options.frameworks:
         for workload in options.workloads:
             with tempfile.TemporaryDirectory() as folder:
                 found = loops(framework, workload, options.rounds, Path(folder))
             speeds = found["speeds"]
-            over = {
-                peer: [a / b for a, b in zip(speeds["raybench"], speeds[peer], strict=True)]
-                for peer in ("plain", "user")
-            }
-            lines.append(
-                f"| {framework} | {workload} | {statistics.median(speeds['raybench']):,.0f} | "
-                f"{_spread(over['plain'])} | {_spread(over['user'])} | {found['weights']} |"
-            )
+            cells = [framework, workload, f"{statistics.median(speeds['raybench']):,.0f}"]
+            for peer in ("plain", "default layout", "user"):
+                pairs = zip(speeds["raybench"], speeds.get(peer, []), strict=peer in speeds)
+                ratios = [own / other for own, other in pairs]
+                cells.append(_spread(ratios) if ratios else "")
+            lines.append(f"| {' | '.join([*cells, found['weights']])} |")
             print(lines[-1], flush=True)
     return lines
 
 
-def loops(framework: str, workload: str, rounds: int, folder: Path) -> dict:
+def loops(framework: str, workload: str, rounds: int, folder: Path) -> dict[str, Any]:
     """Run parity_loops.py in a process of its own."""
+    script = str(HERE / "parity_loops.py")
+    more = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
-        [sys.executable, str(HERE / "parity_loops.py"), framework, workload, str(rounds), folder],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        [sys.executable, script, framework, workload, str(rounds), str(folder)],
+        # All loops of the process in the environment of raybench's workers: what that brings is
+        # in the other table.
+        env=os.environ | allocator.ENVIRONMENT | more,
         stdout=subprocess.PIPE,
         timeout=LIMIT_S,
         check=True,

@@ -3,8 +3,8 @@
     python benchmarks/parity_loops.py FRAMEWORK WORKLOAD ROUNDS FOLDER
 
 *raybench*: the backend's own Trainer. *plain*: an expert's loop (`PlainLoop` of parity_torch.py
-and parity_tensorflow.py). *user*: what most people write, a DataLoader over a TensorDataset with
-torch's default Adam, or Keras's `fit`. The turns rotate.
+and parity_tensorflow.py), in torch also in its *default layout*. *user*: what most people write,
+a DataLoader over a TensorDataset with torch's default Adam, or Keras's `fit`. The turns rotate.
 """
 
 import json
@@ -58,8 +58,8 @@ class Own:
         self.trainer.train(chunk)
 
 
-def torch_sides(spec: RunSpec, folder: Path, dataset: Dataset) -> tuple[Plain, Side]:
-    """Return the plain loop, and a user's."""
+def torch_sides(spec: RunSpec, folder: Path, dataset: Dataset) -> tuple[dict[str, Side], Plain]:
+    """Return the peers, and the plain loop whose weights are compared."""
     import torch
     from parity_torch import MODELS, PlainLoop
     from torch.nn import functional
@@ -82,11 +82,14 @@ def torch_sides(spec: RunSpec, folder: Path, dataset: Dataset) -> tuple[Plain, S
             loss.backward()
             optimizer.step()
 
-    return PlainLoop(folder), user
+    plain, default = PlainLoop(folder), PlainLoop(folder, channels_last=False)
+    return {"plain": plain.train, "default layout": default.train, "user": user}, plain
 
 
-def tensorflow_sides(spec: RunSpec, folder: Path, dataset: Dataset) -> tuple[Plain, Side]:
-    """Return the plain loop, and a user's."""
+def tensorflow_sides(
+    spec: RunSpec, folder: Path, dataset: Dataset
+) -> tuple[dict[str, Side], Plain]:
+    """Return the peers, and the plain loop whose weights are compared."""
     import keras
     import tensorflow as tf
     from parity_tensorflow import MODELS, PlainLoop
@@ -103,7 +106,8 @@ def tensorflow_sides(spec: RunSpec, folder: Path, dataset: Dataset) -> tuple[Pla
         del epoch
         model.fit(inputs, labels, batch_size=spec.batch_size_per_worker, epochs=1, verbose=0)
 
-    return PlainLoop(folder, tf.distribute.get_strategy()), user
+    plain = PlainLoop(folder, tf.distribute.get_strategy())
+    return {"plain": plain.train, "user": user}, plain
 
 
 SIDES = {"torch": torch_sides, "tensorflow": tensorflow_sides}
@@ -114,8 +118,8 @@ def main() -> None:
     spec = spec_of(framework, workload, 1, rounds + 1)
     write_task(spec, folder)
     own = Own(spec)
-    plain, user = SIDES[framework](spec, folder, own.dataset)
-    sides: dict[str, Side] = {"raybench": own.train, "plain": plain.train, "user": user}
+    peers, plain = SIDES[framework](spec, folder, own.dataset)
+    sides: dict[str, Side] = {"raybench": own.train} | peers
     speeds: dict[str, list[float]] = {name: [] for name in sides}
     names = list(sides)
     for epoch in range(rounds + 1):

@@ -4,7 +4,8 @@
 
 Nothing of raybench: the arrays, the initial weights and the settings come from files of FOLDER.
 The data lie in memory as float32, batches are taken by index, the optimizer is torch's fused
-Adam; one worker goes without DDP, which would only cost it something.
+Adam, the layout the faster one (channels last); one worker goes without DDP, which would only
+cost it something.
 """
 
 import json
@@ -47,19 +48,26 @@ MODELS = {"mnist_small": mnist_small, "mnist_large": mnist_large}
 class PlainLoop:
     """The whole training, one epoch a call."""
 
-    def __init__(self, folder: Path, *, rank: int = 0, num_workers: int = 1) -> None:
+    def __init__(
+        self, folder: Path, *, rank: int = 0, num_workers: int = 1, channels_last: bool = True
+    ) -> None:
         self._rank, self._num_workers = rank, num_workers
         self._settings = json.loads((folder / "settings.json").read_text())
         arrays = np.load(folder / "data.npz")
         pixels = torch.from_numpy(arrays["inputs"]).permute(0, 3, 1, 2)
-        self._inputs = pixels.float().mul_(1 / 255).contiguous()
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        self._inputs = pixels.float().mul_(1 / 255)
+        if not channels_last:
+            # By shape: of one channel both are the same, and torch goes by the strides.
+            self._inputs = self._inputs.reshape(pixels.shape)
         self._labels = torch.from_numpy(arrays["labels"])
         self.model = MODELS[self._settings["workload"]]()
         initial = np.load(folder / "initial.npz")
         with torch.no_grad():
             for parameter, name in zip(self.model.parameters(), initial.files, strict=True):
                 parameter.copy_(torch.from_numpy(initial[name]))
-        self._parallel = self.model
+        self.model = self.model.to(memory_format=layout)
+        self._parallel: nn.Module = self.model
         if num_workers > 1:
             self._parallel = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
         self._optimizer = torch.optim.Adam(

@@ -70,6 +70,8 @@ def test_a_depthwise_convolution_has_its_filters_in_torch_s_order(multiplier, pa
     other.load_state_dict(own.state_dict())
     inputs = torch.randn(2, 4, 9, 9)
     torch.testing.assert_close(own(inputs), other(inputs), rtol=1e-5, atol=1e-6)
+    beside = inputs.to(memory_format=torch.channels_last)
+    torch.testing.assert_close(own(beside), other(inputs), rtol=1e-5, atol=1e-6)
 
 
 def test_what_a_model_is_given_stays_as_it_is():
@@ -82,12 +84,13 @@ def test_what_a_model_is_given_stays_as_it_is():
         assert torch.equal(inputs, before)
 
 
-def test_training_is_bit_for_bit_a_plain_loop_with_torch_s_own_adam():
+def test_training_is_bit_for_bit_a_plain_loop_of_the_same_layout_with_torch_s_own_adam():
     spec = small_spec("torch", dataset=SMALL.model_copy(update={"limit": 256}), epochs=2.0)
     _, trainer = train(spec)
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
     model = stock(depthwise=False)
     model.load_state_dict(build_model(workload, spec.seed).state_dict())
+    model = model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.Adam(model.parameters(), lr=spec.learning_rate, fused=True)
     inputs = torch.from_numpy(dataset.train.inputs).permute(0, 3, 1, 2).float() * (1 / 255)
     labels = torch.from_numpy(dataset.train.labels)

@@ -68,12 +68,10 @@ class Trainer:
         self._device = world.torch_device
         self._model: nn.Module = build_model(workload, spec.seed).to(self._device)
         self._evaluation_batch = EVALUATION_BATCH[self._device.type]
-        # Images of one channel in this order evaluate three times as fast on a CPU. Not a user's
-        # model: it may `view` what its convolutions return.
-        self._evaluates_channels_last = self._device.type == "cpu" and isinstance(
-            workload, LayerWorkload
-        )
-        if dataset.input_shape[-1] > 1:
+        # Images in this order train half as fast again on a CPU, and evaluate three times as fast.
+        # Of one channel not for a user's model: it may `view` what its convolutions return.
+        self._channels_last = self._device.type == "cpu" and isinstance(workload, LayerWorkload)
+        if dataset.input_shape[-1] > 1 or self._channels_last:
             # Images of several channels arrive in this order (prepare_inputs).
             self._model = self._model.to(memory_format=torch.channels_last)
         self.num_parameters = num_parameters(self._model)
@@ -121,7 +119,8 @@ class Trainer:
             for index, (rows, weights) in enumerate(zip(step.indices, step.weights, strict=True)):
                 inputs, labels, weight = self._batch(rows, weights)
                 with self._exchange(index == last), self._precision():
-                    outputs = self._parallel(prepare_inputs(inputs))
+                    images = prepare_inputs(inputs, channels_last=self._channels_last)
+                    outputs = self._parallel(images)
                     losses = sample_losses(self._workload, outputs, labels)
                     # DDP averages over workers; the weights are made for a sum.
                     torch.autograd.backward(losses, weight * self._world.num_workers)
@@ -138,7 +137,7 @@ class Trainer:
         correct = torch.zeros((), dtype=torch.float64, device=self._device)
         for start in range(0, len(labels), self._evaluation_batch):
             batch = slice(start, start + self._evaluation_batch)
-            images = prepare_inputs(inputs[batch], channels_last=self._evaluates_channels_last)
+            images = prepare_inputs(inputs[batch], channels_last=self._channels_last)
             with self._precision():
                 outputs = self._model(images)
                 losses, hits = loss_and_correct(self._workload, outputs, labels[batch])
