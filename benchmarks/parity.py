@@ -109,11 +109,10 @@ def loops_table(options: argparse.Namespace) -> list[str]:
             with tempfile.TemporaryDirectory() as folder:
                 found = loops(framework, workload, options.rounds, Path(folder))
             speeds = found["speeds"]
-            cells = [framework, workload, f"{statistics.median(speeds['raybench']):,.0f}"]
+            own = statistics.median(wall for wall, _ in speeds["raybench"])
+            cells = [framework, workload, f"{own:,.0f}"]
             for peer in ("plain", "default layout", "user"):
-                pairs = zip(speeds["raybench"], speeds.get(peer, []), strict=peer in speeds)
-                ratios = [own / other for own, other in pairs]
-                cells.append(_spread(ratios) if ratios else "")
+                cells.append(_both(speeds["raybench"], speeds[peer]) if peer in speeds else "")
             lines.append(f"| {' | '.join([*cells, found['weights']])} |")
             print(lines[-1], flush=True)
     return lines
@@ -144,6 +143,12 @@ def about() -> str:
         f"{machine()['processor']}, {machine()['cores']} cores, load "
         f"{', '.join(f'{load:.1f}' for load in os.getloadavg())}, {versions()}"
     )
+
+
+def _both(own: list[list[float]], peer: list[list[float]]) -> str:
+    """Return the ratio by the wall's seconds, and by the processor's."""
+    wall, cpu = ([a[i] / b[i] for a, b in zip(own, peer, strict=True)] for i in range(2))
+    return f"{_spread(wall)}, by CPU seconds {_spread(cpu)}"
 
 
 def _spread(values: list[float]) -> str:

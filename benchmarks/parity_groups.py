@@ -23,9 +23,9 @@ from raybench.workloads.weights import initial_weights, to_keras_layout
 
 HERE = Path(__file__).parent
 BATCH = 64
-SAMPLES = 1280
+SAMPLES = 1152
 """Digits of the training split: whole global batches for one and for two workers."""
-REPEATS = {"mnist_small": 8, "mnist_large": 2}
+REPEATS = {"mnist_small": 4, "mnist_large": 1}
 """An epoch of one worker lasts about as long for both models."""
 WEIGHTS = {"torch": "weights.pt", "tensorflow": "of.weights.h5"}
 """The file in which the plain script leaves them."""

@@ -1,5 +1,7 @@
 """The second table of parity.py: loops in one process, an epoch each in turns; prints JSON.
 
+Samples by second and by CPU second: other programs on the machine spare the latter.
+
     python benchmarks/parity_loops.py FRAMEWORK WORKLOAD ROUNDS FOLDER
 
 *raybench*: the backend's own Trainer. *plain*: an expert's loop (`PlainLoop` of parity_torch.py
@@ -120,15 +122,15 @@ def main() -> None:
     own = Own(spec)
     peers, plain = SIDES[framework](spec, folder, own.dataset)
     sides: dict[str, Side] = {"raybench": own.train} | peers
-    speeds: dict[str, list[float]] = {name: [] for name in sides}
+    speeds: dict[str, list[tuple[float, ...]]] = {name: [] for name in sides}
     names = list(sides)
     for epoch in range(rounds + 1):
         for name in names:
-            started = time.perf_counter()
+            started, began = time.perf_counter(), time.process_time()
             sides[name](epoch)
-            seconds = time.perf_counter() - started
+            seconds = time.perf_counter() - started, time.process_time() - began
             if epoch:  # the first one traces, and fills caches
-                speeds[name].append(own.dataset.num_train_samples / seconds)
+                speeds[name].append(tuple(own.dataset.num_train_samples / one for one in seconds))
         names = names[1:] + names[:1]
     theirs = plain.save(folder).read_bytes()
     weights = compared(framework, own.trainer.save(), theirs)
