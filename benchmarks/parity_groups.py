@@ -157,8 +157,9 @@ def compared(framework: str, own: bytes, theirs: bytes) -> str:
     pairs = list(zip(_arrays[framework](own), _arrays[framework](theirs), strict=True))
     if all(np.array_equal(one, other) for one, other in pairs):
         return "bitwise equal"
-    difference = max(float(np.abs(one - other).max()) for one, other in pairs)
-    return f"differ by at most {difference:.1e}"
+    squares = sum(float(np.sum((one - other) ** 2)) for one, other in pairs)
+    share = (squares / sum(float(np.sum(one**2)) for one, _ in pairs)) ** 0.5
+    return f"differ by {share:.1e} of their norm"
 
 
 def _of_torch(saved: bytes) -> list[np.ndarray]:
