@@ -9,6 +9,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raybench.backends import allocator
 from raybench.cluster.addresses import VARIABLE
 from raybench.cluster.admission import Admission
 from raybench.cluster.capacity import Capacity, Node, num_local_cores
@@ -32,7 +33,9 @@ from raybench.core.errors import UserError
 
 WORKER_MEMORY_BYTES = 1.2e9
 """Resident memory of an idle worker, measured: torch 0.7 GB, TensorFlow 0.8 GB, and data."""
-WORKER_ENVIRONMENT = TRAIN_SWITCHES | {
+WORKER_ENVIRONMENT = {
+    **TRAIN_SWITCHES,
+    **allocator.ENVIRONMENT,
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TF_USE_LEGACY_KERAS": "0",
     "KERAS_BACKEND": "tensorflow",

@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 
+from raybench.backends.allocator import give_back
 from raybench.backends.base import Trainer, World
 from raybench.backends.checkpoints import Checkpoints
 from raybench.backends.find import find_backend
@@ -76,6 +77,7 @@ def serve(config: dict[str, Any]) -> None:
             reply = _report(error)
             running = None
             gc.collect()
+            give_back()
 
 
 def next_command(pool: Any, group: int, rank: int, turn: int, reply: Reply) -> Command:
@@ -150,6 +152,7 @@ class _Run:
         self._trainer.close()
         del self._trainer, self._evaluations
         gc.collect()
+        give_back()
         self._ledger.enter(AWAY)
         ledger = self._ledger.snapshot() | {"input": input_s}
         return Finished(ledger=ledger, weights=weights, test_accuracy=accuracy)

@@ -17,6 +17,7 @@ from raybench.backends.torch.model import (
     loss_and_correct,
     num_parameters,
     prepare_inputs,
+    sample_losses,
     save_weights,
 )
 from raybench.backends.torch.optim import build_optimizer
@@ -49,12 +50,10 @@ class Trainer:
         self._device = world.torch_device
         self._model: nn.Module = build_model(workload, spec.seed).to(self._device)
         self._evaluation_batch = EVALUATION_BATCH[self._device.type]
-        # Images of one channel in this order evaluate three times as fast on a CPU. Not a user's
-        # model: it may `view` what its convolutions return.
-        self._evaluates_channels_last = self._device.type == "cpu" and isinstance(
-            workload, LayerWorkload
-        )
-        if dataset.input_shape[-1] > 1:
+        # Images in this order train half as fast again on a CPU, and evaluate three times as fast.
+        # Of one channel not for a user's model: it may `view` what its convolutions return.
+        self._channels_last = self._device.type == "cpu" and isinstance(workload, LayerWorkload)
+        if dataset.input_shape[-1] > 1 or self._channels_last:
             # Images of several channels arrive in this order (prepare_inputs).
             self._model = self._model.to(memory_format=torch.channels_last)
         self.num_parameters = num_parameters(self._model)
@@ -105,12 +104,12 @@ class Trainer:
             for index in range(len(step.indices)):
                 inputs, labels, weight = next(batches)
                 with self._exchange.when(index == last), self._precision():
-                    outputs = self._parallel(prepare_inputs(inputs))
-                    losses, _ = loss_and_correct(self._workload, outputs, labels)
-                    loss = (losses * weight).sum()
+                    images = prepare_inputs(inputs, channels_last=self._channels_last)
+                    outputs = self._parallel(images)
+                    losses = sample_losses(self._workload, outputs, labels)
                     # DDP averages over workers; the weights are made for a sum.
-                    torch.autograd.backward(loss * self._world.num_workers)
-                total += loss.detach()
+                    torch.autograd.backward(losses, weight * self._world.num_workers)
+                total += torch.dot(losses.detach(), weight)
             self._optimizer.step()
             if self._recorder:
                 self._recorder.step_done()
@@ -124,7 +123,7 @@ class Trainer:
         loss = torch.zeros((), dtype=torch.float64, device=self._device)
         correct = torch.zeros((), dtype=torch.float64, device=self._device)
         for inputs, labels in self._parts[part].slices(rows, self._evaluation_batch):
-            images = prepare_inputs(inputs, channels_last=self._evaluates_channels_last)
+            images = prepare_inputs(inputs, channels_last=self._channels_last)
             with self._precision():
                 outputs = self._model(images)
                 losses, hits = loss_and_correct(self._workload, outputs, labels)

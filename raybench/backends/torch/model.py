@@ -6,9 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from raybench.workloads import layers as description
+from raybench.backends.torch.layers import build_layers
 from raybench.workloads.base import LayerWorkload, Workload
-from raybench.workloads.layers import Layer, Shape, output_shapes
 from raybench.workloads.weights import initial_weights
 
 
@@ -21,11 +20,7 @@ def build_model(workload: Workload, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     if not isinstance(workload, LayerWorkload):
         return workload.build_torch()
-    befores = [workload.input_shape, *output_shapes(workload.layers, workload.input_shape)]
-    modules = [
-        _module(layer, before) for layer, before in zip(workload.layers, befores, strict=False)
-    ]
-    model = nn.Sequential(*modules, Float32())
+    model = nn.Sequential(*build_layers(workload.layers, workload.input_shape), Float32())
     weights = initial_weights(workload.layers, workload.input_shape, seed)
     with torch.no_grad():
         for parameter, weight in zip(model.parameters(), weights, strict=True):
@@ -74,19 +69,25 @@ def prepare_inputs(inputs: torch.Tensor, *, channels_last: bool = False) -> torc
     return inputs.permute(0, 3, 1, 2)
 
 
+def sample_losses(workload: Workload, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the loss of each sample (N,), float32."""
+    if workload.torch_loss is not None:
+        loss: torch.Tensor = workload.torch_loss(outputs, labels)
+    else:
+        loss = functional.cross_entropy(outputs.float(), labels, reduction="none")
+    return loss.float()
+
+
 def loss_and_correct(
     workload: Workload, outputs: torch.Tensor, labels: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the loss of each sample (N,) and 1 or 0 for each answer (N,), both float32."""
-    if workload.torch_loss is not None:
-        loss = workload.torch_loss(outputs, labels)
-    else:
-        loss = functional.cross_entropy(outputs.float(), labels, reduction="none")
+    loss = sample_losses(workload, outputs, labels)
     if workload.torch_correct is not None:
         correct = workload.torch_correct(outputs, labels)
     else:
         correct = outputs.argmax(dim=1) == labels
-    return loss.float(), correct.float()
+    return loss, correct.float()
 
 
 def save_weights(model: nn.Module) -> bytes:
@@ -99,23 +100,3 @@ def save_weights(model: nn.Module) -> bytes:
 def load_weights(model: nn.Module, weights: bytes) -> None:
     """Take weights that `save_weights` returned, onto the model's device."""
     model.load_state_dict(torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True))
-
-
-def _module(layer: Layer, before: Shape) -> nn.Module:
-    channels = before[-1]
-    match layer:
-        case description.Conv(filters, kernel, padding):
-            return nn.Conv2d(channels, filters, kernel, padding=padding)
-        case description.DepthwiseConv(multiplier, kernel, padding):
-            filters = channels * multiplier
-            return nn.Conv2d(channels, filters, kernel, padding=padding, groups=channels)
-        case description.MaxPool(size):
-            return nn.MaxPool2d(size)
-        case description.ReLU():
-            return nn.ReLU()
-        case description.Flatten():
-            return nn.Flatten()
-        case description.Dense(units):
-            return nn.Linear(before[0], units)
-        case description.Dropout(rate):
-            return nn.Dropout(rate)

@@ -30,7 +30,7 @@ class InMemoryPart:
                 started = time.perf_counter()
                 index = torch.from_numpy(rows).to(device, non_blocking=True)
                 weight = torch.from_numpy(weights).to(device, non_blocking=True)
-                batch = inputs[index], labels[index], weight
+                batch = inputs.index_select(0, index), labels.index_select(0, index), weight
                 self._waited_s += time.perf_counter() - started
                 yield batch
 
