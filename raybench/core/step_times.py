@@ -12,14 +12,15 @@ Seconds = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """Seconds of the optimizer steps since the last evaluation.
+    """Seconds of the optimizer steps since the last evaluation that had a whole global batch.
 
+    The last step of an epoch has what is left: less to do, and so no part of this.
     A step's time is that of the rank that took longest, from the end of the step before it (or the
     beginning of training) to its own end: waiting for data and for the other workers is in it.
     """
 
     num: Annotated[int, Strict(), Field(gt=0)]
-    """Number of steps."""
+    """Number of these steps."""
     median_s: Seconds
     p25_s: Seconds
     p75_s: Seconds

@@ -44,7 +44,7 @@ def folder_of(path: Path, **content: Any) -> StudyResults:
                 rate,
                 samples=100 * (i + 1),
                 train_s=100 * (i + 1) / rate,
-                epoch=(i + 1) / 10,
+                epoch=(i + 1) / 11,  # no batch is larger
                 accuracy=TARGET if 100 * (i + 1) >= need else 0.5,
             )
             for i in range(number)
@@ -99,6 +99,15 @@ def test_frameworks_are_series_of_their_own(tmp_path) -> None:
         "torch, mnist_small",
         "tensorflow, mnist_small",
     ]
+
+
+def test_a_batch_that_no_step_had_is_not_fitted(tmp_path) -> None:
+    """An epoch has 1,000 samples: a step of 4 x 256 has those."""
+    study = study_of(num_workers=[1, 2, 4], batch_sizes=[64, 256], scaling="weak")
+    results = load(write(tmp_path / "large", study, *run_of(study, step)))
+    (rows,) = measurements(results).groups.values()
+    assert {cell.num_workers for cell, _ in rows if cell.batch_size_per_worker == 256} == {1, 2}
+    assert {cell.num_workers for cell, _ in rows if cell.batch_size_per_worker == 64} == {1, 2, 4}
 
 
 @pytest.mark.parametrize("asked", ["nowhere.csv", "0", "8,,16"])

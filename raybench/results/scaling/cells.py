@@ -25,12 +25,12 @@ CELL_COLUMNS = (
     *("input_share", "communication_share", "alone_share", "memory_peak_bytes"),
     *("bytes_exchanged_per_step",),
     *("gpu_utilization", "evenness", "accuracy", "best_accuracy", "time_to_target_s"),
-    *("reached", "train_s", "outliers"),
+    *("reached", "train_s", "epoch_samples", "outliers"),
 )
 MEDIANS = (
     *("samples_per_s", "samples_per_s_low", "samples_per_s_high", "first_epoch_samples_per_s"),
     *("first_epoch_train_samples_per_s", "compile_s", "step_median_s", "step_p95_s"),
-    *("input_share", "gpu_utilization", "accuracy", "best_accuracy", "train_s"),
+    *("input_share", "gpu_utilization", "accuracy", "best_accuracy", "train_s", "epoch_samples"),
 )
 TWIN = "_twin"
 """Key of a row that tells cells alike in all but the exchange of gradients; no column."""
@@ -67,6 +67,7 @@ def cell_table(
     | evenness | of the least even repeat |
     | accuracy, best_accuracy | medians of each repeat's last and best evaluation |
     | time_to_target_s, reached | median, misses counted as infinite; repeats that reached it |
+    | epoch_samples | of an epoch; where the global batch is larger, a step has these |
     | outliers | repeats far off the others (`scaling.runs`); they are in the medians |
     """
     cells = study_cells(study)

@@ -132,6 +132,12 @@ def other_lines(cells: pd.DataFrame) -> list[str]:
             f"Not in the curves: {_cell_words(row)} ran on {row['num_nodes']} hosts, others of "
             "its size on fewer."
         )
+    larger = ended["global_batch_size"] > ended["epoch_samples"]
+    for row in ended[larger].drop_duplicates("cell").to_dict("records"):
+        lines.append(
+            f"Batch above the dataset: each step of {_cell_words(row)} had the "
+            f"{row['epoch_samples']:,.0f} samples of an epoch, not {row['global_batch_size']:,}."
+        )
     if len(ended) and not ended["num_steps"].all():
         lines.append(
             "Steps were not timed one by one: quartiles are those of the intervals between "

@@ -8,7 +8,7 @@ import pandas as pd
 
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.scaling_study import StudyCell
-from raybench.results.scaling.steady import first_epoch_seconds, steady
+from raybench.results.scaling.steady import epoch_samples, first_epoch_seconds, steady
 from raybench.results.topology import accelerators_of
 
 FAR = 1.5
@@ -28,7 +28,8 @@ RUN_COLUMNS = (
         "evenness",
         "accuracy",
     ),
-    *("best_accuracy", "samples", "time_to_target_s", "samples_to_target", "is_outlier"),
+    *("best_accuracy", "samples", "epoch_samples", "short_steps", "time_to_target_s"),
+    *("samples_to_target", "is_outlier"),
 )
 
 
@@ -41,10 +42,14 @@ def run_table(
 
     | column | holds |
     |---|---|
-    | samples_per_s, .._low, .._high | global batch over the median step, and over the quartiles |
+    | samples_per_s, .._low, .._high | global batch over the median step that had all of it, and |
+    |  | over the quartiles |
     | mean_samples_per_s | the same steps with all their stalls |
     | step_.._s, longest_step_s | seconds of an optimizer step after the warm-up |
-    | num_steps | steps timed one by one; 0: intervals between evaluations were |
+    | num_steps | steps of a whole global batch that were timed one by one; 0: intervals between |
+    |  | evaluations were |
+    | epoch_samples | of an epoch: a step has no more, whatever the batch |
+    | short_steps | steps of an epoch over what whole batches would make: its last may be short |
     | is_warm | False where the first epoch had to be counted in, the run being that short |
     | first_epoch_samples_per_s | of the first epoch, compiling included |
     | first_epoch_train_samples_per_s | without compiling |
@@ -52,7 +57,7 @@ def run_table(
     | evenness | fastest worker's seconds over the slowest's: `Evaluation.evenness` |
     | memory_peak_bytes, gpu_utilization | of the worker with most; the mean |
     | bytes_exchanged_per_step | what a worker gives to the exchange of one optimizer step |
-    | is_outlier | its mean is FAR off the median of its cell |
+    | is_outlier | its mean is FAR off the median of its cell, beyond what `short_steps` explain |
 
     Runs that were cut off are left out: they run again.
     """
@@ -86,15 +91,20 @@ def _row(run: RunRecord, cell: StudyCell, curve: Sequence[Evaluation]) -> dict[s
         "samples": run.samples,
         "time_to_target_s": run.time_to_target_s,
     }
-    found = steady(curve, spec.global_batch_size)
-    if found is None or run.failure is not None:
+    if not curve or run.failure is not None:
+        return row
+    row["epoch_samples"] = epoch_samples(curve)
+    step_samples = min(spec.global_batch_size, row["epoch_samples"])
+    found = steady(curve, step_samples)
+    if found is None:
         return row
     seconds, samples = first_epoch_seconds(curve)
     row |= {
-        "samples_per_s": spec.global_batch_size / found.median_s,
-        "samples_per_s_low": spec.global_batch_size / found.p75_s,
-        "samples_per_s_high": spec.global_batch_size / found.p25_s,
-        "mean_samples_per_s": spec.global_batch_size / found.mean_s,
+        "samples_per_s": step_samples / found.median_s,
+        "samples_per_s_low": step_samples / found.p75_s,
+        "samples_per_s_high": step_samples / found.p25_s,
+        "mean_samples_per_s": step_samples / found.mean_s,
+        "short_steps": _short_steps(row["epoch_samples"], step_samples) if found.num_steps else 1,
         "step_median_s": found.median_s,
         "step_p25_s": found.p25_s,
         "step_p75_s": found.p75_s,
@@ -120,6 +130,10 @@ def _row(run: RunRecord, cell: StudyCell, curve: Sequence[Evaluation]) -> dict[s
     return row
 
 
+def _short_steps(epoch: int, step: int) -> float:
+    return math.ceil(epoch / step) * step / epoch
+
+
 def _told(values: Iterable[float | None]) -> list[float]:
     """Return what evaluations say of something that not every run records."""
     return [value for value in values if value is not None]
@@ -136,4 +150,5 @@ def _outliers(table: pd.DataFrame) -> "pd.Series[bool]":
     same = [table[key] for key in ("cell", "num_nodes", "accelerators")]
     usual = table["samples_per_s"].astype(float).groupby(same).transform("median")
     slower = usual / table["mean_samples_per_s"].astype(float)
-    return (slower > FAR) | (slower < 1 / FAR)
+    # A short step may take as long as a whole one, and that is no stall.
+    return (slower > FAR * table["short_steps"].astype(float)) | (slower < 1 / FAR)

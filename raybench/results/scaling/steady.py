@@ -39,9 +39,16 @@ def first_epoch_seconds(curve: Sequence[Evaluation]) -> tuple[float, int]:
     return (ends[0].train_s, ends[0].samples) if ends else (math.nan, 0)
 
 
-def steady(curve: Sequence[Evaluation], global_batch_size: int) -> Steady | None:
+def epoch_samples(curve: Sequence[Evaluation]) -> int:
+    """Return the samples of an epoch, which no step has more of."""
+    return round(curve[-1].samples / curve[-1].epoch)
+
+
+def steady(curve: Sequence[Evaluation], step_samples: int) -> Steady | None:
     """Return the steady state of a run: what follows its first epoch.
 
+    `step_samples` are those of a step that is not cut short by the end of an epoch. Where no such
+    step was timed, it takes as long as that many samples did between two evaluations.
     Of a run of one epoch, what follows its first evaluation; of a run with one evaluation, all of
     it. None without an evaluation.
     """
@@ -50,7 +57,7 @@ def steady(curve: Sequence[Evaluation], global_batch_size: int) -> Steady | None
     before, points, is_warm = _after_warm_up(curve)
     samples = points[-1].samples - (before.samples if before else 0)
     seconds = points[-1].train_s - (before.train_s if before else 0.0)
-    mean = seconds / samples * global_batch_size
+    mean = seconds / samples * step_samples
     timed = [point.steps for point in points if point.steps is not None]
     if timed:
         counts = [one.num for one in timed]
@@ -64,7 +71,7 @@ def steady(curve: Sequence[Evaluation], global_batch_size: int) -> Steady | None
             mean_s=mean,
             is_warm=is_warm,
         )
-    each = [global_batch_size / point.samples_per_s for point in points if point.samples_per_s > 0]
+    each = [step_samples / point.samples_per_s for point in points if point.samples_per_s > 0]
     if not each:
         return None
     p25, median, p75, p95 = (float(value) for value in np.percentile(each, (25, 50, 75, 95)))

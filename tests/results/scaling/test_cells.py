@@ -7,10 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from raybench.core.record import RunRecord
+from raybench.core.record import Evaluation, RunRecord
 from raybench.core.scaling_study import Cell, ScalingStudy, study_cells
 from raybench.core.spec import RunSpec
 from raybench.results.scaling.cells import CELL_COLUMNS, cell_table
+from raybench.results.scaling.printed import other_lines
 from raybench.results.scaling.runs import RUN_COLUMNS, run_table
 from tests.studies.made_up import EPOCH, point, run_of, study_of, timed
 
@@ -196,6 +197,44 @@ def test_communication_is_told_by_the_cell_that_exchanges_nothing() -> None:
     row = at(table, num_workers=2, exchange_gradients=True)
     assert row["communication_share"] == pytest.approx(0.2)
     assert row["speedup"] == pytest.approx(1.6)
+
+
+def epochs_of(num: int, size: int, seconds: float, *, whole: float | None) -> list[Evaluation]:
+    """Return evaluations after epochs of `size` samples; their whole steps took `whole` seconds."""
+    names = ("median_s", "p25_s", "p75_s", "p95_s", "max_s", "first_s")
+    curve = []
+    for i in range(num):
+        now = point(i, size / seconds, samples=size * (i + 1), train_s=seconds * (i + 1))
+        curve.append(now if whole is None else timed(now, num=1, **dict.fromkeys(names, whole)))
+    return curve
+
+
+def test_a_short_last_step_makes_no_samples_out_of_nothing() -> None:
+    """50,000 samples at a million a second, in batches of 32,768 and of 65,536."""
+    study = study_of(scaling="weak", num_workers=[8], batch_sizes=[4096, 8192], repeats=1)
+    runs, _ = run_of(study)
+    curves = {
+        "0000-r0": epochs_of(3, 50_000, 0.05, whole=0.032768),
+        "0001-r0": epochs_of(3, 50_000, 0.05, whole=None),
+    }
+    table = cell_table(study, runs, curves)
+    np.testing.assert_allclose(table["samples_per_s"], 1e6)
+    np.testing.assert_allclose(table["step_median_s"], [0.032768, 0.05])
+    assert table["epoch_samples"].tolist() == [50_000, 50_000]
+    assert table["outliers"].tolist() == [0, 0]
+    lines = other_lines(table)
+    (told,) = [line for line in lines if line.startswith("Batch above the dataset")]
+    assert "8 x 8192 had the 50,000 samples of an epoch, not 65,536" in told
+
+
+def test_a_short_step_that_takes_as_long_is_no_stall() -> None:
+    """1,000 samples in batches of 960: the second step has 40, and needs a second all the same."""
+    study = study_of(scaling="weak", num_workers=[1], batch_sizes=[960], repeats=1)
+    runs, _ = run_of(study)
+    usual = {"0000-r0": epochs_of(3, 1000, 2.0, whole=1.0)}
+    assert cell_table(study, runs, usual)["outliers"].tolist() == [0]
+    stalled = {"0000-r0": epochs_of(3, 1000, 4.0, whole=1.0)}
+    assert cell_table(study, runs, stalled)["outliers"].tolist() == [1]
 
 
 def test_memory_and_gpus_are_read_where_runs_tell_them() -> None:
