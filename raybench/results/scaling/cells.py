@@ -9,7 +9,7 @@ import pandas as pd
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.scaling_study import Scaling, ScalingStudy, StudyCell, study_cells
 from raybench.results.scaling.kinds import Topology, kind_of, series_of, topology_of
-from raybench.results.scaling.runs import run_table
+from raybench.results.scaling.runs import MISSES, run_table
 
 SPEEDUPS = (
     *("speedup", "speedup_low", "speedup_high", "efficiency", "efficiency_low", "efficiency_high"),
@@ -25,7 +25,7 @@ CELL_COLUMNS = (
     *("input_share", "communication_share", "alone_share", "memory_peak_bytes"),
     *("bytes_exchanged_per_step",),
     *("gpu_utilization", "evenness", "accuracy", "best_accuracy", "time_to_target_s"),
-    *("reached", "train_s", "epoch_samples", "outliers"),
+    *("reached", "tried", "train_s", "epoch_samples", "outliers"),
 )
 MEDIANS = (
     *("samples_per_s", "samples_per_s_low", "samples_per_s_high", "first_epoch_samples_per_s"),
@@ -66,7 +66,9 @@ def cell_table(
     | bytes_exchanged_per_step | what a worker gives to the exchange of one optimizer step |
     | evenness | of the least even repeat |
     | accuracy, best_accuracy | medians of each repeat's last and best evaluation |
-    | time_to_target_s, reached | median, misses counted as infinite; repeats that reached it |
+    | time_to_target_s | median, misses counted as infinite |
+    | reached, tried | repeats that reached the target; all, but for those that failed otherwise |
+    |  | than by diverging or for want of memory: these two are misses |
     | epoch_samples | of an epoch; where the global batch is larger, a step has these |
     | outliers | repeats far off the others (`scaling.runs`); they are in the medians |
     """
@@ -125,7 +127,8 @@ def _medians(group: pd.DataFrame) -> dict[str, Any]:
     """Return what the repeats of a cell say together."""
     well = group[group["failure"].isna()]
     row: dict[str, Any] = {name: well[name].astype(float).median() for name in MEDIANS}
-    times = well["time_to_target_s"].astype(float)
+    tried = group[group["failure"].isna() | group["failure"].isin(MISSES)]
+    times = tried["time_to_target_s"].astype(float)
     failures = group["failure"].dropna()
     return row | {
         "n": len(well),
@@ -140,6 +143,7 @@ def _medians(group: pd.DataFrame) -> dict[str, Any]:
         "evenness": well["evenness"].astype(float).min(),
         "time_to_target_s": _median_time(times),
         "reached": int(times.notna().sum()),
+        "tried": len(tried),
         "outliers": int(well["is_outlier"].sum()),
     }
 

@@ -83,7 +83,7 @@ def printed_cells(cells: pd.DataFrame) -> pd.DataFrame:
             "even": [_number(row["evenness"], "{:.2f}") for row in rows],
             "accuracy": [_number(row["accuracy"], "{:.1%}") for row in rows],
             "target after s": [
-                _number(row["time_to_target_s"], "{:.2f}") + f" {row['reached']}/{row['n']}"
+                _number(row["time_to_target_s"], "{:.2f}") + f" {row['reached']}/{row['tried']}"
                 for row in rows
             ],
             "outliers": [str(row["outliers"] or "") for row in rows],

@@ -14,6 +14,9 @@ from raybench.results.topology import accelerators_of
 FAR = 1.5
 """A run whose seconds a sample, stalls included, are so many times those of its cell's median step
 (or so many times less) is an outlier."""
+MISSES = ("nan", "oom")
+"""Failures of the training itself: such a run has missed the target, as one that never came there.
+Others say nothing of the target."""
 RUN_COLUMNS = (
     *("trial", "cell", "repeat", "seed", "failure", "num_nodes", "accelerators", "samples_per_s"),
     *("samples_per_s_low", "samples_per_s_high", "mean_samples_per_s", "step_median_s"),

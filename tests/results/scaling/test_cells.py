@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from raybench.core.record import Evaluation, RunRecord
+from raybench.core.record import Evaluation, Failure, RunRecord
 from raybench.core.scaling_study import Cell, ScalingStudy, study_cells
 from raybench.core.spec import RunSpec
 from raybench.results.scaling.cells import CELL_COLUMNS, cell_table
-from raybench.results.scaling.printed import other_lines
+from raybench.results.scaling.printed import other_lines, printed_cells
 from raybench.results.scaling.runs import RUN_COLUMNS, run_table
 from tests.studies.made_up import EPOCH, point, run_of, study_of, timed
 
@@ -272,6 +272,25 @@ def test_accuracy_and_time_to_target_are_medians_with_misses_as_infinite() -> No
     assert one["accuracy"] == pytest.approx(0.9)
     assert one["reached"] == 1
     assert one["time_to_target_s"] == np.inf
+
+
+@pytest.mark.parametrize("failure", ["nan", "oom"])
+def test_runs_that_cannot_train_have_missed_the_target(failure: Failure) -> None:
+    study = study_of(scaling="weak", repeats=3)
+    runs, curves = run_of(study)
+    for repeat, seconds in enumerate((1.0, 3.0, None)):
+        name = f"0000-r{repeat}"
+        runs[name] = replace(runs[name], time_to_target_s=seconds)
+    lost = replace(runs["0000-r2"], state="failed", failure=failure, stop=None)
+    one = at(cell_table(study, runs | {"0000-r2": lost}, curves), num_workers=1)
+    # The middle one of 1, 3 and never; without the miss it would be 2, of 2/2.
+    assert (one["time_to_target_s"], one["reached"], one["tried"], one["n"]) == (3.0, 2, 3, 2)
+    told = printed_cells(cell_table(study, runs | {"0000-r2": lost}, curves))
+    assert told["target after s"].tolist()[0] == "3.00 2/3"
+    # What a mistake in the code ends says nothing of the target.
+    broken = replace(lost, failure="error")
+    one = at(cell_table(study, runs | {"0000-r2": broken}, curves), num_workers=1)
+    assert (one["time_to_target_s"], one["reached"], one["tried"]) == (2.0, 2, 2)
 
 
 def test_a_study_without_runs_is_an_empty_table() -> None:
