@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raybench.core.record import Evaluation
+from raybench.core.record import Evaluation, StepTimes
 
+SHARES = (0.25, 0.5, 0.75, 0.95)
+GRID = np.arange(1, 401) / 400
+"""Shares of an interval's steps, SHARES among them."""
 WHOLE_EPOCH = 1 - 1e-9
 """An epoch that is done, however its share was rounded."""
 
@@ -60,13 +63,13 @@ def steady(curve: Sequence[Evaluation], step_samples: int) -> Steady | None:
     mean = seconds / samples * step_samples
     timed = [point.steps for point in points if point.steps is not None]
     if timed:
-        counts = [one.num for one in timed]
+        p25, median, p75, p95 = pooled(timed)
         return Steady(
-            num_steps=sum(counts),
-            median_s=_middle([one.median_s for one in timed], counts),
-            p25_s=_middle([one.p25_s for one in timed], counts),
-            p75_s=_middle([one.p75_s for one in timed], counts),
-            p95_s=_middle([one.p95_s for one in timed], counts),
+            num_steps=sum(one.num for one in timed),
+            median_s=median,
+            p25_s=p25,
+            p75_s=p75,
+            p95_s=p95,
             longest_s=max(one.max_s for one in timed),
             mean_s=mean,
             is_warm=is_warm,
@@ -88,8 +91,15 @@ def _after_warm_up(
     return (curve[0], curve[1:], False) if len(curve) > 1 else (None, curve, False)
 
 
-def _middle(values: Sequence[float], weights: Sequence[int]) -> float:
-    """Return the weighted median: the value that half of the steps lie up to."""
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(np.asarray(weights, dtype=float)[order])
-    return float(values[order[int(np.searchsorted(reached, reached[-1] / 2))]])
+def pooled(intervals: Sequence[StepTimes]) -> list[float]:
+    """Return the quantiles SHARES of the steps of several intervals together.
+
+    Between the quantiles that an interval tells its steps are taken to lie evenly. Beyond the
+    outer ones they are taken for these: how far apart such steps lie is not known.
+    """
+    told = [(one.p25_s, one.median_s, one.p75_s, one.p95_s) for one in intervals]
+    seconds = np.concatenate([np.interp(GRID, SHARES, quantiles) for quantiles in told])
+    order = np.argsort(seconds, kind="stable")
+    steps = np.repeat([one.num / len(GRID) for one in intervals], len(GRID))[order]
+    reached = np.cumsum(steps) / steps.sum() + 1e-9  # what rounding could keep from a share
+    return [float(seconds[order[int(np.searchsorted(reached, share))]]) for share in SHARES]
