@@ -50,8 +50,9 @@ class Recording:
         shares, memories = (column[~np.isnan(column)] for column in rows[:, :2].T)
         seconds, counts, parts = np.split(rows[:, 2:], [num, 2 * num], axis=1)
         slowest = seconds.max(axis=0)  # NaN where it is one on any rank
+        is_whole = counts.sum(axis=0) == self._global_batch
         return Recorded(
-            steps=StepTimes.of(slowest[counts.sum(axis=0) == self._global_batch].tolist()),
+            steps=StepTimes.of(slowest[is_whole].tolist(), slowest[~is_whole].tolist()),
             evenness=evenness(seconds),
             memory_peak_bytes=int(memories.max()) if len(memories) else None,
             gpu_utilization=float(shares.mean()) if len(shares) else None,

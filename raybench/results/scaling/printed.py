@@ -105,12 +105,15 @@ def outlier_lines(results: StudyResults) -> list[str]:
     lines = []
     for row in runs[runs["is_outlier"]].to_dict("records"):
         cell = labels.loc[row["cell"]]
-        usual = cell["samples_per_s"]
+        rate, usual = row["mean_samples_per_s"], cell["samples_per_s"]
+        words = f"{rate:,.0f} samples/s with its stalls, its cell's median step makes {usual:,.0f}"
+        if row["is_slow_start"]:
+            rate = row["first_epoch_train_samples_per_s"]
+            usual = cell["first_epoch_train_samples_per_s"]
+            words = f"{rate:,.0f} samples/s in its first epoch, usual in its cell are {usual:,.0f}"
         lines.append(
-            f"Outlier: run {row['trial']} ({_cell_words(cell)}): "
-            f"{row['mean_samples_per_s']:,.0f} samples/s with its stalls, its cell's median step "
-            f"makes {usual:,.0f}; its longest step took {row['longest_step_s']:.3g} s. It stays in "
-            "the spread; medians bear it."
+            f"Outlier: run {row['trial']} ({_cell_words(cell)}): {words}; its longest step took "
+            f"{row['longest_step_s']:.3g} s. It stays in the spread; medians bear it."
         )
     return lines
 

@@ -13,7 +13,8 @@ from raybench.results.topology import accelerators_of
 
 FAR = 1.5
 """A run whose seconds a sample, stalls included, are so many times those of its cell's median step
-(or so many times less) is an outlier."""
+(or so many times less) is an outlier; so is one whose first epoch took so many times as long as is
+usual in its cell."""
 MISSES = ("nan", "oom")
 """Failures of the training itself: such a run has missed the target, as one that never came there.
 Others say nothing of the target."""
@@ -32,7 +33,7 @@ RUN_COLUMNS = (
         "accuracy",
     ),
     *("best_accuracy", "samples", "epoch_samples", "short_steps", "time_to_target_s"),
-    *("samples_to_target", "is_outlier"),
+    *("samples_to_target", "is_slow_start", "is_outlier"),
 )
 
 
@@ -48,7 +49,8 @@ def run_table(
     | samples_per_s, .._low, .._high | global batch over the median step that had all of it, and |
     |  | over the quartiles |
     | mean_samples_per_s | the same steps with all their stalls |
-    | step_.._s, longest_step_s | seconds of an optimizer step after the warm-up |
+    | step_.._s | seconds of an optimizer step after the warm-up |
+    | longest_step_s | of all, the first epoch's too |
     | num_steps | steps of a whole global batch that were timed one by one; 0: intervals between |
     |  | evaluations were |
     | epoch_samples | of an epoch: a step has no more, whatever the batch |
@@ -60,7 +62,9 @@ def run_table(
     | evenness | fastest worker's seconds over the slowest's: `Evaluation.evenness` |
     | memory_peak_bytes, gpu_utilization | of the worker with most; the mean |
     | bytes_exchanged_per_step | what a worker gives to the exchange of one optimizer step |
-    | is_outlier | its mean is FAR off the median of its cell, beyond what `short_steps` explain |
+    | is_slow_start | its first epoch is FAR slower than the median of its cell's |
+    | is_outlier | that, or its mean is FAR off the median of its cell, beyond what `short_steps` |
+    |  | explain |
 
     Runs that were cut off are left out: they run again.
     """
@@ -73,7 +77,8 @@ def run_table(
     table = pd.DataFrame(rows, columns=list(RUN_COLUMNS)).sort_values(
         ["cell", "repeat"], kind="stable", ignore_index=True
     )
-    table["is_outlier"] = _outliers(table)
+    table["is_slow_start"] = _slow_starts(table)
+    table["is_outlier"] = table["is_slow_start"] | _outliers(table)
     return table
 
 
@@ -150,8 +155,20 @@ def _outliers(table: pd.DataFrame) -> "pd.Series[bool]":
     """Say which runs are far off: compared by the mean, so that a stall inside a run counts."""
     if table.empty:
         return pd.Series(False, index=table.index)
-    same = [table[key] for key in ("cell", "num_nodes", "accelerators")]
-    usual = table["samples_per_s"].astype(float).groupby(same).transform("median")
-    slower = usual / table["mean_samples_per_s"].astype(float)
+    slower = _usual(table, "samples_per_s") / table["mean_samples_per_s"].astype(float)
     # A short step may take as long as a whole one, and that is no stall.
     return (slower > FAR * table["short_steps"].astype(float)) | (slower < 1 / FAR)
+
+
+def _slow_starts(table: pd.DataFrame) -> "pd.Series[bool]":
+    """Say whose first epoch was far slower than usual, which the steady state knows nothing of."""
+    if table.empty:
+        return pd.Series(False, index=table.index)
+    rate = "first_epoch_train_samples_per_s"
+    return _usual(table, rate) / table[rate].astype(float) > FAR
+
+
+def _usual(table: pd.DataFrame, column: str) -> "pd.Series[float]":
+    """Return the median of each run's cell."""
+    same = [table[key] for key in ("cell", "num_nodes", "accelerators")]
+    return table[column].astype(float).groupby(same).transform("median")

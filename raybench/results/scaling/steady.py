@@ -27,6 +27,7 @@ class Steady:
     p75_s: float
     p95_s: float
     longest_s: float
+    """The longest step of the run, the first epoch's too."""
     mean_s: float
     """All seconds over all steps, stalls included."""
     is_warm: bool
@@ -70,15 +71,16 @@ def steady(curve: Sequence[Evaluation], step_samples: int) -> Steady | None:
             p25_s=p25,
             p75_s=p75,
             p95_s=p95,
-            longest_s=max(one.max_s for one in timed),
+            longest_s=max(point.steps.max_s for point in curve if point.steps is not None),
             mean_s=mean,
             is_warm=is_warm,
         )
     each = [step_samples / point.samples_per_s for point in points if point.samples_per_s > 0]
     if not each:
         return None
+    longest = max(step_samples / one.samples_per_s for one in curve if one.samples_per_s > 0)
     p25, median, p75, p95 = (float(value) for value in np.percentile(each, (25, 50, 75, 95)))
-    return Steady(0, median, p25, p75, p95, max(each), mean, is_warm)
+    return Steady(0, median, p25, p75, p95, longest, mean, is_warm)
 
 
 def _after_warm_up(

@@ -1,6 +1,7 @@
 """Cells of a scaling study: medians, speed-up over the best single worker, shares, outliers."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ import pytest
 from raybench.core.record import Evaluation, Failure, RunRecord
 from raybench.core.scaling_study import Cell, ScalingStudy, study_cells
 from raybench.core.spec import RunSpec
+from raybench.results.load import load
 from raybench.results.scaling.cells import CELL_COLUMNS, cell_table
-from raybench.results.scaling.printed import other_lines, printed_cells
+from raybench.results.scaling.printed import other_lines, outlier_lines, printed_cells
 from raybench.results.scaling.runs import RUN_COLUMNS, run_table
-from tests.studies.made_up import EPOCH, point, run_of, study_of, timed
+from tests.studies.made_up import EPOCH, point, run_of, study_of, timed, write
 
 
 def table_of(study: ScalingStudy, *given: Any, **changes: Any) -> pd.DataFrame:
@@ -144,6 +146,25 @@ def test_a_stall_is_an_outlier_that_the_median_bears() -> None:
     assert row["outliers"] == 1
     assert row["samples_per_s"] == pytest.approx(1000)
     assert row["longest_step_s"] == pytest.approx(7200 * 64 / EPOCH)
+
+
+@pytest.mark.parametrize("repeats", [2, 3])
+def test_a_stall_of_the_first_epoch_is_an_outlier_too(repeats: int, tmp_path: Path) -> None:
+    study = study_of(scaling="weak", repeats=repeats)
+    runs, curves = run_of(study)
+    name = "0000-r1"
+    later = [point(i, 1000.0, train_s=7200.0 + i) for i in (1, 2)]
+    curves[name] = [point(0, EPOCH / 7200), *later]
+    each = run_table(study_cells(study), runs, curves)
+    assert each.loc[each["is_outlier"], "trial"].tolist() == [name]
+    assert each.loc[each["is_slow_start"], "trial"].tolist() == [name]
+    row = at(cell_table(study, runs, curves), num_workers=1)
+    assert row["outliers"] == 1
+    assert row["samples_per_s"] == pytest.approx(1000)
+    assert row["longest_step_s"] == pytest.approx(7200 * 64 / EPOCH)
+    (told,) = outlier_lines(load(write(tmp_path / "stalled", study, runs, curves)))
+    assert "0 samples/s in its first epoch, usual in its cell are" in told
+    assert "longest step took 461 s" in told
 
 
 def test_ordinary_noise_is_no_outlier() -> None:

@@ -53,6 +53,17 @@ def test_a_stall_is_in_the_mean_and_the_longest_but_not_in_the_median() -> None:
     assert found.mean_s == pytest.approx((7200 + 8) / 90)
 
 
+def test_a_stall_of_the_first_epoch_is_the_longest_step() -> None:
+    slow = [point(0, 1.0), point(1, 1000.0, train_s=1001.0), point(2, 1000.0, train_s=1002.0)]
+    found = steady(slow, 100)
+    assert found is not None
+    assert (found.median_s, found.longest_s) == pytest.approx((0.1, 100))
+    curve = [timed(slow[0], **STEPS | {"max_s": 990.0}), *(timed(one, **STEPS) for one in slow[1:])]
+    found = steady(curve, 100)
+    assert found is not None
+    assert (found.p95_s, found.longest_s) == pytest.approx((0.2, 990.0))
+
+
 def test_times_of_steps_count_before_intervals() -> None:
     curve = [
         timed(point(0, 1.0), **STEPS | {"median_s": 9.0, "max_s": 9.0}),
@@ -61,7 +72,7 @@ def test_times_of_steps_count_before_intervals() -> None:
     ]
     found = steady(curve, 50)
     assert found is not None
-    assert (found.num_steps, found.longest_s) == (40, 0.5)
+    assert (found.num_steps, found.longest_s) == (40, 9.0)
     quantiles = (found.p25_s, found.median_s, found.p75_s, found.p95_s)
     assert quantiles == pytest.approx((0.09, 0.1, 0.12, 0.2))
 
