@@ -21,7 +21,8 @@ CELL_COLUMNS = (
     *("global_batch_size", "accumulate", "exchange_gradients", "n", "failed", "failure"),
     *("samples_per_s", "samples_per_s_low", "samples_per_s_high", "samples_per_s_min"),
     *("samples_per_s_max", "first_epoch_samples_per_s", "first_epoch_train_samples_per_s"),
-    *("compile_s", "step_median_s", "step_p95_s", "longest_step_s", "num_steps", *SPEEDUPS),
+    *("compile_s", "step_median_s", "step_p95_s", "longest_step_s", "num_steps"),
+    *("is_warm", "stop", *SPEEDUPS),
     *("input_share", "communication_share", "alone_share", "memory_peak_bytes"),
     *("bytes_exchanged_per_step",),
     *("gpu_utilization", "evenness", "accuracy", "best_accuracy", "time_to_target_s"),
@@ -53,6 +54,8 @@ def cell_table(
     | .._low, .._high; .._min, .._max | quartiles of the steps; slowest and fastest repeat |
     | first_epoch_.. | of the first epoch with and without compiling: `scaling.runs` |
     | step_median_s, step_p95_s, longest_step_s | of an optimizer step; the longest of all repeats |
+    | is_warm | False where a repeat was so short that its first epoch is in its figures |
+    | stop | why repeats ended |
     | speedup | samples/s over those of `baseline`: the best cell of its kind with one worker |
     | efficiency | speed-up over workers |
     | .._low, .._high | least and greatest of the repeats, each over the baseline's same repeat |
@@ -138,6 +141,8 @@ def _medians(group: pd.DataFrame) -> dict[str, Any]:
         "samples_per_s_max": well["samples_per_s"].astype(float).max(),
         "longest_step_s": well["longest_step_s"].astype(float).max(),
         "num_steps": int(well["num_steps"].fillna(0).sum()),
+        "is_warm": bool(well["is_warm"].eq(True).all()),
+        "stop": ", ".join(sorted(set(well["stop"].dropna()))),
         "memory_peak_bytes": well["memory_peak_bytes"].astype(float).max(),
         "bytes_exchanged_per_step": well["bytes_exchanged_per_step"].astype(float).max(),
         "evenness": well["evenness"].astype(float).min(),

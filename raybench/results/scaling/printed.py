@@ -21,8 +21,15 @@ DROPPED = (
     *("accuracy", "outliers"),
 )
 """Columns that a narrow terminal does not show, the first of them first."""
+ENDINGS = {
+    "target": "the target was reached",
+    "max_train_seconds": "its seconds of training were over",
+    "epochs": "its epochs were done",
+}
+"""Why a run ended by itself, by its `stop`."""
 BELOW = (
-    "samples/s: median step after the first epoch (median of n repeats); speed-up over the best "
+    "samples/s: median step after the first epoch, where a run had more (median of n repeats); "
+    "speed-up over the best "
     "single worker of its kind, in brackets over repeats; first epoch: compiling included"
 )
 
@@ -134,6 +141,16 @@ def other_lines(cells: pd.DataFrame) -> list[str]:
         lines.append(
             f"Not in the curves: {_cell_words(row)} ran on {row['num_nodes']} hosts, others of "
             "its size on fewer."
+        )
+    for stop, cold in ended[~ended["is_warm"].astype(bool)].groupby("stop"):
+        why = " or ".join(ENDINGS.get(one, one) for one in str(stop).split(", "))
+        which = "all cells"
+        if len(cold) < len(ended):
+            rows = cold.drop_duplicates("cell").to_dict("records")
+            which = "; ".join(_cell_words(row) for row in rows)
+        lines.append(
+            f"No figures of the steady state, but with the first epoch in them: {which}. A run "
+            f"ended with it or before it, as {why}."
         )
     larger = ended["global_batch_size"] > ended["epoch_samples"]
     for row in ended[larger].drop_duplicates("cell").to_dict("records"):

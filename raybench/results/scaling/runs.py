@@ -19,7 +19,8 @@ MISSES = ("nan", "oom")
 """Failures of the training itself: such a run has missed the target, as one that never came there.
 Others say nothing of the target."""
 RUN_COLUMNS = (
-    *("trial", "cell", "repeat", "seed", "failure", "num_nodes", "accelerators", "samples_per_s"),
+    *("trial", "cell", "repeat", "seed", "failure", "stop", "num_nodes", "accelerators"),
+    "samples_per_s",
     *("samples_per_s_low", "samples_per_s_high", "mean_samples_per_s", "step_median_s"),
     *("step_p25_s", "step_p75_s", "step_p95_s", "longest_step_s", "num_steps", "is_warm"),
     *("first_epoch_samples_per_s", "first_epoch_train_samples_per_s", "compile_s", "train_s"),
@@ -46,6 +47,7 @@ def run_table(
 
     | column | holds |
     |---|---|
+    | stop | why it ended; missing of a failure |
     | samples_per_s, .._low, .._high | global batch over the median step that had all of it, and |
     |  | over the quartiles |
     | mean_samples_per_s | the same steps with all their stalls |
@@ -90,6 +92,7 @@ def _row(run: RunRecord, cell: StudyCell, curve: Sequence[Evaluation]) -> dict[s
         "repeat": (spec.seed - cell.spec.seed) % 2**32,
         "seed": spec.seed,
         "failure": run.failure,
+        "stop": run.stop,
         "num_nodes": run.num_nodes,
         "accelerators": accelerators_of(run) or "",
         "compile_s": run.ledger["compile"],

@@ -124,6 +124,24 @@ def test_the_printed_table_leaves_out_what_nobody_knows() -> None:
     assert "exchange" not in table
 
 
+def test_a_first_epoch_that_is_in_the_figures_is_told() -> None:
+    """The second cell's second repeat ends after an epoch, as its budget is over."""
+    study = study_of(scaling="weak")
+    runs, curves = run_of(study)
+    assert not any("first epoch" in line for line in other_lines(cell_table(study, runs, curves)))
+    curves["0001-r1"] = curves["0001-r1"][:1]
+    ended = replace(runs["0001-r1"], stop="max_train_seconds")
+    table = cell_table(study, runs | {"0001-r1": ended}, curves)
+    assert table["is_warm"].tolist() == [True, False]
+    assert table["stop"].tolist() == ["target", "max_train_seconds, target"]
+    (told,) = [line for line in other_lines(table) if "first epoch" in line]
+    assert "in them: torch, mnist_small, 2 x 64. A run ended with it or before it" in told
+    assert told.endswith("as its seconds of training were over or the target was reached.")
+    short = {name: curve[:1] for name, curve in curves.items()}
+    lines = other_lines(cell_table(study, runs, short))
+    assert any("in them: all cells. A run" in line for line in lines)
+
+
 def test_what_limits_the_figures_is_said() -> None:
     study = study_of(scaling="weak", num_workers=[2])
     runs, curves = run_of(study)
