@@ -94,9 +94,33 @@ def test_more_workers_may_be_on_more_hosts() -> None:
 
 def test_two_batches_are_two_curves() -> None:
     table = table_of(batch_sizes=[64, 128], scaling="weak")
-    with pytest.raises(UserError, match="2 here have 1, of several series"):
+    with pytest.raises(UserError, match=r"never mixes series or batches, .* batch 64 a worker"):
         speedup_curve(table)
     assert [len(curve) for curve in curves_of(table).values()] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [{}, {"batch_size_per_worker": 128}],
+        [{}, {"optimizer": "sgd"}],
+        [{}, {"precision": "bf16"}],
+        [{}, {"accumulate": 2}],
+    ],
+    ids=lambda changes: next(iter(changes[1])),
+)
+def test_two_series_are_refused_with_unique_numbers_of_workers(changes: list[Any]) -> None:
+    cells = [Cell(changes=one | {"num_workers": n}) for n, one in enumerate(changes, 1)]
+    study = ScalingStudy(name="x", base=RunSpec(), cells=cells, repeats=1)
+    with pytest.raises(UserError, match="never mixes series or batches, and here are"):
+        speedup_curve(cell_table(study, *run_of(study)))
+
+
+def test_two_cells_of_one_curve_are_refused_by_name() -> None:
+    cells = [Cell(changes={"num_workers": 1, "seed": seed}) for seed in (0, 100)]
+    study = ScalingStudy(name="x", base=RunSpec(), cells=cells, repeats=1)
+    with pytest.raises(UserError, match=r"2 here have 1, of several cells \(0000 and 0001\)"):
+        speedup_curve(cell_table(study, *run_of(study)))
 
 
 def test_every_curve_of_a_mixed_study_is_of_one_scaling() -> None:
