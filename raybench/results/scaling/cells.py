@@ -61,7 +61,7 @@ def cell_table(
     | .._low, .._high | least and greatest of the repeats, each over the baseline's same repeat |
     | .._same_batch | over the cell of one worker with the same batch instead: a worker's (weak) |
     |  | or the global one (strong) |
-    | input_share | part of the training that waited for data |
+    | input_share | part of the training after the warm-up that waited for data |
     | communication_share | 1 - step without exchange / step, where such a cell was run, too |
     | alone_share | step of one worker with the same batch per worker, its waiting for data left |
     |  | out / step |

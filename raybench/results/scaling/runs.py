@@ -60,7 +60,8 @@ def run_table(
     | is_warm | False where the first epoch had to be counted in, the run being that short |
     | first_epoch_samples_per_s | of the first epoch, compiling included |
     | first_epoch_train_samples_per_s | without compiling |
-    | input_share | part of the training that waited for data |
+    | input_share | part of the training after the warm-up that waited for data; of all of it in |
+    |  | folders that do not tell it of each evaluation |
     | evenness | fastest worker's seconds over the slowest's: `Evaluation.evenness` |
     | memory_peak_bytes, gpu_utilization | of the worker with most; the mean |
     | bytes_exchanged_per_step | what a worker gives to the exchange of one optimizer step |
@@ -125,7 +126,7 @@ def _row(run: RunRecord, cell: StudyCell, curve: Sequence[Evaluation]) -> dict[s
         "is_warm": found.is_warm,
         "first_epoch_samples_per_s": samples / (seconds + run.ledger["compile"]),
         "first_epoch_train_samples_per_s": samples / seconds,
-        "input_share": run.ledger["input"] / train if train > 0 else math.nan,
+        "input_share": found.input_share,
         "memory_peak_bytes": max(_told(p.memory_peak_bytes for p in curve), default=None),
         "bytes_exchanged_per_step": max(
             _told(p.bytes_exchanged_per_step for p in curve), default=None
@@ -134,6 +135,8 @@ def _row(run: RunRecord, cell: StudyCell, curve: Sequence[Evaluation]) -> dict[s
         "evenness": _mean(_told(p.evenness for p in curve)),
         "accuracy": curve[-1].accuracy,
     }
+    if math.isnan(found.input_share) and train > 0:
+        row["input_share"] = run.ledger["input"] / train
     if run.time_to_target_s is not None:
         row["samples_to_target"] = next(
             (p.samples for p in curve if p.train_s >= run.time_to_target_s - 1e-9), None

@@ -30,6 +30,8 @@ class Steady:
     """The longest step of the run, the first epoch's too."""
     mean_s: float
     """All seconds over all steps, stalls included."""
+    input_share: float
+    """Part of these seconds that waited for data; NaN where that was not recorded."""
     is_warm: bool
     """False where a run was so short that its first epoch is in here."""
 
@@ -62,6 +64,8 @@ def steady(curve: Sequence[Evaluation], step_samples: int) -> Steady | None:
     samples = points[-1].samples - (before.samples if before else 0)
     seconds = points[-1].train_s - (before.train_s if before else 0.0)
     mean = seconds / samples * step_samples
+    waited = _input_seconds(points[-1]) - (_input_seconds(before) if before else 0.0)
+    share = waited / seconds if seconds > 0 else math.nan
     timed = [point.steps for point in points if point.steps is not None]
     if timed:
         p25, median, p75, p95 = pooled(timed)
@@ -73,6 +77,7 @@ def steady(curve: Sequence[Evaluation], step_samples: int) -> Steady | None:
             p95_s=p95,
             longest_s=max(point.steps.max_s for point in curve if point.steps is not None),
             mean_s=mean,
+            input_share=share,
             is_warm=is_warm,
         )
     each = [step_samples / point.samples_per_s for point in points if point.samples_per_s > 0]
@@ -80,7 +85,11 @@ def steady(curve: Sequence[Evaluation], step_samples: int) -> Steady | None:
         return None
     longest = max(step_samples / one.samples_per_s for one in curve if one.samples_per_s > 0)
     p25, median, p75, p95 = (float(value) for value in np.percentile(each, (25, 50, 75, 95)))
-    return Steady(0, median, p25, p75, p95, longest, mean, is_warm)
+    return Steady(0, median, p25, p75, p95, longest, mean, share, is_warm)
+
+
+def _input_seconds(point: Evaluation) -> float:
+    return math.nan if point.input_s is None else point.input_s
 
 
 def _after_warm_up(

@@ -199,6 +199,22 @@ def test_input_share_is_part_of_the_training() -> None:
     assert table["input_share"].tolist() == [0.25] * 4
 
 
+def test_input_share_is_of_the_steady_state_as_the_steps_are() -> None:
+    """The first epoch reads its data from a disk for 9 of 10 s; then a tenth of a second waits."""
+    study = study_of(scaling="weak", repeats=1)
+    runs, curves = run_of(study, ledger={"train": 12.0, "input": 9.2, "compile": 0.0})
+    waited = (9.0, 9.1, 9.2)
+    told = {
+        name: [
+            point(i, 1000.0, train_s=10.0 + i, input_s=seconds) for i, seconds in enumerate(waited)
+        ]
+        for name in curves
+    }
+    assert cell_table(study, runs, told)["input_share"].tolist() == pytest.approx([0.1, 0.1])
+    short = {name: curve[:1] for name, curve in told.items()}
+    assert cell_table(study, runs, short)["input_share"].tolist() == pytest.approx([0.9, 0.9])
+
+
 def test_what_one_worker_alone_needs_is_of_the_same_batch_per_worker() -> None:
     def step(spec: RunSpec, repeat: int) -> float:
         return 0.1 if spec.num_workers == 1 else 0.125
