@@ -31,6 +31,7 @@ class Recording:
 
     def __init__(self, spec: RunSpec, trainer: Trainer, world: World) -> None:
         self._trainer, self._world = trainer, world
+        self._global_batch = spec.global_batch_size
         self._gpu = GpuLoad() if world.device != "cpu" else None
         self._bytes = bytes_exchanged(spec, trainer.num_parameters)
 
@@ -48,8 +49,10 @@ class Recording:
         rows = np.array(self._world.gather(row))
         shares, memories = (column[~np.isnan(column)] for column in rows[:, :2].T)
         seconds, counts, parts = np.split(rows[:, 2:], [num, 2 * num], axis=1)
+        slowest = seconds.max(axis=0)  # NaN where it is one on any rank
+        is_whole = counts.sum(axis=0) == self._global_batch
         return Recorded(
-            steps=StepTimes.of(seconds.max(axis=0).tolist()),  # NaN where it is one on any rank
+            steps=StepTimes.of(slowest[is_whole].tolist(), slowest[~is_whole].tolist()),
             evenness=evenness(seconds),
             memory_peak_bytes=int(memories.max()) if len(memories) else None,
             gpu_utilization=float(shares.mean()) if len(shares) else None,

@@ -100,6 +100,7 @@ def run(
             time_to_target_s=rule.time_to_target_s,
             stop=stop,
             failure=None if is_finite(train_loss) else "nan",
+            input_s=snapshot["input"] if recording else None,
             **recorded,
         )
         if stop or not is_finite(train_loss):

@@ -54,6 +54,7 @@ CURVE_KEYS = (
 """What an `eval` line holds of an Evaluation."""
 STEP_KEYS = (
     "steps",
+    "input_s",
     "evenness",
     "memory_peak_bytes",
     "gpu_utilization",
@@ -94,8 +95,10 @@ class Evaluation:
     failure: Literal["nan"] | None = None
     """`nan` if the loss or the weights are not finite."""
     steps: StepTimes | None = None
-    """Times of the optimizer steps since the last evaluation; this and what follows are None
-    unless the run spec asks for `record_steps`."""
+    """Times of the optimizer steps since the last evaluation, None where none had a whole global
+    batch; this and what follows are None unless the run spec asks for `record_steps`."""
+    input_s: Measured | None = None
+    """Seconds of `train_s` that waited for data so far, max over ranks."""
     evenness: Measured | None = None
     """The fastest worker's seconds of these steps over the slowest's, 1 where all are as fast.
     Workers that exchange gradients wait for one another and are near it: those of a run with

@@ -35,14 +35,16 @@ def fit_study(results: StudyResults, predict: str | None) -> list[FittedGroup]:
 def measurements(results: StudyResults) -> Measurements:
     """Return what a study measured of each series of two cells or more: a row a repeat.
 
-    Runs that exchange no gradients are left out: they are probes, no training.
+    Runs that exchange no gradients are left out: they are probes, no training. So are those whose
+    batch is larger than an epoch: no step ever had as many samples as the cell says.
     """
     specs = specs_of(results)
     series = dict(zip(specs, series_of(list(specs.values())), strict=True))
     groups: dict[Group, list[tuple[Cell, float]]] = defaultdict(list)
     for row in results.scaling_runs.to_dict("records"):
         spec = specs[row["cell"]]
-        if row["step_median_s"] > 0 and spec.exchange_gradients:
+        is_whole = spec.global_batch_size <= row["epoch_samples"]
+        if row["step_median_s"] > 0 and spec.exchange_gradients and is_whole:
             cell = Cell(
                 spec.num_workers,
                 max(int(row["num_nodes"]), 1),

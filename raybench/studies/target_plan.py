@@ -10,6 +10,7 @@ from raybench.core.errors import UserError
 from raybench.core.scaling_study import ScalingStudy
 from raybench.results.load import StudyResults
 from raybench.results.scaling.kinds import series_of
+from raybench.results.scaling.runs import MISSES
 from raybench.scaling import samples_to_target
 from raybench.scaling.cells import Cell
 from raybench.scaling.fit import ThroughputModel
@@ -52,11 +53,15 @@ def target_plans(results: StudyResults, fitted: Sequence[FittedGroup]) -> list[T
 
 
 def measured_runs(results: StudyResults) -> pd.DataFrame:
-    """Return a row for each run: series, where it ran, and what it needed to the target."""
+    """Return a row for each run: series, where it ran, and what it needed to the target.
+
+    Runs that diverged, or found no memory, never reached it. Samples spent are missing there: they
+    would not have done so however long they went on, where others may have been ended too early.
+    """
     specs = specs_of(results)
     series = dict(zip(specs, series_of(list(specs.values())), strict=True))
     runs = results.scaling_runs
-    runs = runs[runs["failure"].isna()]
+    runs = runs[runs["failure"].isna() | runs["failure"].isin(MISSES)]
     return pd.DataFrame(
         {
             "series": runs["cell"].map(series),
@@ -66,7 +71,7 @@ def measured_runs(results: StudyResults) -> pd.DataFrame:
             "global_batch_size": [specs[cell].global_batch_size for cell in runs["cell"]],
             "seconds_to_target": runs["time_to_target_s"].astype(float),
             "samples_to_target": runs["samples_to_target"].astype(float),
-            "samples_spent": runs["samples"].astype(float),
+            "samples_spent": runs["samples"].astype(float).where(runs["failure"].isna()),
         }
     )
 

@@ -129,7 +129,7 @@ def test_every_evaluation_has_the_times_of_its_steps(group: Group) -> None:
         for line in group.found[rank]["recorded"]:
             steps, seconds = line["steps"], line["train_s"] - before
             before = line["train_s"]
-            assert steps["num"] == 6
+            assert steps["num"] == 5  # the sixth is short
             assert 0 < steps["p25_s"] <= steps["median_s"] <= steps["p75_s"] <= steps["p95_s"]
             assert steps["p95_s"] <= steps["max_s"] < seconds
             assert 0 < steps["first_s"] <= steps["max_s"]
@@ -174,7 +174,8 @@ def test_the_noise_of_both_frameworks_agrees(groups: dict[str, Group], name: str
     curves = [groups[framework].found[0][name] for framework in FRAMEWORKS]
     for torch_line, keras_line in zip(*curves, strict=True):
         one, other = torch_line["noise_scale"], keras_line["noise_scale"]
-        assert one["num_steps"] == other["num_steps"] == torch_line["steps"]["num"]
+        # The last step of an epoch is short: it has noise, but is not timed as a whole one.
+        assert one["num_steps"] == other["num_steps"] == torch_line["steps"]["num"] + 1
         for key in ("gradient", "noise"):
             assert one[key] == pytest.approx(other[key], rel=0.1, abs=1e-3)
     state = NoiseScale().after(NoiseSums(**curves[0][0]["noise_scale"]))

@@ -144,6 +144,7 @@ def test_parts_of_a_gpu_are_for_one_worker_and_a_type_is_of_gpus():
 
 MEASURED = {
     "steps": StepTimes.of([0.25, 0.5]),
+    "input_s": 0.125,
     "evenness": 0.9,
     "memory_peak_bytes": 123_456_789,
     "gpu_utilization": 0.5,

@@ -41,6 +41,15 @@ def test_quantiles_are_those_of_the_numbers() -> None:
     assert TypeAdapter(StepTimes).validate_python(asdict(found)) == found
 
 
+def test_a_short_step_counts_for_its_stall_alone() -> None:
+    calm, stalled = StepTimes.of([0.2, 0.4], [0.1]), StepTimes.of([0.2, 0.4], [math.nan, 9.0])
+    assert calm == StepTimes.of([0.2, 0.4])
+    assert stalled
+    assert stalled.max_s == 9
+    assert stalled.num == 2
+    assert StepTimes.of([], [0.1]) is None
+
+
 def test_steps_of_unknown_time_are_left_out() -> None:
     found = StepTimes.of([math.nan, 0.2, 0.4])
     assert found

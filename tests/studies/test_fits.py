@@ -13,7 +13,7 @@ from raybench.core.spec import RunSpec
 from raybench.results.load import StudyResults, load
 from raybench.scaling.leave_one_out import median_error
 from raybench.studies.fits import check_predict, fit_study, measurements
-from raybench.studies.target_plan import target_plans
+from raybench.studies.target_plan import measured_runs, target_plans
 from tests.studies.made_up import point, run_of, study_of, write
 
 TARGET = 0.9
@@ -44,7 +44,7 @@ def folder_of(path: Path, **content: Any) -> StudyResults:
                 rate,
                 samples=100 * (i + 1),
                 train_s=100 * (i + 1) / rate,
-                epoch=(i + 1) / 10,
+                epoch=(i + 1) / 11,  # no batch is larger
                 accuracy=TARGET if 100 * (i + 1) >= need else 0.5,
             )
             for i in range(number)
@@ -101,10 +101,40 @@ def test_frameworks_are_series_of_their_own(tmp_path) -> None:
     ]
 
 
+def test_a_batch_that_no_step_had_is_not_fitted(tmp_path) -> None:
+    """An epoch has 1,000 samples: a step of 4 x 256 has those."""
+    study = study_of(num_workers=[1, 2, 4], batch_sizes=[64, 256], scaling="weak")
+    results = load(write(tmp_path / "large", study, *run_of(study, step)))
+    (rows,) = measurements(results).groups.values()
+    assert {cell.num_workers for cell, _ in rows if cell.batch_size_per_worker == 256} == {1, 2}
+    assert {cell.num_workers for cell, _ in rows if cell.batch_size_per_worker == 64} == {1, 2, 4}
+
+
 @pytest.mark.parametrize("asked", ["nowhere.csv", "0", "8,,16"])
 def test_what_cannot_be_predicted_is_refused_before_anything_runs(asked: str) -> None:
     with pytest.raises(UserError):
         check_predict(asked)
+
+
+def test_runs_that_diverged_count_as_misses_in_the_plan(tmp_path) -> None:
+    """Two of three repeats diverge at one batch size: its target is out of reach."""
+    results = folder_of(tmp_path)
+    assert (
+        target_plans(results, fit_study(results, "8"))[0].table["global_batch_size"] == 512
+    ).any()
+    study, records = results.scaling_study, dict(results.runs)
+    for name, run in records.items():
+        if run.spec.global_batch_size == 512 and not name.endswith("r0"):
+            gone: dict[str, Any] = {"state": "failed", "failure": "nan", "stop": None}
+            records[name] = replace(run, **gone, time_to_target_s=None, samples=0)
+    curves = {name: list(results.evaluations[name]) for name in records}
+    lost = load(write(tmp_path / "lost", study, records, curves))
+    runs = measured_runs(lost)
+    here = runs[runs["global_batch_size"] == 512]
+    assert len(here) == len(measured_runs(results).query("global_batch_size == 512"))
+    assert here["seconds_to_target"].isna().mean() == pytest.approx(2 / 3)
+    (one,) = target_plans(lost, fit_study(lost, "8"))
+    assert not (one.table["global_batch_size"] == 512).any()
 
 
 def test_the_plan_stands_beside_what_was_measured(results) -> None:

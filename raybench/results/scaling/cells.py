@@ -9,7 +9,7 @@ import pandas as pd
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.scaling_study import Scaling, ScalingStudy, StudyCell, study_cells
 from raybench.results.scaling.kinds import Topology, kind_of, series_of, topology_of
-from raybench.results.scaling.runs import run_table
+from raybench.results.scaling.runs import MISSES, run_table
 
 SPEEDUPS = (
     *("speedup", "speedup_low", "speedup_high", "efficiency", "efficiency_low", "efficiency_high"),
@@ -21,16 +21,17 @@ CELL_COLUMNS = (
     *("global_batch_size", "accumulate", "exchange_gradients", "n", "failed", "failure"),
     *("samples_per_s", "samples_per_s_low", "samples_per_s_high", "samples_per_s_min"),
     *("samples_per_s_max", "first_epoch_samples_per_s", "first_epoch_train_samples_per_s"),
-    *("compile_s", "step_median_s", "step_p95_s", "longest_step_s", "num_steps", *SPEEDUPS),
+    *("compile_s", "step_median_s", "step_p95_s", "longest_step_s", "num_steps"),
+    *("is_warm", "stop", *SPEEDUPS),
     *("input_share", "communication_share", "alone_share", "memory_peak_bytes"),
     *("bytes_exchanged_per_step",),
     *("gpu_utilization", "evenness", "accuracy", "best_accuracy", "time_to_target_s"),
-    *("reached", "train_s", "outliers"),
+    *("reached", "tried", "train_s", "epoch_samples", "outliers"),
 )
 MEDIANS = (
     *("samples_per_s", "samples_per_s_low", "samples_per_s_high", "first_epoch_samples_per_s"),
     *("first_epoch_train_samples_per_s", "compile_s", "step_median_s", "step_p95_s"),
-    *("input_share", "gpu_utilization", "accuracy", "best_accuracy", "train_s"),
+    *("input_share", "gpu_utilization", "accuracy", "best_accuracy", "train_s", "epoch_samples"),
 )
 TWIN = "_twin"
 """Key of a row that tells cells alike in all but the exchange of gradients; no column."""
@@ -53,12 +54,14 @@ def cell_table(
     | .._low, .._high; .._min, .._max | quartiles of the steps; slowest and fastest repeat |
     | first_epoch_.. | of the first epoch with and without compiling: `scaling.runs` |
     | step_median_s, step_p95_s, longest_step_s | of an optimizer step; the longest of all repeats |
+    | is_warm | False where a repeat was so short that its first epoch is in its figures |
+    | stop | why repeats ended |
     | speedup | samples/s over those of `baseline`: the best cell of its kind with one worker |
     | efficiency | speed-up over workers |
     | .._low, .._high | least and greatest of the repeats, each over the baseline's same repeat |
     | .._same_batch | over the cell of one worker with the same batch instead: a worker's (weak) |
     |  | or the global one (strong) |
-    | input_share | part of the training that waited for data |
+    | input_share | part of the training after the warm-up that waited for data |
     | communication_share | 1 - step without exchange / step, where such a cell was run, too |
     | alone_share | step of one worker with the same batch per worker, its waiting for data left |
     |  | out / step |
@@ -66,7 +69,10 @@ def cell_table(
     | bytes_exchanged_per_step | what a worker gives to the exchange of one optimizer step |
     | evenness | of the least even repeat |
     | accuracy, best_accuracy | medians of each repeat's last and best evaluation |
-    | time_to_target_s, reached | median, misses counted as infinite; repeats that reached it |
+    | time_to_target_s | median, misses counted as infinite |
+    | reached, tried | repeats that reached the target; all, but for those that failed otherwise |
+    |  | than by diverging or for want of memory: these two are misses |
+    | epoch_samples | of an epoch; where the global batch is larger, a step has these |
     | outliers | repeats far off the others (`scaling.runs`); they are in the medians |
     """
     cells = study_cells(study)
@@ -124,7 +130,8 @@ def _medians(group: pd.DataFrame) -> dict[str, Any]:
     """Return what the repeats of a cell say together."""
     well = group[group["failure"].isna()]
     row: dict[str, Any] = {name: well[name].astype(float).median() for name in MEDIANS}
-    times = well["time_to_target_s"].astype(float)
+    tried = group[group["failure"].isna() | group["failure"].isin(MISSES)]
+    times = tried["time_to_target_s"].astype(float)
     failures = group["failure"].dropna()
     return row | {
         "n": len(well),
@@ -134,11 +141,14 @@ def _medians(group: pd.DataFrame) -> dict[str, Any]:
         "samples_per_s_max": well["samples_per_s"].astype(float).max(),
         "longest_step_s": well["longest_step_s"].astype(float).max(),
         "num_steps": int(well["num_steps"].fillna(0).sum()),
+        "is_warm": bool(well["is_warm"].eq(True).all()),
+        "stop": ", ".join(sorted(set(well["stop"].dropna()))),
         "memory_peak_bytes": well["memory_peak_bytes"].astype(float).max(),
         "bytes_exchanged_per_step": well["bytes_exchanged_per_step"].astype(float).max(),
         "evenness": well["evenness"].astype(float).min(),
         "time_to_target_s": _median_time(times),
         "reached": int(times.notna().sum()),
+        "tried": len(tried),
         "outliers": int(well["is_outlier"].sum()),
     }
 

@@ -15,15 +15,16 @@ ONE_OF = {
     "workload": "workloads",
     "dataset": "datasets",
     "exchange_gradients": "runs with and without exchange of gradients",
+    "curve": "series or batches",
 }
-"""What a curve has one value of, and what several of them are."""
+"""What a curve has one value of, and what several of them are; what says most first."""
 
 
 def speedup_curve(cells: pd.DataFrame) -> pd.DataFrame:
     """Return cells (rows of `raybench.load(DIR).scaling`) as one curve, by number of workers.
 
-    UserError where they are no one curve: weak and strong scaling, two topologies, or two cells
-    with as many workers.
+    UserError where they are no one curve: weak and strong scaling, two topologies, series or
+    batches, or two cells with as many workers.
     """
     for column, words in ONE_OF.items():
         values = list(dict.fromkeys(cells[column]))
@@ -41,7 +42,7 @@ def speedup_curve(cells: pd.DataFrame) -> pd.DataFrame:
         what = (
             f"on {_list([str(nodes) for nodes in on])} hosts, which are two topologies"
             if len(on) > 1
-            else f"of several series ({_list(list(dict.fromkeys(same['curve'])))})"
+            else f"of several cells ({_list(list(same['cell']))})"
         )
         raise UserError(
             f"a speed-up curve has one cell for each number of workers, and {len(same)} here have "

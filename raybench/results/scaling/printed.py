@@ -21,8 +21,15 @@ DROPPED = (
     *("accuracy", "outliers"),
 )
 """Columns that a narrow terminal does not show, the first of them first."""
+ENDINGS = {
+    "target": "the target was reached",
+    "max_train_seconds": "its seconds of training were over",
+    "epochs": "its epochs were done",
+}
+"""Why a run ended by itself, by its `stop`."""
 BELOW = (
-    "samples/s: median step after the first epoch (median of n repeats); speed-up over the best "
+    "samples/s: median step after the first epoch, where a run had more (median of n repeats); "
+    "speed-up over the best "
     "single worker of its kind, in brackets over repeats; first epoch: compiling included"
 )
 
@@ -83,7 +90,7 @@ def printed_cells(cells: pd.DataFrame) -> pd.DataFrame:
             "even": [_number(row["evenness"], "{:.2f}") for row in rows],
             "accuracy": [_number(row["accuracy"], "{:.1%}") for row in rows],
             "target after s": [
-                _number(row["time_to_target_s"], "{:.2f}") + f" {row['reached']}/{row['n']}"
+                _number(row["time_to_target_s"], "{:.2f}") + f" {row['reached']}/{row['tried']}"
                 for row in rows
             ],
             "outliers": [str(row["outliers"] or "") for row in rows],
@@ -105,12 +112,15 @@ def outlier_lines(results: StudyResults) -> list[str]:
     lines = []
     for row in runs[runs["is_outlier"]].to_dict("records"):
         cell = labels.loc[row["cell"]]
-        usual = cell["samples_per_s"]
+        rate, usual = row["mean_samples_per_s"], cell["samples_per_s"]
+        words = f"{rate:,.0f} samples/s with its stalls, its cell's median step makes {usual:,.0f}"
+        if row["is_slow_start"]:
+            rate = row["first_epoch_train_samples_per_s"]
+            usual = cell["first_epoch_train_samples_per_s"]
+            words = f"{rate:,.0f} samples/s in its first epoch, usual in its cell are {usual:,.0f}"
         lines.append(
-            f"Outlier: run {row['trial']} ({_cell_words(cell)}): "
-            f"{row['mean_samples_per_s']:,.0f} samples/s with its stalls, its cell's median step "
-            f"makes {usual:,.0f}; its longest step took {row['longest_step_s']:.3g} s. It stays in "
-            "the spread; medians bear it."
+            f"Outlier: run {row['trial']} ({_cell_words(cell)}): {words}; its longest step took "
+            f"{row['longest_step_s']:.3g} s. It stays in the spread; medians bear it."
         )
     return lines
 
@@ -131,6 +141,22 @@ def other_lines(cells: pd.DataFrame) -> list[str]:
         lines.append(
             f"Not in the curves: {_cell_words(row)} ran on {row['num_nodes']} hosts, others of "
             "its size on fewer."
+        )
+    for stop, cold in ended[~ended["is_warm"].astype(bool)].groupby("stop"):
+        why = " or ".join(ENDINGS.get(one, one) for one in str(stop).split(", "))
+        which = "all cells"
+        if len(cold) < len(ended):
+            rows = cold.drop_duplicates("cell").to_dict("records")
+            which = "; ".join(_cell_words(row) for row in rows)
+        lines.append(
+            f"No figures of the steady state, but with the first epoch in them: {which}. A run "
+            f"ended with it or before it, as {why}."
+        )
+    larger = ended["global_batch_size"] > ended["epoch_samples"]
+    for row in ended[larger].drop_duplicates("cell").to_dict("records"):
+        lines.append(
+            f"Batch above the dataset: each step of {_cell_words(row)} had the "
+            f"{row['epoch_samples']:,.0f} samples of an epoch, not {row['global_batch_size']:,}."
         )
     if len(ended) and not ended["num_steps"].all():
         lines.append(

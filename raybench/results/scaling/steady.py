@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raybench.core.record import Evaluation
+from raybench.core.record import Evaluation, StepTimes
 
+SHARES = (0.25, 0.5, 0.75, 0.95)
+GRID = np.arange(1, 401) / 400
+"""Shares of an interval's steps, SHARES among them."""
 WHOLE_EPOCH = 1 - 1e-9
 """An epoch that is done, however its share was rounded."""
 
@@ -24,8 +27,11 @@ class Steady:
     p75_s: float
     p95_s: float
     longest_s: float
+    """The longest step of the run, the first epoch's too."""
     mean_s: float
     """All seconds over all steps, stalls included."""
+    input_share: float
+    """Part of these seconds that waited for data; NaN where that was not recorded."""
     is_warm: bool
     """False where a run was so short that its first epoch is in here."""
 
@@ -39,9 +45,16 @@ def first_epoch_seconds(curve: Sequence[Evaluation]) -> tuple[float, int]:
     return (ends[0].train_s, ends[0].samples) if ends else (math.nan, 0)
 
 
-def steady(curve: Sequence[Evaluation], global_batch_size: int) -> Steady | None:
+def epoch_samples(curve: Sequence[Evaluation]) -> int:
+    """Return the samples of an epoch, which no step has more of."""
+    return round(curve[-1].samples / curve[-1].epoch)
+
+
+def steady(curve: Sequence[Evaluation], step_samples: int) -> Steady | None:
     """Return the steady state of a run: what follows its first epoch.
 
+    `step_samples` are those of a step that is not cut short by the end of an epoch. Where no such
+    step was timed, it takes as long as that many samples did between two evaluations.
     Of a run of one epoch, what follows its first evaluation; of a run with one evaluation, all of
     it. None without an evaluation.
     """
@@ -50,25 +63,33 @@ def steady(curve: Sequence[Evaluation], global_batch_size: int) -> Steady | None
     before, points, is_warm = _after_warm_up(curve)
     samples = points[-1].samples - (before.samples if before else 0)
     seconds = points[-1].train_s - (before.train_s if before else 0.0)
-    mean = seconds / samples * global_batch_size
+    mean = seconds / samples * step_samples
+    waited = _input_seconds(points[-1]) - (_input_seconds(before) if before else 0.0)
+    share = waited / seconds if seconds > 0 else math.nan
     timed = [point.steps for point in points if point.steps is not None]
     if timed:
-        counts = [one.num for one in timed]
+        p25, median, p75, p95 = pooled(timed)
         return Steady(
-            num_steps=sum(counts),
-            median_s=_middle([one.median_s for one in timed], counts),
-            p25_s=_middle([one.p25_s for one in timed], counts),
-            p75_s=_middle([one.p75_s for one in timed], counts),
-            p95_s=_middle([one.p95_s for one in timed], counts),
-            longest_s=max(one.max_s for one in timed),
+            num_steps=sum(one.num for one in timed),
+            median_s=median,
+            p25_s=p25,
+            p75_s=p75,
+            p95_s=p95,
+            longest_s=max(point.steps.max_s for point in curve if point.steps is not None),
             mean_s=mean,
+            input_share=share,
             is_warm=is_warm,
         )
-    each = [global_batch_size / point.samples_per_s for point in points if point.samples_per_s > 0]
+    each = [step_samples / point.samples_per_s for point in points if point.samples_per_s > 0]
     if not each:
         return None
+    longest = max(step_samples / one.samples_per_s for one in curve if one.samples_per_s > 0)
     p25, median, p75, p95 = (float(value) for value in np.percentile(each, (25, 50, 75, 95)))
-    return Steady(0, median, p25, p75, p95, max(each), mean, is_warm)
+    return Steady(0, median, p25, p75, p95, longest, mean, share, is_warm)
+
+
+def _input_seconds(point: Evaluation) -> float:
+    return math.nan if point.input_s is None else point.input_s
 
 
 def _after_warm_up(
@@ -81,8 +102,15 @@ def _after_warm_up(
     return (curve[0], curve[1:], False) if len(curve) > 1 else (None, curve, False)
 
 
-def _middle(values: Sequence[float], weights: Sequence[int]) -> float:
-    """Return the weighted median: the value that half of the steps lie up to."""
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(np.asarray(weights, dtype=float)[order])
-    return float(values[order[int(np.searchsorted(reached, reached[-1] / 2))]])
+def pooled(intervals: Sequence[StepTimes]) -> list[float]:
+    """Return the quantiles SHARES of the steps of several intervals together.
+
+    Between the quantiles that an interval tells its steps are taken to lie evenly. Beyond the
+    outer ones they are taken for these: how far apart such steps lie is not known.
+    """
+    told = [(one.p25_s, one.median_s, one.p75_s, one.p95_s) for one in intervals]
+    seconds = np.concatenate([np.interp(GRID, SHARES, quantiles) for quantiles in told])
+    order = np.argsort(seconds, kind="stable")
+    steps = np.repeat([one.num / len(GRID) for one in intervals], len(GRID))[order]
+    reached = np.cumsum(steps) / steps.sum() + 1e-9  # what rounding could keep from a share
+    return [float(seconds[order[int(np.searchsorted(reached, share))]]) for share in SHARES]

@@ -8,11 +8,10 @@ import pandas as pd
 import pytest
 
 from raybench.core.record import RunRecord
-from raybench.core.scaling_study import Cell, ScalingStudy, study_cells
+from raybench.core.scaling_study import Cell, ScalingStudy
 from raybench.core.spec import RunSpec
 from raybench.results.scaling.cells import CELL_COLUMNS, cell_table
-from raybench.results.scaling.runs import RUN_COLUMNS, run_table
-from tests.studies.made_up import EPOCH, point, run_of, study_of, timed
+from tests.studies.made_up import EPOCH, run_of, study_of, timed
 
 
 def table_of(study: ScalingStudy, *given: Any, **changes: Any) -> pd.DataFrame:
@@ -129,27 +128,6 @@ def test_a_single_repeat_has_no_spread() -> None:
     row = at(table_of(study_of(scaling="weak", repeats=1)), num_workers=2)
     assert row["speedup"] == pytest.approx(2)
     assert np.isnan(row["speedup_low"])
-
-
-def test_a_stall_is_an_outlier_that_the_median_bears() -> None:
-    study = study_of(scaling="weak", repeats=3)
-    runs, curves = run_of(study)
-    name = "0000-r1"
-    curves[name] = [*curves[name][:2], point(2, EPOCH / 7200, train_s=2.0 + 7200)]
-    each = run_table(study_cells(study), runs, curves)
-    assert tuple(each.columns) == RUN_COLUMNS
-    assert each.loc[each["is_outlier"], "trial"].tolist() == [name]
-    row = at(cell_table(study, runs, curves), num_workers=1)
-    assert row["outliers"] == 1
-    assert row["samples_per_s"] == pytest.approx(1000)
-    assert row["longest_step_s"] == pytest.approx(7200 * 64 / EPOCH)
-
-
-def test_ordinary_noise_is_no_outlier() -> None:
-    def step(spec: RunSpec, repeat: int) -> float:
-        return spec.batch_size_per_worker / 1000 * (1, 1.2, 0.9)[repeat]
-
-    assert table_of(study_of(repeats=3), step)["outliers"].sum() == 0
 
 
 def test_failed_runs_are_counted_and_cut_off_ones_are_not_there() -> None:

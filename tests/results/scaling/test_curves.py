@@ -94,9 +94,33 @@ def test_more_workers_may_be_on_more_hosts() -> None:
 
 def test_two_batches_are_two_curves() -> None:
     table = table_of(batch_sizes=[64, 128], scaling="weak")
-    with pytest.raises(UserError, match="2 here have 1, of several series"):
+    with pytest.raises(UserError, match=r"never mixes series or batches, .* batch 64 a worker"):
         speedup_curve(table)
     assert [len(curve) for curve in curves_of(table).values()] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [{}, {"batch_size_per_worker": 128}],
+        [{}, {"optimizer": "sgd"}],
+        [{}, {"precision": "bf16"}],
+        [{}, {"accumulate": 2}],
+    ],
+    ids=lambda changes: next(iter(changes[1])),
+)
+def test_two_series_are_refused_with_unique_numbers_of_workers(changes: list[Any]) -> None:
+    cells = [Cell(changes=one | {"num_workers": n}) for n, one in enumerate(changes, 1)]
+    study = ScalingStudy(name="x", base=RunSpec(), cells=cells, repeats=1)
+    with pytest.raises(UserError, match="never mixes series or batches, and here are"):
+        speedup_curve(cell_table(study, *run_of(study)))
+
+
+def test_two_cells_of_one_curve_are_refused_by_name() -> None:
+    cells = [Cell(changes={"num_workers": 1, "seed": seed}) for seed in (0, 100)]
+    study = ScalingStudy(name="x", base=RunSpec(), cells=cells, repeats=1)
+    with pytest.raises(UserError, match=r"2 here have 1, of several cells \(0000 and 0001\)"):
+        speedup_curve(cell_table(study, *run_of(study)))
 
 
 def test_every_curve_of_a_mixed_study_is_of_one_scaling() -> None:
@@ -122,6 +146,24 @@ def test_the_printed_table_leaves_out_what_nobody_knows() -> None:
     assert table["efficiency"].tolist() == ["100%", "100%"]
     assert "GPU" not in table
     assert "exchange" not in table
+
+
+def test_a_first_epoch_that_is_in_the_figures_is_told() -> None:
+    """The second cell's second repeat ends after an epoch, as its budget is over."""
+    study = study_of(scaling="weak")
+    runs, curves = run_of(study)
+    assert not any("first epoch" in line for line in other_lines(cell_table(study, runs, curves)))
+    curves["0001-r1"] = curves["0001-r1"][:1]
+    ended = replace(runs["0001-r1"], stop="max_train_seconds")
+    table = cell_table(study, runs | {"0001-r1": ended}, curves)
+    assert table["is_warm"].tolist() == [True, False]
+    assert table["stop"].tolist() == ["target", "max_train_seconds, target"]
+    (told,) = [line for line in other_lines(table) if "first epoch" in line]
+    assert "in them: torch, mnist_small, 2 x 64. A run ended with it or before it" in told
+    assert told.endswith("as its seconds of training were over or the target was reached.")
+    short = {name: curve[:1] for name, curve in curves.items()}
+    lines = other_lines(cell_table(study, runs, short))
+    assert any("in them: all cells. A run" in line for line in lines)
 
 
 def test_what_limits_the_figures_is_said() -> None:

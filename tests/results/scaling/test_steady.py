@@ -1,10 +1,13 @@
 """The steady state of a run: without the first epoch, and with every stall visible."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from raybench.core.step_times import StepTimes
 from raybench.results.scaling.steady import first_epoch_seconds, steady
 from tests.studies.made_up import EPOCH, point, timed
 
@@ -50,17 +53,50 @@ def test_a_stall_is_in_the_mean_and_the_longest_but_not_in_the_median() -> None:
     assert found.mean_s == pytest.approx((7200 + 8) / 90)
 
 
+def test_a_stall_of_the_first_epoch_is_the_longest_step() -> None:
+    slow = [point(0, 1.0), point(1, 1000.0, train_s=1001.0), point(2, 1000.0, train_s=1002.0)]
+    found = steady(slow, 100)
+    assert found is not None
+    assert (found.median_s, found.longest_s) == pytest.approx((0.1, 100))
+    curve = [timed(slow[0], **STEPS | {"max_s": 990.0}), *(timed(one, **STEPS) for one in slow[1:])]
+    found = steady(curve, 100)
+    assert found is not None
+    assert (found.p95_s, found.longest_s) == pytest.approx((0.2, 990.0))
+
+
 def test_times_of_steps_count_before_intervals() -> None:
     curve = [
         timed(point(0, 1.0), **STEPS | {"median_s": 9.0, "max_s": 9.0}),
         timed(point(1, 1.0), **STEPS),
-        timed(point(2, 1.0), **STEPS | {"num": 30, "median_s": 0.2, "p95_s": 0.4, "max_s": 0.5}),
+        timed(point(2, 1.0), **STEPS | {"num": 30, "max_s": 0.5}),
     ]
     found = steady(curve, 50)
     assert found is not None
-    # Thirty steps of forty are of the second interval.
-    assert (found.num_steps, found.median_s, found.p95_s) == (40, 0.2, 0.4)
-    assert (found.p25_s, found.p75_s, found.longest_s) == (0.09, 0.12, 0.5)
+    assert (found.num_steps, found.longest_s) == (40, 9.0)
+    quantiles = (found.p25_s, found.median_s, found.p75_s, found.p95_s)
+    assert quantiles == pytest.approx((0.09, 0.1, 0.12, 0.2))
+
+
+def steps_of(seconds: np.ndarray) -> StepTimes:
+    found = StepTimes.of(seconds.tolist())
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("fast", "slow"), [(900, 100), (600, 400), (100, 900), (935, 65)])
+def test_quantiles_are_those_of_all_steps_and_not_of_the_usual_interval(
+    fast: int, slow: int
+) -> None:
+    """An interval at a tenth of a second a step, one at a second: both are in what is told."""
+    random = np.random.default_rng(0)
+    parts = [0.1 * random.uniform(1, 1.2, fast), random.uniform(1, 1.2, slow)]
+    parts = [parts[0][: fast // 3], parts[0][fast // 3 :], parts[1]]
+    expected = np.percentile(np.concatenate(parts), (25, 50, 75, 95))
+    points = enumerate([parts[0], *parts])  # the first one is the warm-up
+    found = steady([replace(point(i, 1.0), steps=steps_of(part)) for i, part in points], 50)
+    assert found is not None
+    quantiles = (found.p25_s, found.median_s, found.p75_s, found.p95_s)
+    assert quantiles == pytest.approx(expected, rel=0.04)
 
 
 @pytest.mark.parametrize(("number", "is_warm"), [(1, False), (2, True)])
