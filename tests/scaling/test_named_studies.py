@@ -3,12 +3,15 @@
 import math
 import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 from made_up_study import Machine, MadeUp
 
+from raybench.core.documents import validate
 from raybench.core.errors import UserError
-from raybench.core.scaling_study import study_cells
+from raybench.core.scaling_file import set_in_scaling
+from raybench.core.scaling_study import ScalingStudy, study_cells
 from raybench.core.spec import RunSpec
 from raybench.scaling.named import (
     batch_size_vs_workers,
@@ -49,6 +52,19 @@ def test_every_study_is_whole(name: str, quick: bool) -> None:
     if quick:
         assert {cell.spec.num_workers for cell in cells} <= {1, 2}
         assert study.repeats >= 3
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("setting", ["framework=torch", "dataset.image_size=16", "epochs=7"])
+def test_set_has_its_effect_in_every_named_study(name: str, quick: bool, setting: str) -> None:
+    key, value = setting.split("=")
+    content = set_in_scaling(STUDIES[name].study(quick).document(), [setting])
+    for cell in study_cells(validate(ScalingStudy, content, name)):
+        found: Any = cell.spec
+        for part in key.split("."):
+            found = getattr(found, part)
+        assert str(found).removesuffix(".0") == value
 
 
 @pytest.mark.parametrize("name", STUDIES)
