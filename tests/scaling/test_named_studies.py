@@ -20,7 +20,7 @@ from raybench.scaling.named import (
     mnist_data_parallel,
     synthetic_throughput,
 )
-from raybench.scaling.named.claims import Claim, measured, pairs, ratios
+from raybench.scaling.named.claims import Claim, claim, measured, pairs, ratios
 from raybench.scaling.named.find import STUDIES, find_study
 from raybench.workloads.find import load_workload_dataset, require_framework
 
@@ -102,6 +102,34 @@ def test_a_study_of_which_nothing_was_measured_says_so(name: str) -> None:
     found = STUDIES[name].compare(results)
     assert {one.holds for one in found} == {None}
     assert {one.ours for one in found} == {"not measured here"}
+
+
+def test_a_claim_is_of_the_values_that_are_known() -> None:
+    def of(*values: float) -> Claim:
+        return claim("It is fast", "2 times", values, lambda value: value > 1)
+
+    assert of(math.nan, 2.0, math.inf, 4.0) == of(2.0, 4.0)
+    assert of(math.nan, 2.0).ours == "2 times"
+    assert of(math.nan) == of() == Claim("It is fast", "2 times", "not measured here", None)
+
+
+FIGURES = [
+    *("samples_per_s", "first_epoch_samples_per_s", "step_median_s", "speedup_same_batch"),
+    *("efficiency_same_batch", "accuracy", "best_accuracy"),
+]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_cell_without_figures_is_left_out_of_every_claim(name: str) -> None:
+    results = MadeUp(STUDIES[name].study(True), Machine(usual, compile_s=1.0))
+    scaling = results.scaling
+    for row in range(len(scaling)):
+        holes = scaling.copy()
+        holes.loc[row, FIGURES] = math.nan
+        results.__dict__["scaling"] = holes
+        for one in STUDIES[name].compare(results):
+            assert "nan" not in one.ours, one
+            assert (one.holds is None) == (one.ours == "not measured here"), one
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -39,6 +39,7 @@ from raybench.scaling.named.claims import (
     Measured,
     Results,
     claim,
+    finite,
     measured,
     ratios,
 )
@@ -135,8 +136,8 @@ def _larger_batch(strong: list[Measured]) -> Claim:
 
 def _accuracy(strong: list[Measured]) -> Claim:
     """Compare how accuracy varies over batch sizes and over numbers of workers."""
-    over_batches = [_range(group) for group in _by(strong, lambda one: one.spec.num_workers)]
-    over_workers = [_range(group) for group in _by(strong, _global)]
+    over_batches = _ranges(_by(strong, lambda one: one.spec.num_workers))
+    over_workers = _ranges(_by(strong, _global))
     words = "Accuracy depends on the batch size more than on the number of GPUs"
     published = f"{BATCH_POINTS[0]:g} to {BATCH_POINTS[1]:g} points against {GPU_POINTS:g}"
     if not over_batches or not over_workers:
@@ -147,12 +148,8 @@ def _accuracy(strong: list[Measured]) -> Claim:
 
 def _best_batch(strong: list[Measured]) -> Claim:
     words, published = "A batch of 64 is the most accurate on average", "64, then 128 and 32"
-    means = {
-        group[0].spec.global_batch_size: float(
-            np.mean([one.number("best_accuracy") for one in group])
-        )
-        for group in _by(strong, _global)
-    }
+    known = {_global(group[0]): _accuracies(group) for group in _by(strong, _global)}
+    means = {batch: float(np.mean(values)) for batch, values in known.items() if values}
     if len(means) < 2:
         return Claim(words, published, NOT_MEASURED, None)
     order = sorted(means, key=lambda batch: -means[batch])
@@ -171,6 +168,11 @@ def _by(cells: list[Measured], key: Any) -> list[list[Measured]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _range(group: list[Measured]) -> float:
-    values = [one.number("best_accuracy") for one in group]
-    return max(values) - min(values)
+def _ranges(groups: list[list[Measured]]) -> list[float]:
+    """Return how far accuracy varies within each group of two known ones or more."""
+    known = [_accuracies(group) for group in groups]
+    return [max(values) - min(values) for values in known if len(values) > 1]
+
+
+def _accuracies(group: list[Measured]) -> list[float]:
+    return finite(one.number("best_accuracy") for one in group)

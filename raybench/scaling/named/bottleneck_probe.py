@@ -23,6 +23,7 @@ pixels (173,354, nearly all compute), 2, 4 and 8 workers, both frameworks. Quick
 """
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -136,10 +137,11 @@ def one_workload(key: tuple[object, ...]) -> str:
 
 def _shares(every: list[Measured]) -> list[tuple[tuple[object, ...], float]]:
     """Return each cell's share of communication: 1 - step never exchanging / step."""
-    return [
+    found = [
         (_where(with_it), 1 - without.number("step_median_s") / with_it.number("step_median_s"))
         for without, with_it in pairs(every, "exchange_gradients")
     ]
+    return [(where, share) for where, share in found if math.isfinite(share)]
 
 
 def _where(one: Measured) -> tuple[object, ...]:
@@ -179,7 +181,7 @@ def _models(exchanging: list[Measured], by_model: dict[str, list[float]]) -> Cla
         f"VGG-16 ({PARAMETERS['VGG-16']:,}) more than ResNet-50 ({PARAMETERS['ResNet-50']:,})"
     )
     sizes = {one.spec.workload: one.number("num_parameters") for one in exchanging}
-    known = [name for name in by_model if name in sizes]
+    known = [name for name in by_model if sizes.get(name, 0) > 0]
     if len(known) < 2:
         return Claim(words, published, "not measured here", None)
     large, *_, small = sorted(known, key=lambda name: -sizes[name])

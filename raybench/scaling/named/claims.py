@@ -130,12 +130,18 @@ def claim(
     unit: str = "times",
     scale: float = 1.0,
 ) -> Claim:
-    """Return a claim that holds where the median of some values does."""
-    if not values:
+    """Return a claim that holds where the median of some values does; unknown ones are left out."""
+    known = finite(values)
+    if not known:
         return Claim(words, published, NOT_MEASURED, None)
     return Claim(
-        words, published, shown(values, unit=unit, scale=scale), holds(float(np.median(values)))
+        words, published, shown(known, unit=unit, scale=scale), holds(float(np.median(known)))
     )
+
+
+def finite(values: Iterable[float]) -> list[float]:
+    """Return the values that are known: a cell without a figure of a kind has NaN in its place."""
+    return [value for value in values if math.isfinite(value)]
 
 
 def shown(values: Sequence[float], *, unit: str = "times", scale: float = 1.0) -> str:
