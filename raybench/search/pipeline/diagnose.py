@@ -74,8 +74,8 @@ VERDICT = "What bounds the training, by raybench diagnose; seconds of a step of 
 def _check(options: argparse.Namespace, spec: RunSpec) -> None:
     if spec.num_workers > 1 and not spec.exchange_gradients:
         raise UserError(
-            "exchange_gradients: false: diagnose measures a training that exchanges gradients against "
-            "one that does not, both by itself; leave the key out."
+            "exchange_gradients: false: diagnose itself measures a training with and without the "
+            "exchange of gradients; leave the key out."
         )
     if options.repeats < FEWEST_ROUNDS:
         raise UserError(
