@@ -19,6 +19,10 @@ PARAMETERS = {
     "cnn7": 124_202,
     "cifar_cnn": 1_250_858,
     "deep_mlp": 75_850,
+    "raybench.workloads.pictures:SmallDecodedDigits": 525_322,
+    "raybench.workloads.pictures:DenseDecodedDigits": 4_104_202,
+    "raybench.workloads.pictures:DecodedDigits": 124_202,
+    "raybench.workloads.pictures:MediumDecodedDigits": 173_354,
 }
 EPOCH_S, EPOCH_STEPS = 1.0, 20
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from made_up_study import Machine, MadeUp
+from made_up_study import PARAMETERS, Machine, MadeUp
 
 from raybench.core.documents import validate
 from raybench.core.errors import UserError
@@ -22,7 +22,9 @@ from raybench.scaling.named import (
 )
 from raybench.scaling.named.claims import Claim, claim, measured, pairs, ratios
 from raybench.scaling.named.find import STUDIES, find_study
+from raybench.workloads.base import LayerWorkload
 from raybench.workloads.find import load_workload_dataset, require_framework
+from raybench.workloads.layers import num_parameters
 
 
 def usual(spec: RunSpec) -> float:
@@ -299,7 +301,7 @@ def test_prefetching_is_compared_with_the_same_run_without_it() -> None:
 
 def test_study_3_gives_more_parameters_the_larger_share() -> None:
     def step(spec: RunSpec) -> float:
-        many = spec.workload == "mnist_small"
+        many = spec.workload.endswith(":SmallDecodedDigits")
         sends = (0.05 if many else 0.01) if spec.exchange_gradients else 0.0
         return 0.001 * spec.batch_size_per_worker + sends
 
@@ -313,16 +315,40 @@ def test_study_3_gives_more_parameters_the_larger_share() -> None:
         )
     )
     found = claims["A model of more parameters spends a larger share on communication"].ours
-    assert found.index("mnist_small (402,442)") < found.index("cnn7 (124,202)")
+    assert found.startswith("SmallDecodedDigits (525,322): ")
+    assert ", DecodedDigits (124,202): " in found
 
 
 def test_study_3_sees_slow_data() -> None:
-    words = "Real data cost no more than synthetic ones in memory"
+    words = "Real data, decoded on demand, cost no more than synthetic ones in memory"
     assert compared("bottleneck_probe", Machine(usual))[words].holds is True
-    slow = Machine(lambda spec: usual(spec) * (1.5 if spec.dataset.name == "digits" else 1.0))
+    slow = Machine(lambda spec: usual(spec) * (1.5 if spec.dataset.name == "workload" else 1.0))
     claim = compared("bottleneck_probe", slow)[words]
     assert claim.holds is False
     assert claim.ours.startswith("33.3 %")
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_study_3_compares_data_that_are_decoded_with_data_in_memory(quick: bool) -> None:
+    """Two arrays in memory differ in nothing that an input pipeline does."""
+    specs = [cell.spec for cell in study_cells(bottleneck_probe.study(quick))]
+    assert {spec.dataset.name for spec in specs} == {"workload", "synthetic"}
+    for spec in {(one.workload, one.dataset.name): one for one in specs}.values():
+        assert spec.prefetch == 0
+        workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+        assert dataset.train.is_on_demand == (spec.dataset.name == "workload")
+        assert tuple(dataset.input_shape) == tuple(workload.input_shape)
+        assert len(dataset.train) == 1257
+        assert isinstance(workload, LayerWorkload)
+        count = num_parameters(workload.layers, workload.input_shape)
+        assert count == PARAMETERS[spec.workload]
+
+
+def test_study_4_says_that_both_its_data_are_in_memory() -> None:
+    claims = compared("synthetic_throughput", Machine(usual))
+    assert "Synthetic data give the same speed as real data, both in memory" in claims
+    for cell in study_cells(synthetic_throughput.study(True)):
+        assert cell.spec.dataset.name in ("digits", "synthetic")
 
 
 def test_study_4_does_not_mix_weak_and_strong_scaling() -> None:

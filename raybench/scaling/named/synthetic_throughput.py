@@ -15,6 +15,8 @@ batches. What it confounded, and what is done about it here:
 - Keras's runs kept a global batch of 32 and cut it up (strong scaling: 5 samples a GPU at 6 of
   them), those of tf_cnn_benchmarks had 32 on each GPU (weak scaling). Here every cell says which it
   is, both are run, and no curve mixes them.
+- Whether real data are as fast depends on how they come: here both are in memory, which tells of
+  the arrays' contents alone; `bottleneck_probe` compares with data that are decoded on demand.
 - The larger groups probably had one faster card among them. Here models of GPUs are recorded, and
   runs on different ones are not compared.
 
@@ -136,7 +138,7 @@ def compare(results: Results) -> list[Claim]:
             lambda value: value < 1.5,
         ),
         claim(
-            "Synthetic data give the same speed as real data",
+            "Synthetic data give the same speed as real data, both in memory",
             "the same",
             _real_against_synthetic(results),
             lambda value: 0.95 <= value <= 1.05,
