@@ -25,7 +25,7 @@ class Claim:
     ours: str
     """Those of this study."""
     holds: bool | None
-    """Whether it held here; None where it was not measured."""
+    """Whether it held here; None where it was not measured, or not as it was published."""
 
 
 class Results(Protocol):
@@ -151,9 +151,3 @@ def shown(values: Sequence[float], *, unit: str = "times", scale: float = 1.0) -
     if len(values) == 1:
         return text
     return f"{text} ({low:.3g} to {high:.3g}, {len(values)} pairs)"
-
-
-def workers_of(cells: Iterable[Measured]) -> str:
-    """Return the numbers of workers that were compared, for a sentence: `1 and 2 workers`."""
-    counts = sorted({one.spec.num_workers for one in cells})
-    return f"{counts[0]} and {counts[-1]} workers" if len(counts) > 1 else f"{counts} workers"
