@@ -1,7 +1,7 @@
 """Results of a scaling study as they would be on a machine of known speed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pandas as pd
@@ -90,4 +90,7 @@ class MadeUp:
             workers_per_node=(spec.num_workers,),
             ledger={"train": curve[-1].train_s, "compile": self.machine.compile_s},
         )
-        return outcome.record(name, spec, role="scaling", source=cell, stopped_by="interrupted")
+        record = outcome.record(name, spec, role="scaling", source=cell, stopped_by="interrupted")
+        target = spec.objective.target
+        is_reached = target is not None and curve[-1].accuracy >= target
+        return replace(record, time_to_target_s=curve[0].train_s if is_reached else None)

@@ -228,6 +228,12 @@ def test_study_1_has_both_kinds_of_scaling_and_says_which() -> None:
         if "weak" in cell.scalings
     }
     assert weak == {(k, 64) for k in (1, 2, 4, 8)}
+    rules = {
+        (cell.spec.num_workers, cell.spec.learning_rate_scaling, cell.spec.batch_size_per_worker)
+        for cell in cells
+        if cell.spec.learning_rate_scaling != "none"
+    }
+    assert rules == {(k, rule, 64) for k in (2, 4, 8) for rule in ("linear", "sqrt")}
     assert cells[0].spec.workload == "cnn7"
 
 
@@ -256,6 +262,44 @@ def test_study_1_tells_batch_sizes_from_worker_counts() -> None:
     other = Machine(usual, lambda spec: 0.9 - 0.05 * spec.num_workers)
     claims = compared("batch_size_vs_workers", other)
     assert not claims["Accuracy depends on the batch size more than on the number of GPUs"].holds
+
+
+def test_study_1_times_an_accuracy() -> None:
+    words = "More GPUs reach an accuracy sooner"
+    faster = Machine(lambda spec: spec.global_batch_size / spec.num_workers**0.5)
+    claim = compared("batch_size_vs_workers", faster)[words]
+    assert claim.holds is True
+    assert claim.ours.startswith("1.41 times as soon")
+    alike = Machine(lambda spec: spec.global_batch_size)
+    assert compared("batch_size_vs_workers", alike)[words].holds is False
+    never = Machine(faster.step_s, lambda spec: 0.5)
+    assert compared("batch_size_vs_workers", never)[words].holds is None
+
+
+def test_study_1_tells_what_a_rule_of_the_learning_rate_does() -> None:
+    words = "A learning rate that grows with the GPUs makes weak scaling more accurate"
+
+    def accuracy(spec: RunSpec) -> float:
+        return {"none": 0.8, "sqrt": 0.85, "linear": 0.9}[spec.learning_rate_scaling]
+
+    quick = compared("batch_size_vs_workers", Machine(usual, accuracy))[words]
+    assert (quick.holds, quick.ours) == (True, "10 points")
+    full = compared("batch_size_vs_workers", Machine(usual, accuracy), quick=False)[words]
+    assert full.ours == "7.5 points (5 to 10, 6 pairs)"
+    other = Machine(usual, lambda spec: 1.7 - accuracy(spec))
+    assert compared("batch_size_vs_workers", other)[words].holds is False
+
+
+def test_study_4_says_that_torch_runs_under_the_names_of_others() -> None:
+    specs = [
+        cell.spec
+        for quick in (True, False)
+        for cell in study_cells(synthetic_throughput.study(quick))
+    ]
+    assert {spec.framework for spec in specs} == {"torch"}
+    text = synthetic_throughput.__doc__ or ""
+    assert "Here torch runs" in text
+    assert "--set framework=tensorflow" in text
 
 
 def test_study_2_separates_the_schedule_from_the_batch() -> None:

@@ -20,6 +20,9 @@ batches. What it confounded, and what is done about it here:
 - The larger groups probably had one faster card among them. Here models of GPUs are recorded, and
   runs on different ones are not compared.
 
+Here torch runs, whatever a claim's figures were measured with: of Keras and tf_cnn_benchmarks only
+the kind of scaling that each had is compared. `--set framework=tensorflow` runs TensorFlow.
+
 Full size: `mnist_small`, `mnist_large_dense`, `cnn7` at 299 pixels and `cifar_cnn` on 1, 2, 4
 and 8 workers; InceptionV3 and ResNet50 are not among the shipped workloads (write them as a class
 of your own). Quick: `mnist_small`, `cifar_cnn`, and `deep_mlp` as the small model, on 1 and 2,
@@ -91,6 +94,7 @@ def study(quick: bool) -> ScalingStudy:
     cells.append(_cell("weak", more, 1, batches[0]))
     base = RunSpec(
         workload="mnist_small",
+        framework="torch",
         dataset=DatasetSpec(name="synthetic"),
         objective=Objective(kind="accuracy_at_budget", max_train_seconds=1e6),
         optimizer="sgd",
