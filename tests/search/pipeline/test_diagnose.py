@@ -128,7 +128,7 @@ def test_a_spec_that_exchanges_nothing_is_refused_and_not_measured_as_if_it_did(
     workers: Workers, capsys: Any
 ) -> None:
     assert run("--set", "exchange_gradients=false") == cli.WRONG_INPUT
-    assert "exchange_gradients: false: diagnose measures" in capsys.readouterr().err
+    assert "exchange_gradients: false: diagnose itself measures" in capsys.readouterr().err
     assert not workers.seen
     assert run("--set", "exchange_gradients=false", "--set", "num_workers=1") == cli.DONE
     assert read_mapping(Path("out/diagnosis.yaml"))["bytes_exchanged_per_step"] == 0
