@@ -7,12 +7,10 @@ import numpy as np
 
 from raybench.backends.base import Step, Trainer, World
 from raybench.backends.gpu_load import GpuLoad
+from raybench.core.exchange import bytes_exchanged
 from raybench.core.gradient_noise import NoiseSums, terms_of_parts
 from raybench.core.spec import RunSpec
 from raybench.core.step_times import StepTimes
-
-BYTES_OF = {"none": 4, "fp16": 2, "bf16": 2}
-"""Of one gradient on its way: weights, and so gradients, are float32 whatever the precision."""
 
 
 class Recorded(TypedDict, total=False):
@@ -59,13 +57,6 @@ class Recording:
             bytes_exchanged_per_step=self._bytes,
             noise_scale=_noise(parts, log.whole_squares, counts),
         )
-
-
-def bytes_exchanged(spec: RunSpec, num_parameters: int) -> int:
-    """Return what a worker gives to the exchange of one optimizer step, in bytes."""
-    if spec.num_workers == 1 or not spec.exchange_gradients:
-        return 0
-    return BYTES_OF[spec.gradient_compression] * num_parameters
 
 
 def evenness(seconds: np.ndarray) -> float | None:

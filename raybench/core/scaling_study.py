@@ -25,6 +25,7 @@ from raybench.core.documents import (
     PositiveFloat,
     PositiveInt,
     Seed,
+    one_name_each,
     validate,
     with_key,
 )
@@ -55,7 +56,7 @@ class Cell(Document):
 
     scaling: Scaling = "weak"
     """Which speed-up curves it belongs to."""
-    changes: dict[str, Any]
+    changes: Annotated[dict[str, Any], AfterValidator(one_name_each)]
     """Run-spec keys that differ from `base`, and their values: `num_workers`, `dataset.repeat`."""
 
 
@@ -75,7 +76,7 @@ class ScalingStudy(Document):
     """Numbers of workers; none is 1, 2, 4, ... as many as there is room for."""
     batch_sizes: Annotated[list[PositiveInt], BeforeValidator(_several), Field(min_length=1)] = [64]
     """Samples of an exchange: of one worker in weak scaling, of all together in strong."""
-    axes: dict[str, list[Any]] = {}
+    axes: Annotated[dict[str, list[Any]], AfterValidator(one_name_each)] = {}
     """Further run-spec keys, dotted where they lie deeper, and their values: all combinations."""
     cells: Annotated[list[Cell], Field(min_length=1)] | None = None
     """Cells written out instead of the grid; `base` then says workers and batch size, too."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from raybench.core.errors import UserError
 from raybench.scaling.cells import Cell
-from raybench.scaling.csv_table import CELL_COLUMNS, GROUP_COLUMNS, Group, read_rows
+from raybench.scaling.csv_table import CELL_COLUMNS, Group, Row, read_rows
 from raybench.scaling.measurements import Measurements, name_of
 
 MOST_WORKERS = 1_000_000
@@ -15,16 +15,43 @@ MOST_WORKERS = 1_000_000
 def cells_asked(text: str, measured: Measurements) -> dict[Group, list[Cell]]:
     """Return the cells to predict for each pair that was measured.
 
-    `text` is numbers of workers with commas between them, or the name of a CSV file.
+    `text` is numbers of workers with commas between them, or the name of a CSV file. UserError
+    where a row of it names a pair that was not measured.
     """
+    found, missing = cells_matched(text, measured)
+    if missing:
+        raise UserError(f"{missing[0]}.")
+    return found
+
+
+def cells_matched(text: str, measured: Measurements) -> tuple[dict[Group, list[Cell]], list[str]]:
+    """Return the cells to predict for each pair, and a sentence (without its full stop) for each
+    pair that the file names and nobody measured."""
+    workers = _numbers(text)
+    if workers is None:
+        return _of_rows(_rows(text), measured)
+    return {group: _at(workers, rows) for group, rows in measured.groups.items()}, []
+
+
+def check_asked(text: str) -> None:
+    """Refuse what cannot be predicted of any measurements, before there are some."""
+    if _numbers(text) is None:
+        _rows(text)
+
+
+def _numbers(text: str) -> list[int] | None:
+    """Return numbers of workers; None for the name of a file."""
     if re.fullmatch(r"[\s\d,]*\d[\s\d,]*", text):
-        workers = sorted({_workers(part) for part in text.split(",")})
-        return {group: _at(workers, rows) for group, rows in measured.groups.items()}
+        return sorted({_workers(part) for part in text.split(",")})
     if re.fullmatch(r"[-+.,\s\deE]*", text):
         raise UserError(
             f"--predict {text}: write numbers of workers, such as 8,16,64, or the name of a file."
         )
-    return _of_file(Path(text), measured)
+    return None
+
+
+def _rows(text: str) -> list[tuple[Row, Cell]]:
+    return [(row, row.cell) for row in read_rows(Path(text), columns=CELL_COLUMNS)]
 
 
 def _workers(part: str) -> int:
@@ -45,20 +72,29 @@ def _at(workers: list[int], rows: list[tuple[Cell, float]]) -> list[Cell]:
     return [Cell(k, math.ceil(k / most), *batch) for k in workers for batch in batches]
 
 
-def _of_file(path: Path, measured: Measurements) -> dict[Group, list[Cell]]:
-    """Return the cells of a file, each once; one without model and GPU type is for all pairs."""
+def _of_rows(
+    rows: list[tuple[Row, Cell]], measured: Measurements
+) -> tuple[dict[Group, list[Cell]], list[str]]:
+    """Return the cells of a file, each once, and what is said of pairs nobody measured.
+
+    A model or GPU type that a row leaves empty is every one.
+    """
     asked: dict[Group, list[Cell]] = {}
-    rows = read_rows(path, columns=CELL_COLUMNS)
-    is_for_all = not any(column in rows[0].texts for column in GROUP_COLUMNS)
-    for row in rows:
-        if not is_for_all and row.group not in measured.groups:
-            there = ", ".join(name_of(group) or "no names" for group in measured.groups)
-            raise UserError(
-                f"{row.source}, row {row.number}: {name_of(row.group) or 'no model'} was not "
-                f"measured; {measured.source} has {there}."
-            )
-        for group in measured.groups if is_for_all else [row.group]:
+    missing: dict[Group, str] = {}
+    for row, cell in rows:
+        groups = [group for group in measured.groups if _is_meant(row.group, group)]
+        for group in [row.group] if row.group in groups else groups:
             cells = asked.setdefault(group, [])
-            if row.cell not in cells:
-                cells.append(row.cell)
-    return asked
+            if cell not in cells:
+                cells.append(cell)
+        if not groups and row.group not in missing:
+            there = ", ".join(name_of(group) or "no names" for group in measured.groups)
+            missing[row.group] = (
+                f"{row.source}, row {row.number}: {name_of(row.group)} was not measured; "
+                f"{measured.source} has {there}"
+            )
+    return asked, list(missing.values())
+
+
+def _is_meant(asked: Group, group: Group) -> bool:
+    return all(one in ("", other) for one, other in zip(asked, group, strict=True))

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from raybench.core.spec import RunSpec
-from raybench.scaling.cells import Cell, Layout
+from raybench.scaling.cells import Cell, Floats, Layout
 from raybench.scaling.fit import ThroughputModel
 from raybench.scaling.observed import Observed
 from raybench.scaling.probes import Probe, Probes
@@ -117,28 +118,28 @@ class Outlook:
             earlier + np.exp(np.logaddexp(at.gamma * compute, at.gamma * sent) / at.gamma)
             for sent in (exchange, exchange - math.log(2))
         )
-        ratios = (now + self._feed(1.0)) / (then + self._feed(1.0))
+        ratios = self._whole(now) / self._whole(then)
         low, middle, high = (float(np.quantile(ratios, q)) for q in (0.05, 0.5, 0.95))
         return Gain("gradient_compression: bf16", middle, low, high, is_limit=True)
 
     def prefetch(self) -> Gain:
         """Return what preparing batches ahead would bring at most: the step hides the reading."""
-        return self._to(f"prefetch: {PREFETCH}", self._hidden(self.feed_s), is_limit=True)
+        return self._to(
+            f"prefetch: {PREFETCH}", float(_hidden(self.worked_s, self.feed_s)), is_limit=True
+        )
 
     def quicker_data(self) -> Gain:
         """Return what data that never keep anybody waiting would bring."""
         return self._to("data in memory", self.worked_s, is_limit=True)
 
-    def _feed(self, samples: float) -> float:
-        """Return the seconds that reading adds to a step of so many times the samples."""
-        worked, feed = self.worked_s, self.feed_s * samples
-        return self._hidden(feed) - worked if self.spec.prefetch else feed
-
-    def _hidden(self, feed: float) -> float:
-        return float((self.worked_s**FEED_OVERLAP + feed**FEED_OVERLAP) ** (1 / FEED_OVERLAP))
+    def _whole(self, worked_s: ArrayLike, samples: float = 1.0) -> Floats:
+        """Return the seconds of a step that takes `worked_s` in memory, for so many times the
+        samples: reading waits for the step, or hides behind this very step where it may."""
+        feed = self.feed_s * samples
+        return _hidden(worked_s, feed) if self.spec.prefetch else np.asarray(worked_s) + feed
 
     def _to(self, change: str, seconds: float, *, is_limit: bool) -> Gain:
-        times = (self.worked_s + self._feed(1.0)) / seconds
+        times = float(self._whole(self.worked_s)) / seconds
         return Gain(change, times, times, times, is_limit=is_limit)
 
     def _moved(self, change: str, cell: Cell) -> Gain:
@@ -146,11 +147,17 @@ class Outlook:
         now = self.cell
         (there,) = self.model.predict([cell])
         own = now.batch_size_per_worker * now.accumulate
-        feed = self._feed(cell.batch_size_per_worker * cell.accumulate / own)
-        rate = now.samples / (self.worked_s + self._feed(1.0))
+        samples = cell.batch_size_per_worker * cell.accumulate / own
+        rate = now.samples / float(self._whole(self.worked_s))
         times, low, high = (
-            cell.samples / (seconds + feed) / rate
+            cell.samples / float(self._whole(seconds, samples)) / rate
             for seconds in (there.step_s, there.high_s, there.low_s)
         )
         workers = cell.num_workers / now.num_workers
         return Gain(change, times, low, high, workers=workers)
+
+
+def _hidden(worked_s: ArrayLike, feed_s: float) -> Floats:
+    """Return the seconds of a step behind which reading hides, as the throughput model has it."""
+    worked = np.asarray(worked_s, dtype=float)
+    return np.asarray((worked**FEED_OVERLAP + feed_s**FEED_OVERLAP) ** (1 / FEED_OVERLAP))

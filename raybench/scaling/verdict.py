@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from raybench.core.exchange import bytes_exchanged
 from raybench.core.spec import RunSpec
 from raybench.scaling.gains import Gain, Outlook
 from raybench.scaling.probes import Probe, Probes
@@ -21,8 +22,6 @@ HEADS: dict[Part, str] = {
     "input": "Input-bound",
     "overhead": "Bound by the overhead of a small model or batch",
 }
-BYTES_OF: dict[str, int] = {"none": 4, "fp16": 2, "bf16": 2}
-"""Bytes of a gradient's number on the wire, by `gradient_compression`."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def judge(
     largest = shares.order[0]
     gains = CURES[largest](outlook)
     step = Estimate.of(np.array(times[probes.as_it_is], dtype=float))
-    sent = BYTES_OF[spec.gradient_compression] * num_parameters if spec.num_workers > 1 else 0
+    sent = bytes_exchanged(spec, num_parameters)
     found = {part: shares[part] for part in shares.order}
     kind = str(largest) if shares.is_sure else NOT_SURE
     parts = Parts(spec, found, step, sent, num_nodes, len(times[probes.as_it_is]))

@@ -2,12 +2,11 @@
 
 from collections import defaultdict
 
-from raybench.core.errors import UserError
 from raybench.core.scaling_study import study_cells
 from raybench.core.spec import RunSpec
 from raybench.results.load import StudyResults
 from raybench.results.scaling.kinds import series_of
-from raybench.scaling.asked import cells_asked
+from raybench.scaling.asked import cells_matched, check_asked
 from raybench.scaling.cells import Cell
 from raybench.scaling.csv_table import Group
 from raybench.scaling.fit_command import FittedGroup, fits
@@ -21,7 +20,8 @@ def fit_study(results: StudyResults, predict: str | None) -> list[FittedGroup]:
     """Fit the steps of each series, and predict: at numbers of workers, or the cells of a file.
 
     Without `predict`, at the next doublings of the most workers measured. Series of one cell say
-    nothing of how a training scales and have no fit.
+    nothing of how a training scales and have no fit. Pairs of the file that the study has not
+    measured are left out: `not_measured` names them.
     """
     measured = measurements(results)
     if not measured.groups:
@@ -29,7 +29,16 @@ def fit_study(results: StudyResults, predict: str | None) -> list[FittedGroup]:
     if predict is None:
         most = max(cell.num_workers for rows in measured.groups.values() for cell, _ in rows)
         predict = ",".join(str(most * 2 ** (i + 1)) for i in range(DOUBLINGS))
-    return list(fits(measured, cells_asked(predict, measured)))
+    asked, _ = cells_matched(predict, measured)
+    return list(fits(measured, asked))
+
+
+def not_measured(results: StudyResults, predict: str | None) -> list[str]:
+    """Return a sentence for each pair that is to be predicted and has no fit."""
+    measured = measurements(results)
+    if predict is None or not measured.groups:
+        return []
+    return [f"Not predicted: {one}." for one in cells_matched(predict, measured)[1]]
 
 
 def measurements(results: StudyResults) -> Measurements:
@@ -58,12 +67,10 @@ def measurements(results: StudyResults) -> Measurements:
 
 
 def check_predict(predict: str | None) -> None:
-    """Refuse what no `--predict` can be, before anything runs."""
-    if predict is None:
-        return
-    made_up = Measurements("the study", {("", ""): [(Cell(1, 1, 1), 1.0), (Cell(2, 1, 1), 1.0)]})
-    if not cells_asked(predict, made_up):
-        raise UserError(f"--predict {predict}: asks for nothing.")
+    """Refuse what no `--predict` can be, before anything runs: only then is known what was
+    measured, and on which GPUs."""
+    if predict is not None:
+        check_asked(predict)
 
 
 def specs_of(results: StudyResults) -> dict[str, RunSpec]:

@@ -26,7 +26,7 @@ from raybench.scaling.fit_command import FittedGroup
 from raybench.scaling.measurements import name_of
 from raybench.scaling.named.find import STUDIES
 from raybench.scaling.predictions import prediction_table
-from raybench.studies.fits import fit_study, measurements
+from raybench.studies.fits import fit_study, measurements, not_measured
 from raybench.studies.noise import critical_batches, noise_sentence
 from raybench.studies.show_fit import show_fit
 from raybench.studies.target_plan import TargetPlan, target_plans
@@ -63,21 +63,26 @@ class ScalingReport:
     predicted: list[pd.DataFrame]
     """`scaling.predictions.prediction_table` of each fit, for what was asked."""
     plans: list[TargetPlan]
+    not_predicted: tuple[str, ...] = ()
+    """Sentences on what was asked and not measured."""
 
     @classmethod
     def of(cls, results: StudyResults, predict: str | None = None) -> "ScalingReport":
         """Fit, and predict what is asked, or was last; a fit of a dozen cells takes seconds."""
-        fitted = fit_study(results, predict or results.study.get(PREDICT))
+        asked = predict or results.study.get(PREDICT)
+        fitted = fit_study(results, asked)
         predicted = [one.predictions for one in fitted]
-        return cls(results, fitted, predicted, target_plans(results, fitted))
+        plans, missing = target_plans(results, fitted), not_measured(results, asked)
+        return cls(results, fitted, predicted, plans, tuple(missing))
 
     def write(self, files: StudyFiles) -> list[Path]:
         """Write tables and pictures into the folder; return the pictures' files."""
         export(self.results, files)
         files.write_text("scaling.csv", to_csv(self.results.scaling))
         files.write_text("scaling_runs.csv", to_csv(self.results.scaling_runs))
-        if self.predicted:
-            files.write_text("predictions.csv", to_csv(pd.concat(self.predicted)))
+        predicted = [one for one in self.predicted if len(one)]
+        if predicted:
+            files.write_text("predictions.csv", to_csv(pd.concat(predicted)))
         tables = [one.table for one in self.plans if len(one.table)]
         if tables:
             files.write_text("plan.csv", to_csv(pd.concat(tables)))
@@ -107,6 +112,8 @@ class ScalingReport:
             console.print()
             for fitted, table in zip(self.fitted, self.predicted, strict=True):
                 show_fit(console, fitted, table)
+            for line in self.not_predicted:
+                say(console, line)
             for series, values in critical_batches(results).items():
                 say(console, f"{series}: {noise_sentence(values)}")
             for one in self.plans:

@@ -9,6 +9,11 @@ from raybench.scaling.fit_command import FittedGroup
 from raybench.scaling.measurements import name_of
 
 MOST_PRINTED = 40
+BASELINE = (
+    "same-batch efficiency: samples/s a worker over those predicted for one worker with the same "
+    "batch, not for the best one"
+)
+"""Not that of measured cells, whose efficiency is over the best cell of one worker."""
 
 
 def show_fit(console: Console, fitted: FittedGroup, table: pd.DataFrame) -> None:
@@ -17,10 +22,12 @@ def show_fit(console: Console, fitted: FittedGroup, table: pd.DataFrame) -> None
     for line in [*([f"{name}:"] if name else []), *fitted.words()]:
         say(console, line)
     if len(table):
-        below = "~ beyond what was measured" if table["extrapolated"].any() else ""
+        below = BASELINE
+        if table["extrapolated"].any():
+            below = f"~ beyond what was measured. {below}"
         more = len(table) - MOST_PRINTED
         if more > 0:
-            below = ". ".join(filter(None, [below, f"{more} more rows are left out here"]))
+            below = f"{below}. {more} more rows are left out here"
         title = f"Predicted{f': {name}' if name else ''}"
         print_frame(console, _printed(table.head(MOST_PRINTED)), title, below=below)
     else:
@@ -41,7 +48,7 @@ def _printed(table: pd.DataFrame) -> pd.DataFrame:
             for low, high in zip(table["low_s"], table["high_s"], strict=True)
         ],
         "samples/s": table["samples_per_s"].round(1),
-        "efficiency": [f"{value:.0%}" for value in table["efficiency"]],
+        "same-batch efficiency": [f"{value:.0%}" for value in table["efficiency"]],
     }
     if table["accumulate"].eq(1).all():
         del columns["accumulate"]

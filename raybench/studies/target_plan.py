@@ -16,7 +16,10 @@ from raybench.scaling.cells import Cell
 from raybench.scaling.fit import ThroughputModel
 from raybench.scaling.fit_command import FittedGroup
 from raybench.scaling.plan import StepSeconds, answers, plan, with_measured
+from raybench.scaling.samples_curve import SamplesToTarget
 from raybench.studies.fits import specs_of
+from raybench.studies.noise import critical_batches
+from raybench.studies.noise_curve import curve_from_noise, curve_words, sizes_near
 
 NO_GPU = "CPU"
 """Kind of worker where there are no GPUs."""
@@ -38,16 +41,23 @@ class TargetPlan:
 def target_plans(results: StudyResults, fitted: Sequence[FittedGroup]) -> list[TargetPlan]:
     """Return a plan for each series with a throughput model; none where the study has no target.
 
-    The batch sizes are those that ran, the layouts those that ran and those that were predicted.
+    The batch sizes are those that ran (where one did, some near it, by the noise of the gradients),
+    the layouts those that ran and those that were predicted.
     """
     if results.target is None:
         return []
     by_series: dict[str, dict[str, FittedGroup]] = {}
     for one in fitted:
         by_series.setdefault(one.group[0], {})[one.group[1] or NO_GPU] = one
-    runs = measured_runs(results)
+    runs, noise = measured_runs(results), critical_batches(results)
     return [
-        _plan(series, groups, runs[runs["series"] == series], results.scaling_study)
+        _plan(
+            series,
+            groups,
+            runs[runs["series"] == series],
+            results.scaling_study,
+            noise.get(series, []),
+        )
         for series, groups in by_series.items()
     ]
 
@@ -77,27 +87,40 @@ def measured_runs(results: StudyResults) -> pd.DataFrame:
 
 
 def _plan(
-    series: str, groups: Mapping[str, FittedGroup], runs: pd.DataFrame, study: ScalingStudy
+    series: str,
+    groups: Mapping[str, FittedGroup],
+    runs: pd.DataFrame,
+    study: ScalingStudy,
+    noise: Sequence[float],
 ) -> TargetPlan:
     table = runs.rename(columns={"global_batch_size": "batch_size"})
     price = study.price
     prices = dict.fromkeys(groups, price) if isinstance(price, float | int) else price
     cells = [cell for one in groups.values() for cell in (*one.model.observed.cells, *one.asked)]
     try:
-        curve = samples_to_target.fit(
-            table[["batch_size", "samples_to_target", "samples_spent"]].reset_index(drop=True)
-        )
+        curve, sentence, batch_sizes = _curve(table, noise)
         found = plan(
             curve,
             {kind: partial(_step_seconds, one.model) for kind, one in groups.items()},
             layouts=sorted({(cell.num_workers, cell.num_nodes) for cell in cells}),
-            batch_sizes=sorted(int(size) for size in set(table["batch_size"])),
+            batch_sizes=batch_sizes,
             prices=prices,
         )
     except UserError as error:  # too few batch sizes reached it: that is the result, then
         return TargetPlan(series, (f"No plan: {error}",), pd.DataFrame(), pd.DataFrame())
     beside = with_measured(found, runs).assign(series=series)
-    return TargetPlan(series, (curve.sentence(),), beside, answers(beside, budget=study.budget))
+    return TargetPlan(series, (sentence,), beside, answers(beside, budget=study.budget))
+
+
+def _curve(runs: pd.DataFrame, noise: Sequence[float]) -> tuple[SamplesToTarget, str, list[int]]:
+    """Return the curve of samples to target, what to say of it, and batch sizes to plan with."""
+    table = runs[["batch_size", "samples_to_target", "samples_spent"]].reset_index(drop=True)
+    ran = {int(size) for size in table["batch_size"]}
+    curve = curve_from_noise(table, noise)
+    if curve is not None:
+        return curve, curve_words(curve), sorted({*ran, *sizes_near(curve.tried[0])})
+    curve = samples_to_target.fit(table)
+    return curve, curve.sentence(), sorted(ran)
 
 
 def _step_seconds(

@@ -13,7 +13,7 @@ from raybench.data.load import load_dataset
 from raybench.data.resize import resize
 from raybench.workloads.base import LayerWorkload
 from raybench.workloads.layers import Layer, Shape
-from raybench.workloads.shipped import cnn7
+from raybench.workloads.shipped import cnn7, mnist_large_dense, mnist_small
 
 STORED_PIXELS = 224
 """Of a picture as it is stored, height and width."""
@@ -65,6 +65,31 @@ class LargeDecodedDigits(DecodedDigits):
     pixels: ClassVar[int] = 224
     input_shape: Shape = (224, 224, 1)
     layers: tuple[Layer, ...] = cnn7((224, 224, 1), 10).layers
+
+
+class MediumDecodedDigits(DecodedDigits):
+    """The same at 128 pixels."""
+
+    name = "medium_decoded_digits"
+    pixels: ClassVar[int] = 128
+    input_shape: Shape = (128, 128, 1)
+    layers: tuple[Layer, ...] = cnn7((128, 128, 1), 10).layers
+
+
+class SmallDecodedDigits(DecodedDigits):
+    """`mnist_small` on the same pictures."""
+
+    name = "small_decoded_digits"
+    layers: tuple[Layer, ...] = mnist_small((32, 32, 1), 10).layers
+
+
+class DenseDecodedDigits(DecodedDigits):
+    """`mnist_large_dense` on the same pictures, scaled to 28 pixels."""
+
+    name = "dense_decoded_digits"
+    pixels: ClassVar[int] = 28
+    input_shape: Shape = (28, 28, 1)
+    layers: tuple[Layer, ...] = mnist_large_dense((28, 28, 1), 10).layers
 
 
 Stored = tuple[list[bytes], npt.NDArray[np.int64]]

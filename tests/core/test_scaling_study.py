@@ -179,3 +179,93 @@ def test_set_of_workers_is_the_base_s_where_cells_are_written_out() -> None:
         set_in_scaling(content, ["batch_size_per_worker=16"]), "x", name="x"
     )
     assert {cell.spec.batch_size_per_worker for cell in study_cells(study)} == {16}
+
+
+def specs_with(content: dict[str, Any], *settings: str) -> list[RunSpec]:
+    study = build_scaling_study(set_in_scaling(content, list(settings)), "x", name="x")
+    return [cell.spec for cell in study_cells(study)]
+
+
+WRITTEN = [
+    {"changes": {"framework": name, "dataset": {"name": "digits", "repeat": 2}, "accumulate": 2}}
+    for name in ("torch", "tensorflow")
+]
+
+
+@pytest.mark.parametrize("prefix", ["", "base."])
+def test_set_reaches_cells_that_are_written_out(prefix: str) -> None:
+    (spec,) = specs_with({"cells": WRITTEN}, f"{prefix}framework=torch")
+    assert spec.framework == "torch"
+    for setting in ("dataset.repeat=5", "dataset={name: digits, repeat: 5}"):
+        specs = specs_with({"cells": WRITTEN}, f"{prefix}{setting}")
+        assert [(s.framework, s.dataset.name, s.dataset.repeat) for s in specs] == [
+            ("torch", "digits", 5),
+            ("tensorflow", "digits", 5),
+        ]
+    for name in ("accumulate", "exchange_every"):
+        assert {s.accumulate for s in specs_with({"cells": WRITTEN}, f"{prefix}{name}=3")} == {3}
+    assert {s.framework for s in specs_with({"cells": WRITTEN}, "base={framework: torch}")} == {
+        "torch"
+    }
+
+
+@pytest.mark.parametrize("prefix", ["", "base."])
+@pytest.mark.parametrize(
+    ("axis", "setting"),
+    [
+        ("accumulate", "exchange_every=4"),
+        ("exchange_every", "accumulate=4"),
+        ("exchange_every", "exchange_every=4"),
+    ],
+)
+def test_set_ends_an_axis_under_its_other_name(prefix: str, axis: str, setting: str) -> None:
+    content = GRID | {"scaling": "weak", "axes": {axis: [1, 2]}}
+    assert {spec.accumulate for spec in specs_with(content, prefix + setting)} == {4}
+
+
+def test_set_reaches_into_the_values_of_an_axis_and_leaves_what_it_does_not_say() -> None:
+    content = GRID | {"scaling": "weak", "axes": {"dataset": ["digits", {"name": "mnist"}]}}
+    found = {(s.dataset.name, s.dataset.repeat) for s in specs_with(content, "dataset.repeat=3")}
+    assert found == {("digits", 3), ("mnist", 3)}
+    content = GRID | {"scaling": "weak", "axes": {"dataset.repeat": [1, 2]}}
+    found = {(s.dataset.name, s.dataset.repeat) for s in specs_with(content, "dataset=digits")}
+    assert found == {("digits", 1), ("digits", 2)}
+    content = GRID | {"scaling": "weak", "axes": {"dataset.name": ["mnist", "digits"]}}
+    assert {s.dataset.name for s in specs_with(content, "dataset=digits")} == {"digits"}
+
+
+@pytest.mark.parametrize(
+    ("content", "setting", "message"),
+    [
+        (GRID, "base.batch_size_per_worker=16", "is the grid's; write --set 'batch_sizes=[16]'"),
+        (GRID, "base={num_workers: 2}", "is the grid's; write --set 'num_workers=[2]'"),
+        (
+            {"cells": [{"changes": {"batch_size_per_worker": 8}}]},
+            "batch_size_per_worker=16",
+            "--set batch_size_per_worker: the cells of this study are written out, each with its",
+        ),
+        (
+            {"cells": [{"changes": {"num_workers": 1}}]},
+            "base.num_workers=2",
+            "--set num_workers: the cells of this study are written out, each with its own",
+        ),
+    ],
+)
+def test_set_of_what_the_grid_or_the_cells_say_is_refused(
+    content: dict[str, Any], setting: str, message: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        set_in_scaling(content, [setting])
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        GRID | {"axes": {"accumulate": [1, 2], "exchange_every": [1, 4]}},
+        {"cells": [{"changes": {"accumulate": 1, "exchange_every": 4}}]},
+    ],
+)
+def test_two_names_of_one_key_are_refused(content: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="exchange_every and accumulate are one key"):
+        cells_of(content)

@@ -37,6 +37,12 @@ class SlowPictures(Workload):
 
         return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
 
+    def build_keras(self):
+        import keras
+
+        layers = [keras.Input(self.input_shape), keras.layers.Flatten(), keras.layers.Dense(10)]
+        return keras.Sequential(layers)
+
     def load_dataset(self, spec: DatasetSpec) -> Dataset:
         digits = load_dataset(DatasetSpec(name="digits"))
         train = Split(Pictures(digits.train, self.torn), digits.train.labels)

@@ -114,6 +114,14 @@ def test_without_predict_the_fit_is_told_alone(several: Path, capsys) -> None:
     assert "Predicted" not in printed
 
 
+def test_the_predicted_efficiency_is_not_called_as_the_measured_one(several: Path, capsys) -> None:
+    """That is over the best single worker, this over one with the same batch."""
+    assert run("--fit", several, "--predict", "8") == cli.DONE
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "same-batch efficiency: samples/s a worker over those predicted for one" in printed
+    assert printed.count("same-batch") == 2 * 3, "the head of a column and a line, in each table"
+
+
 def test_what_was_never_measured_is_said(tmp_path: Path, capsys) -> None:
     file = tmp_path / "measured.csv"
     file.write_text(GOOD)

@@ -3,12 +3,15 @@
 import math
 import sys
 from collections import Counter
+from typing import Any
 
 import pytest
-from made_up_study import Machine, MadeUp
+from made_up_study import PARAMETERS, Machine, MadeUp
 
+from raybench.core.documents import validate
 from raybench.core.errors import UserError
-from raybench.core.scaling_study import study_cells
+from raybench.core.scaling_file import set_in_scaling
+from raybench.core.scaling_study import ScalingStudy, study_cells
 from raybench.core.spec import RunSpec
 from raybench.scaling.named import (
     batch_size_vs_workers,
@@ -17,9 +20,11 @@ from raybench.scaling.named import (
     mnist_data_parallel,
     synthetic_throughput,
 )
-from raybench.scaling.named.claims import Claim, measured, pairs, ratios
+from raybench.scaling.named.claims import Claim, claim, measured, pairs, ratios
 from raybench.scaling.named.find import STUDIES, find_study
+from raybench.workloads.base import LayerWorkload
 from raybench.workloads.find import load_workload_dataset, require_framework
+from raybench.workloads.layers import num_parameters
 
 
 def usual(spec: RunSpec) -> float:
@@ -51,6 +56,19 @@ def test_every_study_is_whole(name: str, quick: bool) -> None:
         assert study.repeats >= 3
 
 
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("setting", ["framework=torch", "dataset.image_size=16", "epochs=7"])
+def test_set_has_its_effect_in_every_named_study(name: str, quick: bool, setting: str) -> None:
+    key, value = setting.split("=")
+    content = set_in_scaling(STUDIES[name].study(quick).document(), [setting])
+    for cell in study_cells(validate(ScalingStudy, content, name)):
+        found: Any = cell.spec
+        for part in key.split("."):
+            found = getattr(found, part)
+        assert str(found).removesuffix(".0") == value
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_docstring_says_claim_source_and_command(name: str) -> None:
     text = sys.modules[f"raybench.scaling.named.{name}"].__doc__ or ""
@@ -72,8 +90,9 @@ def test_every_claim_is_told_of_a_quick_study(name: str) -> None:
     claims = compared(name, Machine(usual, compile_s=1.0))
     assert len(claims) >= 5
     unmeasured = [one.claim for one in claims.values() if one.holds is None]
-    # More GPUs than a quick study has.
-    assert all(one.startswith(("4 GPUs", "8 GPUs", "Sub-batches")) for one in unmeasured)
+    # More GPUs than a quick study has, or its larger model.
+    larger = ("4 GPUs", "8 GPUs", "Sub-batches", "The large TensorFlow model")
+    assert all(one.startswith(larger) for one in unmeasured)
     for one in claims.values():
         assert one.published
         assert "nan" not in one.ours
@@ -86,6 +105,34 @@ def test_a_study_of_which_nothing_was_measured_says_so(name: str) -> None:
     found = STUDIES[name].compare(results)
     assert {one.holds for one in found} == {None}
     assert {one.ours for one in found} == {"not measured here"}
+
+
+def test_a_claim_is_of_the_values_that_are_known() -> None:
+    def of(*values: float) -> Claim:
+        return claim("It is fast", "2 times", values, lambda value: value > 1)
+
+    assert of(math.nan, 2.0, math.inf, 4.0) == of(2.0, 4.0)
+    assert of(math.nan, 2.0).ours == "2 times"
+    assert of(math.nan) == of() == Claim("It is fast", "2 times", "not measured here", None)
+
+
+FIGURES = [
+    *("samples_per_s", "first_epoch_samples_per_s", "step_median_s", "speedup_same_batch"),
+    *("efficiency_same_batch", "accuracy", "best_accuracy"),
+]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_cell_without_figures_is_left_out_of_every_claim(name: str) -> None:
+    results = MadeUp(STUDIES[name].study(True), Machine(usual, compile_s=1.0))
+    scaling = results.scaling
+    for row in range(len(scaling)):
+        holes = scaling.copy()
+        holes.loc[row, FIGURES] = math.nan
+        results.__dict__["scaling"] = holes
+        for one in STUDIES[name].compare(results):
+            assert "nan" not in one.ours, one
+            assert one.holds is None or one.ours != "not measured here", one
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -181,6 +228,12 @@ def test_study_1_has_both_kinds_of_scaling_and_says_which() -> None:
         if "weak" in cell.scalings
     }
     assert weak == {(k, 64) for k in (1, 2, 4, 8)}
+    rules = {
+        (cell.spec.num_workers, cell.spec.learning_rate_scaling, cell.spec.batch_size_per_worker)
+        for cell in cells
+        if cell.spec.learning_rate_scaling != "none"
+    }
+    assert rules == {(k, rule, 64) for k in (2, 4, 8) for rule in ("linear", "sqrt")}
     assert cells[0].spec.workload == "cnn7"
 
 
@@ -211,6 +264,44 @@ def test_study_1_tells_batch_sizes_from_worker_counts() -> None:
     assert not claims["Accuracy depends on the batch size more than on the number of GPUs"].holds
 
 
+def test_study_1_times_an_accuracy() -> None:
+    words = "More GPUs reach an accuracy sooner"
+    faster = Machine(lambda spec: spec.global_batch_size / spec.num_workers**0.5)
+    claim = compared("batch_size_vs_workers", faster)[words]
+    assert claim.holds is True
+    assert claim.ours.startswith("1.41 times as soon")
+    alike = Machine(lambda spec: spec.global_batch_size)
+    assert compared("batch_size_vs_workers", alike)[words].holds is False
+    never = Machine(faster.step_s, lambda spec: 0.5)
+    assert compared("batch_size_vs_workers", never)[words].holds is None
+
+
+def test_study_1_tells_what_a_rule_of_the_learning_rate_does() -> None:
+    words = "A learning rate that grows with the GPUs makes weak scaling more accurate"
+
+    def accuracy(spec: RunSpec) -> float:
+        return {"none": 0.8, "sqrt": 0.85, "linear": 0.9}[spec.learning_rate_scaling]
+
+    quick = compared("batch_size_vs_workers", Machine(usual, accuracy))[words]
+    assert (quick.holds, quick.ours) == (True, "10 points")
+    full = compared("batch_size_vs_workers", Machine(usual, accuracy), quick=False)[words]
+    assert full.ours == "7.5 points (5 to 10, 6 pairs)"
+    other = Machine(usual, lambda spec: 1.7 - accuracy(spec))
+    assert compared("batch_size_vs_workers", other)[words].holds is False
+
+
+def test_study_4_says_that_torch_runs_under_the_names_of_others() -> None:
+    specs = [
+        cell.spec
+        for quick in (True, False)
+        for cell in study_cells(synthetic_throughput.study(quick))
+    ]
+    assert {spec.framework for spec in specs} == {"torch"}
+    text = synthetic_throughput.__doc__ or ""
+    assert "Here torch runs" in text
+    assert "--set framework=tensorflow" in text
+
+
 def test_study_2_separates_the_schedule_from_the_batch() -> None:
     """Its least accurate run had the larger batch and no schedule."""
 
@@ -224,6 +315,34 @@ def test_study_2_separates_the_schedule_from_the_batch() -> None:
     claims = compared("finetune_lr_schedule", batch)
     assert claims["A larger batch is far less accurate"].holds is True
     assert claims["The schedule makes the model more accurate"].holds is False
+
+
+def test_study_2_judges_four_workers_by_four_alone() -> None:
+    """Two workers that are no faster than one are half of the ideal, and no half of the time."""
+    words = "4 GPUs take half the time of one"
+    alike = Machine(lambda spec: spec.num_workers * spec.batch_size_per_worker)
+    quick = compared("finetune_lr_schedule", alike)[words]
+    assert quick.holds is None
+    assert quick.ours.startswith("1 times as fast on 2 workers as on one")
+    full = compared("finetune_lr_schedule", alike, quick=False)[words]
+    assert full.holds is False
+    assert full.ours.startswith("1 times as fast on 4 workers as on one")
+    faster = Machine(lambda spec: spec.num_workers**0.4 * spec.batch_size_per_worker)
+    assert compared("finetune_lr_schedule", faster, quick=False)[words].holds is True
+    assert "2.01 times as fast with 16 a GPU, 2.36 with 32" in full.published
+
+
+def test_study_5_asks_of_tensorflow_s_large_model_whether_it_speeds_up() -> None:
+    words = "The large TensorFlow model speeds up with more GPUs"
+    assert compared("mnist_data_parallel", Machine(usual))[words].holds is None
+    full = compared("mnist_data_parallel", Machine(usual), quick=False)[words]
+    assert full.holds is True
+    assert "1.72 to 2.68 times at 2, 1.60 to 2.67 times at 4" in full.published
+    assert "1.69 to 1.85 times at 2" in full.published
+    slows = Machine(
+        lambda spec: usual(spec) * spec.num_workers ** (2 * (spec.workload != "mnist_small"))
+    )
+    assert compared("mnist_data_parallel", slows, quick=False)[words].holds is False
 
 
 def test_study_2_uses_the_schedule_of_its_notebooks() -> None:
@@ -255,7 +374,7 @@ def test_prefetching_is_compared_with_the_same_run_without_it() -> None:
 
 def test_study_3_gives_more_parameters_the_larger_share() -> None:
     def step(spec: RunSpec) -> float:
-        many = spec.workload == "mnist_small"
+        many = spec.workload.endswith(":SmallDecodedDigits")
         sends = (0.05 if many else 0.01) if spec.exchange_gradients else 0.0
         return 0.001 * spec.batch_size_per_worker + sends
 
@@ -269,16 +388,40 @@ def test_study_3_gives_more_parameters_the_larger_share() -> None:
         )
     )
     found = claims["A model of more parameters spends a larger share on communication"].ours
-    assert found.index("mnist_small (402,442)") < found.index("cnn7 (124,202)")
+    assert found.startswith("SmallDecodedDigits (525,322): ")
+    assert ", DecodedDigits (124,202): " in found
 
 
 def test_study_3_sees_slow_data() -> None:
-    words = "Real data cost no more than synthetic ones in memory"
+    words = "Real data, decoded on demand, cost no more than synthetic ones in memory"
     assert compared("bottleneck_probe", Machine(usual))[words].holds is True
-    slow = Machine(lambda spec: usual(spec) * (1.5 if spec.dataset.name == "digits" else 1.0))
+    slow = Machine(lambda spec: usual(spec) * (1.5 if spec.dataset.name == "workload" else 1.0))
     claim = compared("bottleneck_probe", slow)[words]
     assert claim.holds is False
     assert claim.ours.startswith("33.3 %")
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_study_3_compares_data_that_are_decoded_with_data_in_memory(quick: bool) -> None:
+    """Two arrays in memory differ in nothing that an input pipeline does."""
+    specs = [cell.spec for cell in study_cells(bottleneck_probe.study(quick))]
+    assert {spec.dataset.name for spec in specs} == {"workload", "synthetic"}
+    for spec in {(one.workload, one.dataset.name): one for one in specs}.values():
+        assert spec.prefetch == 0
+        workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+        assert dataset.train.is_on_demand == (spec.dataset.name == "workload")
+        assert tuple(dataset.input_shape) == tuple(workload.input_shape)
+        assert len(dataset.train) == 1257
+        assert isinstance(workload, LayerWorkload)
+        count = num_parameters(workload.layers, workload.input_shape)
+        assert count == PARAMETERS[spec.workload]
+
+
+def test_study_4_says_that_both_its_data_are_in_memory() -> None:
+    claims = compared("synthetic_throughput", Machine(usual))
+    assert "Synthetic data give the same speed as real data, both in memory" in claims
+    for cell in study_cells(synthetic_throughput.study(True)):
+        assert cell.spec.dataset.name in ("digits", "synthetic")
 
 
 def test_study_4_does_not_mix_weak_and_strong_scaling() -> None:

@@ -3,11 +3,12 @@
 import math
 
 import pytest
-from made_up_probes import spec_of, times_of
+from made_up_probes import spec_of, step_of, times_of
 
 from raybench.core.spec import FRAMEWORKS
 from raybench.scaling.gains import Outlook
-from raybench.scaling.probes import Probes
+from raybench.scaling.probes import Probe, Probes
+from raybench.scaling.throughput import FEED_OVERLAP
 from raybench.scaling.verdict import NOT_SURE, judge
 
 KINDS = {
@@ -107,6 +108,31 @@ def test_who_prefetches_already_is_told_of_the_data() -> None:
     spec = spec_of(prefetch=2)
     times = times_of(spec, **KINDS["input"])
     assert [gain.change for gain in judge(spec, times).gains] == ["data in memory"]
+
+
+def test_with_prefetch_each_step_hides_its_own_reading() -> None:
+    """What a step hides grows with it: a longer one is not charged for what the present one left
+    over."""
+    spec = spec_of(num_workers=1, prefetch=2)
+    parts = {"compute": 0.03, "overhead": 0.01, "exchange": 0.0, "batch": 64}
+
+    def step(probe: Probe) -> float:
+        samples = probe.batch_size_per_worker / 64
+        return whole(step_of(probe, reading=0.0, **parts), 0.06 * samples * probe.reads)
+
+    def whole(worked: float, reading: float) -> float:
+        return (worked**FEED_OVERLAP + reading**FEED_OVERLAP) ** (1 / FEED_OVERLAP)
+
+    probes = Probes.of(spec)
+    outlook = Outlook.of(spec, probes, {one: [step(one)] * 4 for one in probes.names}, num_nodes=1)
+    true = 4 * whole(0.04, 0.06) / whole(0.13, 0.24)
+    found = outlook.larger_batch()
+    assert found.times == pytest.approx(true, rel=0.03)
+    assert found.low <= true <= found.high
+    # All three ends hide the same reading, so a doubt in the step is less of one in the whole.
+    assert found.high / found.low < 1.25
+    every = outlook.fewer_exchanges()
+    assert every.times == pytest.approx(4 * whole(0.04, 0.06) / whole(0.16, 0.24), rel=0.06)
 
 
 def test_one_worker_is_told_of_more_with_the_doubt_of_never_having_seen_two() -> None:

@@ -25,7 +25,7 @@ class Claim:
     ours: str
     """Those of this study."""
     holds: bool | None
-    """Whether it held here; None where it was not measured."""
+    """Whether it held here; None where it was not measured, or not as it was published."""
 
 
 class Results(Protocol):
@@ -130,12 +130,18 @@ def claim(
     unit: str = "times",
     scale: float = 1.0,
 ) -> Claim:
-    """Return a claim that holds where the median of some values does."""
-    if not values:
+    """Return a claim that holds where the median of some values does; unknown ones are left out."""
+    known = finite(values)
+    if not known:
         return Claim(words, published, NOT_MEASURED, None)
     return Claim(
-        words, published, shown(values, unit=unit, scale=scale), holds(float(np.median(values)))
+        words, published, shown(known, unit=unit, scale=scale), holds(float(np.median(known)))
     )
+
+
+def finite(values: Iterable[float]) -> list[float]:
+    """Return the values that are known: a cell without a figure of a kind has NaN in its place."""
+    return [value for value in values if math.isfinite(value)]
 
 
 def shown(values: Sequence[float], *, unit: str = "times", scale: float = 1.0) -> str:
@@ -145,9 +151,3 @@ def shown(values: Sequence[float], *, unit: str = "times", scale: float = 1.0) -
     if len(values) == 1:
         return text
     return f"{text} ({low:.3g} to {high:.3g}, {len(values)} pairs)"
-
-
-def workers_of(cells: Iterable[Measured]) -> str:
-    """Return the numbers of workers that were compared, for a sentence: `1 and 2 workers`."""
-    counts = sorted({one.spec.num_workers for one in cells})
-    return f"{counts[0]} and {counts[-1]} workers" if len(counts) > 1 else f"{counts} workers"

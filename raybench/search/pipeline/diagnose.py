@@ -36,7 +36,7 @@ MARK = "diagnosis"
 def diagnose(options: argparse.Namespace, interrupt: Interrupt) -> int:
     """Train the probes, print and keep the verdict; return the exit code."""
     spec = read_spec(options)
-    _check(options)
+    _check(options, spec)
     check_address(options.address)
     name = options.spec.stem if options.spec else "default"
     place = check_place(options.out or f"results/diagnose-{name}")
@@ -71,7 +71,12 @@ def diagnose(options: argparse.Namespace, interrupt: Interrupt) -> int:
 VERDICT = "What bounds the training, by raybench diagnose; seconds of a step of each round below."
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: argparse.Namespace, spec: RunSpec) -> None:
+    if spec.num_workers > 1 and not spec.exchange_gradients:
+        raise UserError(
+            "exchange_gradients: false: diagnose itself measures a training with and without the "
+            "exchange of gradients; leave the key out."
+        )
     if options.repeats < FEWEST_ROUNDS:
         raise UserError(
             f"--repeats {options.repeats}: fewer than {FEWEST_ROUNDS} rounds show no spread; ask "

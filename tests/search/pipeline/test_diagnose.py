@@ -124,6 +124,16 @@ def test_the_verdict_is_printed_and_kept(workers: Workers, capsys: Any) -> None:
     assert kept["bytes_exchanged_per_step"] == 4000
 
 
+def test_a_spec_that_exchanges_nothing_is_refused_and_not_measured_as_if_it_did(
+    workers: Workers, capsys: Any
+) -> None:
+    assert run("--set", "exchange_gradients=false") == cli.WRONG_INPUT
+    assert "exchange_gradients: false: diagnose itself measures" in capsys.readouterr().err
+    assert not workers.seen
+    assert run("--set", "exchange_gradients=false", "--set", "num_workers=1") == cli.DONE
+    assert read_mapping(Path("out/diagnosis.yaml"))["bytes_exchanged_per_step"] == 0
+
+
 def test_the_folder_is_a_results_folder(workers: Workers) -> None:
     run()
     results = package.load("out")

@@ -1,0 +1,64 @@
+"""`raybench diagnose` over two real hosts: the verdict follows a slow link, and slow data."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raybench.core.documents import read_mapping
+
+from .host_cluster import done, raybench, start_head, start_node
+from .hosts import Host, Hosts, why_not
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.skipif(why_not() is not None, reason=why_not() or ""),
+    pytest.mark.timeout(400),
+]
+LINK = "50mbit"
+"""The 1.6 MB of gradients of `mnist_small` take a quarter of a second."""
+SPEC = """
+framework: FRAMEWORK
+num_workers: 2
+batch_size_per_worker: 32
+placement_strategy: spread
+objective: {kind: accuracy_at_budget}
+"""
+CASES = {
+    "communication": "dataset: {name: digits, image_size: 28, validation_size: 64}",
+    "input": "dataset: workload\nworkload: 'tests.e2e.slow_pictures:SlowPictures'",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tuple[Host, Host]]:
+    """Two hosts of a CPU each, the first of them Ray's head."""
+    pytest.importorskip("torch")
+    with Hosts(2) as hosts:
+        head, other = hosts
+        start_head(head, 1)
+        start_node(other, head, 1)
+        yield head, other
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+@pytest.mark.parametrize("kind", CASES)
+def test_the_verdict_follows_the_link_and_the_data(
+    framework: str, kind: str, cluster: tuple[Host, Host], tmp_path: Path
+) -> None:
+    pytest.importorskip(framework)
+    spec, out = tmp_path / "spec.yaml", tmp_path / "out"
+    spec.write_text(SPEC.replace("FRAMEWORK", framework) + CASES[kind])
+    for host in cluster:
+        host.slow(LINK if kind == "communication" else None)
+    try:
+        done(raybench(cluster[0], "diagnose", spec, "--repeats", "3", "--out", out))
+    finally:
+        for host in cluster:
+            host.slow(None)
+    found = read_mapping(out / "diagnosis.yaml")
+    assert found["verdict"] == kind, found["sentence"]
+    assert "by 2 workers on 2 hosts" in found["sentence"] or kind == "input"
+    advice = {"communication": "batch_size_per_worker", "input": "prefetch: 2"}[kind]
+    assert any(advice in gain["change"] for gain in found["gains"])
