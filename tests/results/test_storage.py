@@ -335,13 +335,15 @@ def test_a_spool_that_lost_records_gets_them_back(url, study, said):
 
 
 def test_records_that_are_forgotten_are_forgotten_there(url, study, said):
-    with open_storage(url, warn=said.append) as place, Store(place.folder) as store:
+    with open_storage(url, warn=said.append) as place:
+        store = Store(place.folder, place.check, place.forget)
         store.write_text(STUDY_FILE, study)
         for number in range(500):
             store.append(run_line(f"{number:05d}", 1.0, learning_rate=0.01))
         wait_for(lambda: sum("records-" in key for key in Bucket(url).entries()) > 1)
         store.clear()
         store.append(run_line("00000", 2.0, learning_rate=0.01))
+        store.close()
     assert names(url) == ["00000"]
     assert sum("records-" in key for key in Bucket(url).entries()) == 1
 
@@ -481,10 +483,23 @@ class TestLease:
     def test_one_given_back_is_taken_at_once_and_says_who_wrote_last(self, url):
         first = Lease(Bucket(url), "one")
         assert first.take() is None
+        first.settle()
         first.release()
         began = time.monotonic()
         assert Lease(Bucket(url), "two").take() == "one"
         assert time.monotonic() - began < 2
+
+    def test_one_that_brought_nothing_did_not_write_last(self, url):
+        first = Lease(Bucket(url), "one")
+        first.take()
+        first.settle()
+        first.release()
+        killed = Lease(Bucket(url), "two")
+        assert killed.take() == "one"
+        assert Lease(Bucket(url), "two").take() == "one", "its next start"
+        killed.release()
+        with pytest.raises(UserError, match="is in use by"):
+            Lease(Bucket(url), "three").take()
 
     def test_of_two_that_take_it_at_once_one_gets_it(self, url):
         for number in range(5):
