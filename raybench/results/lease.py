@@ -114,6 +114,13 @@ class Lease:
             self._own = replace(self._own, beat=self._own.beat + 1, is_released=True)
             self._write()
 
+    def living_owner(self) -> str | None:
+        """Return who has the lease, None if nobody has it who wrote it within STALE_S."""
+        now = self._read()
+        if now is None or now.is_released or self._age() >= STALE_S:
+            return None
+        return now.who
+
     def _wait_until_stale(self, before: Owner) -> Owner | None:
         """Return what the lease says then. Raises UserError where its owner lives."""
         began, age = time.monotonic(), self._age()
