@@ -80,7 +80,7 @@ class Lease:
         now = self._read()
         if now is None or now.lease != self._own.lease:
             raise self._held(now)
-        self._confirmed = time.monotonic()
+        self._confirmed = _seconds()
         return self._own.last
 
     def settle(self) -> None:
@@ -90,7 +90,7 @@ class Lease:
 
     def beat(self) -> None:
         """Say that we live. Raises LeaseLostError where the lease is another's, or gone."""
-        asked = time.monotonic()
+        asked = _seconds()
         now = self._read()
         if now is None or now.lease != self._own.lease:
             who = f"by {now.who}" if now is not None else "and given back by another driver"
@@ -105,7 +105,7 @@ class Lease:
     @property
     def is_held(self) -> bool:
         """Whether nobody can have taken the lease over yet."""
-        return time.monotonic() - self._confirmed < STALE_S - BEAT_S
+        return _seconds() - self._confirmed < STALE_S - BEAT_S
 
     def release(self) -> None:
         """Give the lease back if it is ours; it still says who wrote last."""
@@ -184,6 +184,13 @@ class Lease:
             "written": datetime.now(UTC).isoformat(timespec="seconds"),  # for people alone
         }
         self.bucket.put(LEASE_KEY, json.dumps(content).encode() + b"\n")
+
+
+def _seconds() -> float:
+    """Return a time that goes on while the machine is asleep, where it has such a clock."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
 
 
 def _who() -> str:

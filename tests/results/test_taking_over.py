@@ -1,6 +1,7 @@
 """A start that ends before it has what is below the URL: another driver's results stay."""
 
 import json
+import time
 from contextlib import suppress
 
 import pytest
@@ -8,7 +9,7 @@ from test_spool import FakeBucket
 from test_spool_checkpoints import whole
 from test_spool_checkpoints import write as write_checkpoint
 
-from raybench.core.errors import UserError
+from raybench.core.errors import StudyError, UserError
 from raybench.results import lease, storage
 from raybench.results.bucket import BucketError
 from raybench.results.lease import LEASE_KEY, Lease
@@ -170,6 +171,27 @@ def test_one_that_began_and_ended_while_another_waited_wrote_last(bucket, monkey
         first.release()
 
     assert Lease(bucket, "two", say=end).take() == "one"
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock that runs in a sleep")
+def test_a_machine_that_slept_asks_for_its_lease_before_it_writes(bucket, on, monkeypatch):
+    """Asleep, `time.monotonic` stands still; another driver has gone on meanwhile."""
+    monkeypatch.setattr(lease, "STALE_S", 60.0)
+    on("host A")
+    real = time.clock_gettime
+    place = opened()
+    append(place.folder, "too late")
+    monkeypatch.setattr(lease, "STALE_S", 0.0)
+    Lease(bucket, "host B").take()
+    monkeypatch.setattr(lease, "STALE_S", 60.0)
+    before = set(bucket.objects)
+    slept = 600.0
+    monkeypatch.setattr(
+        time, "clock_gettime", lambda clock: real(clock) + slept * (clock == time.CLOCK_BOOTTIME)
+    )
+    with pytest.raises(StudyError, match="was taken over by"):
+        place.close()
+    assert set(bucket.objects) == before
 
 
 def test_what_the_same_driver_forgot_is_gone_there_too(bucket, on):
