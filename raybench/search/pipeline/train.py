@@ -60,7 +60,7 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
         folder = storage.folder
         if (folder / RECORDS_FILE).is_file() and not _is_own(folder):
             raise UserError(f"{place}: holds a search; name another folder with --out.")
-        with Store(folder, storage.check) as store:
+        with Store(folder, storage.check, storage.forget) as store:
             finished = finished_run(folder, TRIAL, spec)
             if finished is not None:
                 say(
