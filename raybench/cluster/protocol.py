@@ -126,6 +126,10 @@ class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)
         self.failure, self.message, self.traceback = failure, message, traceback
 
 
+class HostLeaves(RunFailed):
+    """A group did not start because one of its hosts had been given notice; no fault of the run."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Lent:
     """Pool to client: a group was given."""

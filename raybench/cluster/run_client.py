@@ -12,6 +12,7 @@ from raybench.cluster.protocol import (
     Command,
     Finish,
     Finished,
+    HostLeaves,
     Progress,
     Reply,
     RunFailed,
@@ -111,10 +112,11 @@ class RunClient:
         is_final = failed.failure not in MACHINE_FAULTS or failed.message.startswith(MISNAMED)
         if is_final or not self._goes_on():
             raise failed
-        if self._restarts_in_a_row == RESTARTS:
+        is_counted = not isinstance(failed, HostLeaves)
+        if is_counted and self._restarts_in_a_row == RESTARTS:
             tried = f"{failed.message} (given new workers {self._outcome.restarts} times)"
             raise RunFailed(failed.failure, tried, failed.traceback)
-        self._restarts_in_a_row += 1
+        self._restarts_in_a_row += is_counted
         restarts = self._outcome.restarts + 1
         self._outcome = replace(self._outcome, restarts=restarts, restart_reason=failed.message)
 

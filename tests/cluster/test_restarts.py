@@ -2,7 +2,7 @@
 
 import pytest
 
-from raybench.cluster.protocol import Advance, Finish, Lent, RunFailed, Start
+from raybench.cluster.protocol import Advance, Finish, HostLeaves, Lent, RunFailed, Start
 from raybench.cluster.run_client import RESTARTS, RunClient
 from raybench.core.clock import PHASES
 from raybench.core.outcome import RunOutcome
@@ -78,6 +78,13 @@ def test_the_number_of_restarts_is_bounded_and_said() -> None:
     assert outcome.evaluation is not None, "what was measured is kept"
     assert outcome.ledger["train"] == outcome.evaluation.train_s
     assert pool.heard.count(SPEC.placement) == 1 + RESTARTS
+
+
+def test_starts_on_hosts_that_leave_are_not_counted() -> None:
+    leaves: list[RunFailed] = [HostLeaves("worker_lost", "host a is leaving the cluster")]
+    pool = slow_pool(last=0, faults={Lent: [*leaves * 5, *[LOST] * RESTARTS, *leaves]})
+    _, outcome = run(pool)
+    assert (outcome.failure, outcome.restarts) == (None, 6 + RESTARTS)
 
 
 def test_a_run_that_gets_on_may_be_restarted_as_often_as_it_takes() -> None:
