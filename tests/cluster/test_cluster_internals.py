@@ -1,4 +1,4 @@
-"""Canaries of what is asked of a cluster: its autoscaler, the driver's node, the driver's own job."""
+"""Canaries of what is asked of a cluster: its autoscaler, the driver's node and job."""
 
 import inspect
 import json
