@@ -151,6 +151,7 @@ def _run(
                 stopped_by=interrupt.reason,
                 on_error=lambda *error: keep_error(store, *error),
                 on_saved=saved.save,
+                on_refused=saved.refused,
                 save=True,
                 test=True,
             )
