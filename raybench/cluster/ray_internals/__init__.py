@@ -23,5 +23,5 @@ look whether the installed Ray still has all of it, and take each away to see th
 | free | `available_resources_per_node` | what others hold | seen when a group does not start |
 | autoscaler | its report, `get_cluster_status` | whether nodes can be had | taken for none |
 | own_job | the job's configuration, its actor's name | what the driver holds | counts as others' |
-| head | `node:__internal_head__` | Tune's processes take no core | they take 0.001 of one |
+| driver_node | `node:`, `node:__internal_head__` | Tune's actors beside us | 0.001 CPU anywhere |
 """
