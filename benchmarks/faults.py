@@ -22,6 +22,7 @@ curve that is not 0, 1, 2, ...; exit 1 below it.
 
 import argparse
 import json
+import re
 import statistics
 import sys
 import tempfile
@@ -30,13 +31,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fault_study import CPUS, FaultStudy
+from fault_study import CPUS, TRIALS, FaultStudy
 
+from raybench.results.provenance import machine, versions
 from tests.e2e.host_cluster import start_node, stop_node
 from tests.e2e.hosts import Hosts, why_not
 
 CUT_S, STOPPED_S = 20.0, 30.0
 FULL_KB, PORT = 60_000, 5000
+OURS = re.compile(r"^(trial .* goes on|raybench:|continuing|s3://)")
+"""What raybench says of a fault, beside what Ray writes on the screen."""
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
 MAKE_BUCKET = (
     "import urllib.request as u; u.urlopen(u.Request('{}/study', method='PUT'), timeout=5)"
@@ -182,25 +186,27 @@ def is_good(result: Result) -> bool:
 def report(results: list[Result]) -> list[str]:
     """Return the table, a row a fault."""
     lines = [
-        "| fault | tries | as wanted | finished | lost | doubled | work went on after s | said |",
-        "|---|---|---|---|---|---|---|---|",
+        "| fault | tries | as wanted | finished | lost | doubled | work went on after s "
+        "| said in | last said |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for name in FAULTS:
         tries = [result for result in results if result["fault"] == name]
         if not tries:
             continue
-        sums = {
-            key: sum(result.get(key, 0) for result in tries)
-            for key in ("finished", "wanted", "lost", "doubled")
-        }
+        sums = {key: sum(result.get(key, 0) for result in tries) for key in ("finished", "doubled")}
+        # A try without a verdict has lost what it was to finish.
+        sums["wanted"] = sum(result.get("wanted", TRIALS) for result in tries)
+        sums["lost"] = sum(result.get("lost", TRIALS) for result in tries)
         after = [one["went_on_s"] for one in tries if one.get("went_on_s") is not None]
         spread = f"{statistics.median(after):.1f} ({min(after)} - {max(after)})" if after else "-"
-        words = [result.get("said", []) + result.get("reasons", []) for result in tries]
-        said = next((one for result in words for one in result), "-")
+        ours = [[one for one in result.get("said", []) if OURS.search(one)] for result in tries]
+        ours = [one + result.get("reasons", []) for one, result in zip(ours, tries, strict=True)]
+        said = next((one[0] for one in reversed(ours) if one), "-")
         lines.append(
             f"| {name} | {len(tries)} | {sum(map(is_good, tries))} | {sums['finished']} of "
             f"{sums['wanted']} | {sums['lost']} | {sums['doubled']} | {spread} | "
-            f"{said.replace('|', '/')} |"
+            f"{sum(map(bool, ours))} | {said.replace('|', '/')} |"
         )
     return lines
 
@@ -225,6 +231,9 @@ def main() -> int:
                 file.write(json.dumps(result) + "\n")
     results = [json.loads(line) for line in options.out.read_text().splitlines()]
     lines = report(results)
+    broken = [f"{one['fault']}: {one['broken']}" for one in results if "broken" in one]
+    lines += ["", *(f"- no verdict: {one}" for one in broken)]
+    lines += [f"{machine()['processor']}, {machine()['cores']} cores, {versions()}"]
     print("\n".join(lines))
     options.out.with_suffix(".md").write_text("\n".join(lines) + "\n")
     return 0 if all(map(is_good, results)) else 1

@@ -179,14 +179,17 @@ def main() -> int:
     rows["ms a trial of equal length"] = equal
     asking = equal[rows["ms a suggest"] > 0]  # the last trials are not followed by others
     growth = float(asking.tail(5).mean() / asking.iloc[1])
+    drawn = float(asking.tail(5).mean() / asking.iloc[0])
     every = max(len(rows) // PARTS, 1)
     table = rows.iloc[[0, 1, *range(every - 1, len(rows), every)]].drop_duplicates()
     lines = table_lines(table)
     good = growth < GROWTH, load_s < LOAD_S, len(results.trials) == options.trials
     lines += [
         "",
-        f"- {'ok ' if good[0] else 'BAD'} driver CPU of a trial x {growth:.2f} from trial {FIRST} "
-        f"to {options.trials}, at {mean:.1f} evaluations a trial (bar {GROWTH:g})",
+        f"- {'ok ' if good[0] else 'BAD'} driver CPU of a trial x {growth:.2f} from trials {FIRST} "
+        f"to {2 * FIRST} to the last of {options.trials}, at {mean:.1f} evaluations a trial "
+        f"(bar {GROWTH:g}); x {drawn:.2f} from the first {FIRST}, most of which are drawn, not "
+        "modelled",
         f"- {'ok ' if good[1] else 'BAD'} raybench.load: {load_s:.1f} s of CPU for "
         f"{len(results.trials)} trials, {len(results.curves)} evaluations, {size:.0f} MB "
         f"(bar {LOAD_S:g} s); raybench.report: {report_s:.1f} s",

@@ -162,7 +162,7 @@ def prepare(options: argparse.Namespace, meter: Meter, folder: str) -> Trials:
     StandIn.courses = [course + long[len(course) :] for course in courses]
     tune_controller.RayActorManager = StandIn
     os.environ["TUNE_DISABLE_AUTO_INIT"] = "1"
-    tuner.waits_on_head = lambda: {"CPU": 0.001}
+    tuner.waits_by_driver = lambda: {"CPU": 0.001}
     ray.cluster_resources = lambda: {"CPU": 1.0}
     storage._get_ray_train_session_dir = lambda: folder
     return trials

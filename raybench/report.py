@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from raybench import cli
-from raybench.results.console import make_console
+from raybench.results.console import make_console, say
 from raybench.results.export import export
 from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults, load
@@ -33,17 +33,19 @@ def report(place: str | Path) -> int:
     """Write the derived files anew from the records, draw, and print the tables.
 
     A study that is running may be reported on: its records are read, never written. Of a URL the
-    files are written below it, too; who may only read there gets them in the local folder.
+    files are written below it, too, unless a driver is there, which writes them itself; who may
+    only read there gets them in the local folder.
     """
     results = load(place)
     if results.is_scaling:
         return _report_scaling(place, results)
     # Not a Store: the study may be running, and its records are not ours.
-    export(results, StudyFiles(results.folder))
+    tables = export(results, StudyFiles(results.folder))
     plots = write_plots(results, results.folder)
-    show(make_console(sys.stdout), results, plots=plots)
-    if is_url(place):
-        publish(str(place), results.folder)
+    console = make_console(sys.stdout)
+    show(console, results, plots=plots)
+    if is_url(place) and (why := publish(str(place), results.folder, [*tables, *plots])):
+        say(console, why)
     return cli.DONE
 
 

@@ -13,6 +13,10 @@ MODEL_FILES = {"torch": "model.pt", "tensorflow": "model.weights.h5"}
 """Where a run's weights are saved, in the framework's own format."""
 
 
+class RefusedStateError(UserError):
+    """A checkpoint is whole, and of this spec, but not of the model that is built now."""
+
+
 def load_model(folder: Path, spec: RunSpec) -> Any:
     """Build the model of a run and load its weights: an `nn.Module` or a `keras.Model`.
 
@@ -30,20 +34,20 @@ def load_model(folder: Path, spec: RunSpec) -> Any:
 
 
 def check_same_model(saved: Mapping[str, object], built: Mapping[str, object]) -> None:
-    """Raise UserError if shapes that were saved, by name, are not those of the model built now."""
+    """Raise RefusedStateError if saved shapes, by name, are not those of the model built now."""
     for name in (*saved, *built):
         if saved.get(name) != built.get(name):
-            raise UserError(
+            raise RefusedStateError(
                 f"the checkpoint holds another model ({name}: {saved.get(name, 'none')} there, "
                 f"{built.get(name, 'none')} here); was the workload's code changed? Remove the "
                 "checkpoint to start the run anew."
             )
 
 
-def not_ours(error: Exception) -> UserError:
+def not_ours(error: Exception) -> RefusedStateError:
     """Return the error of a state that no `Trainer.state` has written, such as one with code."""
     kind = type(error).__name__
-    return UserError(
+    return RefusedStateError(
         f"the checkpoint's weights are not what raybench writes, tensors and numbers ({kind}), and "
         "nothing of them was run; remove the checkpoint to start the run anew.",
         details=str(error),

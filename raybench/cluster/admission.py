@@ -161,10 +161,11 @@ class Admission:
             key=lambda number: self.groups[number].last_used,
         )
         for number in reversed(idle):
-            if self.groups[number].placement == placement:
+            own = self.groups[number]
+            has_left = any(self.nodes[node].is_gone for node in own.nodes)
+            if own.placement == placement and not has_left:
                 if not self._can_wake(number):
                     return None
-                own = self.groups[number]
                 own.trial = trial
                 return Grant(
                     trial=trial, group=number, placement=placement, is_new=False, nodes=own.nodes

@@ -103,9 +103,10 @@ class Finished:
 class Crashed:
     """Worker to owner: an exception ended the run on this worker."""
 
-    failure: Literal["oom", "error"]
+    failure: Literal["oom", "error", "refused"]
+    """`REFUSED`: of the checkpoint that it should go on from."""
     message: str
-    """One line: the exception's type and text."""
+    """One line: the exception's type and text; of what was refused the sentence alone."""
     traceback: str
 
 
@@ -115,15 +116,25 @@ Reply = Ready | Progress | Saved | Finished | Crashed
 STOPPED: Final = "stopped"
 """What RunFailed says of a run that was ended from outside before it had workers: no failure."""
 
+REFUSED: Final = "refused"
+"""What RunFailed says where the workers refuse the run's checkpoint: it can begin anew."""
+
 
 class RunFailed(Exception):  # noqa: N818 (a result, not a bug of ours)
     """A run ended without a result; the owner's side of `Crashed`, lost and hung workers."""
 
     def __init__(
-        self, failure: Failure | Literal["stopped"], message: str, traceback: str = ""
+        self,
+        failure: Failure | Literal["stopped", "refused"],
+        message: str,
+        traceback: str = "",
     ) -> None:
         super().__init__(failure, message, traceback)
         self.failure, self.message, self.traceback = failure, message, traceback
+
+
+class HostLeaves(RunFailed):
+    """A group did not start because one of its hosts had been given notice; no fault of the run."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from raybench.cluster.admission import Admission, Grant
-from raybench.cluster.protocol import STOPPED, RunFailed
+from raybench.cluster.protocol import STOPPED, HostLeaves, RunFailed
+from raybench.cluster.ray_internals.draining import draining_nodes
 from raybench.cluster.ray_internals.free import available, present, taken_by_others
 from raybench.cluster.roster import as_nodes
 from raybench.cluster.scaling import Scaling
@@ -30,16 +31,19 @@ class Queue:
         books: Books = available,
         *,
         nodes: Callable[[], Sequence[Mapping[str, Any]]] = present,
+        leaving: Callable[[], frozenset[str]] = draining_nodes,
         scaling: Scaling | None = None,
         on_lost: Callable[[list[int]], None] = lambda groups: None,
     ) -> None:
-        """`books`: what every node has free by Ray's account; `nodes`: those that Ray lists.
+        """`books`: what every node has free by Ray's account; `nodes`: those that Ray lists,
+        `leaving`: ids of those that have been given notice.
 
         Nobody else uses a Ray of ours, and its node stays. `on_lost` is told of idle groups that
         have gone with a node.
         """
         self._admission, self._options, self._books = admission, options, books
-        self._list_nodes, self._on_lost = nodes, on_lost
+        self._list_nodes, self._list_leaving, self._on_lost = nodes, leaving, on_lost
+        self._given_notice: frozenset[str] = frozenset()
         self._scaling = scaling or Scaling(is_on=options.scales)
         self._granted: dict[str, asyncio.Future[Grant]] = {}
         self._asked: dict[str, float] = {}
@@ -75,7 +79,10 @@ class Queue:
                 await self._scaling.ask(self._admission)
 
     async def unless_gone(self, start: Awaitable[Answer], nodes: Sequence[int]) -> Answer:
-        """Return what the start of a group returns; RunFailed at once if one of its nodes goes."""
+        """Return what the start of a group returns; RunFailed at once if one of its nodes goes.
+
+        HostLeaves where that was announced, however the start has ended.
+        """
         starting = asyncio.ensure_future(start)
         while not starting.done():
             await asyncio.wait({starting}, timeout=LOOK_S)
@@ -85,8 +92,17 @@ class Queue:
             gone = [one for one in (self._admission.nodes[n] for n in nodes) if one.is_gone]
             if gone and not starting.done():
                 starting.cancel()
+                self._refuse_leaving(nodes)
                 raise RunFailed("worker_lost", f"host {gone[0].name} has gone from the cluster")
+        if isinstance(starting.exception(), RunFailed):
+            await self.look()
+            self._refuse_leaving(nodes)
         return starting.result()
+
+    def _refuse_leaving(self, nodes: Sequence[int]) -> None:
+        for node in (self._admission.nodes[number] for number in nodes):
+            if node.id in self._given_notice:
+                raise HostLeaves("worker_lost", f"host {node.name} is leaving the cluster")
 
     def admit(self) -> None:
         """Tell everyone whose turn it is now."""
@@ -122,10 +138,13 @@ class Queue:
         """Learn which nodes there are and what others hold, on a cluster that is not ours alone."""
         if self._options.is_local:
             return
-        free, entries = await asyncio.to_thread(lambda: (self._books(), self._list_nodes()))
+        free, entries, leaving = await asyncio.to_thread(
+            lambda: (self._books(), self._list_nodes(), self._list_leaving())
+        )
+        self._given_notice |= leaving
         admission = self._admission
         if entries:
-            lost = admission.update(as_nodes(entries, self._options.driver))
+            lost = admission.update(as_nodes(entries, self._options.driver, leaving))
             if lost:
                 self._on_lost(lost)
         admission.taken = taken_by_others(admission.nodes, admission.held(), free)

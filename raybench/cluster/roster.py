@@ -1,6 +1,6 @@
 """The hosts of a cluster as Ray lists them, less what the driver itself holds; no Ray."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,17 +22,22 @@ class Reservation:
 
 
 def as_nodes(
-    entries: Sequence[Mapping[str, Any]], driver: Reservation | None = None
+    entries: Sequence[Mapping[str, Any]],
+    driver: Reservation | None = None,
+    leaving: Collection[str] = (),
 ) -> tuple[Node, ...]:
     """Return the nodes that can have workers, of those that Ray lists as alive.
 
     They are called by their host names, or by their addresses where two have one name. `driver`:
-    what the study's own process holds, which is nobody's while the study runs.
+    what the study's own process holds, which is nobody's while the study runs. `leaving`: ids of
+    those that have been given notice, where Ray starts nothing any more.
     """
     alive = [entry for entry in entries if entry.get("Alive", True)]
     names = [entry.get("NodeManagerHostname", "") for entry in alive]
     nodes = []
     for entry, name in zip(alive, names, strict=True):
+        if entry["NodeID"] in leaving:
+            continue
         has = entry["Resources"]
         models = [key.removeprefix(MODEL) for key in has if key.startswith(MODEL)]
         node = Node(

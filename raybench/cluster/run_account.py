@@ -74,6 +74,11 @@ class RunAccount:
             self._first = self._last = self._base = _Point(at=self._first.at, worker=worker)
             self._worker = worker
 
+    def begins_anew(self) -> None:
+        """The checkpoint is refused: what led up to it, in another session, is no part of it."""
+        self._earlier_s, self._kept, self._worker = 0.0, None, {}
+        self._first = self._last = _Point(at=self._first.at)
+
     def sends(self) -> float:
         """Note that a command goes out; return when."""
         sent = time.perf_counter()

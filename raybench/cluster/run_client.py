@@ -7,11 +7,13 @@ from typing import Any
 import ray
 
 from raybench.cluster.protocol import (
+    REFUSED,
     STOPPED,
     Advance,
     Command,
     Finish,
     Finished,
+    HostLeaves,
     Progress,
     Reply,
     RunFailed,
@@ -37,8 +39,9 @@ class RunClient:
     """Trains one run, evaluation by evaluation, on workers that it asks for at the first step.
 
     Where they are lost it goes on with new ones, from its newest checkpoint or from its beginning:
-    the evaluations after that come again. `finish` must be called once at the end, whatever
-    happened; `release` takes its place where the run is ended from outside.
+    the evaluations after that come again. A checkpoint that they refuse is dropped.
+    `finish` must be called once at the end, whatever happened; `release` takes its place where the
+    run is ended from outside.
     """
 
     def __init__(
@@ -108,15 +111,34 @@ class RunClient:
 
     def _restart_or_raise(self, failed: RunFailed) -> None:
         """Note that the run needs new workers; raise what has failed where it gets none."""
+        if failed.failure == REFUSED:
+            self._begin_anew(failed)
+            return
         is_final = failed.failure not in MACHINE_FAULTS or failed.message.startswith(MISNAMED)
         if is_final or not self._goes_on():
             raise failed
-        if self._restarts_in_a_row == RESTARTS:
+        is_counted = not isinstance(failed, HostLeaves)
+        if is_counted and self._restarts_in_a_row == RESTARTS:
             tried = f"{failed.message} (given new workers {self._outcome.restarts} times)"
             raise RunFailed(failed.failure, tried, failed.traceback)
-        self._restarts_in_a_row += 1
+        self._restarts_in_a_row += is_counted
         restarts = self._outcome.restarts + 1
         self._outcome = replace(self._outcome, restarts=restarts, restart_reason=failed.message)
+
+    def _begin_anew(self, refused: RunFailed) -> None:
+        """Drop the checkpoint that was refused; end the run as stopped where it gets no workers."""
+        if not self._goes_on():
+            raise RunFailed(STOPPED, refused.message)
+        _get(self._pool.forget.remote(self._name))
+        self._account.begins_anew()
+        self._outcome = replace(
+            self._outcome,
+            evaluation=None,
+            saved=None,
+            refused=refused.message,
+            restarts=self._outcome.restarts + 1,
+            restart_reason=refused.message,
+        )
 
     def _acquire(self) -> None:
         self._account.asks()
@@ -191,7 +213,7 @@ class RunClient:
 
     def _fail(self, failed: RunFailed) -> None:
         self._outcome = replace(self._outcome, is_over=True)
-        if failed.failure != STOPPED:
+        if failed.failure != STOPPED and failed.failure != REFUSED:
             self._outcome = replace(
                 self._outcome,
                 failure=failed.failure,

@@ -20,6 +20,7 @@ def run_once(
     stopped_by: Callable[[], StopReason | None],
     on_error: Callable[[str, str, str], str] = lambda name, message, traceback: message,
     on_saved: Callable[[str], None] = lambda name: None,
+    on_refused: Callable[[str, str], None] = lambda name, why: None,
     save: bool = False,
     test: bool = False,
     keep: bool = True,
@@ -29,16 +30,21 @@ def run_once(
     `stopped_by` is asked after every evaluation and ends the run by returning a reason. A
     failed run is a record too, and `on_error` is given its name, message and traceback and
     returns the message to keep; it has no weights. `on_saved` is given the name when the pool has
-    a new checkpoint of the run. `test` measures the test split. With `keep`
+    a new checkpoint of the run, `on_refused` the name and a sentence when it does not go on from
+    the one it had. `test` measures the test split. With `keep`
     False the workers are new and end with the run.
     """
     client = RunClient(pool, name, spec, keep=keep, goes_on=lambda: stopped_by() is None)
     saved: int | None = None
+    refused: str | None = None
     reason: StopReason | None = None
     last: Evaluation | None = None
     try:
         while reason is None:
             outcome = client.step()
+            if outcome.refused is not None and refused is None:
+                refused = outcome.refused
+                on_refused(name, refused)
             if outcome.evaluation is None or outcome.evaluation is last:
                 break  # it failed, or was ended from outside, before it reached the next one
             last = outcome.evaluation

@@ -21,12 +21,15 @@ class Scaling:
     def __init__(self, *, is_on: bool, send: Callable[[Bundles], None] = request) -> None:
         """`is_on`: whether the cluster has an autoscaler; without one nothing is sent."""
         self._is_on, self._send = is_on, send
-        self._asked: list[dict[str, float]] = []
+        self._asked: list[dict[str, float]] | None = None
+        """What stands; None until something was sent: it may be what a killed driver has left."""
         self._sent = 0.0
 
     async def ask(self, admission: Admission) -> None:
         """Ask for what waits now and for what would be kept beside it; for nothing if none does.
 
+        The first time in any case: a request stands until another takes its place, and the hosts
+        that a killed driver has asked for would be kept, and paid for, without end.
         A request that Ray does not take is sent again at the next look.
         """
         groups = admission.needed()

@@ -20,7 +20,9 @@ from raybench.backends.base import Trainer, World
 from raybench.backends.checkpoints import Checkpoints
 from raybench.backends.find import find_backend
 from raybench.backends.run import evaluate_split, run
+from raybench.backends.saved import RefusedStateError
 from raybench.cluster.protocol import (
+    REFUSED,
     Close,
     Command,
     Crashed,
@@ -207,6 +209,8 @@ def _introduce(world: World) -> Ready:
 
 
 def _report(error: Exception) -> Crashed:
+    if isinstance(error, RefusedStateError):
+        return Crashed(failure=REFUSED, message=str(error), traceback="")
     name = type(error).__name__
     is_memory = name in OUT_OF_MEMORY or "can't allocate memory" in str(error)
     lines = str(error).strip().splitlines()

@@ -47,6 +47,8 @@ class RunOutcome:
     """How often it was given new workers, because it had lost those it had."""
     restart_reason: str | None = None
     """What the last of these losses was."""
+    refused: str | None = None
+    """Why it did not go on from the checkpoint it had, and began anew; a restart too."""
 
     @property
     def stop(self) -> StopReason | None:

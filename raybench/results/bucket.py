@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from raybench.core.errors import UserError
 from raybench.core.secrets import redact_text
@@ -114,8 +114,9 @@ class Bucket:
         fs = _filesystems()
 
         def listed() -> Any:
+            system = self._connected()  # first: it knows where
             wanted = fs.FileSelector(self._where, recursive=True, allow_not_found=True)
-            return self._connected().get_file_info(wanted)
+            return system.get_file_info(wanted)
 
         return {
             info.path.removeprefix(f"{self._where}/"): Entry(info.size, info.mtime_ns / 1e9)
@@ -139,7 +140,7 @@ class Bucket:
 
     def _connected(self) -> Any:
         if self._system is None:
-            self._system = _connect(self.url)
+            self._system, self._where = _connect(self.url)
         return self._system
 
     def _try(self, action: Callable[[], Result]) -> Result:
@@ -153,14 +154,17 @@ class Bucket:
 
 
 def check_url(url: str) -> str:
-    """Return `bucket/path` of a URL; UserError says what is wrong with it. Asks nobody."""
+    """Return `bucket/path` of a URL; UserError says what is wrong with it. Asks nobody.
+
+    Where that is in the store, Arrow says: of `abfs://CONTAINER@HOST/x` it is `CONTAINER/x`.
+    """
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
         raise UserError(
             f"--out {parts.scheme}://: is no store that is known; write a folder, file://, "
             f"{', '.join(f'{scheme}://' for scheme in SCHEMES)}."
         )
-    host, _, path = f"{parts.netloc}{parts.path}".rstrip("/").partition("/")
+    host, _, path = f"{parts.netloc}{unquote(parts.path)}".rstrip("/").partition("/")
     is_user = "@" in host and parts.scheme not in ("abfs", "abfss")
     if is_user or parts.password is not None or redact_text(parts.query, {}) != parts.query:
         raise UserError(
@@ -175,16 +179,21 @@ def check_url(url: str) -> str:
     return f"{host}/{path}"
 
 
-def _connect(url: str) -> Any:
+def _connect(url: str) -> tuple[Any, str]:
+    """Return the store of a URL, and the path in it that the URL names."""
     if url.startswith("s3:"):
         # A small object is one request, not the three of an upload in parts.
         url += f"{'&' if '?' in url else '?'}allow_delayed_open=true"
     try:
-        return _filesystems().FileSystem.from_uri(url)[0]
+        system, path = _filesystems().FileSystem.from_uri(url)
     except (ValueError, NotImplementedError) as error:  # options of the URL, most likely
         raise UserError(
             f"--out {url}: {shorten(clean(str(error)), 200)}; correct the URL."
         ) from None
+    where = str(path).strip("/")
+    if "/" not in where:  # of abfs://HOST/CONTAINER
+        raise UserError(f"--out {url}: names no folder; write one below it.")
+    return system, where
 
 
 def _filesystems() -> Any:

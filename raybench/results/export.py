@@ -20,13 +20,14 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20
 """First characters of a cell that spreadsheets run; the last four are the wide ones."""
 
 
-def export(results: StudyResults, store: StudyFiles) -> None:
-    """Write trials.csv, curves.csv, and best.yaml and cheapest.yaml if a run won."""
+def export(results: StudyResults, store: StudyFiles) -> list[Path]:
+    """Write trials.csv, curves.csv, and best.yaml and cheapest.yaml if a run won; return them."""
+    written = [store.folder / name for name in ("trials.csv", "curves.csv")]
     store.write_text("trials.csv", to_csv(results.trials))
     store.write_text("curves.csv", to_csv(results.curves))
     verdict = judge(results)
     if verdict is None:
-        return
+        return written
     names = ("fastest", "cheapest") if results.is_timed else ("most accurate", "most accurate")
     for name, trial, what in (
         ("best.yaml", verdict.fastest, names[0]),
@@ -34,6 +35,8 @@ def export(results: StudyResults, store: StudyFiles) -> None:
     ):
         comment = spec_comment(results, trial, verdict, what)
         store.write_yaml(name, results.specs[trial].document(), comment=comment)
+        written.append(store.folder / name)
+    return written
 
 
 def to_csv(table: pd.DataFrame) -> str:

@@ -12,7 +12,7 @@ import platform
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -45,6 +45,11 @@ class Owner:
     who: str
     beat: int
     is_released: bool
+    last: str | None
+    """The spool that has what is below the URL: of whoever wrote there last, None of nobody.
+
+    Another one than `spool` until the driver has brought what is there into its own (`settle`).
+    """
 
 
 class Lease:
@@ -55,30 +60,37 @@ class Lease:
     ) -> None:
         """`say` gets a sentence if there is something to wait for."""
         self.bucket, self._say = bucket, say
-        self._own = Owner(uuid.uuid4().hex, spool, _who(), 0, is_released=False)
+        self._own = Owner(uuid.uuid4().hex, spool, _who(), 0, is_released=False, last=None)
         self._confirmed = float("-inf")
 
     def take(self) -> str | None:
-        """Take the lease; return the spool of whoever had it last, None if nobody did.
+        """Take the lease; return the spool of whoever wrote last, None if nobody did.
 
+        That stays in the lease until `settle`: a driver that ends before has brought nothing.
         Waits for at most STALE_S where the last owner may have died. UserError names an owner
         that lives.
         """
         before = self._read()
         # Of the same spool: its lock is ours, so that driver is gone.
         if before is not None and not before.is_released and before.spool != self._own.spool:
-            self._wait_until_stale(before)
+            before = self._wait_until_stale(before)
+        self._own = replace(self._own, last=before.last if before is not None else None)
         self._write()
         time.sleep(SETTLE_S)
         now = self._read()
         if now is None or now.lease != self._own.lease:
             raise self._held(now)
-        self._confirmed = time.monotonic()
-        return before.spool if before is not None else None
+        self._confirmed = _seconds()
+        return self._own.last
+
+    def settle(self) -> None:
+        """Say that our spool has what is there; only then may be written. Raises LeaseLostError."""
+        self._own = replace(self._own, last=self._own.spool)
+        self.beat()
 
     def beat(self) -> None:
         """Say that we live. Raises LeaseLostError where the lease is another's, or gone."""
-        asked = time.monotonic()
+        asked = _seconds()
         now = self._read()
         if now is None or now.lease != self._own.lease:
             who = f"by {now.who}" if now is not None else "and given back by another driver"
@@ -86,21 +98,31 @@ class Lease:
                 f"{self.bucket.url}: the study was taken over {who} while this driver could not "
                 "reach it"
             )
-        self._own = _later(self._own, is_released=False)
+        self._own = replace(self._own, beat=self._own.beat + 1)
         self._write()
         self._confirmed = asked
 
     @property
     def is_held(self) -> bool:
         """Whether nobody can have taken the lease over yet."""
-        return time.monotonic() - self._confirmed < STALE_S - BEAT_S
+        return _seconds() - self._confirmed < STALE_S - BEAT_S
 
     def release(self) -> None:
-        """Give the lease back; it still says who wrote last."""
-        self._own = _later(self._own, is_released=True)
-        self._write()
+        """Give the lease back if it is ours; it still says who wrote last."""
+        now = self._read()
+        if now is not None and now.lease == self._own.lease:
+            self._own = replace(self._own, beat=self._own.beat + 1, is_released=True)
+            self._write()
 
-    def _wait_until_stale(self, before: Owner) -> None:
+    def living_owner(self) -> str | None:
+        """Return who has the lease, None if nobody has it who wrote it within STALE_S."""
+        now = self._read()
+        if now is None or now.is_released or self._age() >= STALE_S:
+            return None
+        return now.who
+
+    def _wait_until_stale(self, before: Owner) -> Owner | None:
+        """Return what the lease says then. Raises UserError where its owner lives."""
         began, age = time.monotonic(), self._age()
         if age < STALE_S:
             self._say(
@@ -111,9 +133,10 @@ class Lease:
             time.sleep(LOOK_S)
             now = self._read()
             if now is None or now.is_released:
-                return
+                return now
             if (now.lease, now.beat) != (before.lease, before.beat):
                 raise self._held(now)
+        return before
 
     def _age(self) -> float:
         """Return for how many seconds the lease was not written, by the store's clock."""
@@ -135,16 +158,19 @@ class Lease:
             return None
         try:
             found: dict[str, Any] = json.loads(content)
+            last = found.get("last", found["spool"])  # without `last`: of an earlier version
             return Owner(
                 lease=str(found["lease"]),
                 spool=str(found["spool"]),
                 who=str(found["who"]),
                 beat=int(found["beat"]),
                 is_released=found["released"] is True,
+                last=str(last) if last is not None else None,
             )
         except (ValueError, KeyError, TypeError):
             # Nobody's words: it ages like a dead owner's.
-            return Owner("", "", "somebody whose lease cannot be read", 0, is_released=False)
+            who = "somebody whose lease cannot be read"
+            return Owner("", "", who, 0, is_released=False, last="")
 
     def _write(self) -> None:
         own = self._own
@@ -154,13 +180,17 @@ class Lease:
             "who": own.who,
             "beat": own.beat,
             "released": own.is_released,
+            "last": own.last,
             "written": datetime.now(UTC).isoformat(timespec="seconds"),  # for people alone
         }
         self.bucket.put(LEASE_KEY, json.dumps(content).encode() + b"\n")
 
 
-def _later(owner: Owner, *, is_released: bool) -> Owner:
-    return Owner(owner.lease, owner.spool, owner.who, owner.beat + 1, is_released)
+def _seconds() -> float:
+    """Return a time that goes on while the machine is asleep, where it has such a clock."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
 
 
 def _who() -> str:

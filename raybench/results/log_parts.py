@@ -11,14 +11,15 @@ A crash between two uploads leaves a beginning of the log, in whole lines: each 
 whole or not at all, in order, a part only after the one before it is full and there. Optuna's
 journal is measured before the records and written after them, so it never knows of a run that the
 records lack; what it lacks itself is told from them (`optuna_study.restore`). A log that was
-rewritten is deleted from its end, so what is left is a beginning again.
+rewritten is deleted from its end, so what is left is a beginning again. Records are results: they
+are deleted only where `cleared_mark` says that this machine's were forgotten on purpose.
 """
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from raybench.core.errors import UserError
+from raybench.core.errors import StudyError, UserError
 from raybench.results.bucket import Bucket
 from raybench.results.store import RECORDS_FILE
 
@@ -51,7 +52,10 @@ class LogUpload:
         return self._read(self.size())[len(self._last) :].count(b"\n")
 
     def upload(self, size: int, may_write: Callable[[], None]) -> None:
-        """Upload the whole lines of the first `size` bytes; `may_write` raises if it may not."""
+        """Upload the whole lines of the first `size` bytes; `may_write` raises if it may not.
+
+        StudyError where that would delete records that this machine does not have.
+        """
         new = self._read(size)
         if not new.startswith(self._last):
             self._forget(may_write)
@@ -76,10 +80,18 @@ class LogUpload:
 
     def _forget(self, may_write: Callable[[], None]) -> None:
         """Delete the parts, the last first: the log was rewritten."""
+        mark = cleared_mark(self._path.parent)
+        if self._path.name == RECORDS_FILE and not mark.exists():
+            raise StudyError(
+                f"{self._bucket.url}: holds records that are not in {self._path}, so nothing is "
+                "deleted there; run the command again, and what is here is put aside."
+            )
         keys = [key for key in self._bucket.entries() if log_of(key) == self._path.name]
         for key in sorted(keys, reverse=True):
             may_write()
             self._bucket.delete(key)
+        if self._path.name == RECORDS_FILE:
+            mark.unlink(missing_ok=True)
         self._start, self._last = 0, b""
 
 
@@ -96,6 +108,11 @@ def fetch_logs(bucket: Bucket, keys: Iterable[str]) -> dict[str, bytes]:
             raise UserError(f"{bucket.url}/{key}: does not follow what is before it; restore it.")
         log += content
     return {name: bytes(log) for name, log in logs.items()}
+
+
+def cleared_mark(folder: Path) -> Path:
+    """Return the file that says that a spool's records were forgotten: those uploaded may go."""
+    return folder / f".{RECORDS_FILE}.cleared"
 
 
 def part_key(name: str, start: int) -> str:

@@ -8,9 +8,10 @@ from pathlib import Path
 from raybench.core.errors import StudyError, UserError
 from raybench.results.bucket import Bucket, BucketError, check_url
 from raybench.results.files import StudyFiles
+from raybench.results.lease import Lease
 from raybench.results.log_parts import fetch_logs, log_of
 from raybench.results.place import is_url, local_path
-from raybench.results.spool import fetch_files, key_of, names_of
+from raybench.results.spool import fetch_files, key_of
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 
 
@@ -54,15 +55,27 @@ def fetch(url: str, files: Sequence[str] = ()) -> Path:
     return folder
 
 
-def publish(url: str, folder: Path) -> None:
-    """Upload the files that a report made of `fetch`'s folder. Raises StudyError."""
+def publish(url: str, folder: Path, files: Sequence[Path]) -> str | None:
+    """Upload `files`, which a report made of what `fetch` brought to its folder; nothing else.
+
+    Returns a sentence where nothing is uploaded because somebody writes there, or has written
+    since: what is there then is newer than the report. Raises StudyError.
+    """
     bucket = Bucket(url)
+    kept = f"so the report's files are in {folder} alone."
     try:
-        for name in names_of(folder):
-            if name != STUDY_FILE:
-                bucket.put_file(key_of(name), folder / name)
+        owner = Lease(bucket, "a report").living_owner()
+        if owner is not None:
+            return f"{url}: is in use by {owner}, {kept}"
+        entries = bucket.entries().items()
+        there = sum(entry.size for key, entry in entries if log_of(key) == RECORDS_FILE)
+        if there != (folder / RECORDS_FILE).stat().st_size:
+            return f"{url}: has other records since they were read, {kept}"
+        for path in files:
+            bucket.put_file(key_of(path.relative_to(folder).as_posix()), path)
     except BucketError as error:
         raise StudyError(f"{error} The report's files are in {folder}.") from None
+    return None
 
 
 def cache_folder(kind: str, url: str) -> Path:

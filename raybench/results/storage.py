@@ -8,20 +8,21 @@ user's cache, which `sync.Sync` brings below the URL in the background.
 import sys
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from raybench.core.errors import StudyError, UserError
 from raybench.results.bucket import Bucket, BucketError, check_url
 from raybench.results.files import StudyFiles
-from raybench.results.lease import Lease
+from raybench.results.lease import Lease, LeaseLostError
 from raybench.results.lock import StudyLock
-from raybench.results.log_parts import LOGS, fetch_logs
+from raybench.results.log_parts import LOGS, cleared_mark, fetch_logs
 from raybench.results.place import is_url, local_path
 from raybench.results.remote import cache_folder
 from raybench.results.spool import fetch_files
 from raybench.results.spool_checkpoints import fetch_checkpoints
-from raybench.results.store import STUDY_FILE
+from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.results.sync import Sync
 
 Warn = Callable[[str], None]
@@ -47,6 +48,11 @@ class StudyStorage:
         self._lock.check()
         if self._sync is not None:
             self._sync.check()
+
+    def forget(self) -> None:
+        """Let the records below a URL be deleted: the folder's are about to be (`Store.clear`)."""
+        if self._sync is not None:
+            cleared_mark(self.folder).touch()
 
     def close(self) -> None:
         """Upload what is left; StudyError names the folder that keeps what could not be."""
@@ -97,12 +103,21 @@ def _open_url(url: str, warn: Warn) -> StudyStorage:
     try:
         bucket, lease = Bucket(url), Lease(Bucket(url), _identity(home), say=warn)
         last = lease.take()
-        folder = home / "study"
-        folder.mkdir(exist_ok=True)
-        sync = Sync(folder, bucket, lease, warn)
-        keys = list(bucket.entries())
-        bring(bucket, keys, folder, last=last, own=_identity(home), warn=warn)
-        sync.start(keys)
+        try:
+            folder = home / "study"
+            folder.mkdir(exist_ok=True)
+            sync = Sync(folder, bucket, lease, warn)
+            keys = list(bucket.entries())
+            bring(bucket, keys, folder, last=last, own=_identity(home), warn=warn)
+            lease.settle()
+            sync.start(keys)
+        except LeaseLostError as lost:
+            raise UserError(f"{lost}; wait for it, or name another place with --out.") from None
+        except BaseException:
+            # The lease still says who wrote last. If it cannot be given back, it ages.
+            with suppress(BucketError):
+                lease.release()
+            raise
     except BaseException:
         lock.__exit__()
         raise
@@ -114,27 +129,32 @@ def bring(
 ) -> None:
     """Bring what is below a URL into a folder, where the folder does not know better.
 
-    Where `last`, who wrote there last, is the folder's `own` driver, the folder is ahead. Else what
-    an earlier driver here did not upload stays if it follows on what is there; if not, because
-    another driver went on meanwhile or the URL was emptied, it is put aside and its place is said.
+    Where `last`, who wrote there last, is the folder's `own` driver, the folder is ahead, unless
+    its records say otherwise. Else what an earlier driver here did not upload stays if it follows
+    on what is there; if not, because another driver went on meanwhile or the URL was emptied, it is
+    put aside and its place is said.
     """
-    there, is_ours = fetch_logs(bucket, keys), last == own
+    there, cleared = fetch_logs(bucket, keys), cleared_mark(folder)
+    follows = _whole_lines(folder / RECORDS_FILE).startswith(there.get(RECORDS_FILE, b""))
+    is_ahead = last == own and (follows or cleared.exists())
     if last is None and not there and any(_whole_lines(folder / name) for name in LOGS):
         _put_aside(
             folder,
             f"{bucket.url}: holds no study any more; records of one are on this machine",
             warn,
         )
-    elif not is_ours and not all(_fits(folder / name, there.get(name, b"")) for name in LOGS):
+    elif not is_ahead and not all(_fits(folder / name, there.get(name, b"")) for name in LOGS):
         what = "another driver went on where this machine's last one had records that were not"
         _put_aside(folder, f"{bucket.url}: {what} uploaded", warn)
-    if not is_ours or not (folder / STUDY_FILE).is_file():
+    if not is_ahead or not (folder / STUDY_FILE).is_file():
         fetch_checkpoints(bucket, keys, folder)
     for name, content in there.items():
         here = _whole_lines(folder / name)
         if len(content) > len(here) and content.startswith(here):
             StudyFiles(folder).write_bytes(name, content)
-    fetch_files(bucket, keys, folder, keep=is_ours)
+    fetch_files(bucket, keys, folder, keep=is_ahead)
+    if _fits(folder / RECORDS_FILE, there.get(RECORDS_FILE, b"")):
+        cleared.unlink(missing_ok=True)  # nothing there is to be deleted any more
 
 
 def _put_aside(folder: Path, why: str, warn: Warn) -> None:

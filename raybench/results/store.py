@@ -21,10 +21,18 @@ SCALING = "scaling_study"
 class Store(StudyFiles):
     """Writes one study's records; one process writes, any number may read."""
 
-    def __init__(self, folder: Path, may_write: Callable[[], None] = lambda: None) -> None:
-        """`may_write` raises StudyError where the folder is this process's no more."""
+    def __init__(
+        self,
+        folder: Path,
+        may_write: Callable[[], None] = lambda: None,
+        forget: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`may_write` raises StudyError where the folder is this process's no more.
+
+        `forget` is called before records are forgotten.
+        """
         super().__init__(folder)
-        self._may_write = may_write
+        self._may_write, self._forget = may_write, forget
         try:
             folder.mkdir(parents=True, exist_ok=True)
             mend_last_line(folder / RECORDS_FILE)
@@ -62,7 +70,9 @@ class Store(StudyFiles):
 
     def clear(self) -> None:
         """Forget all records, to write the folder anew."""
-        self._records.truncate(0)
+        if os.fstat(self._records.fileno()).st_size:
+            self._forget()
+            self._records.truncate(0)
 
     def close(self) -> None:
         """Flush to the disk and close."""

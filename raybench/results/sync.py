@@ -112,7 +112,8 @@ class Sync:
         except BaseException as error:  # noqa: BLE001 (a thread's: `check` raises it)
             self._fault = self._fault or error
             self._end.set()
-            reason = error if isinstance(error, LeaseLostError) else f"{error!r} ended the upload"
+            is_said = isinstance(error, LeaseLostError | StudyError)
+            reason = str(error).rstrip(".") if is_said else f"{error!r} ended the upload"
             with self._saying:
                 if self._fault is error:
                     self._warn(f"{reason}; results are kept in {self.folder} alone.")

@@ -84,7 +84,9 @@ class LiveTrials:
         if self._may_warn and outcome.batch_statistics:
             self._may_warn = False  # once is enough
             self._progress.say(BATCH_STATISTICS)
-        if outcome.restarts > before.restarts and not outcome.is_over:
+        if outcome.refused is not None and before.refused is None:
+            self._saved.refused(name, outcome.refused)
+        elif outcome.restarts > before.restarts and not outcome.is_over:
             reason = outcome.restart_reason
             self._progress.say(f"trial {name} goes on in new workers: {reason}")
         point = outcome.evaluation

@@ -61,10 +61,8 @@ class SavedRuns:
         try:
             found = latest_checkpoint(folder, spec)
         except UserError as error:
-            aside = folder.with_name(f"{folder.name}.refused")
-            shutil.rmtree(aside, ignore_errors=True)
-            folder.replace(aside)
-            self._say(f"{error} Run {name} begins anew; what was there is now {aside}.")
+            _put_aside(folder)
+            self._say_anew(str(error), name)
             return ()
         if found is None:
             return ()
@@ -77,10 +75,20 @@ class SavedRuns:
         """Write the checkpoint of a run that the pool holds now, soon."""
         self._writer.submit(self._noting_faults, self._write, name)
 
+    def refused(self, name: str, why: str) -> None:
+        """Put aside what the workers of a run have refused, and say it; the run began anew."""
+        self._say_anew(why, name)
+        # In its turn: what is saved from now on is of the new run.
+        self._writer.submit(self._noting_faults, _put_aside, self._folder(name))
+
     def over(self, record: RunRecord) -> None:
         """Drop the checkpoint of a run whose record is written, unless the run was cut off."""
         is_kept = not record.is_answer or record.stop == "interrupted"
         self._writer.submit(self._noting_faults, self._forget, record.trial, is_kept)
+
+    def _say_anew(self, why: str, name: str) -> None:
+        aside = _aside(self._folder(name))
+        self._say(f"{why} Run {name} begins anew; what was there is now {aside}.")
 
     def _write(self, name: str) -> None:
         checkpoint = ray.get(self._pool.checkpoint.remote(name))
@@ -103,3 +111,14 @@ class SavedRuns:
 
     def _folder(self, name: str) -> Path:
         return self._store.folder / FOLDER / name
+
+
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.refused")
+
+
+def _put_aside(folder: Path) -> None:
+    """Move a run's folder, if there is one, to where nobody looks for checkpoints."""
+    if folder.is_dir():
+        shutil.rmtree(_aside(folder), ignore_errors=True)
+        folder.replace(_aside(folder))

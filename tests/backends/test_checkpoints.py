@@ -12,6 +12,7 @@ from local import FRAMEWORKS
 from raybench.backends.base import Trainer
 from raybench.backends.find import find_backend
 from raybench.backends.run import run, warm_up_step
+from raybench.backends.saved import RefusedStateError
 from raybench.core.checkpoint_files import latest_checkpoint
 from raybench.core.clock import Ledger
 from raybench.core.errors import UserError
@@ -111,7 +112,7 @@ def test_a_model_that_was_changed_is_refused(framework: str, tmp_path: Path) -> 
     checkpoint = latest_checkpoint(tmp_path / str(MIDDLE), spec)
     assert checkpoint is not None
     trainer = build(spec.model_copy(update={"workload": "regularised:Wider"}))
-    with pytest.raises(UserError, match=r"holds another model \(.* there, .* here\)"):
+    with pytest.raises(RefusedStateError, match=r"holds another model \(.* there, .* here\)"):
         trainer.restore(checkpoint.weights)
 
 

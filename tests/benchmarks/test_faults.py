@@ -45,6 +45,6 @@ def test_the_table_counts_every_try(faults) -> None:
     *_, row = faults.report([GOOD, late, {"fault": "worker", "broken": "AssertionError"}])
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells == [
-        *("worker", "3", "1", "5 of 6", "1", "0", "15.0 (9.5 - 20.5)"),
-        "trial 0000 goes on / elsewhere",
+        *("worker", "3", "1", "5 of 9", "4", "0", "15.0 (9.5 - 20.5)"),
+        *("2", "trial 0000 goes on / elsewhere"),
     ]

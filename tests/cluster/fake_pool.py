@@ -14,6 +14,7 @@ from raybench.core.spec import RunSpec
 SPEC = RunSpec(objective=Objective(target=0.9))
 SAVING_S = 0.5
 LOST = RunFailed("worker_lost", "a worker process has died")
+REFUSAL = RunFailed("refused", "the checkpoint holds another model.")
 BROKEN = RunFailed("error", "ValueError: no", "Traceback ...")
 
 
@@ -58,6 +59,7 @@ class FakePool:
         self._curve: list[Evaluation] = []
         self.acquire = SimpleNamespace(remote=self._acquire)
         self.command = SimpleNamespace(remote=self._command)
+        self.forget = SimpleNamespace(remote=self._forget)
         self.release = SimpleNamespace(remote=self._release)
 
     def _acquire(self, name: str, placement: Any) -> Lent:
@@ -74,6 +76,10 @@ class FakePool:
             fault = fault.pop(0) if fault else None
         if fault is not None:
             raise fault
+
+    def _forget(self, name: str) -> None:
+        self.heard.append("forget")
+        self.resume = None
 
     def _release(self, name: str, **options: bool) -> int:
         self.heard.append((name, options))

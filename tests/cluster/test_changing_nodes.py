@@ -10,7 +10,7 @@ from raybench.cluster import queue as module
 from raybench.cluster.admission import Admission
 from raybench.cluster.capacity import Capacity
 from raybench.cluster.layout import Node
-from raybench.cluster.protocol import RunFailed
+from raybench.cluster.protocol import HostLeaves, RunFailed
 from raybench.cluster.queue import Queue
 from raybench.cluster.ray_internals.autoscaler import bundles_of
 from raybench.cluster.roster import Reservation, as_nodes
@@ -61,6 +61,13 @@ class TestAdmission:
         pool.remove(0)
         assert [grant.nodes for grant in pool.admit()] == [(1,)]
 
+    def test_a_group_whose_host_left_meanwhile_is_not_lent_again(self) -> None:
+        pool = admission(A, B)
+        assert granted(pool, "0", TWO) == (0, 0)
+        pool.update([B])
+        pool.release("0")
+        assert granted(pool, "1", TWO) == (1, 1)
+
     def test_who_fits_no_host_of_now_keeps_nobody_waiting(self) -> None:
         pool = admission(A, B)
         for trial, placement in (("wide", WIDE), ("0", TWO), ("1", TWO), ("2", ONE)):
@@ -104,6 +111,7 @@ def queue(pool: Admission, hosts: list[dict[str, Any]], asked: Asked, **more: An
         }
 
     scaling = Scaling(is_on=True, send=asked)
+    more = {"leaving": frozenset} | more
     return Queue(pool, OPTIONS, books, nodes=lambda: hosts, scaling=scaling, **more)
 
 
@@ -116,18 +124,18 @@ def test_a_host_that_joins_is_used_and_the_request_withdrawn(
 
     async def story() -> None:
         await waiting.wait("busy", ONE)
-        assert asked.requests == [], "who has room needs no other host"
+        assert asked.requests == [[]], "who has room needs no other host, nor one of a dead driver"
         wide = asyncio.ensure_future(waiting.wait("wide", WIDE))
-        while not asked.requests:
+        while not asked.requests[1:]:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
-        assert asked.requests == [[{"CPU": 1}] * 6], "once, what is at work included"
+        assert asked.requests[1:] == [[{"CPU": 1}] * 6], "once, what is at work included"
         assert waiting.waiting()["wide"].short_s > 0
         hosts.extend(listed(C))
         grant, waited_for = await asyncio.wait_for(wide, 5)
         assert sorted(grant.nodes) == [0, 1, 1, 2, 2]
         assert str(waited_for).endswith("hosts must join")
-        assert asked.requests[1:] == [[]]
+        assert asked.requests[2:] == [[]]
 
     asyncio.run(story())
 
@@ -158,11 +166,76 @@ def test_a_start_ends_when_its_host_goes(monkeypatch: pytest.MonkeyPatch) -> Non
     assert lost == [0], "the idle group on host a"
 
 
+def test_a_host_that_has_been_given_notice_takes_no_new_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    hosts, pool = listed(A, B), admission(A, B)
+    notice: set[str] = set()
+    lost: list[int] = []
+    waiting = queue(pool, hosts, Asked(), leaving=lambda: frozenset(notice), on_lost=lost.extend)
+
+    async def story() -> None:
+        grant, _ = await waiting.wait("busy", TWO)
+        assert grant.nodes == (0, 0)
+        grant, _ = await waiting.wait("0", ONE)
+        notice.add("id-a")
+        await waiting.look()
+        pool.release("busy")
+        asking = asyncio.ensure_future(waiting.wait("1", TWO))
+        await asyncio.sleep(0.05)
+        assert not asking.done(), "neither a new group there nor the idle one"
+        assert lost == [0]
+        pool.release("0")
+        grant, _ = await asyncio.wait_for(asking, 5)
+        assert grant.nodes == (1, 1)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_start_on_a_host_with_notice_ends_in_words_of_its_own(
+    hangs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    pool, notice = admission(A, B), {"id-c"}
+    waiting = queue(pool, listed(A, B), Asked(), leaving=lambda: frozenset(notice))
+
+    async def start() -> None:
+        if hangs:
+            await asyncio.sleep(60)
+        raise RunFailed("worker_lost", "the workers did not start in time")
+
+    async def story() -> None:
+        grant, _ = await waiting.wait("0", TWO)
+        notice.add("id-a")
+        with pytest.raises(HostLeaves, match="host a is leaving the cluster"):
+            await asyncio.wait_for(waiting.unless_gone(start(), grant.nodes), 5)
+        if not hangs:
+            with pytest.raises(RunFailed, match="did not start") as failed:
+                await waiting.unless_gone(start(), (1, 1))
+            assert not isinstance(failed.value, HostLeaves)
+
+    asyncio.run(story())
+
+
 def test_without_an_autoscaler_nothing_is_asked() -> None:
     asked, pool = Asked(), admission(A)
     pool.submit("wide", WIDE)
     asyncio.run(Scaling(is_on=False, send=asked).ask(pool))
     assert asked.requests == []
+
+
+def test_what_a_killed_driver_has_asked_for_is_taken_back_once() -> None:
+    asked, pool = Asked(), admission(A)
+
+    async def story() -> None:
+        scaling = Scaling(is_on=True, send=asked)
+        for _ in range(3):
+            await scaling.ask(pool)
+
+    asyncio.run(story())
+    assert asked.requests == [[]]
 
 
 def test_a_request_that_is_not_taken_is_sent_again() -> None:

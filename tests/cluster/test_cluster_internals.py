@@ -1,4 +1,4 @@
-"""Canaries of what is asked of a cluster: its autoscaler, its head, the driver's own job."""
+"""Canaries of what is asked of a cluster: its autoscaler, the driver's node and job."""
 
 import inspect
 import json
@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from raybench.cluster import session
-from raybench.cluster.ray_internals import autoscaler, head, own_job
+from raybench.cluster.ray_internals import autoscaler, driver_node, own_job
 from raybench.cluster.roster import Reservation
 
 
@@ -73,22 +73,37 @@ class TestAutoscaler:
         assert autoscaler.has_autoscaler()
 
 
-class TestHead:
-    """Tune's own processes on the head; stock path: a trace of a CPU anywhere."""
+class TestDriverNode:
+    """Tune's own processes beside the driver; stock path: a trace of a CPU anywhere."""
 
-    def test_ray_still_names_its_head_so(self) -> None:
-        from ray._common.constants import HEAD_NODE_RESOURCE_NAME
+    def test_ray_still_names_its_nodes_so(self) -> None:
+        from ray._common.constants import HEAD_NODE_RESOURCE_NAME, NODE_ID_PREFIX
 
-        assert HEAD_NODE_RESOURCE_NAME == head.HEAD, "then they take 0.001 CPU"
+        assert NODE_ID_PREFIX == driver_node.ADDRESS, "then they take 0.001 CPU of any host"
+        assert HEAD_NODE_RESOURCE_NAME == driver_node.HEAD
 
-    @pytest.mark.parametrize(("name", "taken"), [(head.HEAD, head.HEAD), ("node:head", "CPU")])
+    @pytest.mark.parametrize(
+        ("here", "taken"),
+        [("head", driver_node.HEAD), ("worker", "node:10.0.0.2"), ("nameless", "CPU")],
+    )
     def test_what_they_reserve(
-        self, name: str, taken: str, monkeypatch: pytest.MonkeyPatch
+        self, here: str, taken: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        gone = {"Alive": False, "Resources": {head.HEAD: 1.0}}
-        nodes = [gone, {"Alive": True, "Resources": {"CPU": 1.0, name: 1.0}}]
+        names: dict[str, tuple[str, ...]] = {
+            "head": ("node:10.0.0.1", driver_node.HEAD),
+            "worker": ("node:10.0.0.2",),
+            "nameless": (),
+        }
+        nodes = [
+            {"Alive": is_alive, "NodeID": node, "Resources": dict.fromkeys(("CPU", *own), 1.0)}
+            for is_alive in (False, True)
+            for node, own in names.items()
+        ]
+        nodes[0]["NodeID"] = "worker"  # a head of before
+        context = SimpleNamespace(get_node_id=lambda: here)
         monkeypatch.setattr(ray, "nodes", lambda: nodes)
-        assert list(head.waits_on_head()) == [taken]
+        monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+        assert list(driver_node.waits_by_driver()) == [taken]
 
 
 class TestOwnJob:

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 import ray
 
+from raybench.backends.saved import check_same_model
 from raybench.cluster import worker, worker_group
-from raybench.cluster.protocol import Advance, Close, Command, Finished, Reply
+from raybench.cluster.protocol import REFUSED, Advance, Close, Command, Finished, Reply
 from raybench.cluster.trainers import PoolOptions
 from raybench.cluster.worker_group import WorkerGroup
+from raybench.core.errors import UserError
 from raybench.core.placement import Placement
 
 OPTIONS = PoolOptions(scratch="", search_path="", nodes=(), is_local=True)
@@ -60,3 +62,12 @@ def test_a_worker_asks_again_and_hands_in_what_may_be_lost(
     pool = Pool(ray.exceptions.GetTimeoutError, None, None, Close())
     assert worker.next_command(pool, 0, 0, 7, FIRST) == Close()
     assert pool.heard == [(7, FIRST), (7, FIRST), (7, None), (7, None)]
+
+
+def test_a_refused_checkpoint_is_no_error_of_the_run() -> None:
+    with pytest.raises(UserError) as refused:
+        check_same_model({"0.weight": (2, 3)}, {"0.weight": (2, 4)})
+    told = worker._report(refused.value)
+    assert (told.failure, told.message) == (REFUSED, str(refused.value))
+    assert told.message.startswith("the checkpoint holds another model (0.weight: (2, 3) there")
+    assert worker._report(UserError("a mistake of another kind")).failure == "error"

@@ -2,11 +2,11 @@
 
 import pytest
 
-from raybench.cluster.protocol import Advance, Finish, Lent, RunFailed, Start
+from raybench.cluster.protocol import Advance, Finish, HostLeaves, Lent, RunFailed, Start
 from raybench.cluster.run_client import RESTARTS, RunClient
 from raybench.core.clock import PHASES
 from raybench.core.outcome import RunOutcome
-from tests.cluster.fake_pool import LOST, SAVING_S, SPEC, FakePool, time
+from tests.cluster.fake_pool import LOST, REFUSAL, SAVING_S, SPEC, FakePool, time
 
 pytestmark = pytest.mark.usefixtures("no_ray")
 HUNG = RunFailed("timeout", "the workers did not answer within 600 s")
@@ -80,6 +80,13 @@ def test_the_number_of_restarts_is_bounded_and_said() -> None:
     assert pool.heard.count(SPEC.placement) == 1 + RESTARTS
 
 
+def test_starts_on_hosts_that_leave_are_not_counted() -> None:
+    leaves: list[RunFailed] = [HostLeaves("worker_lost", "host a is leaving the cluster")]
+    pool = slow_pool(last=0, faults={Lent: [*leaves * 5, *[LOST] * RESTARTS, *leaves]})
+    _, outcome = run(pool)
+    assert (outcome.failure, outcome.restarts) == (None, 6 + RESTARTS)
+
+
 def test_a_run_that_gets_on_may_be_restarted_as_often_as_it_takes() -> None:
     last = 3 * RESTARTS
     faults = {index: [LOST] for index in range(1, last)}
@@ -139,3 +146,32 @@ def test_a_run_of_an_earlier_session_goes_on_where_its_checkpoint_is() -> None:
     assert outcome.ledger["checkpoint"] == pytest.approx(SAVING_S)
     assert outcome.wall_s < 100
     adds_up(outcome)
+
+
+def refusing_pool(**options: object) -> FakePool:
+    """Its workers refuse the checkpoint of an earlier session, of two evaluations."""
+    first = slow_pool(saves=(1,))
+    begun = RunClient(first, "a", SPEC)
+    for _ in range(2):
+        begun.step()
+    return slow_pool(faults={2: [REFUSAL]}, resume=first.resume, **options)
+
+
+def test_a_run_whose_checkpoint_is_refused_begins_anew() -> None:
+    pool = refusing_pool(last=3)
+    came, outcome = run(pool)
+    assert came == [0, 1, 2], "and 3 is the last"
+    assert (outcome.failure, outcome.stop, outcome.restarts) == (None, "epochs", 1)
+    assert outcome.refused == outcome.restart_reason == REFUSAL.message
+    assert pool.heard.count("forget") == 1
+    assert outcome.ledger["train"] == pytest.approx(5 * BUSY_S), "four evaluations and the end"
+    assert outcome.ledger["lost"] == pytest.approx(ASKING_S - QUEUE_S + BUSY_S + TRAVEL_S)
+    assert outcome.ledger["checkpoint"] == 0
+    adds_up(outcome)
+
+
+def test_a_refused_checkpoint_stays_where_the_study_is_over() -> None:
+    pool = refusing_pool()
+    outcome = RunClient(pool, "a", SPEC, goes_on=lambda: False).step()
+    assert (outcome.is_over, outcome.failure, outcome.refused) == (True, None, None)
+    assert "forget" not in pool.heard

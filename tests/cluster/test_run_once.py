@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from raybench.cluster.protocol import STOPPED, Lent, RunFailed
+from raybench.cluster.run_client import RunClient
 from raybench.cluster.run_once import run_once
-from tests.cluster.fake_pool import BROKEN, SPEC, FakePool
+from raybench.core.checkpoint import RunState
+from tests.cluster.fake_pool import BROKEN, REFUSAL, SPEC, FakePool
 
 pytestmark = pytest.mark.usefixtures("no_ray")
 
@@ -79,3 +81,20 @@ def test_run_once_gives_the_workers_back_whatever_happens() -> None:
     with pytest.raises(OSError, match="no space"):
         run_once(pool, SPEC, "a", role="trial", on_evaluation=full_disk, stopped_by=lambda: None)
     assert pool.heard[-1] == ("a", {"keep": True, "for_good": True})
+
+
+def test_run_once_tells_of_a_refused_checkpoint_once_and_begins_anew() -> None:
+    first = RunClient(FakePool(), "a", SPEC)
+    earlier = RunState.after(SPEC, [first.step().evaluation])  # type: ignore[list-item]
+    seen: list[Any] = []
+    record, _ = run_once(
+        FakePool(last=1, faults={1: [REFUSAL]}, resume=earlier),
+        SPEC,
+        "a",
+        role="trial",
+        on_evaluation=lambda name, evaluation: seen.append(evaluation.index),
+        on_refused=lambda *told: seen.append(told),
+        stopped_by=lambda: None,
+    )
+    assert seen == [("a", REFUSAL.message), 0, 1]
+    assert (record.state, record.stop, record.restarts) == ("complete", "epochs", 1)

@@ -65,7 +65,8 @@ def test_a_trial_waits_for_others_and_says_what_it_waited_for(
 ) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.01)
     books = Books(a=1, b=1)
-    waiting = Queue(Admission(NODES, idle_holds_cpus=True), OPTIONS, books, nodes=lambda: ENTRIES)
+    pool = Admission(NODES, idle_holds_cpus=True)
+    waiting = Queue(pool, OPTIONS, books, nodes=lambda: ENTRIES, leaving=frozenset)
 
     async def story() -> None:
         first = asyncio.ensure_future(waiting.wait("first", TWO))
@@ -89,7 +90,8 @@ def test_a_trial_waits_for_others_and_says_what_it_waited_for(
 
 
 def test_a_trial_that_is_sent_away_waits_no_longer() -> None:
-    waiting = Queue(Admission(NODES), OPTIONS, Books(a=0, b=0), nodes=lambda: ENTRIES)
+    books = Books(a=0, b=0)
+    waiting = Queue(Admission(NODES), OPTIONS, books, nodes=lambda: ENTRIES, leaving=frozenset)
 
     async def story() -> None:
         asking = asyncio.ensure_future(waiting.wait("a", ONE))

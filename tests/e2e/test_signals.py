@@ -1,7 +1,7 @@
 """Every signal at every moment: exit code, sentence, no process left, the same command continues.
 
-One case runs always, `make test-all` runs one signal at every moment and in every phase, by turns;
-with `RAYBENCH_SIGNALS=40` in the environment it runs all forty.
+One case runs always, `make test-all` runs one signal at every second moment and in every phase, by
+turns; with `RAYBENCH_SIGNALS=40` in the environment it runs all forty.
 """
 
 import os
@@ -26,8 +26,10 @@ IMPORTING_S = 0.5
 ENDS_S = 60.0
 GONE_S = 10.0
 EVERY_NTH_CONTINUES = 5
-CONTINUED = (10.0, "confirm")
-"""In CI: amid the search, and where it was over."""
+LEFT_OUT = (1.0, 2.5, 5.0, 8.0)
+"""Moments that CI leaves out: it has half an hour for everything."""
+CONTINUED = ("confirm",)
+"""In CI; what was ended amid the search is continued in test_interrupt.py."""
 SPACE = """
 workload: mnist_small
 dataset: {name: digits, image_size: 28}
@@ -66,11 +68,12 @@ def loop() -> list[Case]:
 
 
 def chosen() -> list[Case]:
-    """One signal at every moment and in every phase, by turns; all of them where asked for."""
+    """One signal at every second moment and in every phase, by turns; all where asked for."""
     every = loop()
     if os.environ.get("RAYBENCH_SIGNALS") == "40":
         return every
     turns = [case for number, case in enumerate(every) if (number // 3 + number) % 3 == 0]
+    turns = [case for case in turns if case.when not in LEFT_OUT]
     return [replace(case, continues=case.when in CONTINUED) for case in turns]
 
 

@@ -4,9 +4,9 @@ import contextlib
 
 import pytest
 
-from raybench.core.errors import UserError
+from raybench.core.errors import StudyError, UserError
 from raybench.results import log_parts
-from raybench.results.log_parts import fetch_logs, log_of, part_key
+from raybench.results.log_parts import cleared_mark, fetch_logs, log_of, part_key
 from raybench.results.spool import Upload, fetch_files, key_of, name_of
 
 RECORDS, JOURNAL = log_parts.LOGS
@@ -38,6 +38,9 @@ class FakeBucket:
     def get_file(self, key, path):
         if key in self.objects:
             path.write_bytes(self.objects[key])
+
+    def modified(self, key):
+        return 0.0 if key in self.objects else None
 
     def delete(self, key):
         self.before()
@@ -88,6 +91,7 @@ def test_every_crash_in_a_rewrite_leaves_the_old_or_the_new(tmp_path):
         (tmp_path / RECORDS).write_bytes(old)
         one = upload(tmp_path, bucket)
         one.run()
+        cleared_mark(tmp_path).touch()
         (tmp_path / RECORDS).write_text('{"line": "new"}\n')
         bucket.left = puts
         with contextlib.suppress(CrashError):
@@ -95,6 +99,36 @@ def test_every_crash_in_a_rewrite_leaves_the_old_or_the_new(tmp_path):
         found = fetch_logs(bucket, list(bucket.objects)).get(RECORDS, b"")
         assert old.startswith(found) or found == b'{"line": "new"}\n'
     assert found == b'{"line": "new"}\n'
+    assert not cleared_mark(tmp_path).exists()
+
+
+@pytest.mark.parametrize("rest", [None, [], range(3), range(100, 200)])
+def test_records_that_nobody_forgot_are_never_deleted(tmp_path, rest):
+    """A spool that is deleted or written by others in mid-study deletes nothing below the URL."""
+    bucket = FakeBucket()
+    append(tmp_path, RECORDS, range(20))
+    one = upload(tmp_path, bucket)
+    one.run()
+    before = dict(bucket.objects)
+    (tmp_path / RECORDS).unlink()
+    if rest is not None:
+        append(tmp_path, RECORDS, rest)
+    for driver in (one, upload(tmp_path, bucket)):
+        driver is one or driver.resume(list(bucket.objects))
+        with pytest.raises(StudyError, match="so nothing is deleted there"):
+            driver.run()
+    assert bucket.objects == before
+
+
+def test_a_journal_that_was_written_anew_takes_the_place_of_the_old(tmp_path):
+    bucket = FakeBucket()
+    append(tmp_path, JOURNAL, range(20))
+    one = upload(tmp_path, bucket)
+    one.run()
+    (tmp_path / JOURNAL).unlink()
+    append(tmp_path, JOURNAL, range(3))
+    one.run()
+    assert fetch_logs(bucket, list(bucket.objects))[JOURNAL].count(b"\n") == 3
 
 
 def test_a_torn_last_line_waits_until_it_is_whole(tmp_path):

@@ -335,13 +335,15 @@ def test_a_spool_that_lost_records_gets_them_back(url, study, said):
 
 
 def test_records_that_are_forgotten_are_forgotten_there(url, study, said):
-    with open_storage(url, warn=said.append) as place, Store(place.folder) as store:
+    with open_storage(url, warn=said.append) as place:
+        store = Store(place.folder, place.check, place.forget)
         store.write_text(STUDY_FILE, study)
         for number in range(500):
             store.append(run_line(f"{number:05d}", 1.0, learning_rate=0.01))
         wait_for(lambda: sum("records-" in key for key in Bucket(url).entries()) > 1)
         store.clear()
         store.append(run_line("00000", 2.0, learning_rate=0.01))
+        store.close()
     assert names(url) == ["00000"]
     assert sum("records-" in key for key in Bucket(url).entries()) == 1
 
@@ -352,6 +354,45 @@ def test_a_report_is_written_below_the_url(url, study, said, capsys):
     assert "00000" in capsys.readouterr().out
     assert Bucket(url).get("trials.csv").count(b"\n") == 4
     assert any(key.endswith(".png") for key in Bucket(url).entries())
+
+
+def test_a_report_uploads_what_it_made_and_nothing_else(url, study, said):
+    write(url, study, range(3), said)
+    Bucket(url).put("model.pt", b"old")
+    folder = load(url, files=("model.pt",)).folder
+    assert (folder / "model.pt").read_bytes() == b"old"
+    (folder / "best.yaml").write_text("of an earlier time")
+    Bucket(url).put("model.pt", b"trained again")
+    before = set(Bucket(url).entries())
+    assert report.main([url]) == 0
+    assert Bucket(url).get("model.pt") == b"trained again"
+    made = {f"{name}.png" for name in ("curves", "pareto", "ledger")} | {"trials.csv", "curves.csv"}
+    assert set(Bucket(url).entries()) <= before | made | {"best.yaml", "cheapest.yaml"}
+    assert Bucket(url).get("best.yaml") != b"of an earlier time"
+
+
+def test_a_report_beside_a_driver_leaves_its_files_alone(url, study, said, capsys):
+    with open_storage(url, warn=said.append) as place, Store(place.folder) as store:
+        store.write_text(STUDY_FILE, study)
+        store.append(run_line("00000", 1.0, learning_rate=0.01))
+        wait_for(lambda: uploaded(url) == 1)
+        assert report.main([url]) == 0
+        assert f"{url}: is in use by " in capsys.readouterr().out
+        assert "trials.csv" not in Bucket(url).entries()
+
+
+def test_a_report_of_records_that_went_on_is_not_uploaded(url, study, said, capsys, monkeypatch):
+    """A driver that ends between a report's reading and its uploading has the last word."""
+    write(url, study, range(3), said)
+
+    def slow(*rest, **more):
+        write(url, study, range(3, 4), said)
+        Bucket(url).put("trials.csv", b"the driver's")
+
+    monkeypatch.setattr(report, "show", slow)
+    assert report.main([url]) == 0
+    assert "has other records since they were read" in capsys.readouterr().out
+    assert Bucket(url).get("trials.csv") == b"the driver's"
 
 
 def test_a_report_without_the_right_to_write_is_printed_and_kept(
@@ -481,10 +522,22 @@ class TestLease:
     def test_one_given_back_is_taken_at_once_and_says_who_wrote_last(self, url):
         first = Lease(Bucket(url), "one")
         assert first.take() is None
+        first.settle()
         first.release()
         began = time.monotonic()
         assert Lease(Bucket(url), "two").take() == "one"
         assert time.monotonic() - began < 2
+
+    def test_one_that_brought_nothing_did_not_write_last(self, url):
+        first = Lease(Bucket(url), "one")
+        first.take()
+        first.settle()
+        first.release()
+        killed = Lease(Bucket(url), "two")
+        assert killed.take() == "one"
+        assert Lease(Bucket(url), "two").take() == "one", "its next start"
+        killed.release()
+        assert not json.loads(Bucket(url).get(lease.LEASE_KEY))["released"], "another's by now"
 
     def test_of_two_that_take_it_at_once_one_gets_it(self, url):
         for number in range(5):

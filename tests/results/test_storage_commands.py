@@ -217,6 +217,26 @@ def test_a_model_is_saved_below_a_url_and_loaded_from_there(url, monkeypatch, ca
     assert all(torch.equal(saved[0][key], value) for key, value in model.state_dict().items())
 
 
+def test_a_run_below_a_url_is_trained_again(url, monkeypatch, capsys):
+    """What it was before is forgotten there, too, however long it was."""
+    seconds = iter([range(9), range(2)])
+
+    def run(options, spec, store, console, interrupt):
+        store.clear()
+        objective = spec.objective.model_dump(mode="json")
+        store.write_yaml(STUDY_FILE, {"study": {"objective": objective, "run": True}})
+        numbers = next(seconds)
+        for number in numbers:
+            store.append(run_line(f"{number:04d}", 1.0, test_accuracy=0.9))
+        return read_records(store.folder).runs["0000"]
+
+    monkeypatch.setattr(train_pipeline, "_run", run)
+    assert train.main(["--out", url]) == cli.DONE
+    assert len(raybench.load(url).runs) == 9
+    assert train.main(["--out", url]) == cli.DONE
+    assert list(raybench.load(url).runs) == ["0000", "0001"]
+
+
 def test_what_other_threads_say_stands_whole_above_the_screen():
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=60, height=10)

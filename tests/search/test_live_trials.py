@@ -261,6 +261,22 @@ def test_a_checkpoint_is_written_once_for_each_that_was_taken(stage: Stage) -> N
     assert stage.saved.written == [name, name]
 
 
+def test_a_trial_whose_checkpoint_is_refused_begins_anew(stage: Stage) -> None:
+    assert FIRST.evaluation is not None
+    assert SECOND.evaluation is not None
+    stage.saved.curve = (FIRST.evaluation, SECOND.evaluation)
+    name = stage.start()
+    for now in (FIRST, SECOND):
+        anew = replace(now, restarts=1, restart_reason="another model", refused="another model")
+        judged(stage.trials, name, anew)
+        seen(stage.trials, name, anew)
+    stage.trials.ended(name)
+    assert stage.saved.put_aside == [(name, "another model")]
+    assert [line.get("index") for line in stage.lines()] == [0, 1, 0, 1, None]
+    assert [point.index for point in read_records(stage.store.folder).curves[name]] == [0, 1]
+    assert "new workers" not in stage.screen.getvalue()
+
+
 def test_a_trial_of_an_earlier_session_goes_on_from_its_checkpoint(stage: Stage) -> None:
     """Its curve is whole whatever the earlier driver has written of it."""
     first, second = FIRST.evaluation, SECOND.evaluation

@@ -113,6 +113,21 @@ def test_what_cannot_serve_is_put_aside_and_said(is_damaged: bool, bench: Bench)
     assert latest_checkpoint(folder, SPEC) == checkpoint(1)
 
 
+def test_what_the_workers_refuse_is_put_aside_before_anything_new_is_written(bench: Bench) -> None:
+    bench.write("0001", 3)
+    folder = bench.store.folder / "checkpoints" / "0001"
+    bench.pool.held["0001"] = checkpoint(1)
+    with bench.saved() as saved:
+        saved.refused("0001", "It holds another model.")
+        saved.save("0001")
+        saved.refused("0002", "It too.")
+    assert bench.said[0] == (
+        f"It holds another model. Run 0001 begins anew; what was there is now {folder}.refused."
+    )
+    assert latest_checkpoint(folder.with_name("0001.refused"), SPEC) == checkpoint(3)
+    assert latest_checkpoint(folder, SPEC) == checkpoint(1)
+
+
 def test_a_full_disk_ends_the_study_and_is_raised(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,9 +19,9 @@ look whether the installed Ray still has all of it, and take each away to see th
 | file_meeting | `_TorchBackend`, `execute_single_async` | torch's store opens no port | it does |
 | network_torch | the same | interface set and tried first | torch guesses |
 | network_tensorflow | `_TensorflowBackend`, the same | the same | TensorFlow guesses |
-| draining | `state.get_draining_nodes` | save a run before its node goes | no notice |
+| draining | `state.get_draining_nodes` | save runs, start none where a node goes | no notice |
 | free | `available_resources_per_node` | what others hold | seen when a group does not start |
 | autoscaler | its report, `get_cluster_status` | whether nodes can be had | taken for none |
 | own_job | the job's configuration, its actor's name | what the driver holds | counts as others' |
-| head | `node:__internal_head__` | Tune's processes take no core | they take 0.001 of one |
+| driver_node | `node:`, `node:__internal_head__` | Tune's actors beside us | 0.001 CPU anywhere |
 """

@@ -47,6 +47,7 @@ class SingleRun:
             stopped_by=self.deadline.reason,
             on_error=lambda *error: keep_error(self.store, *error),
             on_saved=self.saved.save,
+            on_refused=self.saved.refused,
             test=test,
             keep=self.keep_groups,
         )

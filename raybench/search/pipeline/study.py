@@ -134,7 +134,7 @@ class StudyPipeline:
         told = search.learn_from(earlier) if earlier is not None else None
         if earlier is not None and told is not None:
             say(self.console, told.sentence(earlier.place))
-        if search.num_finished:
+        if self.earlier and (records.runs or records.curves):
             say(self.console, f"continuing {folder}: {search.num_finished} trials are done")
         confirm_budget = ConfirmBudget(self.study)
         confirm_budget.learn(records.runs.values())

@@ -59,7 +59,7 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
         folder = storage.folder
         if (folder / RECORDS_FILE).is_file() and not holds_own(folder, "run"):
             raise UserError(f"{place}: holds a search; name another folder with --out.")
-        with Store(folder, storage.check) as store:
+        with Store(folder, storage.check, storage.forget) as store:
             finished = finished_run(folder, TRIAL, spec)
             if finished is not None:
                 say(
@@ -141,6 +141,7 @@ def _run(
                 stopped_by=interrupt.reason,
                 on_error=lambda *error: keep_error(store, *error),
                 on_saved=saved.save,
+                on_refused=saved.refused,
                 save=True,
                 test=True,
             )

@@ -10,7 +10,7 @@ from ray import tune
 from ray.tune.search import ConcurrencyLimiter
 
 from raybench.cluster.layout import Node
-from raybench.cluster.ray_internals.head import waits_on_head
+from raybench.cluster.ray_internals.driver_node import waits_by_driver
 from raybench.cluster.session import Session
 from raybench.core.secrets import redact_text
 from raybench.search.deadline import Deadline
@@ -52,7 +52,7 @@ def run_trials(
     trainable = tune.with_resources(
         tune.with_parameters(TuneTrainable, pool=session.pool, keep=keep_groups),
         # A trial's own process merely waits; cores are admitted by the pool.
-        tune.PlacementGroupFactory([waits_on_head()]),
+        tune.PlacementGroupFactory([waits_by_driver()]),
     )
     # Tune's own limit is fixed; this one is the same thing with a number that may change.
     searcher = ConcurrencyLimiter(TuneSearcher(trials), max_concurrent=concurrency)

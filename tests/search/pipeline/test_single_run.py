@@ -27,9 +27,11 @@ class Machine:
         self.lines: list[dict[str, Any]] = []
         self.curve: list[Any] = []
         self.over: list[str] = []
+        self.refused: list[str] = []
         self.saved: Any = SimpleNamespace(
             resume=lambda name, spec: self.curve,
             save=None,
+            refused=lambda name, why: self.refused.append(name),
             over=lambda record: self.over.append(record.trial),
         )
         monkeypatch.setattr(module, "run_once", self.run)
@@ -37,6 +39,7 @@ class Machine:
     def run(self, pool: Any, spec: RunSpec, name: str, **options: Any) -> Any:
         self.specs.append(spec)
         self.keeps.append(options["keep"])
+        options["on_refused"](name, "why")
         failure: Any = self.faults.pop(0) if self.faults else None
         role, source = options["role"], options["source"]
         return record(name, spec, failure=failure, role=role, source=source), None
@@ -61,7 +64,7 @@ def test_a_run_is_tried_once_here_and_recorded(
     assert (found.phase, found.role, found.source) == ("confirm", "confirm", "0001")
     assert len(machine.specs) == 1
     assert [line["failure"] for line in machine.lines] == [found.failure] == (faults or [None])
-    assert machine.over == ["0001-confirm0"]
+    assert machine.over == machine.refused == ["0001-confirm0"]
 
 
 def test_a_run_that_is_continued_has_its_curve_written_up_to_there(

@@ -1,0 +1,71 @@
+"""Where in its store a URL is, as Arrow reads it; the store itself is a folder here."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from raybench.core.errors import UserError
+from raybench.results import bucket
+from raybench.results.bucket import Bucket, check_url
+
+fs = pytest.importorskip("pyarrow.fs")
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """The folder that stands for all stores; the URLs are read by Arrow."""
+    local = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+
+    def from_uri(url):
+        return local, fs.FileSystem.from_uri(url)[1]
+
+    found = SimpleNamespace(
+        FileSystem=SimpleNamespace(from_uri=from_uri),
+        FileSelector=fs.FileSelector,
+        FileType=fs.FileType,
+    )
+    monkeypatch.setattr(bucket, "_filesystems", lambda: found)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("abfs://container@account.dfs.core.windows.net/x/y", "container/x/y"),
+        ("abfss://container@account.dfs.core.windows.net/x/", "container/x"),
+        ("abfs://account.dfs.core.windows.net/container/x", "container/x"),
+        ("abfss://account.blob.core.windows.net/container/x", "container/x"),
+        ("gs://bucket/a/b", "bucket/a/b"),
+        ("gs://bucket/a%20b", "bucket/a b"),
+        ("s3://bucket/a/b?region=x", "bucket/a/b"),
+        ("s3://bucket/a%20b/?region=x", "bucket/a b"),
+    ],
+)
+def test_objects_are_where_arrow_says(store, url, where):
+    check_url(url)
+    (store / where / "errors").mkdir(parents=True)
+    assert Bucket(url).entries() == {}
+    Bucket(url).put("study.yaml", b"a: 1")
+    (store / "file").write_bytes(b"text")
+    Bucket(url).put_file("errors/0.txt", store / "file")
+    assert (store / where / "study.yaml").read_bytes() == b"a: 1"
+    assert set(Bucket(url).entries()) == {"study.yaml", "errors/0.txt"}
+    assert Bucket(url).get("study.yaml") == b"a: 1"
+    Bucket(url).get_file("errors/0.txt", store / "back")
+    assert (store / "back").read_bytes() == b"text"
+    assert Bucket(url).modified("study.yaml") is not None
+    Bucket(url).delete("study.yaml")
+    assert set(Bucket(url).entries()) == {"errors/0.txt"}
+
+
+def test_a_container_alone_is_no_folder(store):
+    with pytest.raises(UserError, match="names no folder"):
+        Bucket("abfs://account.dfs.core.windows.net/container").entries()
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://bucket/a%3Db", "gs://bucket/a/%2e%2e/b", "gs://bucket/a%2F/b"]
+)
+def test_what_makes_no_good_keys_is_refused_however_it_is_written(url):
+    with pytest.raises(UserError, match="no good keys"):
+        check_url(url)
