@@ -28,7 +28,7 @@ from raybench.search.pipeline.interference import measure_interference
 from raybench.search.pipeline.preflight import following
 from raybench.search.pipeline.reference import set_by_reference
 from raybench.search.pipeline.single_run import SingleRun
-from raybench.search.pipeline.study_content import study_content
+from raybench.search.pipeline.study_document import study_document
 from raybench.search.pipeline.verify_predictions import run_finalists
 from raybench.search.ray_tune.tuner import run_trials
 from raybench.search.saved_runs import SavedRuns
@@ -238,7 +238,7 @@ class StudyPipeline:
         )
 
     def _write_study(self) -> None:
-        content = study_content(
+        content = study_document(
             self.study,
             self.earlier,
             nodes=self.session.capacity.nodes,

@@ -8,7 +8,7 @@ from raybench.core.study import StudySpec
 from raybench.results.provenance import command, machine, versions
 
 
-def study_content(
+def study_document(
     study: StudySpec,
     earlier: dict[str, Any],
     *,
