@@ -1,4 +1,4 @@
-"""Two real hosts: the README's job, groups inside a host and over both, what is refused."""
+"""Two hosts, then three: the README's job, groups inside a host and over all, what is refused."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 import raybench as package
 
 from .host_cluster import done, job_line, raybench, start_head, start_node, submit
-from .hosts import Host, Hosts, why_not
+from .hosts import Hosts, why_not
 
 pytestmark = [
     pytest.mark.ray,
@@ -28,23 +28,22 @@ TWO = ("--set", "num_workers=2", "--set", "placement_strategy=spread", "--set", 
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[tuple[Host, Host]]:
+def cluster() -> Iterator[Hosts]:
     """Two hosts of two CPUs, the first of them Ray's head."""
     pytest.importorskip("torch")
     with Hosts(2) as hosts:
-        head, other = hosts
-        start_head(head, CPUS)
-        start_node(other, head, CPUS)
-        yield head, other
+        start_head(hosts[0], CPUS)
+        start_node(hosts[1], hosts[0], CPUS)
+        yield hosts
 
 
 @pytest.mark.all
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_job_trains_inside_a_host_and_over_both(
-    framework: str, cluster: tuple[Host, Host], tmp_path: Path
+    framework: str, cluster: Hosts, tmp_path: Path
 ) -> None:
     pytest.importorskip(framework)
-    _, other = cluster
+    other = cluster[1]
     (tmp_path / "space.yaml").write_text(SPACE.replace("FRAMEWORK", framework))
     words = job_line(tmp_path / "out")
     words.insert(words.index("raybench.tune") + 1, str(tmp_path / "space.yaml"))
@@ -59,7 +58,7 @@ def test_job_trains_inside_a_host_and_over_both(
 
 
 @pytest.mark.all
-def test_a_group_that_fits_no_layout_is_refused(cluster: tuple[Host, Host], tmp_path: Path) -> None:
+def test_a_group_that_fits_no_layout_is_refused(cluster: Hosts, tmp_path: Path) -> None:
     ended = raybench(cluster[0], "train", "--set", "num_workers=5", "--out", tmp_path / "out")
     assert ended.returncode == 2, ended.stdout + ended.stderr
     (sentence,) = ended.stderr.splitlines()
@@ -69,7 +68,7 @@ def test_a_group_that_fits_no_layout_is_refused(cluster: tuple[Host, Host], tmp_
 
 @pytest.mark.all
 def test_an_interface_that_leads_nowhere_is_said_in_a_sentence(
-    cluster: tuple[Host, Host], tmp_path: Path
+    cluster: Hosts, tmp_path: Path
 ) -> None:
     ended = raybench(
         *(cluster[0], "train", *TWO, "--out", tmp_path / "out"), RAYBENCH_INTERFACE="lo"
@@ -79,3 +78,16 @@ def test_an_interface_that_leads_nowhere_is_said_in_a_sentence(
     assert "as RAYBENCH_INTERFACE is set, host " in sentence
     assert " uses lo (127.0.0.1)" in sentence
     assert "Traceback" not in ended.stdout + ended.stderr
+
+
+@pytest.mark.all
+def test_a_group_over_three_hosts(cluster: Hosts, tmp_path: Path) -> None:
+    """Comes last: the others count on two hosts."""
+    start_node(cluster.add(), cluster[0], CPUS)
+    five = ("--set", "num_workers=5", "--set", "epochs=2")
+    ended = raybench(cluster[0], "train", *five, "--out", tmp_path / "out")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    (run,) = package.load(tmp_path / "out").runs.values()
+    assert run.failure is None
+    assert sorted(run.workers_per_node) == [1, 2, 2]
+    assert set(run.hosts) == {"host1", "host2", "host3"}

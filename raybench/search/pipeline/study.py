@@ -66,10 +66,7 @@ class StudyPipeline:
     """What reference runs have set, in sentences."""
 
     def run(self, earlier: StudyResults | None) -> None:
-        """Run what is left of the study in its folder, until it is done or `deadline` ends it.
-
-        `earlier` is another study to learn from.
-        """
+        """Run what is left of the study, knowing `earlier` ones, until `deadline` ends it."""
         folder = self.store.folder
         # Loaded once here, mapped by every worker of this host.
         key = shared_key(self.study.workload, self.study.dataset)
@@ -216,9 +213,8 @@ class StudyPipeline:
         if not count:
             what = "was too short to confirm the result with new seeds"
         else:
-            runs = "run" if repeats == 1 else "runs"
+            runs = "run each" if repeats == 1 else "runs each"
             what = f"left time to confirm {count} of {wanted} configurations, with {repeats} {runs}"
-            what += " each"
         self._note(f"{self._budget()} {what}.")
 
     def _note(self, sentence: str) -> None:
@@ -241,15 +237,12 @@ class StudyPipeline:
         target = "the user"
         if "target" in self.study.auto:
             target = next((one for one in self.set_by if one.startswith("target")), "not set yet")
+        cluster = self.session.capacity.document()
         content = {
             "study": self.study.document(),
             "target_set_by": target,
             "set_by_reference": self.set_by,
             "notes": self.notes,
-            **with_session(
-                self.earlier,
-                cluster=self.session.capacity.document(),
-                concurrency=self.concurrency,
-            ),
+            **with_session(self.earlier, cluster=cluster, concurrency=self.concurrency),
         }
         self.store.write_yaml(STUDY_FILE, content)
