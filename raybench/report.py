@@ -54,10 +54,11 @@ def _report_scaling(place: str | Path, results: StudyResults) -> int:
     from raybench.studies.report import ScalingReport
 
     report = ScalingReport.of(results)
-    pictures = report.write(StudyFiles(results.folder))
-    report.show(make_console(sys.stdout), pictures=pictures)
-    if is_url(place):
-        publish(str(place), results.folder)
+    written = report.write(StudyFiles(results.folder))
+    console = make_console(sys.stdout)
+    report.show(console, written=written)
+    if is_url(place) and (why := publish(str(place), results.folder, written)):
+        say(console, why)
     return cli.DONE
 
 

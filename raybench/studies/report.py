@@ -76,16 +76,18 @@ class ScalingReport:
         return cls(results, fitted, predicted, plans, tuple(missing))
 
     def write(self, files: StudyFiles) -> list[Path]:
-        """Write tables and pictures into the folder; return the pictures' files."""
-        export(self.results, files)
-        files.write_text("scaling.csv", to_csv(self.results.scaling))
-        files.write_text("scaling_runs.csv", to_csv(self.results.scaling_runs))
-        predicted = [one for one in self.predicted if len(one)]
-        if predicted:
-            files.write_text("predictions.csv", to_csv(pd.concat(predicted)))
-        tables = [one.table for one in self.plans if len(one.table)]
-        if tables:
-            files.write_text("plan.csv", to_csv(pd.concat(tables)))
+        """Write tables and pictures into the folder; return all files."""
+        written = export(self.results, files)
+        tables = {
+            "scaling.csv": [self.results.scaling],
+            "scaling_runs.csv": [self.results.scaling_runs],
+            "predictions.csv": [one for one in self.predicted if len(one)],
+            "plan.csv": [one.table for one in self.plans if len(one.table)],
+        }
+        for name, parts in tables.items():
+            if parts:
+                files.write_text(name, to_csv(pd.concat(parts)))
+                written.append(files.folder / name)
         figures = {
             "speedup.png": plots.speedup_figure(self.results),
             "efficiency.png": plots.efficiency_figure(self.results),
@@ -98,10 +100,14 @@ class ScalingReport:
             picture = io.BytesIO()
             figure.savefig(picture, format="png", dpi=100)
             files.write_bytes(name, picture.getvalue())
-        return [files.folder / name for name in figures]
+            written.append(files.folder / name)
+        return written
 
-    def show(self, console: Console, *, pictures: Sequence[Path] = ()) -> None:
-        """Print the cells, what the models predict, the plan, claims of a named study."""
+    def show(self, console: Console, *, written: Sequence[Path] = ()) -> None:
+        """Print the cells, what the models predict, the plan, claims of a named study.
+
+        Of the files `written` it names the pictures.
+        """
         results = self.results
         if results.scaling.empty:
             say(console, "no run has finished.")
@@ -121,6 +127,7 @@ class ScalingReport:
             _show_claims(console, results)
         for note in results.study.get("notes", []):
             say(console, str(note))
+        pictures = [path for path in written if path.suffix == ".png"]
         if pictures:
             say(console, f"plots: {', '.join(map(str, pictures))}")
         say(console, f"results: {shown(results.place, results.folder)}")

@@ -88,8 +88,8 @@ def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
             )
             store.check()
             report = ScalingReport.of(replace(load(storage.folder), place=place), options.predict)
-            pictures = report.write(store)
-        report.show(console, pictures=pictures)
+            written = report.write(store)
+        report.show(console, written=written)
     if interrupted:
         tail = "." if report.results.trials.empty else ": the same command continues."
         console.print(f"interrupted{tail}")
