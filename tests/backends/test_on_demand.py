@@ -46,8 +46,11 @@ def train(
     spec: RunSpec, dataset: Dataset, workload: Workload | None = None
 ) -> tuple[list[Evaluation], Trainer]:
     trainer = build(spec, dataset, workload or Regularised())
-    curve = list(run(spec, dataset, trainer, alone(spec.framework), Ledger("setup")))
-    return curve, trainer
+    try:
+        return list(run(spec, dataset, trainer, alone(spec.framework), Ledger("setup"))), trainer
+    except BaseException:
+        trainer.close()
+        raise
 
 
 TRAIN_LOSS = 4

@@ -73,7 +73,7 @@ class Machine:
             def __exit__(self, *error: object) -> None:
                 pass
 
-        return Saved(resume=nothing, save=nothing, over=nothing)
+        return Saved(resume=nothing, save=nothing, over=nothing, refused=nothing)
 
     def run_once(self, pool: Any, spec: RunSpec, name: str, **options: Any) -> Any:
         assert options["keep"], "warm groups are used again"
