@@ -14,7 +14,7 @@ from raybench.core.documents import (
     with_key,
 )
 from raybench.core.errors import UserError
-from raybench.core.scaling_study import OWN_KEYS, ScalingStudy
+from raybench.core.scaling_study import ALWAYS, OWN_KEYS, ScalingStudy
 from raybench.core.spec import RunSpec
 
 BASE: dict[str, Any] = {
@@ -48,6 +48,8 @@ def set_in_scaling(content: dict[str, Any], settings: list[str]) -> dict[str, An
             value = parse_yaml(text, f"--set {key}")
             whole = value.items() if key == "base" and isinstance(value, dict) else ()
             for name, said in whole or [(key.removeprefix("base."), value)]:
+                if ALWAYS.get(str(name), said) != said:
+                    raise UserError(f"--set {name}: a study's runs all have it; leave it out.")
                 content = _everywhere(content, str(name), said)
         content = apply_settings(content, [setting])
     return content

@@ -157,6 +157,8 @@ def test_set_reaches_the_base_and_ends_an_axis(tmp_path: Path) -> None:
         ("zzz=3", "--set zzz: unknown key; there are name, base, "),
         ("=3", "write it as key=value"),
         ("base.epohs=3", "unknown key 'epohs'; did you mean 'epochs'?"),
+        ("record_steps=false", "--set record_steps: a study's runs all have it; leave it out."),
+        ("base={record_steps: false}", "a study's runs all have it; leave it out."),
     ],
 )
 def test_a_mistake_in_set(setting: str, message: str) -> None:

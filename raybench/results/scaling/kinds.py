@@ -16,6 +16,8 @@ GRID_KEYS = ("num_workers", "batch_size_per_worker", "seed")
 """What cells of a series differ in, beside the nodes they were on."""
 NAMED_ALONE = ("framework", "workload", "dataset.name")
 """Keys whose values say enough in a label."""
+SYNTHETIC_KEYS = ("dataset.shape", "dataset.num_classes", "dataset.num_samples")
+"""Keys that are read for `dataset.name: synthetic` alone."""
 
 
 class Topology(NamedTuple):
@@ -55,11 +57,19 @@ def series_of(specs: Sequence[RunSpec]) -> list[str]:
 
     Framework and workload are always told.
     """
-    flat = [_flat(spec.document()) for spec in specs]
-    keys = [key for key in flat[0] if key not in GRID_KEYS] if flat else []
-    differing = [key for key in keys if len({json.dumps(one.get(key)) for one in flat}) > 1]
-    told = ["framework", "workload", *(k for k in differing if k not in ("framework", "workload"))]
-    return [", ".join(_words(key, one.get(key)) for key in told) for one in flat]
+    flat = [_read_keys(spec) for spec in specs]
+    keys = dict.fromkeys(key for one in flat for key in one if key not in GRID_KEYS)
+    values = {key: {json.dumps(one[key]) for one in flat if key in one} for key in keys}
+    first = ("framework", "workload")
+    told = [*first, *(key for key in keys if key not in first and len(values[key]) > 1)]
+    return [", ".join(_words(key, one[key]) for key in told if key in one) for one in flat]
+
+
+def _read_keys(spec: RunSpec) -> dict[str, Any]:
+    """Return a spec's keys, dotted, without those that its dataset does not read."""
+    flat = _flat(spec.document())
+    unread = () if spec.dataset.name == "synthetic" else SYNTHETIC_KEYS
+    return {key: value for key, value in flat.items() if key not in unread}
 
 
 def _words(key: str, value: Any) -> str:
