@@ -1,5 +1,6 @@
 """What the figures share: colours, markers, axes, labels that do not overlap."""
 
+import textwrap
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,8 @@ from raybench.results.load import StudyResults
 
 # Okabe and Ito's colours: told apart by colour-blind readers.
 FRAMEWORK_COLOURS = {"torch": "#D55E00", "tensorflow": "#0072B2"}
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""In an order in which neighbours are told apart."""
 PHASE_COLOURS = {
     "queue": "#DDDDDD",
     "start": "#999999",
@@ -59,6 +62,11 @@ def say(figure: Figure, axes: Axes, text: str) -> Figure:
 def colour_of(framework: str) -> str:
     """Return the framework's colour."""
     return FRAMEWORK_COLOURS.get(framework, "#009E73")
+
+
+def colour(number: int) -> str:
+    """Return the colour of the first, second, ... line."""
+    return COLOURS[number % len(COLOURS)]
 
 
 def marker_of(num_workers: int) -> str:
@@ -162,6 +170,11 @@ def window(low: float, high: float, *, margin: float = 1.3) -> tuple[float, floa
 def plain(text: str) -> str:
     """Return text from outside so that matplotlib reads no formula in it."""
     return "\n".join(map(clean, text.split("\n"))).replace("$", r"\$")
+
+
+def wrapped(text: str, width: int) -> str:
+    """Return text from outside in lines of `width` characters, broken at spaces where it can be."""
+    return plain("\n".join(textwrap.wrap(clean(text), width)))
 
 
 def plural(number: int, noun: str) -> str:

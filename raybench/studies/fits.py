@@ -19,9 +19,9 @@ DOUBLINGS = 2
 def fit_study(results: StudyResults, predict: str | None) -> list[FittedGroup]:
     """Fit the steps of each series, and predict: at numbers of workers, or the cells of a file.
 
-    Without `predict`, at the next doublings of the most workers measured. Series of one cell say
-    nothing of how a training scales and have no fit. Pairs of the file that the study has not
-    measured are left out: `not_measured` names them.
+    Without `predict`, at the next doublings of the most workers measured. Series that ran on one
+    number of workers say nothing of how a training scales and have no fit. Pairs of the file that
+    the study has not measured are left out: `not_measured` names them.
     """
     measured = measurements(results)
     if not measured.groups:
@@ -42,7 +42,7 @@ def not_measured(results: StudyResults, predict: str | None) -> list[str]:
 
 
 def measurements(results: StudyResults) -> Measurements:
-    """Return what a study measured of each series of two cells or more: a row a repeat.
+    """Return what a study measured of each series of several numbers of workers: a row a repeat.
 
     Runs that exchange no gradients are left out: they are probes, no training. So are those whose
     batch is larger than an epoch: no step ever had as many samples as the cell says.
@@ -62,7 +62,9 @@ def measurements(results: StudyResults) -> Measurements:
             )
             key = series[row["cell"]], str(row["accelerators"])
             groups[key].append((cell, float(row["step_median_s"])))
-    several = {key: rows for key, rows in groups.items() if len({cell for cell, _ in rows}) > 1}
+    several = {
+        key: rows for key, rows in groups.items() if len({cell.num_workers for cell, _ in rows}) > 1
+    }
     return Measurements(results.place, several)
 
 

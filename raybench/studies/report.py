@@ -16,6 +16,8 @@ from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults
 from raybench.results.place import shown
 from raybench.results.scaling import plots
+from raybench.results.scaling.accuracy_plot import accuracy_figure
+from raybench.results.scaling.predicted_plot import predicted_figure
 from raybench.results.scaling.printed import (
     other_lines,
     outlier_lines,
@@ -92,10 +94,10 @@ class ScalingReport:
             "speedup.png": plots.speedup_figure(self.results),
             "efficiency.png": plots.efficiency_figure(self.results),
             "step_shares.png": plots.shares_figure(self.results),
-            "accuracy.png": plots.accuracy_figure(self.results),
+            "accuracy.png": accuracy_figure(self.results),
         }
         if self.fitted:
-            figures["predicted.png"] = plots.predicted_figure(*self._drawn())
+            figures["predicted.png"] = predicted_figure(*self._drawn())
         for name, figure in figures.items():
             picture = io.BytesIO()
             figure.savefig(picture, format="png", dpi=100)
@@ -133,7 +135,7 @@ class ScalingReport:
         say(console, f"results: {shown(results.place, results.folder)}")
 
     def _drawn(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return what `plots.predicted_figure` draws: measured cells, and the model's at both."""
+        """Return what `predicted_figure` draws: measured cells, and the model's at both."""
         dots = [
             {
                 "series": name_of(group),

@@ -14,7 +14,7 @@ from raybench.core.spec import RunSpec
 
 GRID_KEYS = ("num_workers", "batch_size_per_worker", "seed")
 """What cells of a series differ in, beside the nodes they were on."""
-NAMED_ALONE = ("framework", "workload", "dataset.name")
+NAMED_ALONE = ("framework", "workload", "dataset.name", "optimizer", "precision", "strategy")
 """Keys whose values say enough in a label."""
 SYNTHETIC_KEYS = ("dataset.shape", "dataset.num_classes", "dataset.num_samples")
 """Keys that are read for `dataset.name: synthetic` alone."""
@@ -55,14 +55,17 @@ def kind_of(scaling: Scaling, spec: RunSpec, topology: Topology) -> tuple[Any, .
 def series_of(specs: Sequence[RunSpec]) -> list[str]:
     """Return each spec's series: the keys in which the specs differ, and its values of them.
 
-    Framework and workload are always told.
+    Framework and workload are always told, a workload by its class where that is enough. What is
+    off, or as usual where it is on or off, is not: it is what is told of others that differs.
     """
-    flat = [_read_keys(spec) for spec in specs]
+    classes = _class_names({spec.workload for spec in specs})
+    flat = [_read_keys(spec) | {"workload": classes[spec.workload]} for spec in specs]
     keys = dict.fromkeys(key for one in flat for key in one if key not in GRID_KEYS)
     values = {key: {json.dumps(one[key]) for one in flat if key in one} for key in keys}
     first = ("framework", "workload")
     told = [*first, *(key for key in keys if key not in first and len(values[key]) > 1)]
-    return [", ".join(_words(key, one[key]) for key in told if key in one) for one in flat]
+    words = [[_words(key, one[key]) for key in told if key in one] for one in flat]
+    return [", ".join(filter(None, one)) for one in words]
 
 
 def _read_keys(spec: RunSpec) -> dict[str, Any]:
@@ -72,7 +75,22 @@ def _read_keys(spec: RunSpec) -> dict[str, Any]:
     return {key: value for key, value in flat.items() if key not in unread}
 
 
+def _class_names(workloads: set[str]) -> dict[str, str]:
+    """Return the class of each `module:Class`, or all of it where two have one name."""
+    names = {one: one.rpartition(":")[2] for one in workloads}
+    return names if len(set(names.values())) == len(names) else {one: one for one in workloads}
+
+
 def _words(key: str, value: Any) -> str:
+    """Return what a label says of a key: "" of what is off, or as usual."""
+    if isinstance(value, bool):
+        if key in RunSpec.model_fields and RunSpec.model_fields[key].default is value:
+            return ""
+        return key if value else f"no {key}"
+    if value in (None, "none", 0):
+        return ""
+    if (key, value) == ("dataset.name", "workload"):
+        return "data of its own"
     shown = f"{value:g}" if isinstance(value, float) else str(value)
     return shown if key in NAMED_ALONE else f"{key} {shown}"
 

@@ -1,6 +1,7 @@
-"""Figures of a scaling study: speed-up, efficiency, where a step's time goes, accuracy."""
+"""Figures of a scaling study: speed-up, efficiency, where a step's time goes."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,8 +12,6 @@ from raybench.results import plot_parts as parts
 from raybench.results.load import StudyResults
 from raybench.results.scaling.curves import curves_of
 
-# Okabe and Ito's colours, in an order in which neighbours are told apart.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 SHARE_COLOURS = {
     "input wait": "#CC79A7",
     "as one worker alone": "#E69F00",
@@ -22,6 +21,18 @@ SHARE_COLOURS = {
 }
 MOST_BARS = 24
 """Cells that one figure has room for."""
+LABEL_WIDTH = 44
+"""Characters of a cell's label beside its bar."""
+
+
+def cell_rows(cells: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return a table's rows, by the names of its columns."""
+    return [{str(key): value for key, value in row.items()} for row in cells.to_dict("records")]
+
+
+def cell_label(row: Mapping[str, Any]) -> str:
+    """Return what a figure calls a cell."""
+    return f"{row['series']}, {row['num_workers']}x{row['batch_size_per_worker']}"
 
 
 def speedup_figure(results: StudyResults) -> Figure:
@@ -41,16 +52,14 @@ def shares_figure(results: StudyResults) -> Figure:
     cells = cells.sort_values(["series", "batch_size_per_worker", "num_workers"])
     left_out = max(len(cells) - MOST_BARS, 0)
     cells = cells.head(MOST_BARS)
-    figure, axes = parts.new_figure(7.6, 1.7 + 0.32 * max(len(cells), 2))
+    shown = cell_rows(cells)
+    rows = [step_shares(row) for row in shown]
+    names = [parts.wrapped(cell_label(row), LABEL_WIDTH) for row in shown]
+    lines = sum(0.16 + 0.16 * name.count("\n") + 0.16 for name in names)
+    figure, axes = parts.new_figure(7.6, 1.7 + max(lines, 0.64))
     axes.set_xlabel("share of an optimizer step [%]")
     if cells.empty:
         return parts.say(figure, axes, parts.NOTHING)
-    shown = [{str(key): value for key, value in row.items()} for row in cells.to_dict("records")]
-    rows = [step_shares(row) for row in shown]
-    names = [
-        parts.plain(f"{row['series']}, {row['num_workers']} x {row['batch_size_per_worker']}")
-        for row in shown
-    ]
     places, left = np.arange(len(rows)), np.zeros(len(rows))
     for part, colour in SHARE_COLOURS.items():
         widths = np.array([100 * row.get(part, 0.0) for row in rows])
@@ -90,102 +99,6 @@ def step_shares(row: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-def accuracy_figure(results: StudyResults) -> Figure:
-    """Validation accuracy of every run, against epochs and against seconds of training."""
-    runs, cells = results.scaling_runs, results.scaling.drop_duplicates("cell").set_index("cell")
-    legend = 0.1 * min(len(cells), MOST_BARS)  # two columns, 0.2 inches a line
-    figure = Figure(figsize=(9.0, 4.2 + legend), dpi=100, layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    curves = dict(iter(results.curves.groupby("trial")))
-    labels = {
-        cell: f"{row['series']}, {row['num_workers']} x {row['batch_size_per_worker']}"
-        for cell, row in cells.iterrows()
-    }
-    for axes, column, words in zip(
-        panels, ("epoch", "train_s"), ("epochs", "seconds of training"), strict=True
-    ):
-        parts.dress(axes)
-        axes.set_xlabel(words)
-        for number, cell in enumerate(labels):
-            told = parts.plain(labels[cell])
-            for trial in runs.loc[runs["cell"] == cell, "trial"]:
-                if trial in curves:
-                    axes.plot(
-                        curves[trial][column],
-                        100 * curves[trial]["accuracy"],
-                        color=COLOURS[number % len(COLOURS)],
-                        linestyle=("-", "--", ":", "-.")[number // len(COLOURS) % 4],
-                        linewidth=1.2,
-                        marker=".",
-                        label=told if axes is panels[0] else None,
-                        gid=trial,
-                    )
-                    told = "_nolegend_"
-        axes.set_xlim(left=0)
-    panels[0].set_ylabel("validation accuracy [%]")
-    if panels[0].lines and len(labels) <= MOST_BARS:
-        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
-    return figure
-
-
-def predicted_figure(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
-    """Throughput measured and predicted over workers, a panel for each series.
-
-    `measured`: series, num_workers, batch_size_per_worker, samples_per_s (a row a repeat).
-    `predicted`: the same of the model's table, with low and high, and `extrapolated`, which is
-    drawn dashed and named.
-    """
-    names = list(dict.fromkeys(predicted["series"]))
-    width, rows = min(max(len(names), 1), 3), -(-max(len(names), 1) // 3)
-    size = (3.4 * max(width, 1.6), 3.4 * rows + 0.6)
-    figure = Figure(figsize=size, dpi=100, layout="constrained")
-    panels = figure.subplots(rows, width, squeeze=False).ravel()
-    if not names:
-        return parts.say(figure, panels[0], "no series of two cells or more")
-    for axes in panels[len(names) :]:
-        axes.set_axis_off()
-    for axes, name in zip(panels, names, strict=False):
-        parts.dress(axes)
-        axes.set(xlabel="workers", ylabel="samples/s", xscale="log", yscale="log")
-        axes.set_title(parts.plain(name), fontsize=9)
-        own = predicted[predicted["series"] == name]
-        for number, (batch, line) in enumerate(own.groupby("batch_size_per_worker")):
-            dots = measured[
-                (measured["series"] == name) & (measured["batch_size_per_worker"] == batch)
-            ]
-            _predicted_line(axes, line, dots, COLOURS[number % len(COLOURS)], f"batch {batch} each")
-        workers = sorted(set(own["num_workers"]))
-        axes.set_xticks(workers, [str(count) for count in workers])
-        axes.minorticks_off()
-        parts.plain_ticks(axes, "y")
-        axes.legend(frameon=False, fontsize=8)
-    figure.suptitle(
-        "measured (dots), the model with its 90 % interval; dashed: extrapolated", fontsize=9
-    )
-    return figure
-
-
-def _predicted_line(
-    axes: Axes, line: pd.DataFrame, dots: pd.DataFrame, colour: str, label: str
-) -> None:
-    line = line.sort_values("num_workers")
-    known = line[~line["extrapolated"]]
-    beyond = pd.concat([known.tail(1), line[line["extrapolated"]]])
-    axes.plot(known["num_workers"], known["samples_per_s"], color=colour, label=label)
-    if len(beyond) > len(known.tail(1)):
-        axes.plot(
-            beyond["num_workers"],
-            beyond["samples_per_s"],
-            color=colour,
-            linestyle="--",
-            gid="extrapolated",
-        )
-    axes.fill_between(line["num_workers"], line["low"], line["high"], color=colour, alpha=0.15)
-    axes.plot(
-        dots["num_workers"], dots["samples_per_s"], linestyle="none", marker=".", color=colour
-    )
-
-
 def _panels(
     cells: pd.DataFrame, column: str, label: str, ideal: Callable[[Axes, list[int]], None]
 ) -> Figure:
@@ -206,7 +119,7 @@ def _panels(
         )
         for number, (name, curve) in enumerate(curves.items()):
             told = _short(name, scaling, cells)
-            _curve(axes, curve, column, COLOURS[number % len(COLOURS)], told)
+            _curve(axes, curve, column, parts.colour(number), told)
         ideal(axes, workers)
         axes.set_xticks(workers)
         axes.set_ylim(bottom=0)

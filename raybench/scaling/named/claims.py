@@ -13,6 +13,8 @@ from raybench.core.scaling_study import Scaling, ScalingStudy, study_cells
 from raybench.core.spec import RunSpec
 
 NOT_MEASURED = "not measured here"
+AGREE = 0.75
+"""Share of the pairs that must say so for a claim to hold, or not to."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class Claim:
     ours: str
     """Those of this study."""
     holds: bool | None
-    """Whether it held here; None where it was not measured, or not as it was published."""
+    """Whether it held here; None where it was not measured, not as it was published, or where
+    pairs disagree."""
 
 
 class Results(Protocol):
@@ -130,13 +133,16 @@ def claim(
     unit: str = "times",
     scale: float = 1.0,
 ) -> Claim:
-    """Return a claim that holds where the median of some values does; unknown ones are left out."""
+    """Return a claim that holds where AGREE of some values say so; unknown ones are left out.
+
+    Where that many say neither yes nor no, it is not told.
+    """
     known = finite(values)
     if not known:
         return Claim(words, published, NOT_MEASURED, None)
-    return Claim(
-        words, published, shown(known, unit=unit, scale=scale), holds(float(np.median(known)))
-    )
+    agreeing = sum(map(holds, known)) / len(known)
+    verdict = agreeing >= AGREE if agreeing >= AGREE or agreeing <= 1 - AGREE else None
+    return Claim(words, published, shown(known, unit=unit, scale=scale), verdict)
 
 
 def finite(values: Iterable[float]) -> list[float]:

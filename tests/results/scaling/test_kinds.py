@@ -10,7 +10,29 @@ def test_a_series_tells_what_differs_and_nothing_else() -> None:
         for workers in (1, 2)
         for precision in ("fp32", "bf16")
     ]
-    assert series_of(specs) == [f"torch, mnist_small, precision {spec.precision}" for spec in specs]
+    assert series_of(specs) == [f"torch, mnist_small, {spec.precision}" for spec in specs]
+
+
+def test_what_is_off_or_as_usual_is_told_of_the_others_alone() -> None:
+    changes = [{}, {"exchange_gradients": False}, {"warmup_epochs": 1.0}, {"schedule": "cosine"}]
+    assert series_of([RunSpec(**change) for change in changes]) == [
+        "torch, mnist_small, schedule constant",
+        "torch, mnist_small, no exchange_gradients, schedule constant",
+        "torch, mnist_small, schedule constant, warmup_epochs 1",
+        "torch, mnist_small, schedule cosine",
+    ]
+
+
+def test_a_class_stands_for_its_workload_where_that_is_enough() -> None:
+    one, two, three = "a.b:Net", "a.c:Net", "a.b:Other"
+    assert series_of([RunSpec(workload=one), RunSpec(workload=three)]) == [
+        "torch, Net",
+        "torch, Other",
+    ]
+    assert series_of([RunSpec(workload=one), RunSpec(workload=two)]) == [
+        "torch, a.b:Net",
+        "torch, a.c:Net",
+    ]
 
 
 def test_a_dataset_is_told_by_what_it_reads() -> None:

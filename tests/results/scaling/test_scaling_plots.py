@@ -8,6 +8,8 @@ import pytest
 from raybench.core.spec import RunSpec
 from raybench.results.load import StudyResults, load
 from raybench.results.scaling import plots
+from raybench.results.scaling.accuracy_plot import accuracy_figure
+from raybench.results.scaling.predicted_plot import predicted_figure
 from tests.studies.made_up import run_of, study_of, write
 
 
@@ -70,7 +72,7 @@ def test_every_cell_has_its_bar(results) -> None:
 
 
 def test_accuracy_is_drawn_against_epochs_and_seconds(results) -> None:
-    epochs, seconds = plots.accuracy_figure(results).axes
+    epochs, seconds = accuracy_figure(results).axes
     assert len(epochs.lines) == len(seconds.lines) == len(results.runs)
     assert max(epochs.lines[0].get_xdata()) == 3
     row = results.trials.set_index("trial").loc[seconds.lines[0].get_gid()]
@@ -92,7 +94,7 @@ def test_an_extrapolation_is_drawn_as_one() -> None:
     measured = predicted.head(2)[
         ["series", "num_workers", "batch_size_per_worker", "samples_per_s"]
     ]
-    (axes,) = plots.predicted_figure(measured, predicted).axes
+    (axes,) = predicted_figure(measured, predicted).axes
     known, beyond, dots = axes.lines
     assert (list(known.get_xdata()), known.get_linestyle()) == ([1, 2], "-")
     assert (list(beyond.get_xdata()), beyond.get_linestyle()) == ([2, 4, 8], "--")
@@ -106,7 +108,7 @@ def test_an_extrapolation_is_drawn_as_one() -> None:
         plots.speedup_figure,
         plots.efficiency_figure,
         plots.shares_figure,
-        plots.accuracy_figure,
+        accuracy_figure,
     ],
 )
 def test_a_study_without_runs_can_be_drawn(draw, tmp_path) -> None:
