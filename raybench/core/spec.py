@@ -71,13 +71,13 @@ class RunSpec(Document):
     """What the run is judged by, and when it may end."""
     framework: Framework = "torch"
     """Which backend trains."""
+    num_workers: PositiveInt = 1
+    """Number of data-parallel workers: processes, or replicas of a `single_process`."""
     strategy: Literal["distributed", "single_process"] = "distributed"
     """`distributed`: a process a worker, by torch DDP or TensorFlow's MultiWorkerMirroredStrategy;
     `single_process`: all workers are replicas in one process of one host, by torch nn.DataParallel
     (GPUs alone) or TensorFlow's MirroredStrategy, and the first of them evaluates. The same samples
     and sums of gradients in both; with one worker they are the same."""
-    num_workers: PositiveInt = 1
-    """Number of data-parallel workers: processes, or replicas of a `single_process`."""
     cpus_per_worker: PositiveInt = 1
     """CPU cores of one worker; its thread pools are sized to them."""
     gpus_per_worker: Annotated[int | float, Field(ge=0, le=1)] = 0

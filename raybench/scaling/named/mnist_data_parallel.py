@@ -20,9 +20,9 @@ epochs, Adam. What it confounded, and what is done about it here:
 
 Full size as published but for two things: of the 60,000 images 5,000 are held out, and strategies
 are torch DDP and TensorFlow MultiWorkerMirrored. `--set strategy=single_process` takes those of the
-source (torch's on GPUs alone); one against the other are `--set framework=tensorflow --set
-axes.strategy=[distributed,single_process]` at full size. "Large" is `mnist_large_dense`, the network
-of the published PyTorch timings. 108 cells; hours on a CPU, on GPUs add
+source (torch's on GPUs alone), and at full size `--set framework=tensorflow --set
+axes.strategy=[distributed,single_process]` one against the other. "Large" is `mnist_large_dense`,
+the network of the published PyTorch timings. 108 cells; hours on a CPU, on GPUs add
 `--set base.gpus_per_worker=1`. Quick: 16 cells of the small model, 3,072 images an epoch.
 """
 
