@@ -38,8 +38,9 @@ def join(
 ) -> World:
     """Return this process's World; Ray Train has made the process group already."""
     torch.set_num_threads(num_threads)
-    gpus = torch.cuda.device_count()
-    if num_replicas > max(1, gpus):
+    # A worker of its own does not count GPUs, which wakes CUDA's driver.
+    gpus = torch.cuda.device_count() if num_replicas > 1 else 1
+    if num_replicas > gpus:
         raise UserError(
             f"strategy single_process: {num_replicas} replicas need as many GPUs, and their "
             f"process sees {gpus}; ask for fewer with num_workers."
