@@ -60,13 +60,13 @@ def test_two_replicas_equal_two_workers(tmp_path: Path) -> None:
         assert one.keys() == two.keys()
         assert one["steps"] == two["steps"]
         losses = slice(0, 1 if "regularised" in spec.workload else 2)
-        # Float32 sums in another order: as two workers against one with twice the batch.
+        # Float32 sums in another order (measured: weights within 3e-8, the last ones bit by bit).
         np.testing.assert_allclose(one["sums"][losses], two["sums"][losses], rtol=1e-4)
         assert one["sums"][3] == two["sums"][3]
         if "regularised" not in spec.workload:  # there each worker evaluates with its averages
             assert abs(one["sums"][2] - two["sums"][2]) <= 1
         for name in (name for name in one if name.startswith("weights")):
-            np.testing.assert_allclose(one[name], two[name], atol=2e-5, rtol=1e-3)
+            np.testing.assert_allclose(one[name], two[name], atol=1e-6, rtol=1e-4)
 
 
 def test_a_continued_run_equals_a_whole_one(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_continued_run_equals_a_whole_one(tmp_path: Path) -> None:
         np.testing.assert_array_equal(array, rest[name], err_msg=name)
     check_copies(list(whole.values()))
     for line in json.loads((tmp_path / "curve.json").read_text()):
-        assert line["steps"]["num"] > 0 or line["steps"]
+        assert line["steps"]
         assert line.get("noise_scale") is None
         assert line.get("evenness") is None
 
