@@ -12,7 +12,8 @@ class Step:
     """One optimizer step of one worker: which samples, at which learning rate."""
 
     indices: NDArray[np.int64]
-    """(passes, samples): positions in the training split; a row is one forward and backward."""
+    """(passes, samples): positions in the training split; a row is one forward and backward. With
+    several replicas in the process each has an equal part of the columns, in their order."""
     weights: NDArray[np.float32]
     """(passes, samples): weight of a sample's loss. 1 / samples of all workers together, so
     that the workers' gradients *sum* to the global batch's; 0 for padding."""

@@ -25,8 +25,13 @@ class BuildTrainer(Protocol):
 class Join(Protocol):
     """Signature of a backend's `join`."""
 
-    def __call__(self, *, rank: int, num_workers: int, device: str, num_threads: int) -> World:
-        """Return this process's World, with thread pools of `num_threads`."""
+    def __call__(
+        self, *, rank: int, num_workers: int, device: str, num_threads: int, num_replicas: int = 1
+    ) -> World:
+        """Return this process's World, with thread pools of `num_threads`.
+
+        `num_workers` are processes; `num_replicas` of one that trains several, on a device each.
+        """
         ...
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 
 class GpuLoad:
-    """The utilisation of the GPU that this process sees; asked from one moment to another."""
+    """The utilisation of a GPU that this process sees; asked from one moment to another."""
 
-    def __init__(self) -> None:
+    def __init__(self, index: int = 0) -> None:
+        """`index` counts the GPUs that the process sees."""
         self._nvml: Any = _nvml()
-        self._handle = _first_gpu(self._nvml) if self._nvml else None
+        self._handle = _visible_gpu(self._nvml, index) if self._nvml else None
         self._seen = 0
         """Time of the last sample that was read, in NVML's microseconds."""
 
@@ -61,12 +62,14 @@ def _nvml() -> Any:
     return nvml
 
 
-def _first_gpu(nvml: Any) -> Any:
-    """Return the handle of the first GPU that is visible to this process; None without."""
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+def _visible_gpu(nvml: Any, index: int) -> Any:
+    """Return the handle of a GPU that is visible to this process; None without."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [str(index)] if visible is None else [one.strip() for one in visible.split(",")]
+    name = names[index] if index < len(names) else ""
     try:
-        if first.isdigit():
-            return nvml.nvmlDeviceGetHandleByIndex(int(first))
-        return nvml.nvmlDeviceGetHandleByUUID(first) if first else None
+        if name.isdigit():
+            return nvml.nvmlDeviceGetHandleByIndex(int(name))
+        return nvml.nvmlDeviceGetHandleByUUID(name) if name else None
     except nvml.NVMLError:
         return None

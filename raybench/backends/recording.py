@@ -30,17 +30,18 @@ class Recording:
     def __init__(self, spec: RunSpec, trainer: Trainer, world: World) -> None:
         self._trainer, self._world = trainer, world
         self._global_batch = spec.global_batch_size
-        self._gpu = GpuLoad() if world.device != "cpu" else None
+        num_gpus = spec.replicas_per_process if world.device != "cpu" else 0
+        self._gpus = [GpuLoad(index) for index in range(num_gpus)]
         self._bytes = bytes_exchanged(spec, trainer.num_parameters)
 
     def begin(self) -> None:
         """To be called before `Trainer.train`, off the training clock."""
-        if self._gpu:
-            self._gpu.begin()
+        for gpu in self._gpus:
+            gpu.begin()
 
     def end(self, steps: list[Step]) -> Recorded:
         """Return what the last `train` has recorded of its steps; a barrier for all ranks."""
-        share, memory = self._gpu.share() if self._gpu else None, self._trainer.memory_peak_bytes()
+        share, memory = self._gpu_share(), self._trainer.memory_peak_bytes()
         log, num = self._trainer.step_log(), len(steps)
         samples = [float(np.count_nonzero(step.weights)) for step in steps]
         row = [_or_nan(share), _or_nan(memory), *log.seconds, *samples, *log.part_squares]
@@ -57,6 +58,11 @@ class Recording:
             bytes_exchanged_per_step=self._bytes,
             noise_scale=_noise(parts, log.whole_squares, counts),
         )
+
+    def _gpu_share(self) -> float | None:
+        """Return the mean of this process's GPUs; None where none is known."""
+        shares = [share for gpu in self._gpus if (share := gpu.share()) is not None]
+        return sum(shares) / len(shares) if shares else None
 
 
 def evenness(seconds: np.ndarray) -> float | None:

@@ -14,7 +14,7 @@ from raybench.core.record import Evaluation
 from raybench.core.schedule import Schedule, build_schedule
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset
-from raybench.data.order import epoch_order, shard, worker_share
+from raybench.data.order import Indices, epoch_order, shard, worker_share
 
 BUDGET = "accuracy_at_budget"
 EARLY = 0.98
@@ -152,20 +152,35 @@ def make_step(
 
     A share that does not fill its passes is padded with weight 0 (at most one sample a
     pass), and an empty share becomes one sample of weight 0, so that every rank takes part
-    in every gradient exchange.
+    in every gradient exchange. Replicas in one process have the shares of as many workers, all
+    padded to one size and side by side in a pass, those of the first replica first.
     """
-    share = worker_share(batch, rank=world.rank, num_workers=world.num_workers)
-    passes = max(1, math.ceil(len(share) / spec.batch_size_per_worker))
-    width = max(1, math.ceil(len(share) / passes))
-    indices = np.zeros(passes * width, np.int64)
-    weights = np.zeros(passes * width, np.float32)
-    indices[: len(share)] = share
-    weights[: len(share)] = 1.0 / len(batch)
+    shares = _shares(spec, batch, world)
+    longest = max(len(share) for share in shares)
+    passes = max(1, math.ceil(longest / spec.batch_size_per_worker))
+    width = max(1, math.ceil(longest / passes))
+    indices = np.zeros((len(shares), passes * width), np.int64)
+    weights = np.zeros((len(shares), passes * width), np.float32)
+    for replica, share in enumerate(shares):
+        indices[replica, : len(share)] = share
+        weights[replica, : len(share)] = 1.0 / len(batch)
     return Step(
-        indices=indices.reshape(passes, width),
-        weights=weights.reshape(passes, width),
+        indices=_side_by_side(indices, passes),
+        weights=_side_by_side(weights, passes),
         learning_rate=schedule(float(samples)),
     )
+
+
+def _shares(spec: RunSpec, batch: np.ndarray, world: World) -> list[Indices]:
+    """Return the samples of each replica of this process."""
+    replicas = spec.replicas_per_process
+    first, every = world.rank * replicas, world.num_workers * replicas
+    return [worker_share(batch, rank=first + one, num_workers=every) for one in range(replicas)]
+
+
+def _side_by_side(rows: np.ndarray, passes: int) -> np.ndarray:
+    """Return a row of each replica as (passes, samples of all replicas)."""
+    return np.concatenate(np.split(rows.reshape(len(rows) * passes, -1), len(rows)), axis=1)
 
 
 def warm_up_step(spec: RunSpec, dataset: Dataset, world: World) -> Step:

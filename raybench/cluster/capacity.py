@@ -88,6 +88,12 @@ class Capacity:
             if placement.gpus_per_worker
             else ""
         )
+        if placement.replicas_per_process > 1:
+            raise UserError(
+                f"num_workers: the one process of {placement.replicas_per_process} replicas needs "
+                f"{needs} of one node, and none has them ({self._words()}){self._driver_words()}; "
+                "ask for fewer workers or set strategy: distributed."
+            )
         raise UserError(
             f"num_workers: {placement.num_workers} workers of {needs} each do not fit, there is "
             f"room for {self.num_fitting(placement)} ({self._words()}){self._driver_words()}; ask "

@@ -54,7 +54,12 @@ def serve(config: dict[str, Any]) -> None:
     # which this one does not: it is ended with the session, and so is this folder.
     scratch = on_this_host(config["scratch"])
     tempfile.tempdir = str(scratch)
-    world = join_group(config["framework"], config["cpus_per_worker"], config["search_path"])
+    world = join_group(
+        config["framework"],
+        config["cpus_per_worker"],
+        config["search_path"],
+        num_replicas=config["num_replicas"],
+    )
     reply: Reply = _introduce(world)
     running: _Run | None = None
     is_settled = False
@@ -160,8 +165,13 @@ class _Run:
         return Finished(ledger=ledger, weights=weights, test_accuracy=accuracy)
 
 
-def join_group(framework: str, cpus_per_worker: int, search_path: str) -> World:
-    """Return this worker's place in its group; called inside a Ray Train worker."""
+def join_group(
+    framework: str, cpus_per_worker: int, search_path: str, *, num_replicas: int = 1
+) -> World:
+    """Return this worker's place in its group; called inside a Ray Train worker.
+
+    `num_replicas`: of the model in this process.
+    """
     import ray.train
 
     if search_path not in sys.path:
@@ -178,6 +188,7 @@ def join_group(framework: str, cpus_per_worker: int, search_path: str) -> World:
         num_workers=context.get_world_size(),
         device=device,
         num_threads=cpus_per_worker,
+        num_replicas=num_replicas,
     )
 
 

@@ -8,7 +8,11 @@ whatever the precision."""
 
 
 def bytes_exchanged(spec: RunSpec, num_parameters: int) -> int:
-    """Return what a worker gives to the exchange of one optimizer step, in bytes."""
+    """Return what a worker gives to the exchange of one optimizer step, in bytes.
+
+    A replica of a `single_process` gives as much, to others in its process. What nn.DataParallel
+    copies beside it (weights and samples to every GPU, outputs back) is not in it.
+    """
     if spec.num_workers == 1 or not spec.exchange_gradients:
         return 0
     return BYTES_OF[spec.gradient_compression] * num_parameters

@@ -21,6 +21,20 @@ class Placement:
     """`pack`: on as few hosts as can be; `spread`: on as many."""
     accelerator_type: str | None = None
     """Ray's name of the GPU's model; none takes any."""
+    replicas_per_process: int = 1
+    """Replicas of the model in each process; several where one process has them all, which is then
+    the group's one worker and has what all of them need."""
+
+    @property
+    def in_one_process(self) -> "Placement":
+        """The same replicas in one process of one node, in place of a worker for each."""
+        return replace(
+            self,
+            num_workers=1,
+            cpus_per_worker=self.cpus,
+            gpus_per_worker=self.gpus,
+            replicas_per_process=self.num_workers,
+        )
 
     @property
     def group(self) -> "Placement":

@@ -20,6 +20,14 @@ Optimizer = Literal["adam", "radam", "lars", "lamb", "sgd"]
 FRAMEWORKS: tuple[str, ...] = get_args(Framework)
 OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 
+NOT_IN_ONE_PROCESS: dict[str, object] = {
+    "placement_strategy": "pack",
+    "exchange_gradients": True,
+    "gradient_compression": "none",
+    "bucket_mb": 25.0,
+}
+"""What says how processes are placed and exchange gradients, as it is where nobody says it."""
+
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -64,7 +72,12 @@ class RunSpec(Document):
     framework: Framework = "torch"
     """Which backend trains."""
     num_workers: PositiveInt = 1
-    """Number of data-parallel workers (processes)."""
+    """Number of data-parallel workers: processes, or replicas of a `single_process`."""
+    strategy: Literal["distributed", "single_process"] = "distributed"
+    """`distributed`: a process a worker, by torch DDP or TensorFlow's MultiWorkerMirroredStrategy;
+    `single_process`: all workers are replicas in one process of one host, by torch nn.DataParallel
+    (GPUs alone) or TensorFlow's MirroredStrategy, and the first of them evaluates. The same samples
+    and sums of gradients in both; with one worker they are the same."""
     cpus_per_worker: PositiveInt = 1
     """CPU cores of one worker; its thread pools are sized to them."""
     gpus_per_worker: Annotated[int | float, Field(ge=0, le=1)] = 0
@@ -141,7 +154,7 @@ class RunSpec(Document):
 
     @model_validator(mode="after")
     def _whole_gpus(self) -> "RunSpec":
-        if self.placement.shares_a_gpu:
+        if 0 < self.gpus_per_worker < 1 < self.num_workers:
             raise ValueError(
                 f"gpus_per_worker {self.gpus_per_worker} is for num_workers 1: several workers "
                 "need a whole GPU each (NCCL refuses two on one); set gpus_per_worker: 1"
@@ -150,6 +163,30 @@ class RunSpec(Document):
             raise ValueError("accelerator_type is of GPUs; set gpus_per_worker: 1 with it")
         return self
 
+    @model_validator(mode="after")
+    def _one_process(self) -> "RunSpec":
+        if self.strategy != "single_process":
+            return self
+        for key, usual in NOT_IN_ONE_PROCESS.items():
+            value = getattr(self, key)
+            if value != usual:
+                shown = str(value).lower() if isinstance(value, bool) else value
+                raise ValueError(
+                    f"{key}: {shown} is of workers in processes of their own; leave it out with "
+                    "strategy: single_process, or set strategy: distributed"
+                )
+        if self.framework == "torch" and self.num_workers > 1 and not self.gpus_per_worker:
+            raise ValueError(
+                "strategy single_process of torch needs GPUs (nn.DataParallel has no CPU "
+                "devices); set gpus_per_worker: 1 or strategy: distributed"
+            )
+        return self
+
+    @property
+    def replicas_per_process(self) -> int:
+        """Replicas of the model in each process: all of them, or one."""
+        return self.num_workers if self.strategy == "single_process" else 1
+
     @property
     def global_batch_size(self) -> int:
         """Samples per optimizer step: per worker x workers x accumulate."""
@@ -157,8 +194,8 @@ class RunSpec(Document):
 
     @property
     def placement(self) -> Placement:
-        """How it is spread over workers."""
-        return Placement(
+        """How it is spread over processes."""
+        workers = Placement(
             self.framework,
             self.num_workers,
             self.batch_size_per_worker,
@@ -167,6 +204,7 @@ class RunSpec(Document):
             self.placement_strategy,
             self.accelerator_type,
         )
+        return workers.in_one_process if self.strategy == "single_process" else workers
 
     def document(self) -> dict[str, Any]:
         """Return the spec as plain data for YAML or JSON, every key included."""

@@ -1,7 +1,9 @@
 """Which runs may be compared: those whose workers were laid out alike.
 
 Runs of one size are ranked against each other only where they were on as few hosts as any of
-them; a `spread` run only where the study asked for it; and each model of GPU by itself.
+them; a `spread` run only where the study asked for it; and each model of GPU by itself. A strategy
+is no layout but, as a framework, a way to use one: on as many devices and hosts, which is faster is
+what a study asks.
 """
 
 from collections.abc import Iterable, Mapping

@@ -26,6 +26,7 @@ NOT_WITH = (
     *RESOURCES,
     "precision",
     "prefetch",
+    "strategy",
 )
 """Searched keys that change a step's time in ways the step-time model does not know."""
 
@@ -125,6 +126,8 @@ def _obstacles(study: StudySpec, space: Space, keys: tuple[str, ...]) -> Iterato
             yield f"space.{key} changes the step time too"
     if values_of("learning_rate_scaling", space, study.fixed) != ["none"]:
         yield "learning_rate_scaling makes the rate depend on the workers"
+    if values_of("strategy", space, study.fixed) != ["distributed"]:
+        yield "the step-time model knows workers that are processes, not strategy single_process"
     for key, dimension in space.items():
         if isinstance(dimension, Cases):
             for case in dimension.cases:

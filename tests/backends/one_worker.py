@@ -40,7 +40,7 @@ def outcome(spec: RunSpec, world: World) -> dict[str, np.ndarray]:
     trainer.warm_up(chunk[0])
     loss = trainer.train(chunk)
     middle = len(dataset.validation) // 3  # uneven shards
-    shards = [slice(0, middle), slice(middle, None)] if spec.num_workers == 2 else [slice(0, None)]
+    shards = [slice(0, middle), slice(middle, None)] if world.num_workers == 2 else [slice(0, None)]
     totals = trainer.evaluate("validation", shards[world.rank])
     sums = np.sum(world.gather([loss, totals.loss, totals.correct, float(totals.samples)]), axis=0)
     weights = weights_of(trainer, spec.framework)

@@ -79,6 +79,19 @@ def test_the_load_is_that_of_the_time_asked_for(
     assert load.share() is None  # nothing was sampled since
 
 
+@pytest.mark.parametrize(("visible", "index"), [("0,1", 1), ("1", 1), ("", 0)])
+def test_each_gpu_of_a_process_is_asked_for(
+    visible: str, index: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    load = GpuLoad(index)
+    load.begin()
+    driver.samples += [(300, 20), (400, 40)]
+    assert load.share() == (pytest.approx(0.3) if visible == "0,1" else None)
+
+
 def test_without_the_library_or_a_gpu_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert GpuLoad().share() is None

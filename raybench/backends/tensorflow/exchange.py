@@ -1,4 +1,5 @@
-"""How the gradients of a worker meet those of the others. Mirrors torch's."""
+"""How the gradients of a worker, or of a replica in one process, meet those of the others. Mirrors
+torch's."""
 
 import tensorflow as tf
 
@@ -14,8 +15,9 @@ class Exchange:
     """Sums gradients over the workers; traced, in replica context."""
 
     def __init__(self, spec: RunSpec) -> None:
-        self.measures = spec.num_workers > 1 and spec.exchange_gradients and spec.record_steps
-        """Whether `squares` has something to say."""
+        between_processes = spec.num_workers > spec.replicas_per_process
+        self.measures = between_processes and spec.exchange_gradients and spec.record_steps
+        """Whether `squares` has something to say: not of replicas in one process."""
         self._num_workers, self._is_on = spec.num_workers, spec.exchange_gradients
         self._wire = WIRE[spec.gradient_compression]
         self._options = tf.distribute.experimental.CommunicationOptions(

@@ -4,6 +4,7 @@
 is slower, so the loop over steps is inside `tf.function`, on arrays held in device memory.
 """
 
+from itertools import chain
 from typing import Any
 
 import keras
@@ -25,6 +26,8 @@ from raybench.backends.tensorflow.optim import build_optimizer
 from raybench.backends.tensorflow.parts import part_of, signature
 from raybench.backends.tensorflow.recording import StepRecorder, take_recorded
 from raybench.backends.tensorflow.state import (
+    Copies,
+    copies_of,
     differing,
     own_numbers,
     pack_state,
@@ -46,7 +49,7 @@ WARM_UP_STEPS = 2
 
 
 class Trainer:
-    """One Keras model in training on one worker."""
+    """One Keras model in training on one worker, or on the replicas of one process."""
 
     def __init__(self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World) -> None:
         self._spec, self._workload, self._world = spec, workload, world
@@ -58,7 +61,7 @@ class Trainer:
             self.num_parameters = num_parameters(self._model)
             self.batch_statistics = batch_statistics(self._model)
             # Dropout differs between ranks and between seeds, and repeats with both.
-            seed_layers(self._model, spec.seed * 1_000_003 + world.rank)
+            seed_layers(self._model, world.strategy, spec.seed * 1_000_003 + world.rank)
             self._optimizer = build_optimizer(spec.optimizer, **settings_of(spec))
             self._optimizer.build(self._model.trainable_variables)
         splits = {"train": dataset.train, "validation": dataset.validation, "test": dataset.test}
@@ -77,8 +80,8 @@ class Trainer:
 
     def warm_up(self, step: Step) -> None:
         """Run training and evaluation code on noise, then restore every state."""
-        variables = self._model.variables + self._optimizer.variables
-        saved = values_of(variables)
+        copies = self._copies()
+        saved = [values_of(variables) for variables in copies]
         num_rows = max(int(step.indices.max()) + 1, EVALUATION_BATCH)
         real = self._parts
         self._parts = {name: part.noise(num_rows) for name, part in real.items()}
@@ -86,7 +89,8 @@ class Trainer:
             self.train([step])
         self.evaluate("validation", slice(0, EVALUATION_BATCH))
         self._parts = real
-        set_values(variables, saved)
+        for variables, values in zip(copies, saved, strict=True):
+            set_values(variables, values)
 
     def train(self, steps: list[Step]) -> float:
         """Take optimizer steps; return this worker's weighted loss, summed over steps."""
@@ -136,16 +140,16 @@ class Trainer:
 
     def state(self) -> bytes:
         """Return all that training goes on from, as an `.npz` file; see Trainer."""
-        # On every rank: some variables are read by all workers together.
-        arrays = values_of(self._model.variables + self._optimizer.variables)
-        own = differing(arrays, self._world.gather)
-        rows = self._world.gather(own_numbers(self.input_seconds(), arrays, own))
-        return b"" if self._world.rank else pack_state(arrays, own, rows)
+        replicas = [values_of(variables) for variables in self._copies()]
+        own = differing(replicas, self._world.gather)
+        rows: list[list[float]] = []
+        for arrays in replicas:
+            rows += self._world.gather(own_numbers(self.input_seconds(), arrays, own))
+        return b"" if self._world.rank else pack_state(replicas[0], own, rows)
 
     def restore(self, state: bytes) -> None:
         """Take what `state` returned on rank 0."""
-        rank = self._world.rank
-        self._earlier_input_s = unpack_state(state, self._model, self._optimizer, rank)
+        self._earlier_input_s = unpack_state(state, self._copies(), self._world.rank)
 
     def close(self) -> None:
         """Release model, optimizer, traced functions and data."""
@@ -154,6 +158,10 @@ class Trainer:
         self._parts.clear()
         del self._model, self._optimizer, self._train_steps, self._evaluate_batch
         keras.backend.clear_session()
+
+    def _copies(self) -> Copies:
+        variables = self._model.variables + self._optimizer.variables
+        return copies_of(variables, self._world.strategy)
 
     def _take_steps(
         self, inputs: tf.Tensor, labels: tf.Tensor, indices: Any, weights: Any, rates: Any
@@ -165,12 +173,15 @@ class Trainer:
 
         def take(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             arguments = inputs, labels, indices[step], weights[step], rates[step]
-            results = self._world.strategy.run(self._take_step, args=arguments)
-            return tuple(self._world.strategy.experimental_local_results(r)[0] for r in results)
+            strategy = self._world.strategy
+            losses, squares = strategy.run(self._take_step, args=arguments)
+            loss = tf.add_n(strategy.experimental_local_results(losses))
+            return loss, strategy.experimental_local_results(squares)[0]
 
         num_steps = tf.shape(rates)[0]
         if self._recorder:
-            return take_recorded(take, num_steps, self._model.trainable_variables)
+            copies = copies_of(self._model.trainable_variables, self._world.strategy)
+            return take_recorded(take, num_steps, list(chain.from_iterable(copies)))
         total = tf.zeros(())
         for step in tf.range(num_steps):
             total += take(step)[0]
@@ -182,6 +193,7 @@ class Trainer:
         """Traced, in replica context: forward and backward per pass, then one update."""
         self._optimizer.learning_rate.assign(rate)
         variables = self._model.trainable_variables
+        indices, weights = self._own(indices), self._own(weights)
         loss, gradients = self._one_pass(inputs, labels, indices[0], weights[0])
         if self._spec.accumulate > 1:
             for index in tf.range(1, tf.shape(indices)[0]):
@@ -195,14 +207,25 @@ class Trainer:
         self._optimizer.apply_exchanged(exchanged, variables)
         return loss, self._exchange.squares(gradients, exchanged)
 
+    def _own(self, columns: tf.Tensor) -> tf.Tensor:
+        """Traced, in replica context: this replica's columns of a step (`Step.indices`)."""
+        replicas = self._spec.replicas_per_process
+        if replicas == 1:
+            return columns
+        width = tf.shape(columns)[1] // replicas
+        first = tf.distribute.get_replica_context().replica_id_in_sync_group * width
+        return columns[:, first : first + width]
+
     def _one_pass(
         self, inputs: tf.Tensor, labels: tf.Tensor, rows: Any, weights: Any
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        batch = prepare_inputs(tf.gather(inputs, rows))
+        with self._world.where_data_are():
+            chosen, labels = tf.gather(inputs, rows), tf.gather(labels, rows)
+        batch = prepare_inputs(chosen)
         variables = self._model.trainable_variables
         with tf.GradientTape() as tape:
             outputs = self._model(batch, training=True)
-            losses, _ = loss_and_correct(self._workload, outputs, tf.gather(labels, rows))
+            losses, _ = loss_and_correct(self._workload, outputs, labels)
             loss = tf.reduce_sum(losses * weights)
         gradients = tape.gradient(
             loss, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO

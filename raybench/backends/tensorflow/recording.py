@@ -4,15 +4,12 @@ import math
 import time
 from collections.abc import Callable
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from raybench.backends.base import StepLog
 from raybench.backends.memory import forget_peak, peak_bytes
 
-GPU = "GPU:0"
-"""Of a worker, that sees no other."""
 CLOCK_TOLERANCE_S = 0.1
 """By how much the two clocks may part within a call: one of them is slowed or hastened a little
 (by 1 in 2,000 at most) to follow the time of other machines."""
@@ -31,10 +28,11 @@ class StepRecorder:
         self._has_squares = has_squares
         self._seconds: list[float] = []
         self._squares: list[list[float]] = []
-        self._has_gpu = bool(tf.config.list_physical_devices("GPU"))
-        if self._has_gpu:
-            tf.config.experimental.reset_memory_stats(GPU)
-        else:
+        # A worker sees its own alone: one, or one for each replica in its process.
+        self._gpus = [f"GPU:{i}" for i in range(len(tf.config.list_physical_devices("GPU")))]
+        for gpu in self._gpus:
+            tf.config.experimental.reset_memory_stats(gpu)
+        if not self._gpus:
             forget_peak()
 
     def begin(self) -> None:
@@ -65,14 +63,15 @@ class StepRecorder:
         )
 
     def memory_peak_bytes(self) -> int | None:
-        """The most memory since this was made."""
-        if self._has_gpu:
-            return int(tf.config.experimental.get_memory_info(GPU)["peak"])
+        """The most memory since this was made; of several GPUs that of the fullest."""
+        if self._gpus:
+            told = [tf.config.experimental.get_memory_info(gpu) for gpu in self._gpus]
+            return max(int(one["peak"]) for one in told)
         return peak_bytes()
 
 
 def take_recorded(
-    take: Take, num_steps: tf.Tensor, variables: list[keras.Variable]
+    take: Take, num_steps: tf.Tensor, variables: list[tf.Variable]
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Traced: take steps that write to `variables`; their loss, and a row of each."""
     total = tf.zeros(())
@@ -84,9 +83,9 @@ def take_recorded(
     return total, rows.stack()
 
 
-def _time_after_writes(variables: list[keras.Variable]) -> tf.Tensor:
+def _time_after_writes(variables: list[tf.Variable]) -> tf.Tensor:
     """Traced: the time of day, in seconds, when all that a step writes to these is written."""
-    values = [tf.convert_to_tensor(variable.value) for variable in variables]
+    values = [tf.convert_to_tensor(variable) for variable in variables]
     with tf.control_dependencies(values):
         last = tf.reshape(values[-1], [-1])[:1]
     # A GPU runs behind what asks it to; a number that has arrived here has been computed.

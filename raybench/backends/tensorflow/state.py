@@ -22,8 +22,18 @@ Array = npt.NDArray[Any]
 Gather = Callable[[list[float]], list[list[float]]]
 
 
+Copies = list[list[tf.Variable]]
+"""Of each replica in this process (one, or all that there are), its copy of all variables."""
+
+
+def copies_of(variables: list[keras.Variable], strategy: tf.distribute.Strategy) -> Copies:
+    """Return each replica's own copy of the variables."""
+    each = [strategy.experimental_local_results(variable.value) for variable in variables]
+    return [list(copies) for copies in zip(*each, strict=True)]
+
+
 def pack_state(arrays: list[Array], own: list[int], rows: list[list[float]]) -> bytes:
-    """Return the state of a run: all variables' values on rank 0; `rows` as `own_numbers` gives.
+    """Return the state of a run: the first replica's values; `rows` as `own_numbers` gives.
 
     `own` are the positions of the arrays that the rows are of.
     """
@@ -34,70 +44,69 @@ def pack_state(arrays: list[Array], own: list[int], rows: list[list[float]]) -> 
     return buffer.getvalue()
 
 
-def unpack_state(
-    state: bytes, model: keras.Model, optimizer: keras.optimizers.Optimizer, rank: int
-) -> float:
-    """Give the variables of both, in this order, what `pack_state` was given; return the seconds.
+def unpack_state(state: bytes, copies: Copies, rank: int) -> float:
+    """Give the copies of this rank's replicas what `pack_state` was given; return the seconds.
 
     UserError if they are of another model, or were written by something else.
     """
     try:
         with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
-            own, row = arrays["own"].tolist(), arrays["ranks"][rank]
+            own, rows = arrays["own"].tolist(), arrays["ranks"][rank : rank + len(copies)]
             saved = [arrays[name] for name in sorted(set(arrays.files) - {"own", "ranks"})]
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise not_ours(error) from None
-    variables = model.variables + optimizer.variables
     check_same_model(
         {f"variable {index}": array.shape for index, array in enumerate(saved)},
-        {f"variable {index}": tuple(one.shape) for index, one in enumerate(variables)},
+        {f"variable {index}": tuple(one.shape) for index, one in enumerate(copies[0])},
     )
-    first = 1
-    for index in own:
-        shape, size = saved[index].shape, saved[index].size
-        saved[index] = row[first : first + size].reshape(shape).astype(saved[index].dtype)
-        first += size
-    set_values(variables, saved)
-    return float(row[0])
+    for variables, row in zip(copies, rows, strict=True):
+        first = 1
+        for index in own:
+            shape, size = saved[index].shape, saved[index].size
+            saved[index] = row[first : first + size].reshape(shape).astype(saved[index].dtype)
+            first += size
+        set_values(variables, saved)
+    return float(rows[0][0])
 
 
-def differing(arrays: list[Array], gather: Gather) -> list[int]:
-    """Return the positions of arrays that are not the same on all ranks.
+def differing(replicas: list[list[Array]], gather: Gather) -> list[int]:
+    """Return the positions of arrays that are not the same on all ranks and their replicas.
 
     They are random streams, and averages over each worker's own samples.
     """
-    sums = gather([float(zlib.crc32(array.tobytes())) for array in arrays])
+    sums: list[list[float]] = []
+    for arrays in replicas:
+        sums += gather([float(zlib.crc32(array.tobytes())) for array in arrays])
     return [index for index, column in enumerate(zip(*sums, strict=True)) if len(set(column)) > 1]
 
 
 def own_numbers(input_s: float, arrays: list[Array], own: list[int]) -> list[float]:
-    """Return what this rank has of its own: seconds of waiting for data, and the arrays `own`.
+    """Return what a replica has of its own: seconds of waiting for data, and the arrays `own`.
 
     float64 holds their 32 bits.
     """
     return [input_s, *(float(number) for index in own for number in arrays[index].flat)]
 
 
-def values_of(variables: list[keras.Variable]) -> list[Array]:
-    """Return this rank's values."""
-    return [tf.convert_to_tensor(variable.value).numpy() for variable in variables]
+def values_of(variables: list[tf.Variable]) -> list[Array]:
+    """Return a replica's values."""
+    return [variable.numpy() for variable in variables]
 
 
-def set_values(variables: list[keras.Variable], values: list[Array]) -> None:
+def set_values(variables: list[tf.Variable], values: list[Array]) -> None:
     """Give the variables what `values_of` returned."""
     for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)
+        variable.assign(tf.cast(value, variable.dtype))
 
 
-def seed_layers(model: keras.Model, seed: int) -> None:
-    """Give every dropout layer its own stream, a function of `seed`."""
-    position = 0
-    for layer in all_layers(model):
-        generator = getattr(layer, "seed_generator", None)
-        if generator is not None:
-            state = np.array([seed % 2**32, position], dtype=np.uint32)
-            generator.state.assign(state)
-            position += 1
+def seed_layers(model: keras.Model, strategy: tf.distribute.Strategy, seed: int) -> None:
+    """Give every dropout layer its own stream, a function of `seed`; of the replicas in this
+    process the second that of `seed` + 1, and so on."""
+    found = [getattr(layer, "seed_generator", None) for layer in all_layers(model)]
+    states = [generator.state for generator in found if generator is not None]
+    for replica, own in enumerate(copies_of(states, strategy)):
+        for position, state in enumerate(own):
+            state.assign(np.array([(seed + replica) % 2**32, position], dtype=np.uint32))
 
 
 def _plain(array: Array) -> Array:

@@ -1,13 +1,18 @@
 """A TensorFlow worker's place among the workers. Mirrors torch's."""
 
+import contextlib
 import os
+from contextlib import AbstractContextManager
 
 import numpy as np
 import tensorflow as tf
 
+from raybench.core.errors import UserError
+
 
 class World:
-    """This process's place among the workers, and the strategy that joins them."""
+    """This process's place among the workers, and the strategy that joins them, or that joins the
+    replicas of this process."""
 
     def __init__(
         self, *, rank: int = 0, num_workers: int = 1, strategy: tf.distribute.Strategy | None = None
@@ -17,8 +22,17 @@ class World:
         gpus = tf.config.list_physical_devices("GPU")
         details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
         self.device = str(details.get("device_name", "gpu")) if gpus else "cpu"
+        self._devices = self.strategy.extended.worker_devices
         rows = tf.TensorSpec([num_workers, None], tf.float64)
         self._sum_over_workers = tf.function(self._reduce_rows, [rows])
+
+    def where_data_are(self) -> AbstractContextManager[object]:
+        """Traced: put what is done inside where this process keeps its data, which is the first
+        replica's device: the others ask it for their batches, not for all there is."""
+        if len(self._devices) == 1:
+            return contextlib.nullcontext()
+        device: AbstractContextManager[object] = tf.device(self._devices[0])
+        return device
 
     def gather(self, values: list[float]) -> list[list[float]]:
         """Return every rank's values (float64), in rank order; a barrier for all ranks."""
@@ -41,12 +55,36 @@ def _all_reduce(rows: tf.Tensor) -> tf.Tensor:
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, here)
 
 
-def join(*, rank: int, num_workers: int, device: str, num_threads: int) -> World:
+def join(
+    *, rank: int, num_workers: int, device: str, num_threads: int, num_replicas: int = 1
+) -> World:
     """Return this process's World; Ray Train has written TF_CONFIG already."""
     del device  # TensorFlow sees only the worker's own devices
     if num_workers == 1:  # a cluster of one would listen on the network, for nobody
         os.environ.pop("TF_CONFIG", None)
     tf.config.threading.set_intra_op_parallelism_threads(num_threads)
     tf.config.threading.set_inter_op_parallelism_threads(num_threads)
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    if num_replicas > 1:
+        strategy = tf.distribute.MirroredStrategy(_devices(num_replicas))
+    else:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
     return World(rank=rank, num_workers=num_workers, strategy=strategy)
+
+
+def _devices(number: int) -> list[str]:
+    """Return the devices of so many replicas: GPUs, where this process sees any, or the CPU as
+    several, which TensorFlow has to know before it is used."""
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    if gpus:
+        if gpus < number:
+            raise UserError(
+                f"strategy single_process: {number} replicas need as many GPUs, and their process "
+                f"sees {gpus}; ask for fewer with num_workers."
+            )
+        return [f"GPU:{index}" for index in range(number)]
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    parts = tf.config.get_logical_device_configuration(cpu) or []
+    if len(parts) < number:
+        each = [tf.config.LogicalDeviceConfiguration() for _ in range(number)]
+        tf.config.set_logical_device_configuration(cpu, each)
+    return [f"CPU:{index}" for index in range(number)]

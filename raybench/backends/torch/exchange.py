@@ -1,6 +1,7 @@
 """How the gradients of a worker meet those of the others. Mirrors tensorflow's."""
 
 import contextlib
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
@@ -37,17 +38,46 @@ class Squares:
         return sums
 
 
-class Exchange:
-    """The model as it trains among the workers, and when these exchange gradients."""
+Precision = Callable[[], AbstractContextManager[object]]
+"""Returns the arithmetic of forward."""
 
-    def __init__(self, spec: RunSpec, model: nn.Module) -> None:
+
+class Replica(nn.Module):
+    """A model that computes in the run's precision in any thread.
+
+    DataParallel calls each replica in a thread of its own, which knows whether autocast is on but
+    not its type: there it would be fp16.
+    """
+
+    def __init__(self, model: nn.Module, precision: Precision) -> None:
+        super().__init__()
+        self.model = model
+        self._precision = precision
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the model's outputs."""
+        with self._precision():
+            outputs: Tensor = self.model(inputs)
+            return outputs
+
+
+class Exchange:
+    """The model as it trains among the workers, and when these exchange gradients.
+
+    Replicas in one process need no exchange: DataParallel sums their gradients on the way back.
+    """
+
+    def __init__(self, spec: RunSpec, model: nn.Module, precision: Precision) -> None:
         self.model = model
         """To be called forward."""
         self.squares: Squares | None = None
         """Where gradients are exchanged and `record_steps` asks for their norms."""
         self._is_on = spec.exchange_gradients
         self._parallel: DistributedDataParallel | None = None
-        if spec.num_workers > 1:
+        if spec.replicas_per_process > 1:
+            devices = list(range(spec.replicas_per_process))
+            self.model = nn.DataParallel(Replica(model, precision), device_ids=devices)
+        elif spec.num_workers > 1:
             self.model = self._parallel = DistributedDataParallel(
                 model, gradient_as_bucket_view=True, bucket_cap_mb=_bucket_mb(spec)
             )

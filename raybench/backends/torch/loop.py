@@ -26,6 +26,7 @@ from raybench.backends.torch.recording import StepRecorder
 from raybench.backends.torch.state import (
     pack_state,
     random_state,
+    seed_replicas,
     set_random_state,
     unpack_state,
 )
@@ -43,11 +44,11 @@ WARM_UP_STEPS = 2
 
 
 class Trainer:
-    """One torch model in training on one worker."""
+    """One torch model in training on one worker, or on the replicas of one process."""
 
     def __init__(self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World) -> None:
         self._spec, self._workload, self._world = spec, workload, world
-        self._device = world.torch_device
+        self._device, self._devices = world.torch_device, world.replica_devices
         self._model: nn.Module = build_model(workload, spec.seed).to(self._device)
         self._evaluation_batch = EVALUATION_BATCH[self._device.type]
         # Images in this order train half as fast again on a CPU, and evaluate three times as fast.
@@ -59,12 +60,12 @@ class Trainer:
         self.num_parameters = num_parameters(self._model)
         self.batch_statistics = batch_statistics(self._model)
         # Dropout differs between ranks and between seeds, and repeats with both.
-        torch.manual_seed(spec.seed * 1_000_003 + world.rank)
-        self._exchange = Exchange(spec, self._model)
+        seed_replicas(self._devices, spec.seed * 1_000_003 + world.rank)
+        self._exchange = Exchange(spec, self._model, self._precision)
         self._parallel = self._exchange.model
         self._recorder: StepRecorder | None = None
         if spec.record_steps:
-            self._recorder = StepRecorder(self._device, self._exchange.squares)
+            self._recorder = StepRecorder(self._devices, self._exchange.squares)
         self._optimizer = self._build_optimizer()
         splits = {"train": dataset.train, "validation": dataset.validation, "test": dataset.test}
         self._parts = {
@@ -78,7 +79,7 @@ class Trainer:
         optimizer = copy.deepcopy(self._optimizer.state_dict())
         num_rows = max(int(step.indices.max()) + 1, self._evaluation_batch)
         real = self._parts
-        devices = [self._device] if self._device.type == "cuda" else []
+        devices = self._devices if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             self._parts = {name: part.noise(num_rows) for name, part in real.items()}
             for _ in range(WARM_UP_STEPS):
@@ -156,14 +157,14 @@ class Trainer:
 
     def state(self) -> bytes:
         """Return all that training goes on from, as `torch.save` writes it; see Trainer."""
-        rows = self._world.gather([self.input_seconds(), *random_state(self._device)])
+        rows = self._world.gather([self.input_seconds(), *random_state(self._devices)])
         return b"" if self._world.rank else pack_state(self._model, self._optimizer, rows)
 
     def restore(self, state: bytes) -> None:
         """Take what `state` returned on rank 0."""
         row = unpack_state(state, self._model, self._optimizer)[self._world.rank]
         self._earlier_input_s = row[0]
-        set_random_state(row[1:], self._device)
+        set_random_state(row[1:], self._devices)
 
     def close(self) -> None:
         """Release model, optimizer and data."""

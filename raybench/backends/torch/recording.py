@@ -14,14 +14,16 @@ from raybench.backends.torch.exchange import Squares
 class StepRecorder:
     """Marks the ends of steps: on a GPU by events in its stream, which no step waits for."""
 
-    def __init__(self, device: torch.device, squares: Squares | None) -> None:
-        self._device, self._squares = device, squares
-        self._is_cuda = device.type == "cuda"
+    def __init__(self, devices: list[torch.device], squares: Squares | None) -> None:
+        self._devices, self._squares = devices, squares
+        self._device = devices[0]
+        self._is_cuda = self._device.type == "cuda"
         self._events: list[torch.cuda.Event] = []
         self._times: list[float] = []
         self._norms: list[tuple[Tensor, Tensor]] = []
         if self._is_cuda:
-            torch.cuda.reset_peak_memory_stats(device)
+            for device in devices:
+                torch.cuda.reset_peak_memory_stats(device)
         else:
             forget_peak()
 
@@ -45,9 +47,9 @@ class StepRecorder:
         )
 
     def memory_peak_bytes(self) -> int | None:
-        """The most memory since this was made."""
+        """The most memory since this was made; of several GPUs that of the fullest."""
         if self._is_cuda:
-            return torch.cuda.max_memory_allocated(self._device)
+            return max(torch.cuda.max_memory_allocated(device) for device in self._devices)
         return peak_bytes()
 
     def _mark(self) -> None:

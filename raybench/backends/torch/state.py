@@ -45,21 +45,31 @@ def unpack_state(
     return rows
 
 
-def random_state(device: torch.device) -> list[float]:
-    """Return what this rank draws from next: the bytes of the CPU's generator, then the GPU's."""
-    states = [torch.get_rng_state()]
-    if device.type == "cuda":
-        states.append(torch.cuda.get_rng_state(device))
+def seed_replicas(devices: list[torch.device], seed: int) -> None:
+    """Give the CPU and the first replica's device the random numbers of `seed`, the second's those
+    of `seed` + 1, and so on."""
+    torch.manual_seed(seed)
+    for replica, device in enumerate(devices):
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed + replica)
+
+
+def random_state(devices: list[torch.device]) -> list[float]:
+    """Return what this rank draws from next: the bytes of the CPU's generator, then its GPUs'."""
+    gpus = [device for device in devices if device.type == "cuda"]
+    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in gpus)]
     return [float(byte) for byte in torch.cat(states).tolist()]
 
 
-def set_random_state(numbers: list[float], device: torch.device) -> None:
+def set_random_state(numbers: list[float], devices: list[torch.device]) -> None:
     """Draw next what `random_state` was called before."""
+    gpus = [device for device in devices if device.type == "cuda"]
     state = torch.tensor(numbers, dtype=torch.uint8)
     size = len(torch.get_rng_state())
     torch.set_rng_state(state[:size])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state[size:], device)
+    for device, own in zip(gpus, state[size:].chunk(max(1, len(gpus))), strict=bool(gpus)):
+        torch.cuda.set_rng_state(own, device)
 
 
 def _shapes(state_dict: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:

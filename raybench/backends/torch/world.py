@@ -3,13 +3,23 @@
 import torch
 import torch.distributed as dist
 
+from raybench.core.errors import UserError
+
 
 class World:
     """This process's place among the workers; a process group exists where there are several."""
 
-    def __init__(self, *, rank: int = 0, num_workers: int = 1, device: str = "cpu") -> None:
+    def __init__(
+        self, *, rank: int = 0, num_workers: int = 1, device: str = "cpu", num_replicas: int = 1
+    ) -> None:
         self.rank, self.num_workers = rank, num_workers
         self.torch_device = torch.device(device)
+        """Where the model and the data are; the first replica's."""
+        self.replica_devices = [self.torch_device]
+        """Of each replica in this process; where they are several, its GPUs from the first on."""
+        if num_replicas > 1:
+            self.replica_devices = [torch.device("cuda", i) for i in range(num_replicas)]
+            self.torch_device = self.replica_devices[0]
         is_cuda = self.torch_device.type == "cuda"
         self.device = torch.cuda.get_device_name(self.torch_device) if is_cuda else "cpu"
 
@@ -23,7 +33,16 @@ class World:
         return [row.tolist() for row in rows]
 
 
-def join(*, rank: int, num_workers: int, device: str, num_threads: int) -> World:
+def join(
+    *, rank: int, num_workers: int, device: str, num_threads: int, num_replicas: int = 1
+) -> World:
     """Return this process's World; Ray Train has made the process group already."""
     torch.set_num_threads(num_threads)
-    return World(rank=rank, num_workers=num_workers, device=device)
+    # A worker of its own does not count GPUs, which wakes CUDA's driver.
+    gpus = torch.cuda.device_count() if num_replicas > 1 else 1
+    if num_replicas > gpus:
+        raise UserError(
+            f"strategy single_process: {num_replicas} replicas need as many GPUs, and their "
+            f"process sees {gpus}; ask for fewer with num_workers."
+        )
+    return World(rank=rank, num_workers=num_workers, device=device, num_replicas=num_replicas)

@@ -16,8 +16,15 @@ SPEEDUPS = (
     *("speedup_same_batch", "efficiency_same_batch", "baseline"),
 )
 CELL_COLUMNS = (
-    *("cell", "scaling", "series", "curve", "framework", "workload", "dataset", "num_parameters"),
-    *("num_workers", "num_nodes", "topology", "accelerators", "batch_size_per_worker"),
+    *("cell", "scaling", "series", "curve", "framework", "strategy", "workload", "dataset"),
+    *(
+        "num_parameters",
+        "num_workers",
+        "num_nodes",
+        "topology",
+        "accelerators",
+        "batch_size_per_worker",
+    ),
     *("global_batch_size", "accumulate", "exchange_gradients", "n", "failed", "failure"),
     *("samples_per_s", "samples_per_s_low", "samples_per_s_high", "samples_per_s_min"),
     *("samples_per_s_max", "first_epoch_samples_per_s", "first_epoch_train_samples_per_s"),
@@ -113,6 +120,7 @@ def _where(cell: StudyCell, scaling: Scaling, series: str, topology: Topology) -
         "series": series,
         "curve": f"{series}, {scaling}, batch {batch} {whose}, {topology.words}",
         "framework": spec.framework,
+        "strategy": spec.strategy,
         "workload": spec.workload,
         "dataset": spec.dataset.name,
         "num_workers": spec.num_workers,

@@ -12,6 +12,7 @@ ONE_OF = {
     "scaling": "weak and strong scaling (the batch of a worker stays in one, of all in the other)",
     "topology": "topologies",
     "framework": "frameworks",
+    "strategy": "strategies",
     "workload": "workloads",
     "dataset": "datasets",
     "exchange_gradients": "runs with and without exchange of gradients",

@@ -1,8 +1,8 @@
 """Which cells of a scaling study belong together: those of a speed-up curve, and of its baseline.
 
 Of a **series** are cells that differ in workers, nodes and batch size alone; a throughput model is
-fitted to each. Of a **kind** are cells of one scaling, topology, framework, workload and dataset
-(whatever else they have): a speed-up is over the best of a kind with one worker.
+fitted to each. Of a **kind** are cells of one scaling, topology, framework, strategy, workload and
+dataset (whatever else they have): a speed-up is over the best of a kind with one worker.
 """
 
 import json
@@ -14,7 +14,7 @@ from raybench.core.spec import RunSpec
 
 GRID_KEYS = ("num_workers", "batch_size_per_worker", "seed")
 """What cells of a series differ in, beside the nodes they were on."""
-NAMED_ALONE = ("framework", "workload", "dataset.name", "optimizer", "precision", "strategy")
+NAMED_ALONE = ("framework", "strategy", "workload", "dataset.name", "optimizer", "precision")
 """Keys whose values say enough in a label."""
 SYNTHETIC_KEYS = ("dataset.shape", "dataset.num_classes", "dataset.num_samples")
 """Keys that are read for `dataset.name: synthetic` alone."""
@@ -49,7 +49,8 @@ def kind_of(scaling: Scaling, spec: RunSpec, topology: Topology) -> tuple[Any, .
     data = json.dumps(spec.dataset.model_dump(mode="json"), sort_keys=True)
     # Runs without exchange are no training: they are compared with each other alone.
     exchanges = spec.exchange_gradients
-    return scaling, topology, spec.framework, spec.workload, data, exchanges
+    own = spec.framework, spec.strategy, spec.workload
+    return scaling, topology, *own, data, exchanges
 
 
 def series_of(specs: Sequence[RunSpec]) -> list[str]:

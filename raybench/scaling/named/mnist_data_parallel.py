@@ -19,8 +19,10 @@ epochs, Adam. What it confounded, and what is done about it here:
 - PyTorch's models were trained on from cell to cell. Here a run builds its own.
 
 Full size as published but for two things: of the 60,000 images 5,000 are held out, and strategies
-are torch DDP and TensorFlow MultiWorkerMirrored. "Large" is `mnist_large_dense`, the network of
-the published PyTorch timings. 108 cells; hours on a CPU, on GPUs add
+are torch DDP and TensorFlow MultiWorkerMirrored. `--set strategy=single_process` takes those of the
+source (torch's on GPUs alone), and at full size `--set framework=tensorflow --set
+axes.strategy=[distributed,single_process]` one against the other. "Large" is `mnist_large_dense`,
+the network of the published PyTorch timings. 108 cells; hours on a CPU, on GPUs add
 `--set base.gpus_per_worker=1`. Quick: 16 cells of the small model, 3,072 images an epoch.
 """
 
@@ -181,7 +183,7 @@ def compare(results: Results) -> list[Claim]:
 def _by_batch(cells: list[Measured], workers: int) -> dict[tuple[object, ...], float]:
     """Return the rate at the largest batch over that at the smallest, of so many workers."""
     return {
-        (one.spec.framework, one.spec.workload, one.spec.dataset.repeat): (
+        (one.spec.framework, one.spec.strategy, one.spec.workload, one.spec.dataset.repeat): (
             other.number("samples_per_s") / one.number("samples_per_s")
         )
         for one, other in pairs(cells, "batch_size_per_worker")

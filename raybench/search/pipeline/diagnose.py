@@ -77,6 +77,11 @@ def _check(options: argparse.Namespace, spec: RunSpec) -> None:
             "exchange_gradients: false: diagnose itself measures a training with and without the "
             "exchange of gradients; leave the key out."
         )
+    if spec.replicas_per_process > 1:
+        raise UserError(
+            "strategy: single_process: diagnose compares a training with one that exchanges no "
+            "gradients, which replicas of one process cannot; set strategy: distributed."
+        )
     if options.repeats < FEWEST_ROUNDS:
         raise UserError(
             f"--repeats {options.repeats}: fewer than {FEWEST_ROUNDS} rounds show no spread; ask "

@@ -114,7 +114,11 @@ def without_too_wide(
     dimension = space.get("num_workers")
     if not isinstance(dimension, Choices | Powers):
         return content, []
-    fitting = {group.num_workers for group in groups(study, space) if capacity.fits(group)}
+    fitting = {
+        group.num_workers * group.replicas_per_process
+        for group in groups(study, space)
+        if capacity.fits(group)
+    }
     values = possible_values(dimension)
     kept = [value for value in values if value in fitting]
     if not kept or len(kept) == len(values):
@@ -130,12 +134,17 @@ def without_too_wide(
 
 def groups(study: StudySpec, space: Space) -> list[Placement]:
     """Return every worker group a study can ask for (bounds only, where a range is searched)."""
-    keys = ("framework", "num_workers", *RESOURCES)
+    keys = ("strategy", "framework", "num_workers", *RESOURCES)
     combinations = itertools.product(*(values_of(key, space, study.fixed) for key in keys))
-    return [
-        Placement(framework, workers, 0, *resources)
-        for framework, workers, *resources in combinations
+    found = [
+        (strategy, Placement(framework, workers, 0, *resources))
+        for strategy, framework, workers, *resources in combinations
     ]
+    return list(
+        dict.fromkeys(
+            one.in_one_process if strategy == "single_process" else one for strategy, one in found
+        )
+    )
 
 
 def check_room(study: StudySpec, space: Space, capacity: Capacity) -> None:

@@ -46,7 +46,8 @@ class Infeasible:
 
 def _memory_key(spec: RunSpec) -> Key:
     kind = spec.accelerator_type or ""
-    return spec.framework, spec.optimizer, spec.precision, spec.gpus_per_worker, kind
+    framework = spec.framework, spec.strategy
+    return *framework, spec.optimizer, spec.precision, spec.gpus_per_worker, kind
 
 
 def _rate_key(spec: RunSpec) -> Key:

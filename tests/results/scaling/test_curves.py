@@ -51,6 +51,7 @@ def test_one_scaling_is_a_curve_by_number_of_workers() -> None:
         ),
         ("placement_strategy", ["pack", "spread"], "never mixes topologies"),
         ("framework", ["torch", "tensorflow"], "never mixes frameworks"),
+        ("strategy", ["single_process", "distributed"], "never mixes strategies"),
         ("workload", ["mnist_small", "mnist_large"], "never mixes workloads"),
         ("dataset", ["digits", "mnist"], "never mixes datasets"),
     ],

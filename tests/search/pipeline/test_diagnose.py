@@ -134,6 +134,13 @@ def test_a_spec_that_exchanges_nothing_is_refused_and_not_measured_as_if_it_did(
     assert read_mapping(Path("out/diagnosis.yaml"))["bytes_exchanged_per_step"] == 0
 
 
+def test_replicas_of_one_process_are_refused(workers: Workers, capsys: Any) -> None:
+    one = ("--set", "strategy=single_process", "--set", "framework=tensorflow")
+    assert run(*one) == cli.WRONG_INPUT
+    assert "strategy: single_process: diagnose compares" in capsys.readouterr().err
+    assert not workers.seen
+
+
 def test_the_folder_is_a_results_folder(workers: Workers) -> None:
     run()
     results = package.load("out")

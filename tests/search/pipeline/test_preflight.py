@@ -16,6 +16,7 @@ from raybench.search.pipeline.preflight import (
     check_room,
     default_concurrency,
     first_groups,
+    groups,
     without_too_wide,
 )
 
@@ -61,6 +62,20 @@ def test_room_is_counted_node_by_node() -> None:
     study, space = build_study(STUDY, "test")
     assert default_concurrency(study, space, Capacity((Node(3, 0), Node(1, 0)), 0.0)) == 4
     assert first_groups(study, space, two) == [], "the first trials decide which are wanted"
+
+
+def test_replicas_of_one_process_ask_for_one_node() -> None:
+    fixed = {"strategy": "single_process", "framework": "tensorflow"}
+    content = STUDY | {"space": {"num_workers": [1, 2, 4]}, "fixed": fixed}
+    study, space = build_study(content, "test")
+    assert [group.cpus_per_worker for group in groups(study, space)] == [1, 2, 4]
+    assert {group.num_workers for group in groups(study, space)} == {1}
+    three = Capacity((Node(3, 0), Node(3, 0)), 0.0)
+    kept, left = without_too_wide(content, study, space, three)
+    assert kept["space"] == {"num_workers": [1, 2]}
+    assert left[0].startswith("num_workers 4: left out")
+    with pytest.raises(UserError, match="the one process of 4 replicas needs 4 CPU of one node"):
+        check_room(study, space, three)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:99999", "ray://host:0", "host:port", ":6379"])
