@@ -69,6 +69,12 @@ def colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
+def line_of(number: int) -> str:
+    """Return the line style of the first, second, ... line: another one for each round of
+    `COLOURS`."""
+    return ("-", "--", ":", "-.")[number // len(COLOURS) % 4]
+
+
 def marker_of(num_workers: int) -> str:
     """Return the marker of a worker count."""
     return WORKER_MARKERS.get(int(num_workers), "h")

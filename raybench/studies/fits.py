@@ -14,14 +14,16 @@ from raybench.scaling.measurements import Measurements
 
 DOUBLINGS = 2
 """Of the most workers measured, which are predicted where nothing else is asked."""
+LEAST_CELLS = 3
+"""Of a series: one can be left out then, and the others still say something."""
 
 
 def fit_study(results: StudyResults, predict: str | None) -> list[FittedGroup]:
     """Fit the steps of each series, and predict: at numbers of workers, or the cells of a file.
 
-    Without `predict`, at the next doublings of the most workers measured. Series that ran on one
-    number of workers say nothing of how a training scales and have no fit. Pairs of the file that
-    the study has not measured are left out: `not_measured` names them.
+    Without `predict`, at the next doublings of the most workers measured. Series of fewer than
+    LEAST_CELLS, or on one number of workers, say too little of how a training scales: no fit. Pairs
+    of the file that the study has not measured are left out: `not_measured` names them.
     """
     measured = measurements(results)
     if not measured.groups:
@@ -42,7 +44,7 @@ def not_measured(results: StudyResults, predict: str | None) -> list[str]:
 
 
 def measurements(results: StudyResults) -> Measurements:
-    """Return what a study measured of each series of several numbers of workers: a row a repeat.
+    """Return what a study measured of each series that can be fitted: a row a repeat.
 
     Runs that exchange no gradients are left out: they are probes, no training. So are those whose
     batch is larger than an epoch: no step ever had as many samples as the cell says.
@@ -62,10 +64,13 @@ def measurements(results: StudyResults) -> Measurements:
             )
             key = series[row["cell"]], str(row["accelerators"])
             groups[key].append((cell, float(row["step_median_s"])))
-    several = {
-        key: rows for key, rows in groups.items() if len({cell.num_workers for cell, _ in rows}) > 1
-    }
-    return Measurements(results.place, several)
+    fitting = {key: rows for key, rows in groups.items() if _can_be_fitted(rows)}
+    return Measurements(results.place, fitting)
+
+
+def _can_be_fitted(rows: list[tuple[Cell, float]]) -> bool:
+    cells = {cell for cell, _ in rows}
+    return len(cells) >= LEAST_CELLS and len({cell.num_workers for cell in cells}) > 1
 
 
 def check_predict(predict: str | None) -> None:

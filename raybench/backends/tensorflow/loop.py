@@ -13,6 +13,7 @@ import tensorflow as tf
 from raybench.backends.base import Step, StepLog, Totals
 from raybench.backends.optimizers import settings_of
 from raybench.backends.tensorflow.exchange import Exchange
+from raybench.backends.tensorflow.internals import no_new_gradients
 from raybench.backends.tensorflow.model import (
     batch_statistics,
     build_model,
@@ -201,7 +202,8 @@ class Trainer:
                 loss += more
                 gradients = [old + new for old, new in zip(gradients, added, strict=True)]
         if self._spec.num_workers == 1:
-            self._optimizer.apply(gradients, variables)
+            with no_new_gradients():  # it sums over the one worker of its strategy
+                self._optimizer.apply(gradients, variables)
             return loss, self._exchange.squares([], [])
         exchanged = self._exchange(gradients)
         self._optimizer.apply_exchanged(exchanged, variables)

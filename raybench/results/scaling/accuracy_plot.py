@@ -34,7 +34,7 @@ def accuracy_figure(results: StudyResults) -> Figure:
                         curves[trial][column],
                         100 * curves[trial]["accuracy"],
                         color=parts.colour(number),
-                        linestyle=("-", "--", ":", "-.")[number // len(parts.COLOURS) % 4],
+                        linestyle=parts.line_of(number),
                         linewidth=1.2,
                         marker=".",
                         label=told if axes is panels[0] else None,

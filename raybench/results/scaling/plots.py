@@ -21,6 +21,10 @@ SHARE_COLOURS = {
 }
 MOST_BARS = 24
 """Cells that one figure has room for."""
+LEAST_SHARE = 0.1
+"""Percent of a step that can be seen; a part that is less of all of them has no colour."""
+INSIDE = 5
+"""Curves whose legend has room inside a panel."""
 LABEL_WIDTH = 44
 """Characters of a cell's label beside its bar."""
 
@@ -63,7 +67,7 @@ def shares_figure(results: StudyResults) -> Figure:
     places, left = np.arange(len(rows)), np.zeros(len(rows))
     for part, colour in SHARE_COLOURS.items():
         widths = np.array([100 * row.get(part, 0.0) for row in rows])
-        if widths.any():
+        if widths.max() >= LEAST_SHARE:
             axes.barh(places, widths, left=left, color=colour, label=part)
             left += widths
     for place, seconds in enumerate(cells["step_median_s"]):
@@ -119,16 +123,21 @@ def _panels(
         )
         for number, (name, curve) in enumerate(curves.items()):
             told = _short(name, scaling, cells)
-            _curve(axes, curve, column, parts.colour(number), told)
+            _curve(axes, curve, column, number, told)
         ideal(axes, workers)
         axes.set_xticks(workers)
         axes.set_ylim(bottom=0)
-        axes.legend(frameon=False, fontsize=7.5)
+        if len(curves) > INSIDE:
+            axes.legend(
+                frameon=False, fontsize=7.5, loc="upper center", bbox_to_anchor=(0.5, -0.14)
+            )
+        else:
+            axes.legend(frameon=False, fontsize=7.5)
     panels[0].set_ylabel(label)
     return figure
 
 
-def _curve(axes: Axes, curve: pd.DataFrame, column: str, colour: str, label: str) -> None:
+def _curve(axes: Axes, curve: pd.DataFrame, column: str, number: int, label: str) -> None:
     middle = curve[column].astype(float)
     low = (middle - curve[f"{column}_low"].astype(float)).fillna(0.0).clip(lower=0)
     high = (curve[f"{column}_high"].astype(float) - middle).fillna(0.0).clip(lower=0)
@@ -136,7 +145,8 @@ def _curve(axes: Axes, curve: pd.DataFrame, column: str, colour: str, label: str
         curve["num_workers"],
         middle,
         yerr=np.array([low, high]),
-        color=colour,
+        color=parts.colour(number),
+        linestyle=parts.line_of(number),
         marker="o",
         markersize=5,
         capsize=3,
