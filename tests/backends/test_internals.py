@@ -164,6 +164,12 @@ def test_tensorflow_registers_gradients_where_they_are_forgotten():
     assert registered() == before
 
 
+def test_a_run_of_one_worker_registers_no_gradients():
+    before = registered()
+    train(small_spec("tensorflow", epochs=1.0))
+    assert registered() == before
+
+
 def test_a_run_without_the_private_things_of_keras_has_the_same_curve(monkeypatch):
     dataset = small_spec("torch").dataset.model_copy(update={"image_size": 32, "limit": 64})
     spec = small_spec("tensorflow", workload="cnn7", dataset=dataset, epochs=1.0)

@@ -23,8 +23,8 @@ MOST_BARS = 24
 """Cells that one figure has room for."""
 LEAST_SHARE = 0.1
 """Percent of a step that can be seen; a part that is less of all of them has no colour."""
-INSIDE = 5
-"""Curves whose legend has room inside a panel."""
+INSIDE, LEGEND_LINE = 5, 0.16
+"""Curves whose legend has room inside a panel; inches of a line of one below it."""
 LABEL_WIDTH = 44
 """Characters of a cell's label beside its bar."""
 
@@ -108,13 +108,15 @@ def _panels(
 ) -> Figure:
     """Draw the curves of weak and of strong scaling, never on the same axes."""
     scalings = list(dict.fromkeys(cells["scaling"])) or ["weak"]
-    size = (4.6 * max(len(scalings), 1.5), 4.4)
+    every = {scaling: curves_of(cells[cells["scaling"] == scaling]) for scaling in scalings}
+    most = max(map(len, every.values()))
+    height = 4.4 + (LEGEND_LINE * (most + 1) if most > INSIDE else 0)
+    size = (4.6 * max(len(scalings), 1.5), height)
     figure = Figure(figsize=size, dpi=100, layout="constrained")
     panels = figure.subplots(1, len(scalings), sharey=True, squeeze=False)[0]
-    for axes, scaling in zip(panels, scalings, strict=True):
+    for axes, (scaling, curves) in zip(panels, every.items(), strict=True):
         parts.dress(axes)
         axes.set(xlabel="workers", title=f"{scaling} scaling")
-        curves = curves_of(cells[cells["scaling"] == scaling])
         if not curves:
             parts.say(figure, axes, "no cell with a single worker to compare with")
             continue
@@ -127,7 +129,7 @@ def _panels(
         ideal(axes, workers)
         axes.set_xticks(workers)
         axes.set_ylim(bottom=0)
-        if len(curves) > INSIDE:
+        if most > INSIDE:
             axes.legend(
                 frameon=False, fontsize=7.5, loc="upper center", bbox_to_anchor=(0.5, -0.14)
             )
