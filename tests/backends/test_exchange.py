@@ -24,7 +24,7 @@ from raybench.workloads.find import load_workload_dataset
 
 SCRIPT = Path(__file__).with_name("exchanging.py")
 FRAMEWORKS = ("torch", "tensorflow")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.all]
 
 
 @dataclass

@@ -16,7 +16,10 @@ from raybench.core.spec import DatasetSpec
 FRAMEWORKS = [
     pytest.param(
         name,
-        marks=pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"no {name}"),
+        marks=[
+            pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"no {name}"),
+            *([pytest.mark.all] if name == "tensorflow" else []),
+        ],
     )
     for name in ("torch", "tensorflow")
 ]

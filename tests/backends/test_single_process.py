@@ -18,6 +18,7 @@ from raybench.core.spec import RunSpec
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.all,
     pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="no tensorflow"),
 ]
 SINGLE = {"strategy": "single_process", "num_workers": 2}
