@@ -12,7 +12,7 @@ from .commands import ENVIRONMENT, command
 from .commands import raybench as run
 from .slow_pictures import READ_S
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.all]
 
 
 @pytest.mark.slow
