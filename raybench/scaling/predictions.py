@@ -7,7 +7,6 @@ import pandas as pd
 from raybench.scaling.cells import Cell
 from raybench.scaling.csv_table import Group
 from raybench.scaling.fit import ThroughputModel
-from raybench.scaling.leave_one_out import LeftOut
 
 
 def prediction_table(model: ThroughputModel, cells: Sequence[Cell], group: Group) -> pd.DataFrame:
@@ -48,25 +47,4 @@ def is_beyond(model: ThroughputModel, cell: Cell) -> bool:
         cell.num_workers > max(one.num_workers for one in seen)
         or cell.num_nodes > max(one.num_nodes for one in seen)
         or not min(batches) <= cell.batch_size_per_worker <= max(batches)
-    )
-
-
-def measured_and_predicted(left_out: Sequence[LeftOut]) -> pd.DataFrame:
-    """Return what a picture of predicted against measured shows: a row for each measured cell.
-
-    Columns: the cell's, `measured_s` (median of repeats), `step_s`, `low_s`, `high_s` predicted
-    from all other cells, and `error` (relative; 0.1 is predicted 10 % too slow).
-    """
-    return pd.DataFrame(
-        [
-            {
-                **vars(one.predicted.cell),
-                "measured_s": one.measured_s,
-                "step_s": one.predicted.step_s,
-                "low_s": one.predicted.low_s,
-                "high_s": one.predicted.high_s,
-                "error": one.error,
-            }
-            for one in left_out
-        ]
     )

@@ -5,12 +5,12 @@ steps of `STEPS`, and saves what came out of each. As one_worker.py otherwise.
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from group_worker import join, leave
 from one_worker import weights_of
 
 from raybench.backends.base import Step, Trainer, World
@@ -116,22 +116,7 @@ def steps_without_the_other(framework: str, world: World) -> int:
 
 def main() -> None:
     framework, rank, folder, ports = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
-    if framework == "torch":
-        import torch.distributed
-
-        torch.distributed.init_process_group(
-            "gloo",
-            init_method=f"tcp://127.0.0.1:{ports[0]}",
-            rank=rank,
-            world_size=len(ports),
-        )
-    if framework == "tensorflow":
-        task = {"type": "worker", "index": rank}
-        workers = [f"127.0.0.1:{port}" for port in ports]
-        os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
-    world = find_backend(framework).join(
-        rank=rank, num_workers=len(ports), device="cpu", num_threads=1
-    )
+    world = join(framework, rank, ports)
     found: dict[str, Any] = {}
     for name in SPECS:
         lines, trainer = trained(spec_of(framework, name), world)
@@ -145,11 +130,7 @@ def main() -> None:
     }
     found["without_the_other"] = steps_without_the_other(framework, world)
     (folder / f"found-{rank}.json").write_text(json.dumps(found))
-    (folder / f"done-{rank}").touch()
-    sys.stdin.read()  # until all have saved: group.py
-    if framework == "torch":
-        torch.distributed.destroy_process_group()
-    os._exit(0)  # as one_worker.py
+    leave(framework, rank, folder)
 
 
 if __name__ == "__main__":

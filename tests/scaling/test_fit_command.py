@@ -14,10 +14,8 @@ from raybench.core.errors import UserError
 from raybench.scaling.asked import cells_asked
 from raybench.scaling.cells import Cell
 from raybench.scaling.fit import ThroughputModel
-from raybench.scaling.leave_one_out import leave_one_out
 from raybench.scaling.measurements import Measurements, read_measurements
 from raybench.scaling.observed import Observed
-from raybench.scaling.predictions import measured_and_predicted
 
 HEAD = "num_workers,num_nodes,batch_size_per_worker,step_s"
 GOOD = f"{HEAD}\n1,1,32,0.05\n2,1,32,0.06\n4,1,32,0.065\n1,1,64,0.08\n"
@@ -272,17 +270,6 @@ def test_one_row_among_others_is_predicted_widely(several: Path, tmp_path: Path,
     table = pd.read_csv(out)
     (row,) = table[table["gpu_type"] == "V100"].to_dict("records")
     assert row["high_s"] > 3 * row["low_s"]
-
-
-def test_a_picture_gets_predicted_beside_measured(tmp_path: Path) -> None:
-    rows = read_measurements_of(GOOD, tmp_path)
-    model = ThroughputModel.fit(Observed.of(rows))
-    table = measured_and_predicted(leave_one_out(model))
-    assert len(table) == 4
-    assert sorted(table["measured_s"]) == pytest.approx([0.05, 0.06, 0.065, 0.08])
-    error = table["step_s"] / table["measured_s"] - 1
-    assert list(table["error"]) == pytest.approx(list(error))
-    assert measured_and_predicted([]).empty
 
 
 def read_measurements_of(text: str, folder: Path) -> list[tuple[Cell, float]]:

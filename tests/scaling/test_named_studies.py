@@ -9,7 +9,6 @@ import pytest
 from made_up_study import PARAMETERS, Machine, MadeUp
 
 from raybench.core.documents import validate
-from raybench.core.errors import UserError
 from raybench.core.scaling_file import set_in_scaling
 from raybench.core.scaling_study import ScalingStudy, study_cells
 from raybench.core.spec import RunSpec
@@ -21,7 +20,7 @@ from raybench.scaling.named import (
     synthetic_throughput,
 )
 from raybench.scaling.named.claims import NOT_MEASURED, Claim, claim, measured, pairs, ratios
-from raybench.scaling.named.find import STUDIES, find_study
+from raybench.scaling.named.find import STUDIES
 from raybench.workloads.base import LayerWorkload
 from raybench.workloads.find import load_workload_dataset, require_framework
 from raybench.workloads.layers import num_parameters
@@ -148,11 +147,6 @@ def test_a_full_study_is_compared_too(name: str) -> None:
     claims = compared(name, Machine(usual, compile_s=1.0), quick=False)
     assert all(one.ours != NOT_MEASURED for one in claims.values())
     assert sum(one.holds is None for one in claims.values()) <= 2, "where made-up pairs disagree"
-
-
-def test_a_name_that_is_none_lists_those_there_are() -> None:
-    with pytest.raises(UserError, match="there are mnist_data_parallel, batch_size_vs_workers"):
-        find_study("mnist")
 
 
 def test_workloads_of_the_studies_train_in_their_framework() -> None:

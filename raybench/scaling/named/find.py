@@ -2,7 +2,6 @@
 
 from typing import Protocol
 
-from raybench.core.errors import UserError
 from raybench.core.scaling_study import ScalingStudy
 from raybench.scaling.named import (
     batch_size_vs_workers,
@@ -33,10 +32,3 @@ STUDIES: dict[str, NamedStudy] = {
     "bottleneck_probe": bottleneck_probe,
     "synthetic_throughput": synthetic_throughput,
 }
-
-
-def find_study(name: str) -> NamedStudy:
-    """Return a named study; UserError with the names there are for another one."""
-    if name not in STUDIES:
-        raise UserError(f"Unknown study '{name}': there are {', '.join(STUDIES)}.")
-    return STUDIES[name]
