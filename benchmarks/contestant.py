@@ -94,10 +94,10 @@ class Raybench:
             samples=point.samples,
             train_s=point.train_s,
             train_loss=0.0,
-            accuracy=point.accuracy,
+            value=point.value,
             learning_rate=spec.learning_rate,
             samples_per_s=point.samples / point.train_s,
-            best_accuracy=point.best_accuracy,
+            best_value=point.best_value,
             time_to_target_s=point.time_to_target_s,
             stop=stop,
         )

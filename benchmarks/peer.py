@@ -89,6 +89,6 @@ def result_of(point: Point) -> dict[str, Any]:
     return {
         "training_iteration": point.evaluation,
         "train_s": point.train_s,
-        "accuracy": point.accuracy,
+        "accuracy": point.value,
         "score": point.score,
     }

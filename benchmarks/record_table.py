@@ -68,7 +68,7 @@ def spec_of(table: str, cell: Cell, **changes: Any) -> RunSpec:
     optimizer, rate, batch, seed = cell
     content: dict[str, Any] = {
         **SPECS[table],
-        "objective": Objective(kind="accuracy_at_budget", max_train_seconds=1e6),
+        "objective": Objective(kind="best_at_budget", max_train_seconds=1e6),
         "optimizer": optimizer,
         "learning_rate": rate,
         "batch_size_per_worker": batch,
@@ -93,7 +93,7 @@ def record(job: tuple[str, Cell]) -> dict[str, Any]:
     samples, correct = [], []
     for evaluation in run(spec, dataset, trainer, world, Ledger("setup")):
         samples.append(evaluation.samples)
-        correct.append(round(evaluation.accuracy * len(dataset.validation)))
+        correct.append(round(evaluation.value * len(dataset.validation)))
     trainer.close()
     return {"cell": cell, "samples": samples, "correct": correct}
 

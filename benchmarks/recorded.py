@@ -230,7 +230,7 @@ class Task:
             score = search_score(
                 self.objective,
                 time_to_target_s=seconds if reached else None,
-                best_accuracy=best,
+                best_value=best,
                 chance=CHANCE,
             )
             time_to_target = seconds if reached else None

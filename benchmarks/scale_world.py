@@ -81,7 +81,7 @@ def outcomes(name: str, spec: RunSpec) -> list[RunOutcome]:
         accuracy = CHANCE + (0.99 - CHANCE) * (1 - math.exp(-samples / pace))
         accuracy = min(accuracy + noise.gauss(0, 0.002), 1.0)
         is_last = index == MOST_EVALUATIONS - 1
-        stop = rule.update(accuracy=accuracy, train_s=train_s, finished=is_last)
+        stop = rule.update(value=accuracy, train_s=train_s, finished=is_last)
         ledger = dict.fromkeys(WORKER_PHASES, 0.01) | {"train": train_s, "input": 0.0}
         evaluation = Evaluation(
             index=index,
@@ -89,11 +89,11 @@ def outcomes(name: str, spec: RunSpec) -> list[RunOutcome]:
             samples=samples,
             train_s=train_s,
             train_loss=1.0 - accuracy,
-            accuracy=accuracy,
+            value=accuracy,
             learning_rate=spec.learning_rate,
             samples_per_s=spec.global_batch_size / step_s,
             ledger=ledger,
-            best_accuracy=rule.best_accuracy,
+            best_value=rule.best_value,
             time_to_target_s=rule.time_to_target_s,
             stop=stop,
         )

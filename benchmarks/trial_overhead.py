@@ -46,7 +46,7 @@ def spec_of(framework: str, num_workers: int, number: int) -> RunSpec:
         optimizer=("adam", "radam", "lamb")[number % 3],
         learning_rate=1e-3 * (1 + number),
         epochs=1.0,
-        objective=Objective(kind="accuracy_at_budget", max_train_seconds=60),
+        objective=Objective(kind="best_at_budget", max_train_seconds=60),
     )
 
 
@@ -82,7 +82,7 @@ def stock_worker(config: dict[str, Any]) -> None:
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
     trainer = find_backend(spec.framework).Trainer(spec, workload, dataset, world)
     for evaluation in run(spec, dataset, trainer, world, ledger):
-        ray.train.report({"accuracy": evaluation.accuracy, "ledger": evaluation.ledger})
+        ray.train.report({"accuracy": evaluation.value, "ledger": evaluation.ledger})
 
 
 def stock(specs: list[RunSpec], name: str, folder: str) -> dict[str, float]:

@@ -88,7 +88,7 @@ def test_a_mistake_in_the_file(capsys, text, message):
         (["--set", "search.trials=[1"], "not valid YAML"),
         (["--set", "search.trials.x=1"], "'trials' holds no keys of its own"),
         (["--set", "space.framework=[torhc]"], "'framework'"),
-        (["--set", "objective.kind=accuracy_per_second"], "accuracy_at_budget"),
+        (["--set", "objective.kind=accuracy_per_second"], "best_at_budget"),
         (["--set", "space.num_workers=[0]"], "'num_workers'"),
         (["--target", "1.01"], "'objective.target'"),
         (["--trials", "0"], "'search.trials'"),

@@ -9,14 +9,13 @@ from raybench.backends.base import Step, Trainer, World
 from raybench.backends.recording import Recording
 from raybench.core.checkpoint import RunState
 from raybench.core.clock import WORKER_PHASES, Ledger, merge_ranks
-from raybench.core.objective import StopRule, is_finite
+from raybench.core.objective import BUDGET, StopRule, is_finite
 from raybench.core.record import Evaluation
 from raybench.core.schedule import Schedule, build_schedule
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset
 from raybench.data.order import Indices, epoch_order, shard, worker_share
 
-BUDGET = "accuracy_at_budget"
 EARLY = 0.98
 """Share of the budget at which its last evaluation is aimed, since speeds vary a little."""
 
@@ -46,7 +45,7 @@ def run(
     steps = training_steps(spec, dataset, world, samples)
     rule = StopRule(
         spec.objective,
-        accuracies=[evaluation.accuracy for evaluation in earlier],
+        values=[evaluation.value for evaluation in earlier],
         train_seconds=[evaluation.train_s for evaluation in earlier],
     )
     recording = Recording(spec, trainer, world) if spec.record_steps else None
@@ -79,9 +78,7 @@ def run(
         train_loss, accuracy = float(sums[0]) / len(chunk), float(sums[1] / sums[2])
         interval = snapshot["train"] - train_seconds
         train_seconds = snapshot["train"]
-        stop = rule.update(
-            accuracy=accuracy, train_s=train_seconds, finished=samples >= samples_total
-        )
+        stop = rule.update(value=accuracy, train_s=train_seconds, finished=samples >= samples_total)
         if spec.objective.kind == BUDGET:
             fitting = _within_budget(samples, train_seconds, spec)
             if fitting < samples + spec.global_batch_size:
@@ -92,11 +89,11 @@ def run(
             samples=samples,
             train_s=train_seconds,
             train_loss=train_loss,
-            accuracy=accuracy,
+            value=accuracy,
             learning_rate=chunk[-1].learning_rate,
             samples_per_s=seen / max(interval, 1e-9),
             ledger=snapshot,
-            best_accuracy=rule.best_accuracy,
+            best_value=rule.best_value,
             time_to_target_s=rule.time_to_target_s,
             stop=stop,
             failure=None if is_finite(train_loss) else "nan",

@@ -94,7 +94,7 @@ class Finished:
 
     ledger: dict[str, float]
     weights: bytes | None = None
-    test_accuracy: float | None = None
+    test_value: float | None = None
     busy_s: float = 0.0
     """As in Progress."""
 

@@ -194,7 +194,7 @@ class RunClient:
         finished = [one for one in replies if isinstance(one, Finished)]
         self._account.ended(merge_ranks([one.ledger for one in finished]))
         self._outcome = replace(
-            self._outcome, evaluation=reached, test_accuracy=finished[0].test_accuracy
+            self._outcome, evaluation=reached, test_value=finished[0].test_value
         )
         self.weights = finished[0].weights
 

@@ -162,7 +162,7 @@ class _Run:
         give_back()
         self._ledger.enter(AWAY)
         ledger = self._ledger.snapshot() | {"input": input_s}
-        return Finished(ledger=ledger, weights=weights, test_accuracy=accuracy)
+        return Finished(ledger=ledger, weights=weights, test_value=accuracy)
 
 
 def join_group(

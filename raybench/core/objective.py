@@ -2,58 +2,127 @@
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from raybench.core.documents import Document, Fraction, PositiveFloat, PositiveInt
+from raybench.core.dataset_spec import Task
+from raybench.core.documents import Document, PositiveFloat, PositiveInt
+from raybench.core.errors import UserError
+from raybench.core.metric import ACCURACY, Direction, Metric, find_metric, named_metric
 
 MISS_WEIGHT = 2.0
 """lambda: how far the worst miss stands above log(max_train_seconds)."""
 MIN_SECONDS = 1e-3
 """Times below this are not told apart (log of 0 does not exist)."""
+TIME: Final = "time_to_target"
+BUDGET: Final = "best_at_budget"
+OTHER_KINDS = {"time_to_accuracy": TIME, "accuracy_at_budget": BUDGET}
+"""Older names of the kinds, which stay valid."""
 
 
-def _refuse_ratio(kind: str) -> str:
+def _kind(given: object) -> object:
+    kind = OTHER_KINDS.get(str(given), given)
     if kind == "accuracy_per_second":
         raise ValueError(
             "accuracy divided by seconds is refused, because 40 % in 10 s would beat 93 % in "
-            "200 s; use time_to_accuracy with a target, or accuracy_at_budget"
+            f"200 s; use {TIME} with a target, or {BUDGET}"
         )
-    if kind not in ("time_to_accuracy", "accuracy_at_budget"):
-        raise ValueError("must be time_to_accuracy or accuracy_at_budget")
+    if kind not in (TIME, BUDGET):
+        raise ValueError(f"must be {TIME} or {BUDGET}")
     return kind
 
 
 class Objective(Document):
     """What a run is judged by, and when it may end."""
 
-    kind: Annotated[str, AfterValidator(_refuse_ratio)] = "time_to_accuracy"
-    """`time_to_accuracy` (train seconds to the target) or `accuracy_at_budget`."""
-    target: Fraction | None = None
-    """Validation accuracy to reach, as a fraction: 0.98, not 98."""
+    kind: Annotated[Literal["time_to_target", "best_at_budget"], BeforeValidator(_kind)] = TIME
+    """`time_to_target` (train seconds to the target) or `best_at_budget`; `time_to_accuracy` and
+    `accuracy_at_budget` are older names of them."""
+    metric: str | None = None
+    """Metric on the validation set: accuracy, top5_accuracy, loss, perplexity, rmse, r2,
+    mean_absolute_error, or the workload's own; none is the usual one of the task."""
+    direction: Direction | None = None
+    """Whether more of the metric is better; known of all but a workload's own, which says it."""
+    target: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """Value of the metric to reach; of an accuracy as a fraction: 0.98, not 98."""
+    chance: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """What an answer that does not look at the inputs reaches; told from the labels where it is
+    not given."""
     hold: PositiveInt = 1
-    """Evaluations in a row at or above the target; the time of the first one counts."""
+    """Evaluations in a row at or beyond the target; the time of the first one counts."""
     max_train_seconds: PositiveFloat = 60.0
     """Seconds on the training clock after which a run ends (at the next evaluation)."""
 
     @model_validator(mode="after")
     def _target_given(self) -> "Objective":
-        if self.kind == "time_to_accuracy" and self.target is None:
-            raise ValueError("time_to_accuracy needs a target, for example target: 0.95")
+        if self.kind == TIME and self.target is None:
+            raise ValueError(f"{TIME} needs a target, for example target: 0.95")
+        is_share = self.metric is not None and self.judged_by.is_share
+        if is_share and self.target is not None and not 0 < self.target <= 1:
+            raise ValueError(
+                f"the target of {self.metric} is a fraction above 0, at most 1: 0.98, not 98 "
+                f"(found {self.target:g})"
+            )
         return self
+
+    @property
+    def judged_by(self) -> Metric:
+        """The metric, as far as it is known without the workload: accuracy where none is named."""
+        if self.metric is None:
+            return ACCURACY
+        return named_metric(self.metric, self.direction or "max")
+
+
+def resolved(
+    objective: Objective, *, task: Task, own: Metric | None, chance: float | None
+) -> Objective:
+    """Return the objective with its metric, direction and chance level named.
+
+    `own` is the workload's metric, `chance` what is told from the labels. UserError for a metric
+    that the task does not have, and for a target that chance reaches.
+    """
+    metric = find_metric(objective.metric, task=task, own=own)
+    if objective.direction not in (None, metric.direction):
+        raise UserError(
+            f"objective.direction: {metric.name} is better {_more(metric)}; leave it out."
+        )
+    named = {"metric": metric.name, "direction": metric.direction}
+    chance = objective.chance if objective.chance is not None else chance
+    target = objective.target
+    if metric.is_share and target is not None and not 0 < target <= 1:
+        raise UserError(
+            f"objective.target: of {metric.name} it is a fraction above 0, at most 1: 0.98, not 98 "
+            f"(found {target:g})."
+        )
+    if target is not None and chance is not None and metric.gap(target, chance) <= 0:
+        raise UserError(
+            f"objective.target: {target:g} is not better than chance, whose {metric.words} is "
+            f"{chance:.4g} (an answer that does not look at the inputs); name a "
+            f"{'higher' if metric.direction == 'max' else 'lower'} one."
+        )
+    return objective.model_copy(update=named | {"chance": chance})
+
+
+def _more(metric: Metric) -> str:
+    return "the more it is" if metric.direction == "max" else "the less it is"
 
 
 def time_to_target(
-    accuracies: Sequence[float], train_seconds: Sequence[float], *, target: float, hold: int = 1
+    values: Sequence[float],
+    train_seconds: Sequence[float],
+    *,
+    target: float,
+    hold: int = 1,
+    metric: Metric = ACCURACY,
 ) -> float | None:
-    """Train seconds at the first of `hold` evaluations in a row with accuracy >= target.
+    """Train seconds at the first of `hold` evaluations in a row that reach the target.
 
     None if that never happened. The sequences are one run's evaluations, in order.
     """
     row = 0
-    for index, accuracy in enumerate(accuracies):
-        row = row + 1 if accuracy >= target else 0
+    for index, value in enumerate(values):
+        row = row + 1 if metric.reaches(value, target) else 0
         if row == hold:
             return train_seconds[index - hold + 1]
     return None
@@ -63,32 +132,46 @@ def search_score(
     objective: Objective,
     *,
     time_to_target_s: float | None,
-    best_accuracy: float | None,
+    best_value: float | None,
     chance: float,
 ) -> float:
     """Return the number the search minimises; comparable over all runs of a study.
 
-    time_to_accuracy: log T if the target was reached within `max_train_seconds`, else
-    log T_max + 2 (A* - best) / (A* - chance), so that every reached run beats every missed
-    one and the searcher still sees a slope. accuracy_at_budget: 1 - best accuracy.
-    `best_accuracy` None (nothing evaluated, out of memory, NaN) scores worst.
+    time_to_target: log T if the target was reached within `max_train_seconds`, else
+    log T_max + 2 gap(A*, best) / gap(A*, chance), at most 2, so that every reached run beats every
+    missed one and the searcher still sees a slope. best_at_budget: `shortfall`.
+    `best_value` None (nothing evaluated, out of memory, NaN) scores worst.
     """
-    if objective.kind == "accuracy_at_budget":
-        return 1.0 if best_accuracy is None else 1.0 - best_accuracy
+    metric = objective.judged_by
+    if objective.kind == BUDGET:
+        return shortfall(metric, best_value, chance)
     assert objective.target is not None
     ceiling = math.log(objective.max_train_seconds)
     if time_to_target_s is not None and time_to_target_s <= objective.max_train_seconds:
         return min(math.log(max(time_to_target_s, MIN_SECONDS)), ceiling)
-    if best_accuracy is None:
+    if best_value is None or math.isnan(best_value):
         return ceiling + MISS_WEIGHT
-    missing = (objective.target - best_accuracy) / max(objective.target - chance, 1e-9)
+    width = max(metric.gap(objective.target, chance), 1e-9)
+    missing = metric.gap(objective.target, best_value) / width
     # The curve may touch the target without holding it: still a miss, so never below 0.
     return ceiling + MISS_WEIGHT * min(max(missing, 0.0), 1.0)
 
 
-def worst_score(objective: Objective) -> float:
+def shortfall(metric: Metric, value: float | None, chance: float) -> float:
+    """Return what a value lacks, the less the better; None is as bad as a value can count.
+
+    Of shares 1 - value. Of others the value itself, its sign turned where more is better, and no
+    worse than twice as far from 0 as chance is: a loss that has burst says no more than that.
+    """
+    if metric.is_share:
+        return 1.0 if value is None or math.isnan(value) else 1.0 - value
+    worst = max(-metric.sign * chance, 0.0) + max(abs(chance), 1.0)
+    return worst if value is None or math.isnan(value) else min(-metric.sign * value, worst)
+
+
+def worst_score(objective: Objective, *, chance: float = 0.0) -> float:
     """Return the score of a run that failed (out of memory, NaN)."""
-    return search_score(objective, time_to_target_s=None, best_accuracy=None, chance=0.0)
+    return search_score(objective, time_to_target_s=None, best_value=None, chance=chance)
 
 
 class StopRule:
@@ -98,22 +181,23 @@ class StopRule:
         self,
         objective: Objective,
         *,
-        accuracies: Sequence[float] = (),
+        values: Sequence[float] = (),
         train_seconds: Sequence[float] = (),
     ) -> None:
         """Begin a run, or continue one after the evaluations that are given, in order."""
         self._objective = objective
-        self._accuracies = list(accuracies)
+        self._metric = objective.judged_by
+        self._values = list(values)
         self._seconds = list(train_seconds)
 
     def update(
-        self, *, accuracy: float, train_s: float, finished: bool
+        self, *, value: float, train_s: float, finished: bool
     ) -> Literal["target", "max_train_seconds", "epochs"] | None:
         """Take one evaluation; `finished` says that all epochs are done."""
         objective = self._objective
-        self._accuracies.append(accuracy)
+        self._values.append(value)
         self._seconds.append(train_s)
-        if objective.kind == "time_to_accuracy" and self.time_to_target_s is not None:
+        if objective.kind == TIME and self.time_to_target_s is not None:
             return "target"
         if train_s >= objective.max_train_seconds:
             return "max_train_seconds"
@@ -125,27 +209,28 @@ class StopRule:
         if self._objective.target is None:
             return None
         reached = time_to_target(
-            self._accuracies,
+            self._values,
             self._seconds,
             target=self._objective.target,
             hold=self._objective.hold,
+            metric=self._metric,
         )
         late = reached is not None and reached > self._objective.max_train_seconds
         return None if late else reached
 
     @property
-    def best_accuracy(self) -> float | None:
-        """Best accuracy so far; None before the first evaluation.
+    def best_value(self) -> float | None:
+        """Best value of the metric so far; None before the first evaluation.
 
-        With `accuracy_at_budget`, what was reached within the budget: an evaluation that comes
+        With `best_at_budget`, what was reached within the budget: an evaluation that comes
         later has trained for longer than others may.
         """
-        accuracies = self._accuracies
-        if self._objective.kind == "accuracy_at_budget":
+        values = self._values
+        if self._objective.kind == BUDGET:
             limit = self._objective.max_train_seconds
-            timed = zip(self._seconds, accuracies, strict=True)
-            accuracies = [accuracy for seconds, accuracy in timed if seconds <= limit]
-        return max(accuracies, default=None)
+            timed = zip(self._seconds, values, strict=True)
+            values = [value for seconds, value in timed if seconds <= limit]
+        return self._metric.best(values)
 
 
 def is_finite(*values: float) -> bool:

@@ -28,8 +28,8 @@ class RunOutcome:
     num_parameters: int | None = None
     batch_statistics: bool | None = None
     chance: float = 0.0
-    """Accuracy of guessing."""
-    test_accuracy: float | None = None
+    """What an answer that does not look at the inputs reaches."""
+    test_value: float | None = None
     concurrent: int = 0
     hosts: tuple[str, ...] = ()
     """Host of every rank."""
@@ -62,7 +62,7 @@ class RunOutcome:
         return search_score(
             objective,
             time_to_target_s=self.evaluation.time_to_target_s,
-            best_accuracy=self.evaluation.best_accuracy,
+            best_value=self.evaluation.best_value,
             chance=self.chance,
         )
 
@@ -83,8 +83,8 @@ class RunOutcome:
             num_parameters=self.num_parameters,
             batch_statistics=self.batch_statistics,
             time_to_target_s=None if self.failure or last is None else last.time_to_target_s,
-            best_accuracy=None if last is None else last.best_accuracy,
-            test_accuracy=self.test_accuracy,
+            best_value=None if last is None else last.best_value,
+            test_value=self.test_value,
             score=self.score(spec.objective),
             samples=0 if last is None else last.samples,
             ledger=dict.fromkeys((*PHASES, OTHER, "input"), 0.0) | self.ledger,

@@ -47,7 +47,7 @@ CURVE_KEYS = (
     "samples",
     "train_s",
     "train_loss",
-    "accuracy",
+    "value",
     "learning_rate",
     "samples_per_s",
 )
@@ -78,16 +78,16 @@ class Evaluation:
     """Seconds on the training clock so far, max over ranks."""
     train_loss: Measured
     """Mean training loss since the last evaluation."""
-    accuracy: Measured
-    """Accuracy on the full validation set."""
+    value: Measured
+    """The metric on the full validation set; which one it is, the objective says."""
     learning_rate: Measured
     """Rate really used in the last step."""
     samples_per_s: Measured
     """Training samples per train second since the last evaluation."""
     ledger: dict[str, float] = field(default_factory=dict)
     """Seconds of every worker phase so far, max over ranks."""
-    best_accuracy: float | None = None
-    """Best accuracy of the run so far."""
+    best_value: float | None = None
+    """Best value of the metric so far."""
     time_to_target_s: float | None = None
     """Train seconds to the target; None while it is not reached (and held)."""
     stop: StopReason | None = None
@@ -177,8 +177,8 @@ class RunRecord:
     batch_statistics: Truth | None
     """Whether the model normalises over the samples of one worker's batch."""
     time_to_target_s: Finite | None
-    best_accuracy: Finite | None
-    test_accuracy: Finite | None
+    best_value: Finite | None
+    test_value: Finite | None
     score: Measured
     samples: Whole
     ledger: dict[str, Finite]

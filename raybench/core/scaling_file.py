@@ -19,7 +19,7 @@ from raybench.core.spec import RunSpec
 
 BASE: dict[str, Any] = {
     "epochs": 3.0,
-    "objective": {"kind": "accuracy_at_budget", "max_train_seconds": 600.0},
+    "objective": {"kind": "best_at_budget", "max_train_seconds": 600.0},
 }
 """What `base` is where a file does not say: the first epoch, and two of the steady state; no run
 ends at a target, so that all cells train as long."""

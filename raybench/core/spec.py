@@ -4,9 +4,14 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
+from raybench.core.augmentation import Augmentation
+from raybench.core.dataset_spec import DatasetSpec as DatasetSpec
+from raybench.core.dataset_spec import Task as Task
 from raybench.core.documents import (
     Document,
+    Fraction,
     NonNegativeFloat,
+    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     Seed,
@@ -16,7 +21,21 @@ from raybench.core.objective import Objective
 from raybench.core.placement import Placement
 
 Framework = Literal["torch", "tensorflow"]
-Optimizer = Literal["adam", "radam", "lars", "lamb", "sgd"]
+Optimizer = Literal[
+    "adam",
+    "radam",
+    "lars",
+    "lamb",
+    "sgd",
+    "adamw",
+    "nadamw",
+    "lion",
+    "schedule_free_adamw",
+    "muon",
+]
+ScheduleName = Literal[
+    "constant", "cosine", "linear", "polynomial", "step", "one_cycle", "ramp_decay"
+]
 FRAMEWORKS: tuple[str, ...] = get_args(Framework)
 OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 
@@ -29,35 +48,6 @@ NOT_IN_ONE_PROCESS: dict[str, object] = {
 """What says how processes are placed and exchange gradients, as it is where nobody says it."""
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
-
-
-class DatasetSpec(Document):
-    """Which data, and how much of it."""
-
-    name: Literal["digits", "mnist", "synthetic", "workload"] = "digits"
-    """`digits` needs no download; `workload` asks the workload's own `load_dataset`."""
-    image_size: PositiveInt | None = None
-    """Height and width in pixels the images are scaled to; none keeps their own size."""
-    repeat: PositiveInt = 1
-    """How often the training split stands in one epoch (study 5 used 1, 4 and 8)."""
-    limit: PositiveInt | None = None
-    """Number of training samples kept, before `repeat`; none keeps all."""
-    validation_size: PositiveInt | None = None
-    """Number of samples held out for validation; none takes the dataset's own share."""
-    split_seed: Seed = 0
-    """Seed of the validation split: the same for every run of a study."""
-    shape: list[PositiveInt] = [28, 28, 1]
-    """Height, width, channels of `synthetic` images; other datasets bring their own."""
-    num_classes: PositiveInt = 10
-    """Number of classes of `synthetic` labels."""
-    num_samples: PositiveInt = 4096
-    """Number of `synthetic` training samples; validation and test get a quarter each."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_alone(cls, content: Any) -> Any:
-        """Take `dataset: mnist` for `dataset: {name: mnist}`."""
-        return {"name": content} if isinstance(content, str) else content
 
 
 class RunSpec(Document):
@@ -106,24 +96,54 @@ class RunSpec(Document):
     """Base learning rate, before `learning_rate_scaling` and `schedule`."""
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none"
     """Multiplies the rate by `num_workers` (linear) or its square root."""
-    schedule: Literal["constant", "cosine", "ramp_decay"] = "constant"
-    """Shape of the rate over the training samples; `ramp_decay` is that of study 2."""
+    schedule: ScheduleName = "constant"
+    """Shape of the rate over the training samples, after the warm-up and until `epochs`;
+    `ramp_decay` is that of study 2."""
     warmup_epochs: NonNegativeFloat = 0.0
     """Epochs of linear warm-up, from the unscaled rate (from 0 where nothing is scaled)."""
+    warmup_samples: NonNegativeInt = 0
+    """The same in training samples; one of the two."""
+    final_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the rate that cosine, linear, polynomial and one_cycle end at."""
+    decay_power: PositiveFloat = 2.0
+    """Power of the share of samples that is left (`polynomial`)."""
+    step_at: list[Annotated[float, Field(gt=0, lt=1)]] = [0.5, 0.75]
+    """Shares of `epochs` at which `step` multiplies the rate by `step_factor`."""
+    step_factor: Fraction = 0.1
+    """What `step` multiplies the rate by."""
     epochs: PositiveFloat = 100.0
-    """Epochs after which a run ends; also the horizon of the cosine."""
+    """Epochs after which a run ends; also the horizon of the schedule."""
     weight_decay: NonNegativeFloat = 0.0
     """Weight decay; biases and norm parameters are left out."""
     momentum: Decay = 0.9
-    """Momentum of sgd and lars."""
+    """Momentum of sgd, lars and muon."""
+    nesterov: bool = False
+    """Whether sgd looks ahead (Nesterov's momentum)."""
     beta1: Decay = 0.9
-    """Decay of the first moment (adam, radam, lamb)."""
+    """Decay of the first moment (all but sgd, lars and muon)."""
     beta2: Decay = 0.999
-    """Decay of the second moment (adam, radam, lamb)."""
+    """Decay of the second moment (all but sgd, lars and muon); lion's of its momentum."""
     epsilon: PositiveFloat | None = None
     """Added to denominators; none is the optimizer's own (1e-8; lamb 1e-6)."""
     trust_coefficient: PositiveFloat = 0.001
     """The trust coefficient of lars."""
+    clip_norm: PositiveFloat | None = None
+    """Most norm of the whole gradient of a step, which is scaled down to it; none scales none."""
+    label_smoothing: Decay = 0.0
+    """Share of a label that is spread over all classes in the training loss (Szegedy et al. 2016,
+    arXiv 1512.00567); evaluation uses the labels as they are."""
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Decay, a step, of an average of the weights that is evaluated and saved in their place."""
+    augment: list[Augmentation] = []
+    """What is done to training samples, in this order, keyed by seed, epoch and sample: `flip`, or
+    `{kind: random_crop, padding: 4}`."""
+    weights: str = "none"
+    """Weights that training begins with, of a model by name: `none` draws them, `cached` takes the
+    library's own where this machine has them, anything else is a file."""
+    frozen_epochs: NonNegativeFloat | Literal["all"] = 0.0
+    """Epochs in which only the head of a model by name is trained, `all`: to the end."""
+    sync_batch_norm: bool = False
+    """Whether batch normalisation takes the samples of all workers, or of each worker alone."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Arithmetic of forward and backward; weights stay fp32."""
     prefetch: Annotated[int, Field(ge=0)] = 0
@@ -150,6 +170,10 @@ class RunSpec(Document):
     def _one_warm_up(self) -> "RunSpec":
         if self.schedule == "ramp_decay" and self.warmup_epochs:
             raise ValueError("schedule ramp_decay has a ramp of its own; set warmup_epochs: 0")
+        if self.warmup_samples and self.warmup_epochs:
+            raise ValueError("warmup_samples and warmup_epochs are one warm-up; keep one of them")
+        if self.schedule == "ramp_decay" and self.warmup_samples:
+            raise ValueError("schedule ramp_decay has a ramp of its own; set warmup_samples: 0")
         return self
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ from raybench.core.parse_space import parse_space
 from raybench.core.space import Space
 from raybench.core.spec import DatasetSpec, RunSpec
 
-TIME = "time_to_accuracy"
+TIME = "time_to_target"
 AUTO = "auto"
 NOT_SET = 1.0
 """Stands for a target that reference runs have yet to set."""
@@ -178,12 +178,12 @@ def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
     if isinstance(objective, dict):
         objective = dict(objective)
         if objective.get("target") == AUTO:
-            if objective.get("kind") == "accuracy_at_budget":
+            if objective.get("kind") == "best_at_budget":
                 raise UserError(f"{source}: 'objective.target': auto is for {TIME}; leave it out.")
             auto.append("target")
             objective["target"] = NOT_SET
         if objective.get("max_train_seconds") == AUTO:
-            if auto or objective.get("kind") == "accuracy_at_budget":
+            if auto or objective.get("kind") == "best_at_budget":
                 raise UserError(
                     f"{source}: 'objective.max_train_seconds': auto needs a target that is "
                     "named; name one, or the seconds."

@@ -1,42 +1,73 @@
 """What a dataset is: three splits of samples and labels, the same for both frameworks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from raybench.core.dataset_spec import Task
 from raybench.core.errors import UserError
+from raybench.data.inputs import (
+    Batch,
+    Inputs,
+    check_inputs,
+    is_on_demand,
+    num_rows,
+    read_rows,
+    sample_shape,
+    select,
+)
 from raybench.data.on_demand import Array as Array
-from raybench.data.on_demand import Inputs, Rows, check_inputs, read_rows, select
+from raybench.data.on_demand import Rows
+
+LABEL_KINDS = (np.dtype(np.int64), np.dtype(np.float32))
+"""Labels are classes or tokens, or numbers."""
+IGNORED = -100
+"""Label of a token that counts neither in the loss nor in a metric (language modelling)."""
 
 
 @dataclass(frozen=True)
 class Split:
     """Samples and their labels.
 
+    Inputs are one array or a dict of arrays, which both frameworks get by the same names.
     `uint8` inputs are pixels: the backends scale them by 1/255 inside the training step, so
-    that they travel and stay in memory as bytes. `float32` inputs are used as they are.
+    that they travel and stay in memory as bytes. `float32` inputs are used as they are, and so
+    are `int32` and `int64`: token ids, codes of categories, masks.
 
     Inputs may also be on demand: any object with `shape`, `dtype` and `[rows]` that reads or
     computes samples when a batch asks for them (`on_demand.OnDemand`). Labels are an array always.
     """
 
     inputs: Inputs
-    """(N, H, W, C), or (N, features); uint8 or float32."""
+    """(N, H, W, C), (N, features), (N, tokens), or (N,); uint8, float32, int32 or int64."""
     labels: Array
-    """(N,) int64, from 0 to `num_classes - 1`."""
+    """(N,) int64 classes from 0 to `num_classes - 1`; (N,) or (N, outputs) float32 numbers;
+    (N, tokens) int64 tokens, of which those that are -100 do not count."""
+    weights: Array | None = None
+    """(N,) float32: weight of each sample in the training loss; none is 1 of each."""
 
     def __post_init__(self) -> None:
         check_inputs(self.inputs)
-        if self.inputs.shape[0] != len(self.labels):
+        number = num_rows(self.inputs)
+        if number != len(self.labels):
             raise UserError(
-                f"A split needs one label per input, found {self.inputs.shape[0]} inputs and "
+                f"A split needs one label per input, found {number} inputs and "
                 f"{len(self.labels)} labels."
             )
-        if self.labels.dtype != np.int64 or self.labels.ndim != 1:
+        if self.labels.dtype not in LABEL_KINDS or self.labels.ndim not in (1, 2):
             raise UserError(
-                "The labels of a split must be int64 of shape (N,), found "
+                "The labels of a split must be int64 (classes, tokens) or float32 (numbers), of "
+                "shape (N,) or (N, outputs), found "
                 f"{self.labels.dtype} of shape {self.labels.shape}."
+            )
+        if self.weights is not None and (
+            self.weights.dtype != np.float32 or self.weights.shape != self.labels.shape[:1]
+        ):
+            raise UserError(
+                f"The weights of a split must be float32 of shape ({number},), found "
+                f"{self.weights.dtype} of shape {self.weights.shape}."
             )
 
     def __len__(self) -> int:
@@ -44,27 +75,35 @@ class Split:
 
     @property
     def is_on_demand(self) -> bool:
-        """Whether inputs are read when they are asked for; else they are an array."""
-        return not isinstance(self.inputs, np.ndarray)
+        """Whether inputs (some of a dict) are read when they are asked for; else arrays."""
+        return is_on_demand(self.inputs)
+
+    @property
+    def arrays(self) -> Batch:
+        """The inputs of a split that is not on demand: an array, or a dict of arrays."""
+        assert not self.is_on_demand
+        return self.inputs  # type: ignore[return-value]
 
     @property
     def array(self) -> Array:
-        """The inputs of a split that is not on demand."""
+        """The one array of inputs of a split that is not on demand."""
         assert isinstance(self.inputs, np.ndarray)
         return self.inputs
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the inputs: uint8 or float32."""
+        """Of the inputs, where they are one array."""
+        assert not isinstance(self.inputs, dict)
         return np.dtype(self.inputs.dtype)
 
-    def read(self, rows: Rows) -> Array:
-        """Return the inputs at `rows`, in that order, as an array; see `read_rows`."""
+    def read(self, rows: Rows) -> Batch:
+        """Return the inputs at `rows`, in that order, as arrays; see `inputs.read_rows`."""
         return read_rows(self.inputs, rows)
 
     def take(self, indices: Rows | slice) -> "Split":
         """Return the samples at `indices`, in that order; of inputs on demand none is read."""
-        return Split(select(self.inputs, indices), self.labels[indices])
+        weights = None if self.weights is None else self.weights[indices]
+        return Split(select(self.inputs, indices), self.labels[indices], weights)
 
 
 @dataclass(frozen=True)
@@ -72,13 +111,25 @@ class Dataset:
     """Three splits; the test split is for confirmed winners only."""
 
     name: str
-    num_classes: int
+    num_classes: int | None
+    """Classes that labels tell apart, or tokens of a vocabulary; None of numbers."""
     train: Split
     validation: Split
     test: Split
     repeat: int = 1
     """How often the training split stands in one epoch. The arrays are not copied: sample `i`
     of an epoch is `train[i % len(train)]`."""
+    task: Task = "classification"
+    """What is to be learnt."""
+    class_names: tuple[str, ...] = ()
+    """Names of the classes, by number; empty where they have none."""
+    label_scale: npt.NDArray[np.float32] | None = field(default=None, compare=False)
+    """() or (outputs,) float32: what labels of a regression were divided by, so that a metric is
+    in their own unit; None is 1."""
+    label_offset: npt.NDArray[np.float32] | None = field(default=None, compare=False)
+    """What was taken off them before; None is 0."""
+    vocabulary: tuple[str, ...] = ()
+    """The tokens of a text set by number; empty where there are none."""
 
     @property
     def num_train_samples(self) -> int:
@@ -86,9 +137,24 @@ class Dataset:
         return len(self.train) * self.repeat
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample: (H, W, C), or (features,)."""
-        return tuple(self.train.inputs.shape[1:])
+    def input_shape(self) -> "tuple[int, ...] | dict[str, tuple[int, ...]]":
+        """Shape of one sample: (H, W, C), (features,), (tokens,); of a dict each by its name."""
+        return sample_shape(self.train.inputs)
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers that a model returns for a sample, or for a token of it."""
+        if self.task == "regression":
+            return 1 if self.train.labels.ndim == 1 else int(self.train.labels.shape[1])
+        assert self.num_classes is not None
+        return self.num_classes
+
+
+def num_of(part: int | float | None, total: int, *, usual: int) -> int:
+    """Return the samples of a `DatasetSpec` part: a number, a share of `total`, or the usual."""
+    if part is None:
+        return usual
+    return max(1, round(part * total)) if isinstance(part, float) else part
 
 
 def hold_out(samples: Split, size: int, *, seed: int, source: str) -> tuple[Split, Split]:

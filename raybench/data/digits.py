@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from raybench.core.spec import DatasetSpec
-from raybench.data.dataset import Dataset, Split, hold_out
+from raybench.data.dataset import Dataset, Split, hold_out, num_of
 from raybench.data.resize import require_room, resize
 
 TEST_SIZE = 180
@@ -23,7 +23,7 @@ def load_digits(spec: DatasetSpec) -> Dataset:
     samples = Split(images, digits.astype(np.int64))
     # The test split is cut first, so it is the same whatever the validation size.
     test, rest = hold_out(samples, TEST_SIZE, seed=spec.split_seed, source="digits")
-    size = spec.validation_size or VALIDATION_SIZE
+    size = num_of(spec.validation_size, len(rest), usual=VALIDATION_SIZE)
     validation, train = hold_out(rest, size, seed=spec.split_seed, source="digits")
     # Scaled last, so that no two copies of the large images are held.
     train, validation, test = (

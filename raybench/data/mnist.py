@@ -11,7 +11,7 @@ import pooch
 
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
-from raybench.data.dataset import Array, Dataset, Split, hold_out
+from raybench.data.dataset import Array, Dataset, Split, hold_out, num_of
 from raybench.data.idx import read_idx
 from raybench.data.resize import require_room, resize
 
@@ -42,7 +42,7 @@ def load_mnist(spec: DatasetSpec) -> Dataset:
     pairs = _read()
     require_room(sum(len(images) for images, _ in pairs), spec.image_size)
     rest, test = (Split(images, labels.astype(np.int64)) for images, labels in pairs)
-    size = spec.validation_size or VALIDATION_SIZE
+    size = num_of(spec.validation_size, len(rest), usual=VALIDATION_SIZE)
     validation, train = hold_out(rest, size, seed=spec.split_seed, source="mnist")
     # Scaled last, so that no two copies of the large images are held.
     train, validation, test = (

@@ -12,7 +12,7 @@ from raybench.core.errors import UserError
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]
 """Positions of samples in a split."""
-KINDS = (np.dtype(np.uint8), np.dtype(np.float32))
+KINDS = tuple(np.dtype(kind) for kind in (np.uint8, np.float32, np.int32, np.int64))
 """What inputs may be of."""
 
 
@@ -26,12 +26,12 @@ class OnDemand(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(N, H, W, C), or (N, features)."""
+        """(N, H, W, C), (N, features), (N, tokens), or (N,)."""
         ...
 
     @property
     def dtype(self) -> npt.DTypeLike:
-        """Numpy's uint8 (pixels) or float32."""
+        """Numpy's uint8 (pixels), float32, int32 or int64 (tokens, codes)."""
         ...
 
     def __getitem__(self, rows: Rows, /) -> Array:
@@ -41,9 +41,6 @@ class OnDemand(Protocol):
         the next one is asked for.
         """
         ...
-
-
-Inputs = Array | OnDemand
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class Selected:
         return read_rows(self.inputs, self.rows[rows])
 
 
-def select(inputs: Inputs, rows: Rows | slice) -> Inputs:
+def select(inputs: Array | OnDemand, rows: Rows | slice) -> Array | OnDemand:
     """Return the samples at `rows`, in that order; of those on demand none is read."""
     if isinstance(inputs, np.ndarray):
         return inputs[rows]
@@ -77,7 +74,7 @@ def select(inputs: Inputs, rows: Rows | slice) -> Inputs:
     return Selected(inputs, np.arange(inputs.shape[0])[rows])
 
 
-def read_rows(inputs: Inputs, rows: Rows) -> Array:
+def read_rows(inputs: Array | OnDemand, rows: Rows) -> Array:
     """Return the samples at `rows` as an array that can be written to, whole in memory.
 
     What an object on demand returns is checked as arrays are before training: UserError for
@@ -106,7 +103,7 @@ def read_rows(inputs: Inputs, rows: Rows) -> Array:
     return np.require(found, requirements=["C", "W"])
 
 
-def check_inputs(inputs: Inputs) -> None:
+def check_inputs(inputs: Array | OnDemand) -> None:
     """Raise UserError for what can be neither an array of samples nor samples on demand."""
     if not all(hasattr(inputs, name) for name in ("shape", "dtype", "__getitem__")):
         raise UserError(
@@ -115,8 +112,8 @@ def check_inputs(inputs: Inputs) -> None:
         )
     if not isinstance(inputs.shape, tuple) or not inputs.shape:
         raise UserError(
-            "The inputs of a split must have a shape (N, height, width, channels) or "
-            f"(N, features), found {inputs.shape!r}."
+            "The inputs of a split must have a shape (N, height, width, channels), "
+            f"(N, features), (N, tokens) or (N,), found {inputs.shape!r}."
         )
     try:
         is_known = np.dtype(inputs.dtype) in KINDS
@@ -124,8 +121,8 @@ def check_inputs(inputs: Inputs) -> None:
         is_known = False
     if not is_known:
         raise UserError(
-            f"The inputs of a split must be uint8 or float32, found {inputs.dtype}: "
-            "convert them with .astype(np.float32)."
+            "The inputs of a split must be uint8 (pixels), float32 (numbers), int32 or int64 "
+            f"(tokens), found {inputs.dtype}: convert them with .astype(np.float32)."
         )
 
 

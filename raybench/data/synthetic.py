@@ -6,7 +6,7 @@ import numpy as np
 
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
-from raybench.data.dataset import Dataset, Split
+from raybench.data.dataset import Dataset, Split, num_of
 from raybench.data.memory import require_memory
 
 LABEL_BYTES = 8
@@ -24,7 +24,11 @@ def load_synthetic(spec: DatasetSpec) -> Dataset:
             "synthetic images take their size from dataset.shape, so set image_size to null."
         )
     quarter = max(1, spec.num_samples // 4)
-    sizes = (spec.num_samples, spec.validation_size or quarter, quarter)
+    sizes = (
+        spec.num_samples,
+        num_of(spec.validation_size, spec.num_samples, usual=quarter),
+        quarter,
+    )
     num_bytes = sum(sizes) * (math.prod(spec.shape) + LABEL_BYTES)
     require_memory(num_bytes, f"{sum(sizes):,} synthetic samples of shape {spec.shape}")
     rng = np.random.default_rng(spec.split_seed)

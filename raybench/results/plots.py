@@ -160,7 +160,7 @@ def _name(results: StudyResults, trial: str) -> str:
 def _seconds(results: StudyResults, trial: str) -> list[str]:
     """Say when the target was reached, and what that rests on."""
     run = results.runs[trial]
-    best = "nothing evaluated" if run.best_accuracy is None else f"best {run.best_accuracy:.1%}"
+    best = "nothing evaluated" if run.best_value is None else f"best {run.best_value:.1%}"
     found = best if run.time_to_target_s is None else f"{run.time_to_target_s:.2f} s"
     proof = results.confirmed.set_index("trial")
     if trial not in proof.index:

@@ -185,7 +185,7 @@ class Progress:
             return f"{where}  {self._outcome(record)}"
         if record.time_to_target_s is not None:
             return f"{where}  target after {record.time_to_target_s:.2f} s"
-        accuracy = "none" if record.best_accuracy is None else f"{100 * record.best_accuracy:.1f} %"
+        accuracy = "none" if record.best_value is None else f"{100 * record.best_value:.1f} %"
         return f"{where}  {accuracy} after {record.ledger['train']:.2f} s, stopped by {record.stop}"
 
 
@@ -205,7 +205,7 @@ class _Running:
         return (
             self._label,
             f"{self.evaluation.train_s:.2f}",
-            f"{100 * self.evaluation.accuracy:.1f} %",
+            f"{100 * self.evaluation.value:.1f} %",
             f"{self.evaluation.samples_per_s:,.0f}",
         )
 

@@ -46,7 +46,7 @@ def spec_comment(results: StudyResults, trial: str, verdict: Verdict, what: str)
         proof = _proof(results, trial)
     elif run.time_to_target_s is None or not results.is_timed:
         proof = (
-            f"unconfirmed: accuracy {run.best_accuracy:.4f} after {run.ledger['train']:.3f} s in "
+            f"unconfirmed: accuracy {run.best_value:.4f} after {run.ledger['train']:.3f} s in "
             "one search trial"
         )
     else:
@@ -115,9 +115,9 @@ def _most_accurate(results: StudyResults, verdict: Verdict) -> str:
     run = results.runs[verdict.fastest]
     name = f"Most accurate: {results.label(run.spec)} (trial {run.trial})"
     if not verdict.is_confirmed:
-        assert run.best_accuracy is not None
+        assert run.best_value is not None
         return (
-            f"{name} with {100 * run.best_accuracy:.1f} % within {run.ledger['train']:.2f} s of "
+            f"{name} with {100 * run.best_value:.1f} % within {run.ledger['train']:.2f} s of "
             "training; unconfirmed: one search trial."
         )
     found = _confirmed(results, run.trial)

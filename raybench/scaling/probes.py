@@ -97,7 +97,7 @@ def probe_spec(
     return spec.model_copy(
         update={
             "dataset": data.model_copy(update={"repeat": longer}),
-            "objective": Objective(kind="accuracy_at_budget", max_train_seconds=ENDLESS_S),
+            "objective": Objective(kind="best_at_budget", max_train_seconds=ENDLESS_S),
             "exchange_gradients": probe.exchanges or spec.num_workers == 1,
             "batch_size_per_worker": batch,
             "eval_every_samples": steps * global_batch,

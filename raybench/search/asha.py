@@ -122,22 +122,22 @@ class EarlyStopping:
     def judge(self, trial: str, spec: RunSpec, evaluation: Evaluation) -> StopReason | None:
         """Return why a trial must not go on after an evaluation; None where it may."""
         # In a row of evaluations at the target, the first one counts: it may still be soonest.
-        is_there = self._target is not None and evaluation.accuracy >= self._target
+        is_there = self._target is not None and evaluation.value >= self._target
         soonest = next_evaluation_s(evaluation, spec.epochs)
         if self._cap is not None and not is_there and not self._cap.allows(spec, soonest):
             return "cap"
-        best = evaluation.best_accuracy or 0.0
+        best = evaluation.best_value or 0.0
         return None if self._passes(trial, spec, evaluation.train_s, best) else "scheduler"
 
     def learn(self, record: RunRecord, curve: list[Evaluation] | None = None) -> None:
         """Take a trial that ended by itself, or with its `curve` one of an earlier session."""
         best = 0.0
         for point in curve or []:
-            best = max(best, point.accuracy)
+            best = max(best, point.value)
             self._passes(record.trial, record.spec, point.train_s, best)
-        if not curve and record.best_accuracy is not None:
+        if not curve and record.best_value is not None:
             seconds = record.ledger["train"]
-            self._passes(record.trial, record.spec, seconds, record.best_accuracy)
+            self._passes(record.trial, record.spec, seconds, record.best_value)
         if record.time_to_target_s is not None and self._cap is not None:
             self._cap.reached(record.spec, record.time_to_target_s)
 

@@ -61,12 +61,12 @@ class ConfirmBudget:
         """
         is_time, ledger, spec = self.study.objective.kind == TIME, record.ledger, record.spec
         seconds = record.time_to_target_s if is_time else ledger["train"]
-        if record.failure is not None or seconds is None or record.best_accuracy is None:
+        if record.failure is not None or seconds is None or record.best_value is None:
             return
         # The first runs of a worker import much of the framework: the least is that of warm ones.
         beside = sum(ledger[phase] for phase in BESIDE)
         self._beside[spec.framework] = min(beside, self._beside.get(spec.framework, beside))
-        rank = seconds if is_time else 1.0 - record.best_accuracy
+        rank = seconds if is_time else 1.0 - record.best_value
         cost = spec.num_workers * seconds
         layout = layout_of(record)
         # An earlier run of the trial, or those on more hosts, may be among the best.

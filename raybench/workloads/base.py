@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
+from raybench.core.metric import Metric
+from raybench.core.spec import DatasetSpec, Task
 from raybench.data.dataset import Dataset
 from raybench.workloads.layers import Layer
 
@@ -25,7 +26,11 @@ class Workload:
     |---|---|---|
     | images arrive as | (N, C, H, W) float32 | (N, H, W, C) float32 |
     | pixels | uint8 data is scaled to 0..1 | the same |
+    | tokens, codes, masks | int64 as they are | the same |
+    | inputs by name | one dict of tensors | the same |
     | the model returns | logits (N, num_classes) | the same |
+    | of a regression | (N,) or (N, outputs), in the labels' scale | the same |
+    | of a language model | logits (N, tokens, num_classes) | the same |
 
     The model is built anew for every run, after the framework was seeded; it returns logits,
     not probabilities. Leave devices, parallelism and precision to raybench. Batch
@@ -34,16 +39,29 @@ class Workload:
 
     name: str
     """Short, for tables."""
-    input_shape: tuple[int, ...]
-    """Of one sample: (H, W, C) of an image, in both frameworks; (features,) of a vector."""
+    input_shape: tuple[int, ...] | dict[str, tuple[int, ...]]
+    """Of one sample: (H, W, C) of an image, in both frameworks; (features,) of a vector,
+    (tokens,) of a text; of inputs by name a dict."""
     num_classes: int
+    """Classes, or tokens of a vocabulary; not needed for a regression."""
+    task: Task = "classification"
+    """What is learnt: `classification`, `regression` or `language_modelling`."""
+    metric: Metric | None = None
+    """A metric of its own, which `torch_metric` and `keras_metric` measure:
+    `Metric(name="dice", direction="max")`. None leaves the choice to `objective.metric`."""
 
     torch_loss: Hook | None = None
-    """Method (outputs, labels) -> loss of each sample (N,); none is cross entropy."""
+    """Method (outputs, labels) -> loss of each sample (N,); none is cross entropy, of a regression
+    the squared error, its mean over the outputs, of a language model the mean over tokens."""
+    torch_metric: Hook | None = None
+    """Method (outputs, labels) -> value of `metric` for each sample (N,)."""
     torch_correct: Hook | None = None
-    """Method (outputs, labels) -> 1 or 0 for each sample (N,); none compares the largest logit."""
+    """Method (outputs, labels) -> 1 or 0 for each sample (N,), whose mean is the accuracy; none
+    compares the largest logit."""
     keras_loss: Hook | None = None
     """As `torch_loss`."""
+    keras_metric: Hook | None = None
+    """As `torch_metric`."""
     keras_correct: Hook | None = None
     """As `torch_correct`."""
 

@@ -24,7 +24,7 @@ from raybench.core.record import Evaluation
 from raybench.core.spec import DatasetSpec, RunSpec
 from raybench.workloads.find import load_workload_dataset
 
-FOR_EVER = Objective(kind="accuracy_at_budget", max_train_seconds=1e6)
+FOR_EVER = Objective(kind="best_at_budget", max_train_seconds=1e6)
 MIDDLE, END = 0, 1
 """Evaluations in the middle of the first epoch, and at its end (90 samples, each 45)."""
 
@@ -86,7 +86,7 @@ def all_of(trainer: Trainer, framework: str) -> list[np.ndarray]:
 def facts(curve: list[Evaluation]) -> np.ndarray:
     """What must be equal of the curve's points, bit by bit."""
     return np.array(
-        [[p.index, p.samples, p.epoch, p.accuracy, p.train_loss, p.learning_rate] for p in curve]
+        [[p.index, p.samples, p.epoch, p.value, p.train_loss, p.learning_rate] for p in curve]
     )
 
 

@@ -25,7 +25,7 @@ from raybench.workloads.find import load_workload_dataset
 RATE = 3e-3
 BASE: dict[str, Any] = {
     "dataset": DatasetSpec(image_size=28, limit=90),
-    "objective": Objective(kind="accuracy_at_budget", max_train_seconds=1e6),
+    "objective": Objective(kind="best_at_budget", max_train_seconds=1e6),
     "num_workers": 2,
     "batch_size_per_worker": 8,
     "optimizer": "adam",

@@ -93,8 +93,8 @@ def follow(
 OBJECTIVES = [
     Objective(target=0.9, hold=3),
     Objective(target=1.0, max_train_seconds=8.0),
-    Objective(kind="accuracy_at_budget", max_train_seconds=9.4),
-    Objective(kind="accuracy_at_budget", max_train_seconds=1e6),
+    Objective(kind="best_at_budget", max_train_seconds=9.4),
+    Objective(kind="best_at_budget", max_train_seconds=1e6),
 ]
 
 

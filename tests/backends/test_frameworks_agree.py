@@ -24,5 +24,5 @@ def test_curves_agree(optimizer: str) -> None:
         assert one.learning_rate == pytest.approx(other.learning_rate, rel=1e-6)
         # Float32 in another order of summation, over 15 steps.
         assert one.train_loss == pytest.approx(other.train_loss, rel=2e-3)
-        assert one.accuracy == pytest.approx(other.accuracy, abs=0.01)
+        assert one.value == pytest.approx(other.value, abs=0.01)
     assert torch_curve[-1].train_loss < torch_curve[0].train_loss

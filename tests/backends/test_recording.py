@@ -96,7 +96,7 @@ def test_recording_changes_no_weight_and_its_seconds_are_those_of_training(frame
     curve, trainer = train(spec_of(framework))
     for one, other in zip(weights_of(trainer, framework), expected, strict=True):
         np.testing.assert_array_equal(one, other)
-    assert [point.accuracy for point in curve] == [point.accuracy for point in plain]
+    assert [point.value for point in curve] == [point.value for point in plain]
     assert all(point.steps is None and point.memory_peak_bytes is None for point in plain)
     for point in curve:
         assert point.steps is not None

@@ -24,7 +24,7 @@ def test_curve_of_a_whole_run(framework: str) -> None:
     assert [point.epoch for point in curve] == [1.0, 2.0, 3.0]
     assert [point.stop for point in curve] == [None, None, "epochs"]
     assert curve[-1].train_loss < curve[0].train_loss
-    assert curve[-1].accuracy > 0.5
+    assert curve[-1].value > 0.5
     assert trainer.num_parameters == 402_442
     seconds = [point.train_s for point in curve]
     assert seconds == sorted(seconds)
@@ -38,7 +38,7 @@ def test_the_same_spec_twice_is_the_same_run(framework: str) -> None:
     train(small_spec(framework, optimizer="adam", seed=5, epochs=1.0))
     two, _ = train(small_spec(framework, optimizer="lamb", epochs=1.0))
     assert one[0].train_loss == pytest.approx(two[0].train_loss, abs=1e-6)
-    assert one[0].accuracy == two[0].accuracy
+    assert one[0].value == two[0].value
 
 
 def test_another_seed_is_another_run(framework: str) -> None:
@@ -76,7 +76,7 @@ def test_stops_at_the_target_and_holds_it(framework: str) -> None:
     objective = Objective(target=0.3, hold=2)
     curve, _ = train(small_spec(framework, objective=objective, epochs=30.0))
     assert curve[-1].stop == "target"
-    assert min(curve[-1].accuracy, curve[-2].accuracy) >= 0.3
+    assert min(curve[-1].value, curve[-2].value) >= 0.3
     assert curve[-1].time_to_target_s == curve[-2].train_s
     assert curve[-2].time_to_target_s is None
 
@@ -116,7 +116,7 @@ def test_repeat_makes_epochs_longer(framework: str) -> None:
 
 def test_bf16_learns(framework: str) -> None:
     curve, _ = train(small_spec(framework, precision="bf16"))
-    assert curve[-1].accuracy > 0.5
+    assert curve[-1].value > 0.5
     full, _ = train(small_spec(framework))
     assert curve[0].train_loss != full[0].train_loss  # it took effect
 

@@ -98,7 +98,7 @@ class FakePool:
             weights = b"weights" if command.save else None
             accuracy = 0.5 if command.test else None
             return [
-                Finished(ledger=ledger, busy_s=self.busy_s, weights=weights, test_accuracy=accuracy)
+                Finished(ledger=ledger, busy_s=self.busy_s, weights=weights, test_value=accuracy)
             ]
         index = len(self._curve)
         self._raise(index)
@@ -109,7 +109,7 @@ class FakePool:
             samples=1,
             train_s=ledger["train"],
             train_loss=0.0,
-            accuracy=0.0,
+            value=0.0,
             learning_rate=0.1,
             samples_per_s=1.0,
             ledger=ledger,

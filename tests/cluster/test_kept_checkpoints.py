@@ -41,7 +41,7 @@ def evaluation(index: int) -> Evaluation:
         samples=1,
         train_s=1.0,
         train_loss=0.0,
-        accuracy=0.5,
+        value=0.5,
         learning_rate=0.1,
         samples_per_s=1.0,
         ledger={"train": 1.0, "input": 0.0},

@@ -115,7 +115,7 @@ def test_workers_lost_at_the_end_are_replaced_where_something_is_wanted(wanted: 
     pool = slow_pool(last=3, saves=(1,), faults={Finish: [LOST]})
     _, outcome = run(pool, **{wanted: True})
     assert (outcome.failure, outcome.stop, outcome.restarts) == (None, "epochs", 1)
-    assert (outcome.test_accuracy is not None) == (wanted == "test")
+    assert (outcome.test_value is not None) == (wanted == "test")
     again = pool.heard[pool.heard.index(Finish(**{wanted: True})) + 1 :]
     assert again[1:4] == [Start(spec=SPEC), Advance(), Finish(**{wanted: True})]
     assert outcome.ledger["lost"] == pytest.approx(3 * (BUSY_S + TRAVEL_S))

@@ -63,7 +63,7 @@ def test_a_run_goes_from_evaluation_to_evaluation_and_ends_by_itself() -> None:
     assert [one.evaluation and one.evaluation.index for one in (first, second)] == [0, 1]
     assert (second.stop, second.failure, second.chance) == ("epochs", None, 0.1)
     outcome = client.finish(save=True, test=True)
-    assert (outcome.test_accuracy, client.weights, outcome.concurrent) == (0.5, b"weights", 3)
+    assert (outcome.test_value, client.weights, outcome.concurrent) == (0.5, b"weights", 3)
     assert (outcome.hosts, outcome.devices) == (("here",), ("cpu",))
     commands = [Start(spec=SPEC), Advance(), Finish(save=True, test=True)]
     assert pool.heard == [SPEC.placement, *commands, ("a", {"keep": False})]

@@ -38,7 +38,7 @@ def test_run_once_trains_to_the_end_and_returns_record_and_weights() -> None:
     assert weights == b"weights"
     assert (record.trial, record.role, record.source) == ("a", "confirm", "0001")
     assert (record.state, record.stop, record.failure) == ("complete", "epochs", None)
-    assert (record.test_accuracy, record.concurrent, record.hosts) == (0.5, 3, ["here"])
+    assert (record.test_value, record.concurrent, record.hosts) == (0.5, 3, ["here"])
     assert record.spec == SPEC
     assert record.num_parameters == 1, "as the built model has, in every record"
 
@@ -47,7 +47,7 @@ def test_run_once_ends_when_asked_to_with_the_reason() -> None:
     reasons = iter([None, "time_budget"])
     record, weights = once(FakePool(), [], stopped_by=lambda: next(reasons))
     assert (record.state, record.stop, record.samples) == ("stopped", "time_budget", 1)
-    assert (record.test_accuracy, weights) == (0.5, b"weights"), "it did not fail"
+    assert (record.test_value, weights) == (0.5, b"weights"), "it did not fail"
 
 
 @pytest.mark.parametrize("at", [0, 2])

@@ -207,10 +207,10 @@ def test_the_ledger_goes_on_from_earlier_seconds() -> None:
 
 
 def test_the_stop_rule_goes_on_from_earlier_evaluations() -> None:
-    rule = StopRule(Objective(target=0.9, hold=2), accuracies=[0.5, 0.9], train_seconds=[1.0, 2.0])
-    assert rule.best_accuracy == 0.9
+    rule = StopRule(Objective(target=0.9, hold=2), values=[0.5, 0.9], train_seconds=[1.0, 2.0])
+    assert rule.best_value == 0.9
     assert rule.time_to_target_s is None
-    assert rule.update(accuracy=0.95, train_s=3.0, finished=False) == "target"
+    assert rule.update(value=0.95, train_s=3.0, finished=False) == "target"
     assert rule.time_to_target_s == 2.0
 
 

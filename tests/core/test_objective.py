@@ -8,12 +8,12 @@ from raybench.core.objective import Objective, search_score, time_to_target, wor
 
 BUDGET = 60.0
 OBJECTIVE = Objective(target=0.9, max_train_seconds=BUDGET)
-AT_BUDGET = Objective(kind="accuracy_at_budget", max_train_seconds=BUDGET)
+AT_BUDGET = Objective(kind="best_at_budget", max_train_seconds=BUDGET)
 
 
-def score(time_to_target_s=None, best_accuracy=None, chance=0.1, objective=OBJECTIVE):
+def score(time_to_target_s=None, best_value=None, chance=0.1, objective=OBJECTIVE):
     return search_score(
-        objective, time_to_target_s=time_to_target_s, best_accuracy=best_accuracy, chance=chance
+        objective, time_to_target_s=time_to_target_s, best_value=best_accuracy, chance=chance
     )
 
 

@@ -91,13 +91,13 @@ def test_a_failure_scores_worst_and_has_reached_nothing(failure):
     assert found.time_to_target_s is None
     assert (found.failure, found.message) == (failure, "why")
     assert found.samples == 1500, "what was measured before the failure stays"
-    assert found.best_accuracy == 0.9
+    assert found.best_value == 0.9
 
 
 def test_a_run_of_which_nothing_is_known_is_a_whole_record():
     found = record(RunOutcome())
     assert found.score == worst_score(OBJECTIVE)
-    assert (found.samples, found.wall_s, found.best_accuracy) == (0, 0.0, None)
+    assert (found.samples, found.wall_s, found.best_value) == (0, 0.0, None)
     assert json.loads(json.dumps(found.line())) == found.line()
 
 

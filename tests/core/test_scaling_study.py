@@ -94,7 +94,7 @@ def test_what_is_written_is_read_back_with_the_same_cells() -> None:
 def test_a_file_that_leaves_things_out_trains_three_epochs_and_ends_at_no_target() -> None:
     study = build_scaling_study({}, "my.yaml", name="my")
     assert study.base.epochs == 3
-    assert study.base.objective.kind == "accuracy_at_budget"
+    assert study.base.objective.kind == "best_at_budget"
     assert study.num_workers is None
     assert study.with_workers([1, 2]).num_workers == [1, 2]
     assert build_scaling_study(GRID, "x", name="x").with_workers([8]).num_workers == [1, 2, 4]

@@ -92,8 +92,8 @@ def test_the_edges_of_a_target_are_allowed(target):
 def test_accuracy_per_second_is_refused_with_the_reason():
     with pytest.raises(UserError, match="40 % in 10 s would beat 93 % in 200 s") as refusal:
         spec(objective={"kind": "accuracy_per_second", "target": 0.9})
-    assert "time_to_accuracy" in str(refusal.value)
-    assert "accuracy_at_budget" in str(refusal.value)
+    assert "time_to_target" in str(refusal.value)
+    assert "best_at_budget" in str(refusal.value)
 
 
 def test_an_unknown_objective_names_those_on_offer():
@@ -104,7 +104,7 @@ def test_an_unknown_objective_names_those_on_offer():
 def test_time_to_accuracy_needs_a_target_and_a_budget_does_not():
     with pytest.raises(UserError, match=r"'objective': time_to_accuracy needs a target"):
         spec(objective={"max_train_seconds": 5.0})
-    assert spec(objective={"kind": "accuracy_at_budget"}).objective.target is None
+    assert spec(objective={"kind": "best_at_budget"}).objective.target is None
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("inf"), float("nan")])

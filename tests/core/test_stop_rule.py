@@ -7,7 +7,7 @@ def follow(objective, points, *, finished_at=None):
     """Feed (accuracy, seconds) points; return the rule and every answer."""
     rule = StopRule(objective)
     answers = [
-        rule.update(accuracy=accuracy, train_s=seconds, finished=index == finished_at)
+        rule.update(value=accuracy, train_s=seconds, finished=index == finished_at)
         for index, (accuracy, seconds) in enumerate(points)
     ]
     return rule, answers
@@ -17,7 +17,7 @@ def test_it_stops_at_the_target():
     rule, answers = follow(Objective(target=0.9), [(0.5, 1.0), (0.8, 2.0), (0.9, 3.0)])
     assert answers == [None, None, "target"]
     assert rule.time_to_target_s == 3.0
-    assert rule.best_accuracy == 0.9
+    assert rule.best_value == 0.9
 
 
 def test_hold_stops_at_the_second_and_counts_the_first():
@@ -25,7 +25,7 @@ def test_hold_stops_at_the_second_and_counts_the_first():
     rule, answers = follow(Objective(target=0.9, hold=2), points)
     assert answers == [None, None, None, "target"]
     assert rule.time_to_target_s == 3.0
-    assert rule.best_accuracy == 0.95
+    assert rule.best_value == 0.95
 
 
 def test_the_budget_ends_a_run_at_its_next_evaluation():
@@ -69,16 +69,16 @@ def test_the_target_comes_before_other_reasons():
 
 @pytest.mark.parametrize("target", [None, 0.5])
 def test_accuracy_at_budget_uses_its_whole_budget(target):
-    objective = Objective(kind="accuracy_at_budget", target=target, max_train_seconds=2.0)
+    objective = Objective(kind="best_at_budget", target=target, max_train_seconds=2.0)
     rule, answers = follow(objective, [(0.6, 1.0), (0.9, 1.5), (0.7, 2.0)])
     assert answers == [None, None, "max_train_seconds"]
     assert rule.time_to_target_s == (None if target is None else 1.0)
-    assert rule.best_accuracy == 0.9
+    assert rule.best_value == 0.9
 
 
 def test_nothing_is_known_before_the_first_evaluation():
     rule = StopRule(Objective(target=0.9))
-    assert rule.best_accuracy is None
+    assert rule.best_value is None
     assert rule.time_to_target_s is None
 
 
@@ -98,9 +98,9 @@ def test_is_finite(values, finite):
 
 def test_what_is_reached_after_the_budget_does_not_count():
     """Or slow evaluations would be rewarded."""
-    objective = Objective(kind="accuracy_at_budget", max_train_seconds=6.0)
+    objective = Objective(kind="best_at_budget", max_train_seconds=6.0)
     rule, answers = follow(objective, [(0.5, 5.0), (0.9, 10.0)])
     assert answers == [None, "max_train_seconds"]
-    assert rule.best_accuracy == 0.5
+    assert rule.best_value == 0.5
     rule, _ = follow(objective, [(0.9, 10.0)])
-    assert rule.best_accuracy is None
+    assert rule.best_value is None

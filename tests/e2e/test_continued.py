@@ -88,4 +88,4 @@ def wait_for_checkpoint(folder: Path, log: Path) -> None:
 
 def facts(curve: list[Evaluation]) -> list[tuple[object, ...]]:
     """What must be equal of every point, bit by bit."""
-    return [(p.index, p.samples, p.accuracy, p.train_loss, p.learning_rate) for p in curve]
+    return [(p.index, p.samples, p.value, p.train_loss, p.learning_rate) for p in curve]

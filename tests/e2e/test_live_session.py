@@ -36,7 +36,7 @@ SPEC = RunSpec(
 CONTINUED = RunSpec(
     workload="tests.backends.regularised:Regularised",
     dataset=DatasetSpec(limit=300),
-    objective=Objective(kind="accuracy_at_budget", max_train_seconds=1e6),
+    objective=Objective(kind="best_at_budget", max_train_seconds=1e6),
     optimizer="lamb",
     schedule="cosine",
     epochs=3.0,
@@ -135,7 +135,7 @@ def facts(outcome: RunOutcome) -> tuple[object, ...]:
     """What must be equal of an evaluation, bit by bit."""
     point = outcome.evaluation
     assert point is not None
-    return point.index, point.samples, point.accuracy, point.train_loss, point.learning_rate
+    return point.index, point.samples, point.value, point.train_loss, point.learning_rate
 
 
 def arrays_of(framework: str, client: RunClient) -> list[tuple[str, bytes]]:
@@ -190,7 +190,7 @@ def test_resident_memory_is_flat(session: Session, framework: str) -> None:
             batch_size_per_worker=(32, 128)[number % 2],
             optimizer=("adam", "lamb", "lars")[number % 3],
             epochs=1.0,
-            objective=Objective(kind="accuracy_at_budget", max_train_seconds=30),
+            objective=Objective(kind="best_at_budget", max_train_seconds=30),
             seed=number,
         )
         assert to_the_end(RunClient(session.pool, f"{framework}{number}", spec)).stop == "epochs"

@@ -44,7 +44,7 @@ def run_line(
     trial,
     time_to_target_s=None,
     *,
-    best_accuracy=None,
+    best_value=None,
     role="trial",
     source=None,
     failure=None,
@@ -52,7 +52,7 @@ def run_line(
     outer_stop="scheduler",
     train_s=None,
     objective=OBJECTIVE,
-    test_accuracy=None,
+    test_value=None,
     concurrent=0,
     **spec,
 ):
@@ -70,8 +70,8 @@ def run_line(
         index=0,
         samples=1000,
         train_s=train_s,
-        accuracy=best_accuracy,
-        best_accuracy=best_accuracy,
+        value=best_accuracy,
+        best_value=best_accuracy,
         time_to_target_s=time_to_target_s,
         stop=stop,
     )
@@ -84,7 +84,7 @@ def run_line(
         wall_s=sum(PHASE_SECONDS.values()) + train_s,
         num_parameters=402_442,
         chance=0.1,
-        test_accuracy=test_accuracy,
+        test_value=test_accuracy,
         concurrent=concurrent,
     )
     if role == "confirm" and source is None:
@@ -103,7 +103,7 @@ def curve(trial, accuracies):
     """The evaluations of a run, one second and 100 samples apart."""
     return [
         Evaluation(
-            **POINT, index=index, samples=100 * (index + 1), train_s=1.0 + index, accuracy=accuracy
+            **POINT, index=index, samples=100 * (index + 1), train_s=1.0 + index, value=accuracy
         ).line(trial)
         for index, accuracy in enumerate(accuracies)
     ]
@@ -235,7 +235,7 @@ def test_specs_are_whole_and_the_target_is_the_studys(tmp_path):
     assert results.specs["0000"].seed == 5
     assert results.specs["0000"] == results.runs["0000"].spec
     assert results.target == 0.9
-    budget = Objective(kind="accuracy_at_budget")
+    budget = Objective(kind="best_at_budget")
     assert results_folder(tmp_path / "budget", [], objective=budget).target is None
 
 
@@ -268,7 +268,7 @@ def test_a_run_of_the_first_versions_has_the_role_that_its_phase_and_name_tell(
     run = load(tmp_path).runs[trial]
     assert (run.role, run.source, run.phase) == (role, source, phase)
     assert run.spec == RunSpec(num_workers=2, batch_size_per_worker=32, learning_rate=0.01, seed=3)
-    assert (run.stop, run.test_accuracy, run.concurrent, run.hosts) == (None, None, 0, [])
+    assert (run.stop, run.test_value, run.concurrent, run.hosts) == (None, None, 0, [])
     assert (run.ledger["lost"], run.ledger["train"], run.restarts) == (0.0, 1.5, 0)
     assert math.isnan(run.score)
 
@@ -429,7 +429,7 @@ def test_what_was_recorded_of_steps_is_read_back(tmp_path):
         "bytes_exchanged_per_step": 0,
         "noise_scale": NoiseSums.of([NoiseTerms(1.0, -10.0)]),
     }
-    plain = [Evaluation(**POINT, index=i, samples=9, train_s=1.0, accuracy=0.5) for i in (0, 1)]
+    plain = [Evaluation(**POINT, index=i, samples=9, train_s=1.0, value=0.5) for i in (0, 1)]
     points = [plain[0], replace(plain[1], **measured)]
     results_folder(tmp_path, [*(point.line("x") for point in points), run_line("x", 2.0)])
     assert read_records(tmp_path).curves["x"] == points

@@ -331,12 +331,12 @@ def test_no_text_is_read_as_a_formula(tmp_path: Path) -> None:
 
 
 def test_accuracy_at_budget_shows_confirmed_medians(tmp_path: Path) -> None:
-    budget = Objective(kind="accuracy_at_budget", max_train_seconds=60.0)
-    lines = [*curve("0000", [0.8]), run_line("0000", best_accuracy=0.8, objective=budget)]
+    budget = Objective(kind="best_at_budget", max_train_seconds=60.0)
+    lines = [*curve("0000", [0.8]), run_line("0000", best_value=0.8, objective=budget)]
     lines += [
         run_line(
             f"0000-confirm{n}",
-            best_accuracy=found,
+            best_value=found,
             role="confirm",
             stop="epochs",
             objective=budget,

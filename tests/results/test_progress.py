@@ -31,9 +31,7 @@ def record(
     failure: Failure | None = None,
     message: str | None = None,
 ) -> RunRecord:
-    last = evaluation(
-        best_accuracy=0.8, time_to_target_s=seconds, stop="target" if seconds else None
-    )
+    last = evaluation(best_value=0.8, time_to_target_s=seconds, stop="target" if seconds else None)
     outcome = RunOutcome(
         evaluation=last, is_over=True, failure=failure, message=message, chance=0.1
     )

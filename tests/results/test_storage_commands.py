@@ -206,7 +206,7 @@ def test_a_model_is_saved_below_a_url_and_loaded_from_there(url, monkeypatch, ca
         saved.append(model.state_dict())
         objective = spec.objective.model_dump(mode="json")
         store.write_yaml(STUDY_FILE, {"study": {"objective": objective, "run": True}})
-        store.append(run_line("0000", 1.0, test_accuracy=0.9))
+        store.append(run_line("0000", 1.0, test_value=0.9))
         return read_records(store.folder).runs["0000"]
 
     monkeypatch.setattr(train_pipeline, "_run", run)
@@ -227,7 +227,7 @@ def test_a_run_below_a_url_is_trained_again(url, monkeypatch, capsys):
         store.write_yaml(STUDY_FILE, {"study": {"objective": objective, "run": True}})
         numbers = next(seconds)
         for number in numbers:
-            store.append(run_line(f"{number:04d}", 1.0, test_accuracy=0.9))
+            store.append(run_line(f"{number:04d}", 1.0, test_value=0.9))
         return read_records(store.folder).runs["0000"]
 
     monkeypatch.setattr(train_pipeline, "_run", run)

@@ -28,11 +28,11 @@ from raybench.results.tables import (
 from raybench.results.verdict import judge
 
 LINES = [
-    run_line("0000", best_accuracy=0.5),
+    run_line("0000", best_value=0.5),
     run_line("0001", 4.0, num_workers=2, batch_size_per_worker=128),
-    run_line("0002", failure="oom", best_accuracy=0.99),
+    run_line("0002", failure="oom", best_value=0.99),
     run_line("0003", 3.0, framework="tensorflow"),
-    run_line("0004", best_accuracy=0.7, framework="tensorflow"),
+    run_line("0004", best_value=0.7, framework="tensorflow"),
     run_line("0005", failure="oom"),
     run_line("0006", failure="nan"),
     run_line("0003-confirm0", 1.0, role="confirm"),
@@ -164,7 +164,7 @@ def test_the_verdict_is_the_end_of_what_is_printed(tmp_path):
     ("lines", "sentence"),
     [
         ([], "no run has finished"),
-        ([run_line("0000", best_accuracy=0.5)], "No run reached the target of 90 %: the best was"),
+        ([run_line("0000", best_value=0.5)], "No run reached the target of 90 %: the best was"),
         ([run_line("0000", failure="oom")], "No result: the run failed."),
         ([run_line(n, failure="oom") for n in ("0000", "0001")], "No result: all 2 runs failed."),
         ([run_line("0000", 2.0)], "unconfirmed: one search trial"),
@@ -175,10 +175,10 @@ def test_poor_studies_are_shown_too(tmp_path, lines, sentence):
 
 
 def test_accuracy_at_budget_has_a_winner_too(tmp_path):
-    budget = Objective(kind="accuracy_at_budget", max_train_seconds=60.0)
+    budget = Objective(kind="best_at_budget", max_train_seconds=60.0)
     lines = [
-        run_line("0000", best_accuracy=0.7, stop="max_train_seconds", objective=budget),
-        run_line("0001", best_accuracy=0.9, stop="max_train_seconds", objective=budget),
+        run_line("0000", best_value=0.7, stop="max_train_seconds", objective=budget),
+        run_line("0001", best_value=0.9, stop="max_train_seconds", objective=budget),
     ]
     text = shown(results_folder(tmp_path, lines, objective=budget))
     assert "no target" not in text

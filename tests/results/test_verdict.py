@@ -23,7 +23,7 @@ def again(trial, times, **spec):
                 time,
                 role="confirm",
                 seed=1000 + repeat,
-                test_accuracy=0.9 + 0.01 * repeat,
+                test_value=0.9 + 0.01 * repeat,
                 stop=None if time else "max_train_seconds",
                 **spec,
             )
@@ -149,7 +149,7 @@ def test_without_confirming_runs_the_search_is_believed_and_it_says_so(tmp_path)
     [
         [],
         [run_line("0000")],
-        [run_line("0000"), run_line("0001", best_accuracy=0.89)],
+        [run_line("0000"), run_line("0001", best_value=0.89)],
         [run_line("0000", failure="oom"), run_line("0001", failure="error")],
     ],
 )
@@ -216,23 +216,23 @@ def test_a_confirming_run_whose_search_run_is_lost_is_left_out(tmp_path):
     assert verdict.fastest == "0000"
 
 
-BUDGET = Objective(kind="accuracy_at_budget", max_train_seconds=60.0)
+BUDGET = Objective(kind="best_at_budget", max_train_seconds=60.0)
 
 
 def at_budget(trial, searched, found):
     """A trial of the search and its confirming runs by accuracy; None is a run that failed."""
     runs = [
-        run_line(trial, best_accuracy=searched, stop="max_train_seconds", objective=BUDGET),
+        run_line(trial, best_value=searched, stop="max_train_seconds", objective=BUDGET),
     ]
     for repeat, accuracy in enumerate(found):
         runs.append(
             run_line(
                 f"{trial}-confirm{repeat}",
                 role="confirm",
-                best_accuracy=accuracy or 0.99,
+                best_value=accuracy or 0.99,
                 failure=None if accuracy else "nan",
                 stop=None if accuracy is None else "max_train_seconds",
-                test_accuracy=None if accuracy is None else 0.8,
+                test_value=None if accuracy is None else 0.8,
                 objective=BUDGET,
             )
         )

@@ -72,10 +72,10 @@ class MadeUp:
                 samples=(index + 1) * samples,
                 train_s=(index + 1) * EPOCH_STEPS * step,
                 train_loss=1.0,
-                accuracy=self.machine.accuracy(spec),
+                value=self.machine.accuracy(spec),
                 learning_rate=spec.learning_rate,
                 samples_per_s=spec.global_batch_size / step,
-                best_accuracy=self.machine.accuracy(spec),
+                best_value=self.machine.accuracy(spec),
                 stop="epochs" if index else None,
                 steps=steps,
             )
@@ -92,5 +92,5 @@ class MadeUp:
         )
         record = outcome.record(name, spec, role="scaling", source=cell, stopped_by="interrupted")
         target = spec.objective.target
-        is_reached = target is not None and curve[-1].accuracy >= target
+        is_reached = target is not None and curve[-1].value >= target
         return replace(record, time_to_target_s=curve[0].train_s if is_reached else None)

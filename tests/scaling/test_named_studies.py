@@ -47,7 +47,7 @@ def test_every_study_is_whole(name: str, quick: bool) -> None:
     assert len(cells) >= 8
     for cell in cells:
         # Judged by nothing that would end a run early.
-        assert cell.spec.objective.kind == "accuracy_at_budget"
+        assert cell.spec.objective.kind == "best_at_budget"
         assert cell.spec.objective.max_train_seconds == 1e6
         assert cell.spec.epochs >= 2, "the first epoch is the warm-up"
     if quick:

@@ -37,7 +37,7 @@ def curve_of(seconds: list[float], samples: list[int]) -> list[Evaluation]:
             samples=seen,
             train_s=trained,
             train_loss=0.0,
-            accuracy=0.0,
+            value=0.0,
             learning_rate=0.1,
             samples_per_s=0.0,
         )

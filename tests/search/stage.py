@@ -25,8 +25,8 @@ from tests.search.made_up import STUDY, outcome, parts_of
 CONTENT = STUDY | {"search": {"trials": 3}}
 FIRST, SECOND = outcome(1.0), outcome(2.0, index=1)
 """Evaluations after which a trial would go on."""
-REACHED = outcome(3.0, index=2, accuracy=0.96, time_to_target_s=3.0, stop="target")
-LEADER = outcome(0.3, accuracy=0.96, time_to_target_s=0.3, stop="target")
+REACHED = outcome(3.0, index=2, value=0.96, time_to_target_s=3.0, stop="target")
+LEADER = outcome(0.3, value=0.96, time_to_target_s=0.3, stop="target")
 """So fast that whoever has trained for a second is beyond the cap."""
 
 

@@ -134,7 +134,7 @@ def test_a_policy_says_whether_rungs_stop_trials(has_rungs: bool, tmp_path: Path
     reasons = set()
     for number in range(8):  # ever worse ones
         name, _ = _asked(one)
-        reasons.add(one.report(name, outcome(5.0, accuracy=0.9 - 0.1 * number)))
+        reasons.add(one.report(name, outcome(5.0, value=0.9 - 0.1 * number)))
     assert reasons == ({None, "scheduler"} if has_rungs else {None})
 
 
@@ -155,15 +155,15 @@ def test_the_cap_knows_what_was_reached(is_new_session: bool, tmp_path: Path) ->
 def test_rungs_know_the_trials_of_earlier_sessions(has_curves: bool, tmp_path: Path) -> None:
     content = STUDY | {"search": {"trials": 9}, "space": {"learning_rate": [0.1, 0.2, 0.3]}}
     one = make_search(tmp_path, content)
-    good = record(*_asked(one), 5.0, stop="epochs", accuracy=0.94)
+    good = record(*_asked(one), 5.0, stop="epochs", value=0.94)
     one.tell(good)
-    curve = [evaluation(1.0, accuracy=0.9), evaluation(5.0, index=1, accuracy=0.94)]
+    curve = [evaluation(1.0, value=0.9), evaluation(5.0, index=1, value=0.94)]
     curves: dict[str, list[Evaluation]] = {good.trial: curve} if has_curves else {}
     again = make_search(tmp_path, content, runs=by_name([good]), curves=curves)
     name, _ = _asked(again)
     # At the first rung only a curve tells what the other had reached by then.
-    assert again.report(name, outcome(1.0, accuracy=0.5)) == ("scheduler" if has_curves else None)
-    assert again.report(name, outcome(5.0, index=1, accuracy=0.5)) == "scheduler"
+    assert again.report(name, outcome(1.0, value=0.5)) == ("scheduler" if has_curves else None)
+    assert again.report(name, outcome(5.0, index=1, value=0.5)) == "scheduler"
 
 
 @pytest.mark.parametrize(
@@ -174,9 +174,9 @@ def test_what_diverged_is_compared_with_and_what_broke_is_not(
 ) -> None:
     content = STUDY | {"search": {"trials": 9}, "space": {"optimizer": ["adam", "lars", "sgd"]}}
     one = make_search(tmp_path, content)
-    one.tell(record(*_asked(one), 5.0, failure=failure, accuracy=0.94))
+    one.tell(record(*_asked(one), 5.0, failure=failure, value=0.94))
     name, _ = _asked(one)
-    assert one.report(name, outcome(5.0, accuracy=0.5)) == reason
+    assert one.report(name, outcome(5.0, value=0.5)) == reason
 
 
 def test_where_a_trial_was_to_measure_and_failed_the_next_one_measures(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_without_early_stopping_nothing_is_stopped(tmp_path: Path) -> None:
     one.tell(record(*_asked(one), 0.3))
     for number in range(5):
         name, _ = _asked(one)
-        assert one.report(name, outcome(9.0, accuracy=0.9 - 0.1 * number)) is None
+        assert one.report(name, outcome(9.0, value=0.9 - 0.1 * number)) is None
 
 
 def test_a_sampled_batch_runs_on_a_placement_of_it(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def reached(trial: str, seconds: float | None, *, workers: int = 1, **changes: A
     """A run that took `seconds` to the target, and a second for evaluation beside."""
     spec = RunSpec(num_workers=workers, objective=Objective(target=0.9))
     if seconds is None:
-        ended = record(trial, spec, 50.0, stop="epochs", accuracy=0.5, **changes)
+        ended = record(trial, spec, 50.0, stop="epochs", value=0.5, **changes)
     else:
         ended = record(trial, spec, seconds, **changes)
     return replace(ended, ledger=ended.ledger | {"eval": 1.0})

@@ -24,14 +24,14 @@ def test_the_first_at_the_target_may_still_be_the_soonest() -> None:
     one = early()
     one.learn(record("0000", ONE, 0.3))
     assert one.judge("0001", ONE, evaluation(1.0)) == "cap"
-    assert one.judge("0002", ONE, evaluation(1.0, accuracy=0.95)) is None
+    assert one.judge("0002", ONE, evaluation(1.0, value=0.95)) is None
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {"search": {"cap_factor": None}},
-        {"objective": {"kind": "accuracy_at_budget", "max_train_seconds": 10}},
+        {"objective": {"kind": "best_at_budget", "max_train_seconds": 10}},
     ],
 )
 def test_there_may_be_no_cap(changes: dict[str, Any]) -> None:
@@ -44,16 +44,16 @@ def test_there_may_be_no_cap(changes: dict[str, Any]) -> None:
 def test_a_grid_is_exact(sampler: str) -> None:
     """It stops only what cannot win any more: no trial because others are ahead of it."""
     one = early(search={"sampler": sampler})
-    assert one.judge("0000", ONE, evaluation(5.0, accuracy=0.9)) is None
-    reason = one.judge("0001", ONE, evaluation(5.0, accuracy=0.1))
+    assert one.judge("0000", ONE, evaluation(5.0, value=0.9)) is None
+    reason = one.judge("0001", ONE, evaluation(5.0, value=0.1))
     assert reason == ("scheduler" if sampler == "tpe" else None)
 
 
 def test_narrow_trials_are_not_compared_with_wide_ones() -> None:
     one = early()
-    assert one.judge("0000", TWO, evaluation(5.0, accuracy=0.9)) is None
-    assert one.judge("0001", ONE, evaluation(5.0, accuracy=0.1)) is None
-    assert one.judge("0002", TWO, evaluation(5.0, accuracy=0.1)) == "scheduler"
+    assert one.judge("0000", TWO, evaluation(5.0, value=0.9)) is None
+    assert one.judge("0001", ONE, evaluation(5.0, value=0.1)) is None
+    assert one.judge("0002", TWO, evaluation(5.0, value=0.1)) == "scheduler"
 
 
 def test_taken_apart_they_are_compared_at_the_seconds_of_the_fastest_placement() -> None:
@@ -65,22 +65,22 @@ def test_taken_apart_they_are_compared_at_the_seconds_of_the_fastest_placement()
     placer.observe("narrow", ONE, samples=6400, train_s=2.0)
     placer.observe("wide", TWO, samples=6400, train_s=1.0)
     one = EarlyStopping(study, placer)
-    assert one.judge("0000", TWO, evaluation(4.9, accuracy=0.5)) is None  # past the rung at 1.25 s
-    assert one.judge("0001", ONE, evaluation(9.8, accuracy=0.9)) is None
-    assert one.judge("0002", TWO, evaluation(4.9, accuracy=0.6)) == "scheduler"
+    assert one.judge("0000", TWO, evaluation(4.9, value=0.5)) is None  # past the rung at 1.25 s
+    assert one.judge("0001", ONE, evaluation(9.8, value=0.9)) is None
+    assert one.judge("0002", TWO, evaluation(4.9, value=0.6)) == "scheduler"
 
 
 @pytest.mark.parametrize(("first_rung", "reason"), [(1 / 32, None), (1 / 4, "scheduler")])
 def test_where_rungs_stand_is_the_policy_s(first_rung: float, reason: str | None) -> None:
     """At 2.5, or at 0.31, 1.25 and 5 s of 10."""
     one = early(SearchPolicy(first_rung=first_rung))
-    assert one.judge("0000", ONE, evaluation(1.3, accuracy=0.9)) is None
-    assert one.judge("0000", ONE, evaluation(2.6, index=1, accuracy=0.9)) is None
-    assert one.judge("0001", ONE, evaluation(1.3, accuracy=0.95)) is None
-    assert one.judge("0001", ONE, evaluation(2.6, index=1, accuracy=0.1)) == reason
+    assert one.judge("0000", ONE, evaluation(1.3, value=0.9)) is None
+    assert one.judge("0000", ONE, evaluation(2.6, index=1, value=0.9)) is None
+    assert one.judge("0001", ONE, evaluation(1.3, value=0.95)) is None
+    assert one.judge("0001", ONE, evaluation(2.6, index=1, value=0.1)) == reason
 
 
 def test_a_trial_that_fails_is_compared_with_nothing() -> None:
     one = early()
-    one.learn(record("0000", ONE, 5.0, failure="nan", best_accuracy=None))
-    assert one.judge("0001", ONE, evaluation(5.0, accuracy=0.1)) is None
+    one.learn(record("0000", ONE, 5.0, failure="nan", best_value=None))
+    assert one.judge("0001", ONE, evaluation(5.0, value=0.1)) is None

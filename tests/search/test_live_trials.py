@@ -92,7 +92,7 @@ def test_what_is_older_than_what_is_known_changes_nothing(stage: Stage) -> None:
     assert [line.get("index") for line in stage.lines()] == [1, None]
     record = stage.record(name)
     assert (record.state, record.failure, record.message) == ("failed", "error", "it broke")
-    assert (record.samples, record.best_accuracy) == (2000, 0.9)
+    assert (record.samples, record.best_value) == (2000, 0.9)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -119,7 +119,7 @@ def test_a_lost_trial_keeps_what_is_known_of_it(stage: Stage) -> None:
     record = stage.record(name)
     assert (record.state, record.failure, record.stop) == ("failed", "worker_lost", None)
     assert record.message == "the trial's own process was lost"
-    assert (record.samples, record.best_accuracy, record.ledger["train"]) == (1000, 0.9, 1.0)
+    assert (record.samples, record.best_value, record.ledger["train"]) == (1000, 0.9, 1.0)
     assert (record.num_parameters, record.batch_statistics) == (7, True)
     assert (record.hosts, record.devices, record.wall_s) == (["one"], ["cpu"], 9.0)
     assert stage.released == [name]
@@ -145,7 +145,7 @@ def test_the_first_reason_is_the_one_that_counts(later: str, stage: Stage) -> No
     if later == "evaluation":
         assert stage.trials.must_stop(name, SECOND)
     elif later == "target":  # the first of two in a row: by itself it would go on
-        assert stage.trials.must_stop(name, outcome(2.0, index=1, accuracy=0.96))
+        assert stage.trials.must_stop(name, outcome(2.0, index=1, value=0.96))
     elif later == "interrupt":
         stage.interrupt.is_set = True
     else:

@@ -85,7 +85,7 @@ def test_batches_that_are_no_powers_of_two_are_listed() -> None:
 
 
 def test_accuracy_at_a_budget_is_not_taken_apart() -> None:
-    objective = {"kind": "accuracy_at_budget", "max_train_seconds": 10}
+    objective = {"kind": "best_at_budget", "max_train_seconds": 10}
     study, space = build_study({"objective": objective, "space": SPACE}, "test")
     found = factorise(study, space, equal_frameworks=True)
     assert found == "what a budget of seconds reaches depends on speed"

@@ -29,7 +29,7 @@ def step(spec: RunSpec, repeat: int) -> float:
 
 def folder_of(path: Path, **content: Any) -> StudyResults:
     """Return a study of 1, 2 and 4 workers; runs reach the target as the law of samples says."""
-    objective = {"kind": "accuracy_at_budget", "target": TARGET, "max_train_seconds": 600.0}
+    objective = {"kind": "best_at_budget", "target": TARGET, "max_train_seconds": 600.0}
     usual = {"num_workers": [1, 2, 4], "batch_sizes": [32, 64, 128, 256], "repeats": 3}
     study = study_of(**(usual | {"base": {"objective": objective}} | content))
     runs, curves = run_of(study, step)
@@ -45,11 +45,11 @@ def folder_of(path: Path, **content: Any) -> StudyResults:
                 samples=100 * (i + 1),
                 train_s=100 * (i + 1) / rate,
                 epoch=(i + 1) / 11,  # no batch is larger
-                accuracy=TARGET if 100 * (i + 1) >= need else 0.5,
+                value=TARGET if 100 * (i + 1) >= need else 0.5,
             )
             for i in range(number)
         ]
-        reached = next(one for one in curves[name] if one.accuracy >= TARGET)
+        reached = next(one for one in curves[name] if one.value >= TARGET)
         runs[name] = replace(run, time_to_target_s=reached.train_s, samples=100 * number)
     return load(write(path / "made_up", study, runs, curves))
 
@@ -168,7 +168,7 @@ def test_without_a_target_there_is_no_plan(tmp_path) -> None:
 
 
 def test_a_target_that_nobody_reached_is_said(tmp_path) -> None:
-    objective = {"kind": "accuracy_at_budget", "target": 0.99, "max_train_seconds": 600.0}
+    objective = {"kind": "best_at_budget", "target": 0.99, "max_train_seconds": 600.0}
     study = study_of(base={"objective": objective})
     runs, curves = run_of(study, step, time_to_target_s=None)
     results = load(write(tmp_path / "missed", study, runs, curves))

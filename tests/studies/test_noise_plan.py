@@ -46,7 +46,7 @@ def needed(batch: float) -> float:
 
 def results_of(path: Path, *, has_noise: bool, sizes: list[int], misses: int = 0) -> StudyResults:
     """Return a study in strong scaling whose runs reach the target as the law of samples says."""
-    objective = {"kind": "accuracy_at_budget", "target": TARGET, "max_train_seconds": 600.0}
+    objective = {"kind": "best_at_budget", "target": TARGET, "max_train_seconds": 600.0}
     study = study_of(
         scaling="strong",
         num_workers=[1, 2, 4],
@@ -66,12 +66,12 @@ def results_of(path: Path, *, has_noise: bool, sizes: list[int], misses: int = 0
                 samples=100 * (i + 1),
                 train_s=100 * (i + 1) / rate,
                 epoch=(i + 1) / 10,
-                accuracy=TARGET if is_good and 100 * (i + 1) >= needed(batch) else 0.5,
+                value=TARGET if is_good and 100 * (i + 1) >= needed(batch) else 0.5,
                 noise_scale=noise(run.spec) if has_noise else None,
             )
             for i in range(number)
         ]
-        reached = next((one for one in curves[name] if one.accuracy >= TARGET), None)
+        reached = next((one for one in curves[name] if one.value >= TARGET), None)
         runs[name] = replace(
             run, time_to_target_s=reached.train_s if reached else None, samples=100 * number
         )

@@ -99,7 +99,7 @@ def _row(run: RunRecord, cell: StudyCell, curve: Sequence[Evaluation]) -> dict[s
         "compile_s": run.ledger["compile"],
         "train_s": train,
         "wall_s": run.wall_s,
-        "best_accuracy": run.best_accuracy,
+        "best_accuracy": run.best_value,
         "samples": run.samples,
         "time_to_target_s": run.time_to_target_s,
     }
@@ -133,7 +133,7 @@ def _row(run: RunRecord, cell: StudyCell, curve: Sequence[Evaluation]) -> dict[s
         ),
         "gpu_utilization": _mean(_told(p.gpu_utilization for p in curve)),
         "evenness": _mean(_told(p.evenness for p in curve)),
-        "accuracy": curve[-1].accuracy,
+        "accuracy": curve[-1].value,
     }
     if math.isnan(found.input_share) and train > 0:
         row["input_share"] = run.ledger["input"] / train

@@ -75,7 +75,7 @@ def study(quick: bool) -> ScalingStudy:
         workload="cnn7",
         dataset=DatasetSpec(name="digits", image_size=size, repeat=repeat),
         objective=Objective(
-            kind="accuracy_at_budget", target=0.8 if quick else 0.9, max_train_seconds=1e6
+            kind="best_at_budget", target=0.8 if quick else 0.9, max_train_seconds=1e6
         ),
         framework="tensorflow",
         optimizer="adam",

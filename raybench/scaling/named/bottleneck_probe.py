@@ -76,7 +76,7 @@ def study(quick: bool) -> ScalingStudy:
     base = RunSpec(
         dataset=DatasetSpec(name="workload"),
         workload=f"{FOLDER}:DecodedDigits",
-        objective=Objective(kind="accuracy_at_budget", max_train_seconds=1e6),
+        objective=Objective(kind="best_at_budget", max_train_seconds=1e6),
         epochs=2.0,
     )
     return ScalingStudy(name=NAME, base=base, cells=cells)

@@ -101,7 +101,7 @@ def study(quick: bool) -> ScalingStudy:
         dataset=DatasetSpec(name="workload", limit=512, validation_size=100)
         if quick
         else DatasetSpec(name="workload"),
-        objective=Objective(kind="accuracy_at_budget", max_train_seconds=1e6),
+        objective=Objective(kind="best_at_budget", max_train_seconds=1e6),
         framework="tensorflow",
         epochs=6.0 if quick else 10.0,
     )

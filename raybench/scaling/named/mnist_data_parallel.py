@@ -100,7 +100,7 @@ def _base(dataset: DatasetSpec) -> RunSpec:
     return RunSpec(
         workload="mnist_small",
         dataset=dataset,
-        objective=Objective(kind="accuracy_at_budget", max_train_seconds=1e6),
+        objective=Objective(kind="best_at_budget", max_train_seconds=1e6),
         optimizer="adam",
         learning_rate=1e-3,
         epsilon=1e-7,

@@ -96,7 +96,7 @@ def study(quick: bool) -> ScalingStudy:
         workload="mnist_small",
         framework="torch",
         dataset=DatasetSpec(name="synthetic"),
-        objective=Objective(kind="accuracy_at_budget", max_train_seconds=1e6),
+        objective=Objective(kind="best_at_budget", max_train_seconds=1e6),
         optimizer="sgd",
         learning_rate=1e-3,
         epochs=2.0 if quick else 5.0,

@@ -95,5 +95,5 @@ def _run(
 
 
 def _for_seconds(spec: RunSpec, seconds: float) -> RunSpec:
-    budget = Objective(kind="accuracy_at_budget", max_train_seconds=seconds)
+    budget = Objective(kind="best_at_budget", max_train_seconds=seconds)
     return spec.model_copy(update={"objective": budget})

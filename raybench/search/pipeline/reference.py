@@ -119,7 +119,7 @@ def reference_spec(study: StudySpec, space: Space, *, factor: float = 1.0) -> Ru
     if budget is not None:
         seconds = min(seconds, budget / SHARE_OF_BUDGET)
     if study.needs_target:
-        objective = Objective(kind="accuracy_at_budget", max_train_seconds=seconds)
+        objective = Objective(kind="best_at_budget", max_train_seconds=seconds)
     else:
         objective = objective.model_copy(update={"max_train_seconds": seconds})
     return study.run_spec(values).model_copy(update={"objective": objective})

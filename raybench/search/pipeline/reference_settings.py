@@ -32,13 +32,13 @@ class Measured:
     @property
     def accuracies(self) -> list[float]:
         """Validation accuracy of every evaluation."""
-        return [point.accuracy for point in self.curve]
+        return [point.value for point in self.curve]
 
     def samples_to(self, target: float | None) -> float:
         """Return the training samples to an accuracy, or twice all where it was not reached."""
         if target is None:
             return float(self.record.samples)
-        reached = (point.samples for point in self.curve if point.accuracy >= target)
+        reached = (point.samples for point in self.curve if point.value >= target)
         return float(next(reached, 2 * self.record.samples))
 
     @property

@@ -162,7 +162,7 @@ _HEAD = "  epoch    samples   train s     loss  accuracy   samples/s  learning r
 def _curve_line(evaluation: Evaluation) -> str:
     return (
         f"{evaluation.epoch:7.2f} {evaluation.samples:10,} {evaluation.train_s:9.2f} "
-        f"{evaluation.train_loss:8.4f} {100 * evaluation.accuracy:8.2f}% "
+        f"{evaluation.train_loss:8.4f} {100 * evaluation.value:8.2f}% "
         f"{evaluation.samples_per_s:11,.0f} {evaluation.learning_rate:14.4g}"
     )
 
@@ -177,8 +177,8 @@ def _print_outcome(console: Console, record: RunRecord, storage: StudyStorage) -
         lines.append(f"target {100 * target:g} % after {record.time_to_target_s:.2f} s of training")
     elif target is not None:
         lines.append(f"target {100 * target:g} % not reached (ended by {record.stop})")
-    if record.test_accuracy is not None:
-        lines.append(f"test accuracy {100 * record.test_accuracy:.2f} %")
+    if record.test_value is not None:
+        lines.append(f"test accuracy {100 * record.test_value:.2f} %")
         name = MODEL_FILES[record.spec.framework]
         where = f"load it with raybench.load_model('{storage.place}')"
         lines.append(f"model: {storage.folder / name}, {where}")

@@ -59,7 +59,7 @@ class Workers:
                 samples=samples,
                 train_s=step * (samples / spec.global_batch_size + slow),
                 train_loss=1.0,
-                accuracy=0.5,
+                value=0.5,
                 learning_rate=0.1,
                 samples_per_s=1.0,
                 stop="epochs" if index == intervals - 1 else None,

@@ -33,7 +33,7 @@ def test_auto_is_a_flag_until_reference_runs_have_set_the_target() -> None:
 
 
 def test_auto_is_for_time_to_accuracy() -> None:
-    objective = {"kind": "accuracy_at_budget", "target": "auto"}
+    objective = {"kind": "best_at_budget", "target": "auto"}
     with pytest.raises(UserError, match="auto is for time_to_accuracy"):
         build_study(STUDY | {"objective": objective}, "test")
 
@@ -43,7 +43,7 @@ def test_the_reference_is_the_first_optimizer_at_its_usual_rate_without_a_target
     spec = reference_spec(study, space)
     assert (spec.framework, spec.optimizer, spec.num_workers) == ("torch", "lars", 2)
     assert spec.learning_rate == pytest.approx(usual_rate("lars", spec.global_batch_size))
-    assert (spec.objective.kind, spec.objective.max_train_seconds) == ("accuracy_at_budget", 5)
+    assert (spec.objective.kind, spec.objective.max_train_seconds) == ("best_at_budget", 5)
 
 
 def test_a_space_without_a_rate_has_a_reference_too() -> None:
@@ -82,7 +82,7 @@ def test_seconds_are_auto_only_where_a_target_is_named() -> None:
     objective = {"target": 0.9, "max_train_seconds": "auto"}
     study, _ = build_study(STUDY | {"objective": objective}, "test")
     assert study.auto == ["max_train_seconds", "eval_every_samples"]
-    for wrong in (objective | {"target": "auto"}, objective | {"kind": "accuracy_at_budget"}):
+    for wrong in (objective | {"target": "auto"}, objective | {"kind": "best_at_budget"}):
         with pytest.raises(UserError, match="auto needs a target that is named"):
             build_study(STUDY | {"objective": wrong}, "test")
 

@@ -62,8 +62,8 @@ def studies(draw: st.DrawFn) -> dict[str, Any]:
             {"when": {conditional: part}, **rate}
             for part, rate in zip((values[:cut], values[cut:]), RATES, strict=True)
         ]
-    kind = draw(st.sampled_from(["time_to_accuracy", "accuracy_at_budget"]))
-    objective = {"kind": kind, "target": 0.9 if kind == "time_to_accuracy" else None}
+    kind = draw(st.sampled_from(["time_to_target", "best_at_budget"]))
+    objective = {"kind": kind, "target": 0.9 if kind == "time_to_target" else None}
     sampler = draw(st.sampled_from(["tpe", "tpe", "random", "qmc"]))
     search = {"sampler": sampler, "seed": draw(st.integers(0, 99)), "trials": 10}
     return {"objective": objective, "search": search, "space": space, "fixed": fixed}

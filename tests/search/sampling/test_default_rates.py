@@ -20,7 +20,7 @@ from tests.search.made_up import STUDY, journal_of, make_search, record, run_all
     ("objective", "factor"),
     [
         ({"target": 0.95, "max_train_seconds": 10}, DEFAULT.haste),
-        ({"kind": "accuracy_at_budget", "max_train_seconds": 10}, 1.0),
+        ({"kind": "best_at_budget", "max_train_seconds": 10}, 1.0),
     ],
 )
 def test_every_other_start_up_trial_has_its_optimizer_s_usual_rate(

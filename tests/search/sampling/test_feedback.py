@@ -39,10 +39,10 @@ def test_a_stopped_trial_is_pruned_with_its_course(tmp_path: Path) -> None:
     asked = one.ask()
     assert asked is not None
     name, spec = asked
-    points = [outcome(1.0, index=0, accuracy=0.5), outcome(2.0, index=1, accuracy=0.7)]
+    points = [outcome(1.0, index=0, value=0.5), outcome(2.0, index=1, value=0.7)]
     for point in points:
         assert one.report(name, point) is None
-    one.tell(record(name, spec, 2.0, index=1, accuracy=0.7, stop=None))
+    one.tell(record(name, spec, 2.0, index=1, value=0.7, stop=None))
     (trial,) = journal_of(one).get_trials()
     assert trial.state.name == "PRUNED"
     scores = [point.score(spec.objective) for point in points]
