@@ -25,8 +25,8 @@ MAY_CHANGE = (
     "fixed.record_steps",
 )
 """Keys that change how long a study goes on and how it is kept, not what it measures."""
-NAMED_LATER = ("metric", "direction")
-"""Keys of an objective that the task tells where a file does not."""
+OF_FIRST_VERSIONS = {"metric": ACCURACY.name, "direction": ACCURACY.direction}
+"""What objectives were of that named no metric."""
 SCALING_MAY_CHANGE = ("repeats", "price", "budget", "base.checkpoint_every_s")
 """The same of a scaling study."""
 
@@ -96,7 +96,7 @@ def refuse_other_study(place: str, file: Path, study: StudySpec) -> None:
     before = read_mapping(file).get("study", {})
     if not isinstance(before, dict):
         raise UserError(f"{file}: is not a study's; restore it, or name another folder.")
-    changes = _differences(of_this_version(before, file), study.document())
+    changes = _differences(*comparable(before, file, study))
     if changes:
         raise UserError(
             f"{place}: holds another study ({'; '.join(changes[:3])}); use --fresh "
@@ -111,9 +111,8 @@ def refuse_other_scaling(place: str, file: Path, study: ScalingStudy) -> None:
         raise UserError(f"{place}: holds no scaling study; name another place with --out.")
     # As this version has it: keys that it knows and an earlier one did not are no difference.
     found, now = validate(ScalingStudy, before, f"{file}: {SCALING}").document(), study.document()
-    _name_metric(found["base"]["objective"])
-    if now["base"]["objective"]["metric"] is None:  # the data are yet to tell it
-        now["base"]["objective"] |= {key: found["base"]["objective"][key] for key in NAMED_LATER}
+    then = found["base"]["objective"] = _named(found["base"]["objective"], OF_FIRST_VERSIONS)
+    now["base"]["objective"] = _named(now["base"]["objective"], then)
     changes = _differences(found, now, may_change=SCALING_MAY_CHANGE)
     if changes:
         raise UserError(
@@ -122,21 +121,25 @@ def refuse_other_scaling(place: str, file: Path, study: ScalingStudy) -> None:
         )
 
 
-def of_this_version(study: dict[str, Any], file: Path) -> dict[str, Any]:
-    """Return the study of a `study.yaml` as this version has it, every key included.
+def comparable(
+    before: dict[str, Any], file: Path, study: StudySpec
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the study of a `study.yaml` and another as this version has them, every key included.
 
     Keys that this version knows and an earlier one did not, and kinds and metrics by their older
-    names or by none, make no other study of it.
+    names or by none, make no difference.
     """
-    document = validate(StudySpec, study, f"{file}: study").document()
-    _name_metric(document["objective"])
-    return document
+    found, now = validate(StudySpec, before, f"{file}: study").document(), study.document()
+    found["objective"] = _named(found["objective"], OF_FIRST_VERSIONS)
+    now["objective"] = _named(now["objective"], found["objective"])
+    return found, now
 
 
-def _name_metric(objective: dict[str, Any]) -> None:
-    """Name the metric of an objective of a version that had no other than accuracy."""
-    if objective["metric"] is None:
-        objective |= {"metric": ACCURACY.name, "direction": ACCURACY.direction}
+def _named(objective: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+    """Return an objective with its metric named: as in `usual`, where it leaves that to the task."""
+    if objective["metric"] is not None:
+        return objective
+    return objective | {key: usual[key] for key in OF_FIRST_VERSIONS}
 
 
 def _learning(place: str, changes: list[str]) -> str:
