@@ -119,12 +119,14 @@ def _write(part: Path, source: Source, build: Callable[[Writer], Mapping[str, An
     try:
         description = build(writer)
         num_bytes = sum(file.stat().st_size for file in part.glob("*.npy"))
+        labels = [np.load(file, mmap_mode="r") for file in part.glob("*labels.npy")]
         about = {
             "layout": LAYOUT,
             "source": source.name,
             "path": str(source.path.absolute()),
             "options": source.shown_options,
             "bytes": num_bytes,
+            "samples": sum(len(array) for array in labels),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "description": description,
         }

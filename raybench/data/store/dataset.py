@@ -39,14 +39,15 @@ def write_dataset(writer: Writer, dataset: Dataset) -> dict[str, Any]:
 
 def read_dataset(stored: Stored) -> Dataset:
     """Return the dataset that `write_dataset` wrote, its arrays mapped."""
-    about = dict(stored.about)
-    names = {name: tuple(about.pop(name)) for name in _NAMES}
-    scales: dict[str, Any] = {}
+    content = dict(stored.about)
+    for name in _NAMES:
+        content[name] = tuple(content[name])
     for name in _SCALES:
-        scale = about.pop(name)
-        scales[name] = None if scale is None else np.asarray(scale, np.float32)
-    splits = {part: _split(stored.arrays, part) for part in SPLITS}
-    return Dataset(**about, **names, **scales, **splits)
+        if content[name] is not None:
+            content[name] = np.asarray(content[name], np.float32)
+    for part in SPLITS:
+        content[part] = _split(stored.arrays, part)
+    return Dataset(**content)
 
 
 def _named(part: str, inputs: Array | dict[str, Array]) -> dict[str, Array]:
