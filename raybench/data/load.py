@@ -32,6 +32,9 @@ LOADERS: dict[str, Callable[[DatasetSpec], Dataset]] = {
     "mnist": load_mnist,
     "synthetic": load_synthetic,
     "image_folder": _later("image_folder", "load_image_folder"),
+    "npz": _later("npz", "load_npz"),
+    "keras": _later("keras_sets", "load_keras"),
+    "torchvision": _later("torchvision_sets", "load_torchvision"),
 }
 
 

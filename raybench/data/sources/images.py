@@ -110,6 +110,12 @@ def decode(content: Path | bytes, form: ImageForm) -> Pixels:
         return _scale(_in_channels(upright, form.channels), form)
 
 
+def fit(pixels: Pixels, form: ImageForm) -> Pixels:
+    """Return an image that is in memory, (H, W, 1) or (H, W, 3), in `form.shape`."""
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    return _scale(_in_channels(image, form.channels), form)
+
+
 @contextlib.contextmanager
 def huge_images_refused() -> Iterator[None]:
     """Make PIL raise for images with more pixels than its limit; not for several threads."""

@@ -45,16 +45,22 @@ def make_store_folder() -> Path:
 
 def require_room(num_bytes: int, what: str) -> None:
     """Raise UserError if the store's disk has no room for `num_bytes`, before they are written."""
-    free = shutil.disk_usage(make_store_folder()).free
+    make_store_folder()
+    free = free_bytes()
     if num_bytes + LEFT_FREE > free:
         raise no_room(what, num_bytes)
+
+
+def free_bytes() -> int:
+    """Return what the store's disk has left."""
+    return shutil.disk_usage(store_folder()).free
 
 
 def no_room(what: str, num_bytes: int | None = None) -> UserError:
     """Return the error that says how much is needed, how much there is, and what to do."""
     folder = store_folder()
     needed = "more room" if num_bytes is None else size_in_words(num_bytes)
-    free = size_in_words(shutil.disk_usage(folder).free)
+    free = size_in_words(free_bytes())
     return UserError(
         f"{what} needs {needed} in {folder}, and its disk has {free} left; remove stored datasets "
         f"(`raybench data` lists them), or set {VARIABLE} to a folder on another disk."
