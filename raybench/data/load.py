@@ -36,6 +36,8 @@ LOADERS: dict[str, Callable[[DatasetSpec], Dataset]] = {
     "keras": _later("keras_sets", "load_keras"),
     "torchvision": _later("torchvision_sets", "load_torchvision"),
 }
+STORED = frozenset(("image_folder", "npz", "keras", "torchvision"))
+"""Datasets whose arrays are mapped from the store of the machine already: nothing copies them."""
 
 
 def load_dataset(spec: DatasetSpec) -> Dataset:

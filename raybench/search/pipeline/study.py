@@ -12,6 +12,7 @@ from raybench.core.documents import read_mapping
 from raybench.core.space import Space
 from raybench.core.study import StudySpec
 from raybench.data.dataset import Dataset
+from raybench.data.load import STORED
 from raybench.data.shared import share, shared_key
 from raybench.results.console import say
 from raybench.results.label import label_keys
@@ -69,8 +70,9 @@ class StudyPipeline:
         """Run what is left of the study, knowing `earlier` ones, until `deadline` ends it."""
         folder = self.store.folder
         # Loaded once here, mapped by every worker of this host.
-        key = shared_key(self.study.workload, self.study.dataset)
-        share(self.dataset, self.session.scratch / DATA / key)
+        if self.study.dataset.name not in STORED:
+            key = shared_key(self.study.workload, self.study.dataset)
+            share(self.dataset, self.session.scratch / DATA / key)
         if (folder / STUDY_FILE).is_file():
             self.earlier = read_mapping(folder / STUDY_FILE)
             self.set_by += map(str, self.earlier.get("set_by_reference") or [])
