@@ -1,6 +1,7 @@
 """Every signal at every moment: exit code, sentence, no process left, the same command continues.
 
-One case runs always, `make test-all` runs one signal at three moments and in every phase, by turns; with `RAYBENCH_SIGNALS=40` in the environment it runs all forty.
+One case runs always, `make test-all` runs one signal at three moments and in every phase, by
+turns; with `RAYBENCH_SIGNALS=40` in the environment it runs all forty.
 """
 
 import os
