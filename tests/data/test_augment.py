@@ -104,16 +104,20 @@ def test_mixup_mixes_with_samples_that_are_changed_alike():
     split = split_of()
     rows, rounds = np.arange(50), np.full(50, 3)
     alone = augmented(split, rows, rounds, names=["flip"])
-    assert alone.other_rows is None and alone.shares is None
+    assert alone.other_rows is None
+    assert alone.shares is None
     mixed = augmented(split, rows, rounds, names=["flip", {"mixup": {"alpha": 1.0}}])
     shares = mixed.shares[:, None, None, None]
     expected = shares * alone.inputs + (1 - shares) * alone.inputs[mixed.other_rows]
     assert abs(mixed.inputs - expected).max() < 0.51
-    assert mixed.shares.dtype == np.float32 and 0 <= mixed.shares.min() < mixed.shares.max() <= 1
+    assert mixed.shares.dtype == np.float32
+    assert 0 <= mixed.shares.min() < mixed.shares.max() <= 1
     # What stands after mixup is done to the mixture.
     after = augmented(split, rows, rounds, names=["flip", {"mixup": {"alpha": 1.0}}, "cutout"])
     same = after.inputs == mixed.inputs
-    assert same.any() and ((after.inputs == 0) | same).all() and not same.all()
+    assert same.any()
+    assert ((after.inputs == 0) | same).all()
+    assert not same.all()
 
 
 def test_inputs_by_name_change_alike_and_tokens_stay():
@@ -137,7 +141,8 @@ def test_every_kind_takes_an_empty_batch_and_a_dark_pixel(name):
         split = Split(np.zeros((max(1, number), *shape), np.uint8), np.zeros(max(1, number), int))
         rows = np.arange(number)
         found = augmented(split, rows, rows, names=[name])
-        assert found.inputs.shape == (number, *shape) and not found.inputs.any()
+        assert found.inputs.shape == (number, *shape)
+        assert not found.inputs.any()
 
 
 def dataset_of(inputs, labels=None, **other):
