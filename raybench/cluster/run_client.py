@@ -24,6 +24,7 @@ from raybench.cluster.run_account import RunAccount
 from raybench.core.clock import merge_ranks
 from raybench.core.outcome import RunOutcome
 from raybench.core.record import MACHINE_FAULTS, Evaluation
+from raybench.core.score import chance_of
 from raybench.core.spec import RunSpec
 
 SLICE_TIMEOUT_S = 600.0
@@ -82,7 +83,7 @@ class RunClient:
     def finish(self, *, save: bool = False, test: bool = False) -> RunOutcome:
         """End the run and give its workers back.
 
-        With `test` the accuracy on the test split is measured, with `save` the `weights` are
+        With `test` the metric on the test split is measured, with `save` the `weights` are
         kept; a run that has failed has neither. Unless one of them is wanted, workers that fail
         now take nothing from the run: the pool replaces them.
         """
@@ -173,7 +174,7 @@ class RunClient:
             message=NOT_FINITE if evaluation.failure else None,
             num_parameters=first.num_parameters,
             batch_statistics=first.batch_statistics,
-            chance=1.0 / first.num_classes,
+            chance=chance_of(self._spec.objective, first.num_classes),
             saved=first.saved if is_saved else self._outcome.saved,
         )
 

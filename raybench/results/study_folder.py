@@ -9,6 +9,7 @@ from typing import Any
 import raybench
 from raybench.core.documents import read_mapping, validate
 from raybench.core.errors import UserError
+from raybench.core.metric import ACCURACY
 from raybench.core.scaling_study import ScalingStudy
 from raybench.core.study import StudySpec
 from raybench.results.store import SCALING
@@ -24,6 +25,8 @@ MAY_CHANGE = (
     "fixed.record_steps",
 )
 """Keys that change how long a study goes on and how it is kept, not what it measures."""
+NAMED_LATER = ("metric", "direction")
+"""Keys of an objective that the task tells where a file does not."""
 SCALING_MAY_CHANGE = ("repeats", "price", "budget", "base.checkpoint_every_s")
 """The same of a scaling study."""
 
@@ -93,7 +96,7 @@ def refuse_other_study(place: str, file: Path, study: StudySpec) -> None:
     before = read_mapping(file).get("study", {})
     if not isinstance(before, dict):
         raise UserError(f"{file}: is not a study's; restore it, or name another folder.")
-    changes = list(_differences(before, study.document()))
+    changes = _differences(of_this_version(before, file), study.document())
     if changes:
         raise UserError(
             f"{place}: holds another study ({'; '.join(changes[:3])}); use --fresh "
@@ -107,13 +110,33 @@ def refuse_other_scaling(place: str, file: Path, study: ScalingStudy) -> None:
     if not isinstance(before, dict):
         raise UserError(f"{place}: holds no scaling study; name another place with --out.")
     # As this version has it: keys that it knows and an earlier one did not are no difference.
-    before = validate(ScalingStudy, before, f"{file}: {SCALING}").document()
-    changes = _differences(before, study.document(), may_change=SCALING_MAY_CHANGE)
+    found, now = validate(ScalingStudy, before, f"{file}: {SCALING}").document(), study.document()
+    _name_metric(found["base"]["objective"])
+    if now["base"]["objective"]["metric"] is None:  # the data are yet to tell it
+        now["base"]["objective"] |= {key: found["base"]["objective"][key] for key in NAMED_LATER}
+    changes = _differences(found, now, may_change=SCALING_MAY_CHANGE)
     if changes:
         raise UserError(
             f"{place}: holds another study ({'; '.join(changes[:3])}); name another place with "
             "--out."
         )
+
+
+def of_this_version(study: dict[str, Any], file: Path) -> dict[str, Any]:
+    """Return the study of a `study.yaml` as this version has it, every key included.
+
+    Keys that this version knows and an earlier one did not, and kinds and metrics by their older
+    names or by none, make no other study of it.
+    """
+    document = validate(StudySpec, study, f"{file}: study").document()
+    _name_metric(document["objective"])
+    return document
+
+
+def _name_metric(objective: dict[str, Any]) -> None:
+    """Name the metric of an objective of a version that had no other than accuracy."""
+    if objective["metric"] is None:
+        objective |= {"metric": ACCURACY.name, "direction": ACCURACY.direction}
 
 
 def _learning(place: str, changes: list[str]) -> str:

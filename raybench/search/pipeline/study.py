@@ -9,6 +9,7 @@ from raybench.cluster import run_client
 from raybench.cluster.scratch import DATA
 from raybench.cluster.session import Session
 from raybench.core.documents import read_mapping
+from raybench.core.score import chance_of
 from raybench.core.space import Space
 from raybench.core.study import StudySpec
 from raybench.data.dataset import Dataset
@@ -103,7 +104,7 @@ class StudyPipeline:
                 self.study,
                 self.space,
                 self._single_run(progress),
-                num_classes=self.dataset.num_classes,
+                chance=chance_of(self.study.objective, self.dataset.num_classes),
                 num_train_samples=self.dataset.num_train_samples,
             )
         if found is None:
