@@ -162,7 +162,11 @@ IMAGES = np.zeros((4, 6, 8, 3), np.uint8)
         (["mixup"], dataset_of(np.zeros((4, 9), np.int64)), "mixup is of uint8 and float32.*int64"),
         (["mixup"], dataset_of(IMAGES, task="language_modelling"), "mixup is of numbers"),
         (["mixup", "flip", "mixup"], dataset_of(IMAGES), "mixup stands there twice"),
-        ([{"random_crop": {"padding": 6}}], dataset_of(IMAGES), "6 x 8 pixels.*padding below 6"),
+        (
+            [{"random_crop": {"padding": 6}}],
+            dataset_of(IMAGES),
+            "mine, 6 x 8 pixels.*padding below 6",
+        ),
     ],
 )
 def test_what_data_cannot_be_given_is_said(content, dataset, words):

@@ -31,12 +31,12 @@ def _check_images(dataset: Dataset, augmentation: Augmentation) -> None:
         )
     if not isinstance(augmentation, RandomCrop):
         return
-    height, width = min(one.shape[1:3] for one in images)
-    side = min(min(one.shape[1:3]) for one in images)
-    if augmentation.padding >= side:
+    height, width = min((one.shape[1:3] for one in images), key=min)
+    if augmentation.padding >= min(height, width):
         raise UserError(
-            f"augment: random_crop with padding {augmentation.padding} may cut {dataset.name}'s "
-            f"images of {height} x {width} pixels away altogether; give padding below {side}."
+            f"augment: random_crop with padding {augmentation.padding} may cut the images of "
+            f"{dataset.name}, {height} x {width} pixels, away altogether; give padding below "
+            f"{min(height, width)}."
         )
 
 
