@@ -83,7 +83,7 @@ def test_a_mistake_in_the_file(capsys, text, message):
         (["nowhere.yaml"], "nowhere.yaml: cannot be read (No such file or directory)"),
         (["."], "cannot be read (Is a directory)"),
         (["--set", "optimizer"], "write it as key=value"),
-        (["--set", "optimizer=adamw"], "'optimizer'"),
+        (["--set", "optimizer=adamm"], "'optimizer'"),
         (["--set", "optmizer=adam"], "unknown key 'optmizer'"),
         (["--set", "search.trials=[1"], "not valid YAML"),
         (["--set", "search.trials.x=1"], "'trials' holds no keys of its own"),
@@ -134,7 +134,7 @@ def test_a_framework_that_is_not_installed(capsys, monkeypatch):
 
 
 def test_nothing_is_left_behind_by_wrong_input(capsys, tmp_path):
-    refusal(capsys, "--set", "optimizer=adamw")
+    refusal(capsys, "--set", "optimizer=adamm")
     assert list(tmp_path.iterdir()) == []
 
 
