@@ -45,12 +45,12 @@ def probe(pictures: Sequence[Picture], spec: DatasetSpec) -> tuple[ImageForm, fl
     heads, error = [], None
     with huge_images_refused():
         with contextlib.suppress(ImageError):
-            read_head(chosen[0].source, chosen[0].name)  # PIL imports its decoders
+            read_head(chosen[0].content, chosen[0].name)  # PIL imports its decoders
         began = time.perf_counter()
         for picture in chosen:
             try:
-                heads.append(read_head(picture.source, picture.name))
-                decode(picture.source, form_of(spec, heads[-1:]))
+                heads.append(read_head(picture.content, picture.name))
+                decode(picture.content, form_of(spec, heads[-1:]))
             except ImageError as problem:
                 error = error or UserError(f"{picture.name} {problem}; mend or remove it.")
         seconds = time.perf_counter() - began

@@ -32,11 +32,6 @@ class Picture:
     content: str | bytes
     """Path of its file, or its bytes."""
 
-    @property
-    def source(self) -> Path | bytes:
-        """What `images.decode` takes."""
-        return Path(self.content) if isinstance(self.content, str) else self.content
-
 
 @dataclass(frozen=True)
 class Task:
@@ -68,7 +63,7 @@ def write_rows(task: Task, pictures: Iterable[Picture], target: int) -> list[Pro
     problems = []
     for picture in pictures:
         try:
-            pixels = decode(picture.source, task.form)
+            pixels = decode(picture.content, task.form)
         except ImageError as error:
             kind: Literal["image", "size"] = (
                 "size" if isinstance(error, ImageSizeError) else "image"
@@ -101,11 +96,15 @@ def serve(asked: BinaryIO, answers: BinaryIO) -> None:
                 answer = write_rows(task, pictures, target)
             except OSError as error:
                 answer = error
-            pickle.dump(answer, answers)
-            answers.flush()
+            try:
+                pickle.dump(answer, answers)
+                answers.flush()
+            except BrokenPipeError:  # whoever asked was killed
+                return
 
 
 def main() -> None:
     """Serve whoever started this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for them
     serve(sys.stdin.buffer, sys.stdout.buffer)
+    os._exit(0)  # closing a pipe that nobody reads any more would be an error

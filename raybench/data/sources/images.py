@@ -69,7 +69,7 @@ class ImageHead:
     is_grey: bool
 
 
-def read_head(content: Path | bytes, name: str) -> ImageHead:
+def read_head(content: str | bytes, name: str) -> ImageHead:
     """Return what an image is, without decoding it; ImageError if it is none."""
     with _problems(), _open(content) as image:
         width, height = image.size
@@ -95,7 +95,7 @@ def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
     )
 
 
-def decode(content: Path | bytes, form: ImageForm) -> Pixels:
+def decode(content: str | bytes, form: ImageForm) -> Pixels:
     """Return an image of a file, or of its bytes, in `form.shape`.
 
     Turned upright as its camera noted, its first frame, without transparency (as PIL's
@@ -124,7 +124,7 @@ def huge_images_refused() -> Iterator[None]:
         yield
 
 
-def _open(content: Path | bytes) -> "Image.Image":
+def _open(content: str | bytes) -> "Image.Image":
     return Image.open(io.BytesIO(content) if isinstance(content, bytes) else content)
 
 
