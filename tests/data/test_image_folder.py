@@ -10,8 +10,10 @@ from PIL import Image
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
 from raybench.data.load import build_dataset
+from raybench.data.mapped import is_mapped
 from raybench.data.sources.cut import mixed_order
 from raybench.data.store import build as store
+from raybench.workloads.find import load_workload_dataset
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +91,16 @@ def test_one_folder_is_cut_by_seed_with_every_class_by_its_share(folder):
     assert np.bincount(few.train.labels)[:3].tolist() == pytest.approx([10, 5, 5], abs=1)
 
 
+def test_workers_map_the_store_and_nothing_is_copied_into_the_session(folder, tmp_path):
+    classes(folder, {"a": 20, "b": 20})
+    spec = DatasetSpec(
+        name="image_folder", path=str(folder), image_size=8, class_weights="balanced"
+    )
+    _, found = load_workload_dataset("mnist_small", spec, shared=tmp_path / "session")
+    assert is_mapped(found.train.array)
+    assert not (tmp_path / "session").exists()
+
+
 def test_any_part_of_a_mixed_order_is_alike():
     labels = np.repeat([0, 1, 2], [700, 200, 100])
     order = mixed_order(labels, 1000, seed=3)
@@ -147,9 +159,7 @@ def test_metadata_of_splits(folder):
 def test_sizes_and_channels_that_are_asked_for(folder):
     classes(folder, {"a": 2, "b": 2})
     picture(folder / "b" / "large.png", 9, size=(50, 40))
-    message = (
-        r"large.png is 50 x 40 pixels, and .*000.png 6 x 4; give dataset.image_size, such as 4"
-    )
+    message = r"large.png is 50 x 40 pixels, and .*000.png 6 x 4; set dataset.image_size, such as"
     with pytest.raises(UserError, match=message):
         load(folder)
     assert load(folder, image_size=8, channels=3).input_shape == (8, 8, 3)

@@ -132,7 +132,7 @@ def test_the_form_is_told_by_the_first_images():
         (lambda: content(Image.effect_noise((64, 64), 50), "JPEG")[:900], "truncated"),
         (lambda: content(Image.new("F", (6, 4), 0.5), "TIFF"), "floating-point"),
         (lambda: content(Image.new("RGB", (5, 5))), "is 5 x 5 pixels"),
-        (lambda: b"P5 12000 12000 255\n", "huge image, above PIL's limit of 89,"),
+        (lambda: b"P5 12000 12000 255\n", "is huge, above PIL's limit of 89,"),
     ],
 )
 def test_what_is_wrong_with_an_image_is_said(bytes_of, message):
@@ -142,7 +142,7 @@ def test_what_is_wrong_with_an_image_is_said(bytes_of, message):
 
 def test_colours_are_not_lost_unless_that_is_asked_for():
     colours = content(Image.new("RGB", (6, 4), RED))
-    with pytest.raises(ImageError, match="has colours and the first images are grey"):
+    with pytest.raises(ImageError, match="has colours, and the first images are grey"):
         decode(colours, form(channels=1, is_greyed=False))
 
 
@@ -210,7 +210,7 @@ def test_decoders_end_with_whoever_started_them(tmp_path):
         [sys.executable, "-c", textwrap.dedent(code)],
         capture_output=True,  # ends when the decoder has ended, too: it holds the other end
         text=True,
-        timeout=20,
+        timeout=100,
         env=environment,
         check=False,
     )

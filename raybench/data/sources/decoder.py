@@ -10,12 +10,12 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
 from raybench.data.sources.images import (
+    Fault,
     ImageError,
     ImageForm,
-    ImageSizeError,
     decode,
     huge_images_refused,
 )
@@ -51,7 +51,7 @@ class Problem:
     name: str
     reason: str
     """The end of a sentence that begins with its name, without its full stop."""
-    kind: Literal["image", "size"]
+    fault: Fault
 
 
 def write_rows(task: Task, pictures: Iterable[Picture], target: int) -> list[Problem]:
@@ -65,10 +65,7 @@ def write_rows(task: Task, pictures: Iterable[Picture], target: int) -> list[Pro
         try:
             pixels = decode(picture.content, task.form)
         except ImageError as error:
-            kind: Literal["image", "size"] = (
-                "size" if isinstance(error, ImageSizeError) else "image"
-            )
-            problems.append(Problem(picture.row, picture.name, str(error), kind))
+            problems.append(Problem(picture.row, picture.name, str(error), error.fault))
             continue
         place = task.offset + picture.row * height * width * channels
         view = memoryview(pixels.tobytes())
