@@ -23,6 +23,7 @@ from raybench.core.metric import ACCURACY, Metric
 from raybench.core.record import RunRecord
 from raybench.core.scaling_study import ScalingStudy, StudyCell, study_cells
 from raybench.data.dataset import Dataset
+from raybench.data.load import STORED
 from raybench.data.shared import share, shared_key
 from raybench.results.console import make_console, say
 from raybench.results.label import label_keys
@@ -188,7 +189,8 @@ def _run(
         _write_study(options, replace(chosen, study=study), store, session)
         # Loaded once here, mapped by every worker of this host.
         for key, dataset in checked.datasets.items():
-            share(dataset, session.scratch / DATA / key)
+            if dataset.name not in STORED:
+                share(dataset, session.scratch / DATA / key)
         deadline = Deadline(None, interrupt=interrupt)
         cells = study_cells(study)
         progress = Progress(

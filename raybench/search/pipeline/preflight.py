@@ -24,6 +24,7 @@ from raybench.core.space import (
 )
 from raybench.core.spec import RunSpec
 from raybench.core.study import CADENCE, TIME, StudySpec
+from raybench.data.augment import check_augment
 from raybench.data.chance import chance_level
 from raybench.data.check import check_dataset
 from raybench.data.dataset import Dataset
@@ -66,6 +67,7 @@ def check_task(
     source = f"load_dataset of workload {spec.workload}" if own else f"dataset {spec.dataset.name}"
     with users_code(f"{source}: reading its samples failed"):
         check_dataset(dataset, source)
+    check_augment(dataset, spec.augment)
     objective = spec.objective
     metric = find_metric(objective.metric, task=dataset.task, own=workload.metric)
     _check_columns(metric)

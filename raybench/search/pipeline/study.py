@@ -13,6 +13,7 @@ from raybench.core.score import chance_of
 from raybench.core.space import Space
 from raybench.core.study import StudySpec
 from raybench.data.dataset import Dataset
+from raybench.data.load import STORED
 from raybench.data.shared import share, shared_key
 from raybench.results.console import say
 from raybench.results.label import label_keys
@@ -70,8 +71,9 @@ class StudyPipeline:
         """Run what is left of the study, knowing `earlier` ones, until `deadline` ends it."""
         folder = self.store.folder
         # Loaded once here, mapped by every worker of this host.
-        key = shared_key(self.study.workload, self.study.dataset)
-        share(self.dataset, self.session.scratch / DATA / key)
+        if self.study.dataset.name not in STORED:
+            key = shared_key(self.study.workload, self.study.dataset)
+            share(self.dataset, self.session.scratch / DATA / key)
         if (folder / STUDY_FILE).is_file():
             self.earlier = read_mapping(folder / STUDY_FILE)
             self.set_by += map(str, self.earlier.get("set_by_reference") or [])
