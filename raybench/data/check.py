@@ -75,8 +75,8 @@ def _check_alike(split: Split, train: Split, where: str) -> None:
         )
     for (name, one), (_, other) in zip(_named(split), _named(train), strict=True):
         shape, wanted = tuple(one.shape[1:]), tuple(other.shape[1:])
-        if not shape or 0 in shape:
-            raise UserError(
+        if 0 in shape or not (shape or name):
+            raise UserError(  # one number of a sample is an input by name, not the only one
                 f"{where}{name} has inputs of shape {one.shape}; give (N, height, width, channels) "
                 "or (N, features), none of them 0."
             )
