@@ -68,6 +68,7 @@ def whole(inputs, labels, *, task="regression", num_classes=None, weights=None, 
 
 NUMBERS = np.array([0.5, np.nan, 2.0, np.inf], np.float32)
 FOUR = np.ones((4, 2), np.float32)
+PAIRS = np.arange(8, dtype=np.float32).reshape(4, 2)
 TOKENS = np.arange(8).reshape(4, 2)
 BY_NAME = {"image": np.ones((4, 2), np.uint8), "codes": np.array([0, 3, -2, 1])}
 
@@ -106,11 +107,11 @@ BY_NAME = {"image": np.ones((4, 2), np.uint8), "codes": np.array([0, 3, -2, 1])}
         ),
         (whole(BY_NAME, FOUR), "the train split's input codes has the token or code -2 in sample"),
         (
-            dataclasses.replace(whole(BY_NAME, FOUR), test=Split(FOUR, FOUR)),
+            dataclasses.replace(whole(BY_NAME | {"codes": TOKENS}, PAIRS), test=Split(FOUR, PAIRS)),
             r"the test split has other inputs than the train split \(one array; codes, image\)",
         ),
         (
-            dataclasses.replace(whole(FOUR, FOUR), test=Split(FOUR, FOUR[:, :1])),
+            dataclasses.replace(whole(FOUR, PAIRS), test=Split(FOUR, PAIRS[:, :1])),
             r"labels of float32 \(1,\), the train split of float32 \(2,\)",
         ),
         (
