@@ -7,7 +7,7 @@ import numpy as np
 
 from raybench.core.errors import UserError
 from raybench.workloads.base import LayerWorkload, Workload
-from raybench.workloads.layers import Layer
+from raybench.workloads.layers import Layer, Residual
 
 _FIELDS: dict[str, Callable[[Any], bool]] = {
     "padding": lambda value: value in ("same", "valid"),
@@ -37,6 +37,9 @@ def _check_layers(layers: Any, source: str) -> None:
     for layer in layers:
         if not isinstance(layer, get_args(Layer)):
             raise _wrong(source, "layers", must, layer)
+        if isinstance(layer, Residual):
+            _check_layers(layer.layers, source)
+            continue
         for field, value in vars(layer).items():
             if not _FIELDS.get(field, _is_positive)(value):
                 raise _wrong(source, "layers", f"has a layer whose {field} cannot be", layer)

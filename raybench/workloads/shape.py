@@ -22,10 +22,11 @@ class DataShape:
     num_outputs: int
     """Numbers that a model returns for a sample, of a language model for a token of it."""
     task: Task = "classification"
+    """What is to be learnt."""
     vocabulary_size: int | None = None
     """Token ids are below it; None where the inputs are no tokens, or nobody knows."""
     kind: Kind | None = None
-    """What the inputs are; None for inputs by name."""
+    """What the inputs are; None for inputs by name, or where nobody has looked."""
 
     @classmethod
     def of(cls, dataset: Dataset) -> "DataShape":
@@ -38,6 +39,13 @@ class DataShape:
             vocabulary_size=_vocabulary_size(dataset, kind),
             kind=kind,
         )
+
+
+def output_shape(task: Task, input_shape: tuple[int, ...], num_outputs: int) -> tuple[int, ...]:
+    """Return the shape of what a model gives for one sample."""
+    if task == "language_modelling":
+        return (*input_shape[:1], num_outputs)
+    return (num_outputs,)
 
 
 def _kind(dtype: "np.dtype[np.generic]") -> Kind:

@@ -7,9 +7,8 @@ import keras
 import tensorflow as tf
 
 from raybench.backends.tensorflow.internals import all_layers
-from raybench.workloads import layers as description
+from raybench.backends.tensorflow.layers import build_layers, input_type
 from raybench.workloads.base import LayerWorkload, Workload
-from raybench.workloads.layers import Layer
 from raybench.workloads.weights import initial_weights, to_keras_layout
 
 
@@ -23,10 +22,11 @@ def build_model(workload: Workload, seed: int) -> keras.Model:
     if not isinstance(workload, LayerWorkload):
         return workload.build_keras()
     shape = workload.input_shape
-    modules = [_module(layer) for layer in workload.layers]
+    modules = build_layers(workload.layers, shape)
     # The last layer makes the logits float32 under a bf16 policy too.
     float32 = keras.layers.Activation("linear", dtype="float32")
-    model = keras.Sequential([keras.Input(shape), *modules, float32])
+    kind = input_type(workload.layers)
+    model = keras.Sequential([keras.Input(shape, dtype=kind), *modules, float32])
     weights = initial_weights(workload.layers, shape, seed)
     model.set_weights(to_keras_layout(workload.layers, shape, weights))
     return model
@@ -84,23 +84,3 @@ def load_weights(model: keras.Model, weights: bytes) -> None:
         file = Path(folder) / "model.weights.h5"
         file.write_bytes(weights)
         model.load_weights(file)
-
-
-def _module(layer: Layer) -> keras.layers.Layer:
-    match layer:
-        case description.Conv(filters, kernel, padding):
-            return keras.layers.Conv2D(filters, kernel, padding=padding)
-        case description.DepthwiseConv(multiplier, kernel, padding):
-            return keras.layers.DepthwiseConv2D(
-                kernel, depth_multiplier=multiplier, padding=padding
-            )
-        case description.MaxPool(size):
-            return keras.layers.MaxPooling2D(size)
-        case description.ReLU():
-            return keras.layers.ReLU()
-        case description.Flatten():
-            return keras.layers.Flatten()
-        case description.Dense(units):
-            return keras.layers.Dense(units)
-        case description.Dropout(rate):
-            return keras.layers.Dropout(rate)
