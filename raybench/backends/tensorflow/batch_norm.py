@@ -32,16 +32,18 @@ class BatchNorm(keras.layers.BatchNormalization):
         self, inputs: tf.Tensor, mean: keras.Variable | None, variance: keras.Variable | None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return outputs, and of a batch (mean None) its mean and unbiased variance."""
-        given = {} if mean is None else {"mean": mean.value, "variance": variance.value}
-        outputs, mean, variance = tf.compat.v1.nn.fused_batch_norm(
+        kept = [
+            None if one is None else tf.convert_to_tensor(one.value) for one in (mean, variance)
+        ]
+        outputs, of_batch, spread = tf.compat.v1.nn.fused_batch_norm(
             inputs,
             tf.convert_to_tensor(self.gamma.value),
             tf.convert_to_tensor(self.beta.value),
+            *kept,
             epsilon=self.epsilon,
             is_training=mean is None,
-            **{name: tf.convert_to_tensor(value) for name, value in given.items()},
         )
-        return outputs, mean, variance
+        return outputs, of_batch, spread
 
     def _over_workers(self, inputs: tf.Tensor) -> tf.Tensor:
         """Normalise over the samples of all workers, each of which has its own part of them."""

@@ -1,1 +1,1 @@
-"""Models by name: those of torchvision, timm, transformers and Keras, and some of both frameworks."""
+"""Models by name: of torchvision, timm, transformers and Keras, and some of both."""

@@ -86,8 +86,8 @@ def size_warnings(workload: NamedWorkload) -> list[str]:
         return []
     height, width = shape[:2]
     return [
-        f"Workload {workload.name}: most such networks were made for {MADE_FOR} pixels and halve an "
-        f"image five times, which leaves {-(-height // 32)} x {-(-width // 32)} of {height} x "
+        f"Workload {workload.name}: most such networks were made for {MADE_FOR} pixels and halve "
+        f"an image five times, which leaves {-(-height // 32)} x {-(-width // 32)} of {height} x "
         f"{width}; dataset.image_size: {SMALL_IMAGE} or more learns better and takes longer, "
         "small_resnet is made for small images."
     ]
@@ -137,5 +137,3 @@ def _require_fit(name: str, library: Library, shape: DataShape) -> None:
             f"Workload {name}: takes token ids (whole numbers of shape (tokens,)), the dataset has "
             f"inputs of shape {found}; name a column of texts with dataset.text."
         )
-
-

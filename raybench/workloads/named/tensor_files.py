@@ -44,7 +44,8 @@ def read_tensors(path: Path) -> Arrays:
         content = _read_zip(path) if zipfile.is_zipfile(path) else _read_legacy(path)
     except (pickle.UnpicklingError, KeyError, EOFError, ValueError, AttributeError) as error:
         raise not_weights(path, error) from None
-    return named_tensors(content, path)
+    tensors: Arrays = named_tensors(content, path)
+    return tensors
 
 
 def named_tensors(content: Any, path: Path) -> Any:
@@ -78,7 +79,8 @@ def _read_safetensors(path: Path) -> Arrays:
             f"weights {path}: safetensors is not installed; run: pip install safetensors."
         ) from None
     try:
-        return load_file(path)
+        tensors: Arrays = load_file(path)
+        return tensors
     except SafetensorError as error:
         raise not_weights(path, error) from None
 

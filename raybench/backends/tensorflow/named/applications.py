@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -71,8 +72,8 @@ def cached(workload: NamedWorkload) -> Path:
     raise missing(workload.name, str(keras_folder()))
 
 
-def _function(workload: NamedWorkload) -> "type[keras.Model]":
-    known = {
+def _function(workload: NamedWorkload) -> Callable[..., keras.Model]:
+    known: dict[str, Callable[..., keras.Model]] = {
         name: one for name, one in vars(keras.applications).items() if inspect.isfunction(one)
     }
     if workload.model in known:

@@ -1,6 +1,7 @@
 """timm's models of images."""
 
 import difflib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -82,4 +83,5 @@ def _config(workload: NamedWorkload) -> dict[str, Any]:
             f"Workload {workload.name}: timm has no weights of that tag; leave out what follows "
             "the dot."
         )
-    return config.to_dict()
+    content: dict[str, Any] = asdict(config)
+    return content

@@ -49,7 +49,7 @@ def build(workload: NamedWorkload, seed: int) -> NamedModel:
     config, is_own = _config(workload)
     _fit(config, workload, is_own=is_own)
     models_language = workload.task == "language_modelling"
-    auto = AutoModelForCausalLM if models_language else AutoModelForSequenceClassification
+    auto: Any = AutoModelForCausalLM if models_language else AutoModelForSequenceClassification
     try:
         net = auto.from_config(config)
     except ValueError as error:
