@@ -55,6 +55,12 @@ def read_rows(inputs: Inputs, rows: Rows) -> Batch:
     return each(inputs, lambda one: on_demand.read_rows(one, rows))
 
 
+def repeated_first(inputs: One, number: int) -> Array:
+    """Return the first sample of one input so many times."""
+    first = on_demand.read_rows(inputs, np.zeros(1, np.int64))
+    return np.repeat(first, number, axis=0)
+
+
 def check_inputs(inputs: Inputs) -> None:
     """Raise UserError for what can be neither arrays of samples nor samples on demand."""
     if not isinstance(inputs, dict):

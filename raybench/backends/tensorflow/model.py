@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from typing import TypeAlias
 
 import keras
 import tensorflow as tf
@@ -12,6 +13,8 @@ from raybench.backends.tensorflow.named import build_named
 from raybench.workloads.base import LayerWorkload, Workload
 from raybench.workloads.named.workload import NamedWorkload
 from raybench.workloads.weights import initial_weights, to_keras_layout
+
+Inputs: TypeAlias = tf.Tensor | dict[str, tf.Tensor]
 
 
 def build_model(workload: Workload, seed: int) -> keras.Model:
@@ -51,27 +54,20 @@ def batch_statistics(model: keras.Model) -> bool:
     return any(isinstance(layer, kinds) and not layer.synchronized for layer in all_layers(model))
 
 
-def prepare_inputs(inputs: tf.Tensor) -> tf.Tensor:
-    """Scale uint8 to float32 in 0..1; images stay (N, H, W, C)."""
+def prepare_inputs(inputs: Inputs) -> Inputs:
+    """Scale uint8 to float32 in 0..1, make whole numbers int64; of inputs by name each.
+
+    Images stay (N, H, W, C).
+    """
+    if isinstance(inputs, dict):
+        return {name: _prepared(one) for name, one in inputs.items()}
+    return _prepared(inputs)
+
+
+def _prepared(inputs: tf.Tensor) -> tf.Tensor:
     if inputs.dtype == tf.uint8:
         return tf.cast(inputs, tf.float32) * (1 / 255)
-    return inputs
-
-
-def loss_and_correct(
-    workload: Workload, outputs: tf.Tensor, labels: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the loss of each sample (N,) and 1 or 0 for each answer (N,), both float32."""
-    if workload.keras_loss is not None:
-        loss = workload.keras_loss(outputs, labels)
-    else:
-        logits = tf.cast(outputs, tf.float32)
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    if workload.keras_correct is not None:
-        correct = workload.keras_correct(outputs, labels)
-    else:
-        correct = tf.argmax(outputs, axis=1, output_type=labels.dtype) == labels
-    return tf.cast(loss, tf.float32), tf.cast(correct, tf.float32)
+    return tf.cast(inputs, tf.int64) if inputs.dtype.is_integer else inputs
 
 
 def save_weights(model: keras.Model) -> bytes:
