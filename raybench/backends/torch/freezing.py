@@ -1,5 +1,8 @@
 """A backbone that is not trained for a while: only the head of a model is. Mirrors tensorflow's."""
 
+import contextlib
+from collections.abc import Iterator
+
 from torch import nn
 
 from raybench.backends.heads import no_head
@@ -32,6 +35,15 @@ class Freezing:
         for _, parameter in self._frozen:
             parameter.requires_grad_(not is_on)
             parameter.grad = None
+
+    @contextlib.contextmanager
+    def let_go(self) -> Iterator[None]:
+        """Let go what is frozen inside, gradients aside: for who asks which are trained at all."""
+        for _, parameter in self._frozen:
+            parameter.requires_grad_(True)
+        yield
+        for _, parameter in self._frozen:
+            parameter.requires_grad_(not self.is_on)
 
     def train(self) -> None:
         """Put what is frozen into evaluation, after the model was put into training."""
