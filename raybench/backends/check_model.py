@@ -14,6 +14,7 @@ import subprocess
 import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from raybench.data.dataset import Dataset
 from raybench.data.inputs import Batch
 from raybench.workloads.base import LayerWorkload
 from raybench.workloads.find import find_workload, load_workload_dataset
+from raybench.workloads.shape import DataShape
 from raybench.workloads.users_code import users_code
 
 SAMPLES = 8
@@ -45,12 +47,11 @@ def check_models(spec: RunSpec, frameworks: list[str]) -> list[str]:
     cannot be trained is a UserError, with the traceback in its `details`. Shipped workloads and
     those given by layers are known to be whole and cost nothing.
     """
-    if ":" not in spec.workload:
-        return []
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
     if isinstance(workload, LayerWorkload):
         return []
     request = {"spec": spec.document(), "sample": _sample(dataset)}
+    request["shape"] = asdict(DataShape.of(dataset))
     with contextlib.ExitStack() as closing, ThreadPoolExecutor(len(frameworks)) as pool:
         processes = [closing.enter_context(_start(request)) for _ in frameworks]
         try:
@@ -123,11 +124,18 @@ def _of_sample(sample: str) -> tuple[Batch, np.ndarray]:
     return inputs.get(ONE, inputs), labels
 
 
+def _shape_of(content: dict[str, Any]) -> DataShape:
+    """Return what JSON has made lists of as it was."""
+    own = content["input_shape"]
+    shape = {key: tuple(one) for key, one in own.items()} if isinstance(own, dict) else tuple(own)
+    return DataShape(**content | {"input_shape": shape})
+
+
 def answer_request(request: dict[str, Any]) -> dict[str, Any]:
     """Try the model of a request, in this process."""
     spec = validate(RunSpec, request["spec"], "spec")
     try:
-        workload = find_workload(spec.workload)
+        workload = find_workload(spec.workload, _shape_of(request["shape"]))
         probe_model: ProbeModel = find_part(request["framework"], "probe").probe_model
         inputs, labels = _of_sample(request["sample"])
         metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)

@@ -25,13 +25,6 @@ class ProbeModel(Protocol):
         ...
 
 
-def shown(shapes: tuple[int, ...] | dict[str, tuple[int, ...]]) -> str:
-    """Return shapes for a sentence: `(8, 4)`, or those of inputs by their names."""
-    if not isinstance(shapes, dict):
-        return str(tuple(shapes))
-    return ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
-
-
 def check_parameters(workload: Workload, count: int) -> None:
     """Raise UserError for a model that nothing can be learnt by."""
     if count == 0:

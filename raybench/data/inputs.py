@@ -14,6 +14,9 @@ Inputs = One | dict[str, Array | OnDemand]
 Batch = Array | dict[str, Array]
 """Inputs of some samples, in memory."""
 
+InputShape = tuple[int, ...] | dict[str, tuple[int, ...]]
+"""Of one sample; of inputs by name each its own."""
+
 Old = TypeVar("Old")
 New = TypeVar("New")
 
@@ -35,9 +38,16 @@ def num_rows(inputs: Inputs) -> int:
     return int(parts(inputs)[0].shape[0])
 
 
-def sample_shape(inputs: Inputs) -> tuple[int, ...] | dict[str, tuple[int, ...]]:
+def sample_shape(inputs: Inputs) -> InputShape:
     """Return the shape of one sample, of a dict each by its name."""
     return each(inputs, lambda one: tuple(one.shape[1:]))
+
+
+def shown(shapes: InputShape) -> str:
+    """Return shapes for a sentence: `(28, 28, 1)`, or those of inputs by their names."""
+    if not isinstance(shapes, dict):
+        return str(tuple(shapes))
+    return ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
 
 
 def is_on_demand(inputs: Inputs) -> bool:

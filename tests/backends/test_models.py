@@ -14,6 +14,7 @@ from framework_models import (
 
 from raybench.workloads.base import Workload
 from raybench.workloads.find import find_workload
+from raybench.workloads.shape import DataShape
 
 SHIPPED = {
     "mnist_small": ("mnist_small", (28, 28, 1), 402_442),
@@ -35,7 +36,7 @@ def framework(request) -> str:
 @pytest.fixture(params=SHIPPED)
 def shipped(request) -> tuple[Workload, int]:
     name, input_shape, expected = SHIPPED[request.param]
-    return find_workload(name, input_shape, 10), expected
+    return find_workload(name, DataShape(input_shape=input_shape, num_outputs=10)), expected
 
 
 def samples(workload: Workload, num_samples: int = 8) -> tuple[np.ndarray, np.ndarray]:
@@ -79,7 +80,7 @@ def test_the_seed_fixes_the_weights(framework):
 
 
 def test_dropout_acts_in_training_alone_and_follows_the_seed(framework):
-    workload = find_workload("cnn7", (32, 32, 3))
+    workload = find_workload("cnn7", DataShape(input_shape=(32, 32, 3), num_outputs=10))
     module = backend(framework)
     prepared = module.prepare_inputs(to_framework(samples(workload)[0], framework))
 

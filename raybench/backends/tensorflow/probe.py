@@ -13,7 +13,6 @@ from raybench.backends.probe import (
     check_per_sample,
     is_default,
     refuse_outputs,
-    shown,
     softmax_warning,
 )
 from raybench.backends.tensorflow.judging import sample_losses, sample_values
@@ -25,7 +24,7 @@ from raybench.backends.tensorflow.model import (
 )
 from raybench.core.errors import UserError
 from raybench.core.metric import Metric
-from raybench.data.inputs import Batch, each
+from raybench.data.inputs import Batch, each, shown
 from raybench.workloads.base import Workload
 from raybench.workloads.users_code import users_code
 

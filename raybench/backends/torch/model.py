@@ -7,7 +7,7 @@ from torch import nn
 
 from raybench.backends.torch.layers import build_layers
 from raybench.backends.torch.named import build_named
-from raybench.data.inputs import parts
+from raybench.data.inputs import InputShape, parts
 from raybench.workloads.base import LayerWorkload, Workload
 from raybench.workloads.named.workload import NamedWorkload
 from raybench.workloads.weights import initial_weights
@@ -57,7 +57,7 @@ def batch_statistics(model: nn.Module) -> bool:
     return any(isinstance(module, kinds) for module in model.modules())
 
 
-def has_channels(shape: "tuple[int, ...] | dict[str, tuple[int, ...]]") -> bool:
+def has_channels(shape: InputShape) -> bool:
     """Whether images of several channels are among inputs of that shape."""
     return any(len(one) == 3 and one[-1] > 1 for one in parts(shape))
 
