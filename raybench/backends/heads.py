@@ -23,9 +23,9 @@ def with_unfrozen(spec: RunSpec, step: Step) -> list[Step]:
     return [step, replace(step, is_frozen=False)]
 
 
-def is_synchronised(spec: RunSpec) -> bool:
-    """Whether batch normalisation takes all samples of a step, whatever worker has them."""
-    return spec.sync_batch_norm and spec.accumulate == 1
+def needs_check(spec: RunSpec) -> bool:
+    """Whether a model must be built to tell that it can begin as a spec says."""
+    return spec.weights != "none" or spec.frozen_epochs != 0 or spec.sync_batch_norm
 
 
 def no_head(workload: Workload, names: list[str], what: str) -> UserError:

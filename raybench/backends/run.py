@@ -186,8 +186,6 @@ def make_step(
     if of_samples is not None:
         weights *= of_samples[batch]
     longest = max(map(len, _shares(spec, batch, world)))
-    if spec.sync_batch_norm:  # every worker waits for all others in each pass
-        longest = math.ceil(len(batch) / spec.num_workers)
     passes = max(1, math.ceil(longest / spec.batch_size_per_worker))
     width = max(1, math.ceil(longest / passes))
 

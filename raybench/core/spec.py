@@ -143,7 +143,8 @@ class RunSpec(Document):
     frozen_epochs: NonNegativeFloat | Literal["all"] = 0.0
     """Epochs in which only the head of a model by name is trained, `all`: to the end."""
     sync_batch_norm: bool = False
-    """Whether batch normalisation takes the samples of all workers, or of each worker alone."""
+    """Whether batch normalisation takes the samples of all workers, or of each worker alone. Of a
+    whole step, so with `accumulate: 1` only."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Arithmetic of forward and backward; weights stay fp32."""
     prefetch: Annotated[int, Field(ge=0)] = 0
@@ -203,6 +204,22 @@ class RunSpec(Document):
             raise ValueError(
                 "strategy single_process of torch needs GPUs (nn.DataParallel has no CPU "
                 "devices); set gpus_per_worker: 1 or strategy: distributed"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_batch_norm(self) -> "RunSpec":
+        if not self.sync_batch_norm:
+            return self
+        if self.accumulate > 1:
+            raise ValueError(
+                "sync_batch_norm normalises over all samples of a step, which several passes do "
+                "not see at once; set accumulate: 1"
+            )
+        if self.framework == "torch" and self.replicas_per_process > 1:
+            raise ValueError(
+                "sync_batch_norm is not for strategy single_process of torch (nn.DataParallel has "
+                "no way between its replicas); set strategy: distributed"
             )
         return self
 

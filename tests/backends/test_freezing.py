@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from headed import PICTURES, SHAPE, Headed, weights_of
+from local import FOR_EVER, FRAMEWORKS
 
 from raybench.backends.base import Step, Trainer, World
 from raybench.backends.find import find_backend
@@ -11,8 +13,6 @@ from raybench.core.errors import UserError
 from raybench.core.spec import RunSpec
 from raybench.workloads.base import Workload
 from raybench.workloads.shipped import mnist_small
-from tests.backends.headed import PICTURES, SHAPE, Headed, weights_of
-from tests.backends.local import FOR_EVER, FRAMEWORKS
 
 Curve = list[tuple[float, dict[str, np.ndarray]]]
 """Of each evaluation the training loss, and the weights."""

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from raybench.backends.base import Step, StepLog, Totals
-from raybench.backends.heads import is_synchronised, with_unfrozen
+from raybench.backends.heads import with_unfrozen
 from raybench.backends.optimizers import settings_of
 from raybench.backends.room import evaluation_batch
 from raybench.backends.tensorflow.batch_norm import synchronise
@@ -76,7 +76,7 @@ class Trainer:
             self._model = build_model(workload, spec.seed)
             start_from(self._model, workload, spec.weights)
             self.num_parameters = num_parameters(self._model)
-            self.batch_statistics = batch_statistics(self._model) and not is_synchronised(spec)
+            self.batch_statistics = batch_statistics(self._model) and not spec.sync_batch_norm
             if spec.sync_batch_norm and spec.num_workers > 1:
                 synchronise(self._model)
             # Dropout differs between ranks and between seeds, and repeats with both.

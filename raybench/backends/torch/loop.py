@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from raybench.backends.base import Step, StepLog, Totals
-from raybench.backends.heads import is_synchronised, with_unfrozen
+from raybench.backends.heads import with_unfrozen
 from raybench.backends.optimizers import settings_of
 from raybench.backends.room import evaluation_batch
 from raybench.backends.torch.exchange import Exchange
@@ -40,6 +40,7 @@ from raybench.backends.torch.world import join as join
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset
 from raybench.workloads.base import LayerWorkload, Workload
+from raybench.workloads.named.workload import NamedWorkload
 
 EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
 """Samples per forward pass of an evaluation; a CPU keeps the activations of so many in its cache
@@ -56,15 +57,17 @@ class Trainer:
         self._device, self._devices = world.torch_device, world.replica_devices
         self._model: nn.Module = build_model(workload, spec.seed)
         start_from(self._model, workload, spec.weights)
-        self.batch_statistics = batch_statistics(self._model) and not is_synchronised(spec)
+        self.batch_statistics = batch_statistics(self._model) and not spec.sync_batch_norm
         if spec.sync_batch_norm and spec.num_workers > 1:
-            self._model = synchronise(self._model)
+            self._model = synchronise(self._model, self._device.type)
         self._model = self._model.to(self._device)
         most = EVALUATION_BATCH[self._device.type]
         self._evaluation_batch = evaluation_batch(spec, dataset, most)
         # Images in this order train half as fast again on a CPU, and evaluate three times as fast.
         # Of one channel not for a user's model: it may `view` what its convolutions return.
-        self._channels_last = self._device.type == "cpu" and isinstance(workload, LayerWorkload)
+        self._channels_last = self._device.type == "cpu" and isinstance(
+            workload, LayerWorkload | NamedWorkload
+        )
         if has_channels(dataset.input_shape) or self._channels_last:
             # Images of several channels arrive in this order (prepare_inputs).
             self._model = self._model.to(memory_format=torch.channels_last)

@@ -1,7 +1,7 @@
 """Batch normalisation over the samples of all workers. Mirrors tensorflow/batch_norm.py.
 
-torch's own takes tensors of a GPU alone; this one is its on a GPU, and elsewhere the same sums by
-two `all_reduce` a layer and pass: one forward, one backward.
+torch's own takes tensors of a GPU alone. Ours has the same sums by two `all_reduce` a layer and
+pass: one forward, one backward.
 """
 
 from typing import Any
@@ -9,54 +9,69 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn import functional
 
 from raybench.core.errors import UserError
 
 KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-class SyncBatchNorm(nn.SyncBatchNorm):
-    """torch's layer, on a CPU too. Every worker has to take part in each pass."""
+class SyncBatchNorm(nn.Module):
+    """In place of a layer of torch's, with its parameters and running statistics.
+
+    Every worker has to take part in each pass.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.epsilon, self.momentum = layer.eps, layer.momentum
+        self.weight, self.bias = layer.weight, layer.bias
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            self.register_buffer(name, getattr(layer, name))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return (N, C, ...), normalised over the samples of all workers in training."""
-        if inputs.device.type == "cuda" or not self.training or not dist.is_initialized():
-            return super().forward(inputs)
-        assert self.momentum is not None
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        outputs, mean, variance, number = _Normalise.apply(inputs, self.weight, self.bias, self.eps)
+        running = self.get_buffer("running_mean"), self.get_buffer("running_var")
+        if not self.training:
+            given = *running, self.weight, self.bias, False, 0.0, self.epsilon
+            return functional.batch_norm(inputs, *given)
+        outputs, mean, variance, number = _Normalise.apply(
+            inputs, self.weight, self.bias, self.epsilon
+        )
         with torch.no_grad():
-            self.running_mean.lerp_(mean, self.momentum)
-            self.running_var.lerp_(variance * number / (number - 1), self.momentum)
-            if self.num_batches_tracked is not None:
-                self.num_batches_tracked.add_(1)
+            running[0].lerp_(mean, self.momentum)
+            running[1].lerp_(variance * number / (number - 1), self.momentum)
+            self.get_buffer("num_batches_tracked").add_(1)
         return outputs  # type: ignore[no-any-return]
 
 
 class WithActivation(SyncBatchNorm):
     """The same before the dropout and the activation that timm puts into its layers."""
 
+    def __init__(self, layer: Any) -> None:
+        super().__init__(layer)
+        self.drop, self.act = layer.drop, layer.act
+
     def forward(self, inputs: Tensor) -> Tensor:
         """Return (N, C, ...), normalised, then dropped and activated."""
-        outputs: Tensor = self.get_submodule("drop")(super().forward(inputs))
-        activated: Tensor = self.get_submodule("act")(outputs)
-        return activated
+        outputs: Tensor = self.act(self.drop(super().forward(inputs)))
+        return outputs
 
 
-def synchronise(model: nn.Module) -> nn.Module:
+def synchronise(model: nn.Module, device: str) -> nn.Module:
     """Return the model with every batch normalisation over the samples of all workers.
 
-    Parameters and their names stay. UserError for a layer of a kind of its own.
+    Parameters and their names stay. On `cuda` by torch's own layer, where it has one. UserError for
+    a layer of a kind of its own.
     """
     if isinstance(model, KINDS):
-        return _synchronised(model)
+        return _synchronised(model, device)
     for name, child in model.named_children():
-        setattr(model, name, synchronise(child))
+        setattr(model, name, synchronise(child, device))
     return model
 
 
-def _synchronised(layer: Any) -> SyncBatchNorm:
+def _synchronised(layer: Any, device: str) -> nn.Module:
     has_activation = isinstance(getattr(layer, "act", None), nn.Module)
     if type(layer) not in KINDS and not has_activation:
         raise UserError(
@@ -68,14 +83,12 @@ def _synchronised(layer: Any) -> SyncBatchNorm:
             "sync_batch_norm: is of layers with weights and running statistics; the model has "
             f"{layer}; set sync_batch_norm: false."
         )
-    kind = WithActivation if has_activation else SyncBatchNorm
-    new = kind(layer.num_features, layer.eps, layer.momentum)
-    new.weight, new.bias = layer.weight, layer.bias
-    new.running_mean, new.running_var = layer.running_mean, layer.running_var
-    new.num_batches_tracked = layer.num_batches_tracked
     if has_activation:
-        new.act, new.drop = layer.act, getattr(layer, "drop", nn.Identity())
-    return new
+        return WithActivation(layer)
+    if device == "cuda":
+        converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(layer)  # type: ignore[no-untyped-call]
+        return converted
+    return SyncBatchNorm(layer)
 
 
 class _Normalise(torch.autograd.Function):
@@ -87,7 +100,7 @@ class _Normalise(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         values, channels = inputs.float(), inputs.shape[1]
         axes = [axis for axis in range(values.ndim) if axis != 1]
-        own = torch.tensor([values.numel() / channels])
+        own = values.new_tensor([values.numel() / channels])
         sums = torch.cat([values.sum(axes), (values * values).sum(axes), own])
         dist.all_reduce(sums)
         number = sums[-1]

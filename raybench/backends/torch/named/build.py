@@ -4,7 +4,6 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-import torch
 from torch import nn
 
 from raybench.backends.torch.named.model import NamedModel
@@ -53,14 +52,3 @@ def start_from(model: nn.Module, workload: Workload, weights: str) -> list[str]:
 def _module(workload: NamedWorkload) -> ModuleType:
     # Each imports its library, which takes seconds and need not be installed.
     return import_module(f"raybench.backends.torch.named.{MODULES[workload.library]}")
-
-
-def first_forward(model: nn.Module, shape: tuple[int, ...]) -> Exception | None:
-    """Return what one image (H, W, C) raises in the model, on the meta device; None for nothing."""
-    height, width, channels = shape
-    try:
-        with torch.no_grad():
-            model.eval()(torch.empty(2, channels, height, width, device="meta"))
-    except (RuntimeError, ValueError, AssertionError) as error:
-        return error
-    return None
