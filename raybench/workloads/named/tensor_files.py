@@ -45,7 +45,7 @@ def read_tensors(path: Path) -> Arrays:
     except (pickle.UnpicklingError, KeyError, EOFError, ValueError, AttributeError) as error:
         raise not_weights(path, error) from None
     tensors: Arrays = named_tensors(content, path)
-    return tensors
+    return {name: array.copy() for name, array in tensors.items()}
 
 
 def named_tensors(content: Any, path: Path) -> Any:
@@ -117,14 +117,12 @@ class _Unpickler(pickle.Unpickler):
 def _rebuild(
     storage: npt.NDArray[Any], offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any
 ) -> npt.NDArray[Any]:
-    """Return the part of a storage that a tensor is of, as an array of its own."""
-    if not size:
-        return storage[offset].copy()  # type: ignore[no-any-return]
+    """Return the part of a storage that a tensor is of, a view: it may be filled later."""
     last = offset + sum((number - 1) * step for number, step in zip(size, stride, strict=True))
-    if min(size) and not 0 <= last < len(storage):
+    if min(size, default=1) and not 0 <= last < len(storage):
         raise ValueError("a tensor beyond its bytes")
     steps = tuple(step * storage.itemsize for step in stride)
-    return np.lib.stride_tricks.as_strided(storage[offset:], size, steps).copy()
+    return np.lib.stride_tricks.as_strided(storage[offset:], size, steps)
 
 
 def _read_zip(path: Path) -> Any:
