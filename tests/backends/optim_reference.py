@@ -19,20 +19,19 @@ RATES = {
     "lars": 0.3,
     "lamb": 1e-2,
     "sgd": 1e-2,
-    "adamw": 1e-2,
     "nadamw": 1e-2,
     "lion": 1e-3,
     "schedule_free_adamw": 1e-2,
     "muon": 1e-2,
 }
 NAMES = list(RATES)
+"""All but adamw, which is adam under another name."""
 BIAS_AFTER_100 = {
     "adam": -0.1,
     "radam": -0.01873,
     "lars": -0.91,
     "lamb": -0.1,
     "sgd": -0.91,
-    "adamw": -0.1,
     "nadamw": -0.10271,
     "lion": -0.1,
     "schedule_free_adamw": -0.05545,
@@ -107,7 +106,6 @@ class Reference:
             "lars": self._lars,
             "lamb": self._lamb,
             "sgd": self._sgd,
-            "adamw": self._adam,
             "nadamw": self._nadamw,
             "lion": self._lion,
             "schedule_free_adamw": self._schedule_free,

@@ -53,9 +53,13 @@ def assert_follows(weights, reference, name, **tolerance):
         np.testing.assert_allclose(w.numpy(), e, **(tolerance or TOLERANCE))
 
 
-@pytest.mark.parametrize("fused", [True, False])
+WITHOUT_KERNELS = ["lamb", "lion", "schedule_free_adamw"]
+FORMS = [(name, True) for name in NAMES]
+FORMS += [(name, False) for name in NAMES if name not in WITHOUT_KERNELS]
+
+
 @pytest.mark.parametrize("weight_decay", [0.0, 0.05])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "fused"), FORMS)
 def test_follows_the_paper(name, weight_decay, fused, monkeypatch):
     if not fused:
         monkeypatch.setattr(kernels, "FUSED_DTYPES", ())
@@ -92,6 +96,13 @@ def test_without_momentum(name):
     run(tf.function(optimizer.apply), optimizer, name)
     reference = paper(name, weight_decay=0.05, momentum=0.0)
     assert_follows(weights, reference, name)
+
+
+def test_sgd_looks_ahead():
+    weights = variables()
+    optimizer = build("sgd", weights, weight_decay=0.05, nesterov=True)
+    run(tf.function(optimizer.apply), optimizer, "sgd")
+    assert_follows(weights, paper("sgd", weight_decay=0.05, nesterov=True), "sgd")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -165,13 +176,13 @@ def test_config_rebuilds_the_optimizer(name):
 def test_saved_state_continues_the_run(name):
     whole, half = variables(), variables()
     optimizer = build(name, whole, weight_decay=0.05)
-    run(optimizer.apply, optimizer, name, last=20)
+    run(optimizer.apply, optimizer, name, last=9)
     first, second = (build(name, half, weight_decay=0.05) for _ in range(2))
-    run(first.apply, first, name, last=13)
+    run(first.apply, first, name, last=7)
     state: dict[str, np.ndarray] = {}
     first.save_own_variables(state)
     second.load_own_variables(state)
-    run(second.apply, second, name, first=13, last=20)
+    run(second.apply, second, name, first=7, last=9)
     for w, v in zip(whole, half, strict=True):
         np.testing.assert_array_equal(w.numpy(), v.numpy())
 

@@ -29,7 +29,6 @@ PATHS = {
     "lars": ["fused", "foreach", "plain", None],
     "lamb": ["fused", "foreach", "plain", None],
     "sgd": [None],
-    "adamw": [None],
     "nadamw": ["fused", "plain", None],
     "lion": ["fused", "foreach", "plain", None],
     "schedule_free_adamw": ["fused", "plain", None],
@@ -106,6 +105,14 @@ def test_lars_without_momentum(path):
     run(build("lars", params, path=path, weight_decay=0.05, momentum=0.0), params, "lars")
     reference = Reference("lars", initial_weights(), weight_decay=0.05, momentum=0.0)
     assert_follows(params, reference, "lars")
+
+
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+def test_sgd_looks_ahead(momentum):
+    settings = {"weight_decay": 0.05, "nesterov": True, "momentum": momentum}
+    params = parameters()
+    run(build("sgd", params, **settings), params, "sgd")
+    assert_follows(params, Reference("sgd", initial_weights(), **settings), "sgd")
 
 
 def test_radam_is_torch_radam():
