@@ -6,6 +6,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from raybench.core.metric import Metric
+
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
@@ -30,7 +32,8 @@ class Totals:
     """Sums over one worker's samples."""
 
     loss: float
-    correct: float
+    value: float
+    """Of what the run's metric averages: right answers, squared errors, ..."""
     samples: int
 
 
@@ -64,6 +67,8 @@ class World(Protocol):
 class Trainer(Protocol):
     """One model in training on one worker; made by a backend's `build_trainer`."""
 
+    metric: Metric
+    """What the run is judged by."""
     num_parameters: int
     batch_statistics: bool
     """Whether a layer normalises over the samples of one worker's batch."""
@@ -80,7 +85,7 @@ class Trainer(Protocol):
         ...
 
     def evaluate(self, part: str, rows: slice) -> Totals:
-        """Loss and correct answers on rows of the `validation` or `test` split."""
+        """Sums of loss and metric over rows of the `validation` or `test` split."""
         ...
 
     def input_seconds(self) -> float:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,19 @@ from raybench.backends.find import find_part
 from raybench.backends.probe import ProbeModel
 from raybench.core.documents import validate
 from raybench.core.errors import UserError
+from raybench.core.metric import find_metric
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset
+from raybench.data.inputs import Batch
 from raybench.workloads.base import LayerWorkload
 from raybench.workloads.find import find_workload, load_workload_dataset
+from raybench.workloads.shape import DataShape
 from raybench.workloads.users_code import users_code
 
 SAMPLES = 8
 """Training samples that a model is tried on: enough to normalise over, few enough to be quick."""
+INPUT, ONE = "input: ", ""
+"""What stands before an input's name, and the name of one that has none."""
 TIMEOUT_S = 300.0
 """Seconds after which a model that has not answered is taken for one that never will."""
 
@@ -41,12 +47,11 @@ def check_models(spec: RunSpec, frameworks: list[str]) -> list[str]:
     cannot be trained is a UserError, with the traceback in its `details`. Shipped workloads and
     those given by layers are known to be whole and cost nothing.
     """
-    if ":" not in spec.workload:
-        return []
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
     if isinstance(workload, LayerWorkload):
         return []
     request = {"spec": spec.document(), "sample": _sample(dataset)}
+    request["shape"] = asdict(DataShape.of(dataset))
     with contextlib.ExitStack() as closing, ThreadPoolExecutor(len(frameworks)) as pool:
         processes = [closing.enter_context(_start(request)) for _ in frameworks]
         try:
@@ -104,20 +109,38 @@ def _sample(dataset: Dataset) -> str:
     with users_code(f"Dataset {dataset.name}: reading its first samples failed"):
         inputs = dataset.train.read(rows)
     file = io.BytesIO()
-    np.savez(file, inputs=inputs, labels=dataset.train.labels[rows])
+    named = inputs if isinstance(inputs, dict) else {ONE: inputs}
+    arrays = {f"{INPUT}{name}": array for name, array in named.items()}
+    np.savez(file, allow_pickle=False, **arrays, labels=dataset.train.labels[rows])
     return base64.b64encode(file.getvalue()).decode()
+
+
+def _of_sample(sample: str) -> tuple[Batch, np.ndarray]:
+    """Return inputs and labels of what `_sample` has written."""
+    with np.load(io.BytesIO(base64.b64decode(sample))) as arrays:
+        named = {name: arrays[name] for name in arrays.files}
+    labels = named.pop("labels")
+    inputs = {name.removeprefix(INPUT): array for name, array in named.items()}
+    return inputs.get(ONE, inputs), labels
+
+
+def _shape_of(content: dict[str, Any]) -> DataShape:
+    """Return what JSON has made lists of as it was."""
+    own = content["input_shape"]
+    shape = {key: tuple(one) for key, one in own.items()} if isinstance(own, dict) else tuple(own)
+    return DataShape(**content | {"input_shape": shape})
 
 
 def answer_request(request: dict[str, Any]) -> dict[str, Any]:
     """Try the model of a request, in this process."""
     spec = validate(RunSpec, request["spec"], "spec")
     try:
-        workload = find_workload(spec.workload)
+        workload = find_workload(spec.workload, _shape_of(request["shape"]))
         probe_model: ProbeModel = find_part(request["framework"], "probe").probe_model
-        with np.load(io.BytesIO(base64.b64decode(request["sample"]))) as arrays:
-            inputs, labels = arrays["inputs"], arrays["labels"]
+        inputs, labels = _of_sample(request["sample"])
+        metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
         gpu = bool(spec.gpus_per_worker)
-        return {"warnings": probe_model(workload, inputs, labels, gpu=gpu)}
+        return {"warnings": probe_model(workload, inputs, labels, metric=metric, gpu=gpu)}
     except UserError as error:
         return {"error": str(error), "details": error.details or traceback.format_exc()}
 

@@ -49,6 +49,13 @@ class GpuLoad:
         return [one.sampleValue.uiVal for one in new]
 
 
+def gpu_memory_bytes(index: int = 0) -> int | None:
+    """Return the whole memory of a GPU that this process sees; None where it is not known."""
+    nvml = _nvml()
+    handle = _visible_gpu(nvml, index) if nvml else None
+    return None if handle is None else int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+
+
 def _nvml() -> Any:
     """Return `pynvml`, ready for use; None where it is not installed or finds no driver."""
     try:

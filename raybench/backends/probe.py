@@ -6,15 +6,21 @@ import numpy as np
 import numpy.typing as npt
 
 from raybench.core.errors import UserError
+from raybench.core.metric import Metric
+from raybench.data.inputs import Batch
 from raybench.workloads.base import Workload
 
 Array = npt.NDArray[Any]
+ALONE = 1e-2
+"""Of the largest output: what rounding may change between a large and a small batch."""
 
 
 class ProbeModel(Protocol):
     """Signature of a backend's `probe_model`."""
 
-    def __call__(self, workload: Workload, inputs: Array, labels: Array, *, gpu: bool) -> list[str]:
+    def __call__(
+        self, workload: Workload, inputs: Batch, labels: Array, *, metric: Metric, gpu: bool
+    ) -> list[str]:
         """Build the model, take a batch through it and back; warnings, or a UserError."""
         ...
 
@@ -28,22 +34,65 @@ def check_parameters(workload: Workload, count: int) -> None:
         )
 
 
-def check_outputs(
-    workload: Workload, outputs: Array, num_samples: int, *, is_default: bool
-) -> None:
+def check_outputs(workload: Workload, outputs: Array, labels: Array, *, is_default: bool) -> None:
     """Raise UserError for outputs of a wrong shape (where no hooks take them), NaN or infinite."""
-    wanted = (num_samples, workload.num_classes)
-    if is_default and outputs.shape != wanted:
+    wanted = _wanted_shapes(workload, labels)
+    if is_default and outputs.shape not in wanted:
         raise UserError(
             f"Workload {workload.name}: its model returns outputs of shape {outputs.shape} for "
-            f"{num_samples} samples of {workload.num_classes} classes; end it so that they are "
-            f"{wanted}."
+            f"{_what_of(workload, labels)}; end it so that they are {wanted[0]}."
         )
     if not np.isfinite(outputs).all():
         raise UserError(
             f"Workload {workload.name}: its model returns NaN or infinite values before any "
             "training; look at its initial weights, and at what it divides by."
         )
+
+
+def _wanted_shapes(workload: Workload, labels: Array) -> list[tuple[int, ...]]:
+    """Return the shapes that outputs may have, that to be advised first."""
+    if workload.task == "regression":
+        return [labels.shape, *([(len(labels), 1)] if labels.ndim == 1 else [])]
+    return [(*labels.shape, workload.num_classes)]
+
+
+def _what_of(workload: Workload, labels: Array) -> str:
+    if workload.task == "regression":
+        return f"{len(labels)} samples with labels of shape {labels.shape}"
+    if workload.task == "language_modelling":
+        tokens = " and ".join(f"{size}" for size in labels.shape[1:])
+        return f"{len(labels)} samples of {tokens} tokens out of {workload.num_classes}"
+    return f"{len(labels)} samples of {workload.num_classes} classes"
+
+
+def refuse_outputs(workload: Workload, kind: str) -> UserError:
+    """Return the error for outputs that are no tensor of numbers."""
+    return UserError(
+        f"Workload {workload.name}: its model must return a tensor of floating point numbers, not "
+        f"{kind}."
+    )
+
+
+def is_default(workload: Workload, metric: Metric, *, loss: object, correct: object) -> bool:
+    """Whether raybench's own loss or metric takes the outputs, given the workload's hooks."""
+    by_hook = metric.per_sample in ("own", "loss") or (
+        metric.per_sample == "correct" and correct is not None
+    )
+    return loss is None or not by_hook
+
+
+def check_alone(workload: Workload, few: Array, all_of_them: Array) -> list[str]:
+    """Return a warning if a sample's outputs in an evaluation depend on the others beside it."""
+    if few.shape[1:] != all_of_them.shape[1:] or not len(few):
+        return []
+    size = max(float(np.abs(all_of_them).max()), 1e-6)
+    if np.abs(few - all_of_them[: len(few)]).max() <= ALONE * size:
+        return []
+    return [
+        f"Workload {workload.name}: in an evaluation its model's outputs for a sample depend on "
+        "the other samples of the batch, so what it reaches depends on how the validation set is "
+        "cut; look for statistics of the batch that are taken in eval mode too."
+    ]
 
 
 def check_per_sample(workload: Workload, what: str, values: Array, num_samples: int) -> None:
@@ -84,9 +133,9 @@ def check_gradients(workload: Workload, gradients: dict[str, Array | None]) -> l
 
 def softmax_warning(workload: Workload, outputs: Array) -> list[str]:
     """Return a warning if outputs that should be logits look like probabilities."""
-    if workload.num_classes < 2 or outputs.ndim != 2:
+    if workload.task == "regression" or workload.num_classes < 2 or outputs.ndim < 2:
         return []
-    sums = outputs.sum(axis=1)
+    sums = outputs.sum(axis=-1)
     if (outputs < 0).any() or not np.allclose(sums, 1, atol=1e-3):
         return []
     return [

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from raybench.backends.base import Step, Trainer, World
+from raybench.backends.mean_answer import mean_of_mean
 from raybench.backends.recording import Recording
 from raybench.core.checkpoint import RunState
 from raybench.core.clock import WORKER_PHASES, Ledger, merge_ranks
@@ -13,7 +14,7 @@ from raybench.core.objective import BUDGET, StopRule, is_finite
 from raybench.core.record import Evaluation
 from raybench.core.schedule import Schedule, build_schedule
 from raybench.core.spec import RunSpec
-from raybench.data.dataset import Dataset
+from raybench.data.dataset import Array, Dataset
 from raybench.data.order import Indices, epoch_order, shard, worker_share
 
 EARLY = 0.98
@@ -43,8 +44,10 @@ def run(
     if resume:
         samples, index, train_seconds = resume.samples, resume.index, resume.train_s
     steps = training_steps(spec, dataset, world, samples)
+    metric, of_mean = trainer.metric, mean_of_mean(trainer.metric, dataset, dataset.validation)
+    judged = {"metric": metric.name, "direction": metric.direction}
     rule = StopRule(
-        spec.objective,
+        spec.objective.model_copy(update=judged),
         values=[evaluation.value for evaluation in earlier],
         train_seconds=[evaluation.train_s for evaluation in earlier],
     )
@@ -72,13 +75,14 @@ def run(
         recorded = recording.end(chunk) if recording else {}
         totals = trainer.evaluate("validation", _rows(len(dataset.validation), world))
         samples += seen
-        sums = np.sum(world.gather([loss, totals.correct, float(totals.samples)]), axis=0)
+        sums = np.sum(world.gather([loss, totals.value, float(totals.samples)]), axis=0)
         ledger.enter("report")
         snapshot = merge_ranks([_from_row(row) for row in world.gather(_row(ledger, trainer))])
-        train_loss, accuracy = float(sums[0]) / len(chunk), float(sums[1] / sums[2])
+        train_loss = float(sums[0]) / len(chunk)
+        value = metric.finish(float(sums[1] / sums[2]), of_mean)
         interval = snapshot["train"] - train_seconds
         train_seconds = snapshot["train"]
-        stop = rule.update(value=accuracy, train_s=train_seconds, finished=samples >= samples_total)
+        stop = rule.update(value=value, train_s=train_seconds, finished=samples >= samples_total)
         if spec.objective.kind == BUDGET:
             fitting = _within_budget(samples, train_seconds, spec)
             if fitting < samples + spec.global_batch_size:
@@ -89,7 +93,7 @@ def run(
             samples=samples,
             train_s=train_seconds,
             train_loss=train_loss,
-            value=accuracy,
+            value=value,
             learning_rate=chunk[-1].learning_rate,
             samples_per_s=seen / max(interval, 1e-9),
             ledger=snapshot,
@@ -116,11 +120,12 @@ def _within_budget(samples: int, train_seconds: float, spec: RunSpec) -> int:
 
 
 def evaluate_split(dataset: Dataset, trainer: Trainer, world: World, part: str) -> float:
-    """Accuracy on a whole split, sharded over the workers and reduced exactly."""
+    """Return the metric on a whole split, sharded over the workers and reduced exactly."""
     split = dataset.test if part == "test" else dataset.validation
     totals = trainer.evaluate(part, _rows(len(split), world))
-    sums = np.sum(world.gather([totals.correct, float(totals.samples)]), axis=0)
-    return float(sums[0] / sums[1])
+    sums = np.sum(world.gather([totals.value, float(totals.samples)]), axis=0)
+    of_mean = mean_of_mean(trainer.metric, dataset, split)
+    return trainer.metric.finish(float(sums[0] / sums[1]), of_mean)
 
 
 def training_steps(
@@ -134,16 +139,35 @@ def training_steps(
     num_rows = len(dataset.train)
     epoch, first = divmod(samples, dataset.num_train_samples)
     while True:
-        order = epoch_order(dataset.num_train_samples, seed=spec.seed, epoch=epoch) % num_rows
+        order = epoch_order(dataset.num_train_samples, seed=spec.seed, epoch=epoch)
         for start in range(first, len(order), spec.global_batch_size):
-            batch = order[start : start + spec.global_batch_size]
-            yield make_step(spec, batch, world, schedule, samples), len(batch)
+            copies, batch = np.divmod(order[start : start + spec.global_batch_size], num_rows)
+            rounds = epoch * dataset.repeat + copies if spec.augment else None
+            yield (
+                make_step(
+                    spec,
+                    batch,
+                    world,
+                    schedule,
+                    samples,
+                    of_samples=dataset.train.weights,
+                    rounds=rounds,
+                ),
+                len(batch),
+            )
             samples += len(batch)
         epoch, first = epoch + 1, 0
 
 
 def make_step(
-    spec: RunSpec, batch: np.ndarray, world: World, schedule: Schedule, samples: int
+    spec: RunSpec,
+    batch: Indices,
+    world: World,
+    schedule: Schedule,
+    samples: int,
+    *,
+    of_samples: Array | None = None,
+    rounds: Indices | None = None,
 ) -> Step:
     """Cut this worker's share of a global batch into passes of the per-worker batch size.
 
@@ -151,28 +175,36 @@ def make_step(
     pass), and an empty share becomes one sample of weight 0, so that every rank takes part
     in every gradient exchange. Replicas in one process have the shares of as many workers, all
     padded to one size and side by side in a pass, those of the first replica first.
+
+    `of_samples` are the training split's own weights, `rounds` those of the samples of the batch.
     """
-    shares = _shares(spec, batch, world)
-    longest = max(len(share) for share in shares)
+    weights = np.full(len(batch), 1.0 / len(batch), np.float32)
+    if of_samples is not None:
+        weights *= of_samples[batch]
+    longest = max(map(len, _shares(spec, batch, world)))
     passes = max(1, math.ceil(longest / spec.batch_size_per_worker))
     width = max(1, math.ceil(longest / passes))
-    indices = np.zeros((len(shares), passes * width), np.int64)
-    weights = np.zeros((len(shares), passes * width), np.float32)
-    for replica, share in enumerate(shares):
-        indices[replica, : len(share)] = share
-        weights[replica, : len(share)] = 1.0 / len(batch)
+
+    def laid_out(values: np.ndarray) -> np.ndarray:
+        shares = _shares(spec, values, world)
+        rows = np.zeros((len(shares), passes * width), values.dtype)
+        for row, share in zip(rows, shares, strict=True):
+            row[: len(share)] = share
+        return _side_by_side(rows, passes)
+
     return Step(
-        indices=_side_by_side(indices, passes),
-        weights=_side_by_side(weights, passes),
+        indices=laid_out(batch),
+        weights=laid_out(weights),
+        rounds=None if rounds is None else laid_out(rounds),
         learning_rate=schedule(float(samples)),
     )
 
 
-def _shares(spec: RunSpec, batch: np.ndarray, world: World) -> list[Indices]:
-    """Return the samples of each replica of this process."""
+def _shares(spec: RunSpec, of_batch: np.ndarray, world: World) -> list[np.ndarray]:
+    """Return what each replica of this process has of a batch."""
     replicas = spec.replicas_per_process
     first, every = world.rank * replicas, world.num_workers * replicas
-    return [worker_share(batch, rank=first + one, num_workers=every) for one in range(replicas)]
+    return [worker_share(of_batch, rank=first + one, num_workers=every) for one in range(replicas)]
 
 
 def _side_by_side(rows: np.ndarray, passes: int) -> np.ndarray:
@@ -183,7 +215,8 @@ def _side_by_side(rows: np.ndarray, passes: int) -> np.ndarray:
 def warm_up_step(spec: RunSpec, dataset: Dataset, world: World) -> Step:
     """Return a full-size step over the first rows; warm-up uses its shape, not its data."""
     batch = np.arange(min(spec.global_batch_size, dataset.num_train_samples)) % len(dataset.train)
-    return make_step(spec, batch, world, lambda _: 0.0, 0)
+    rounds = np.zeros_like(batch) if spec.augment else None
+    return make_step(spec, batch, world, lambda _: 0.0, 0, rounds=rounds)
 
 
 def take_until(steps: Iterator[tuple[Step, int]], wanted: int) -> tuple[list[Step], int]:

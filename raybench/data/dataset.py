@@ -21,6 +21,7 @@ from raybench.data.inputs import (
 from raybench.data.on_demand import Array as Array
 from raybench.data.on_demand import Rows
 
+SPLITS = ("train", "validation", "test")
 LABEL_KINDS = (np.dtype(np.int64), np.dtype(np.float32))
 """Labels are classes or tokens, or numbers."""
 IGNORED = -100

@@ -14,6 +14,9 @@ Inputs = One | dict[str, Array | OnDemand]
 Batch = Array | dict[str, Array]
 """Inputs of some samples, in memory."""
 
+InputShape = tuple[int, ...] | dict[str, tuple[int, ...]]
+"""Of one sample; of inputs by name each its own."""
+
 Old = TypeVar("Old")
 New = TypeVar("New")
 
@@ -35,9 +38,16 @@ def num_rows(inputs: Inputs) -> int:
     return int(parts(inputs)[0].shape[0])
 
 
-def sample_shape(inputs: Inputs) -> tuple[int, ...] | dict[str, tuple[int, ...]]:
+def sample_shape(inputs: Inputs) -> InputShape:
     """Return the shape of one sample, of a dict each by its name."""
     return each(inputs, lambda one: tuple(one.shape[1:]))
+
+
+def shown(shapes: InputShape) -> str:
+    """Return shapes for a sentence: `(28, 28, 1)`, or those of inputs by their names."""
+    if not isinstance(shapes, dict):
+        return str(tuple(shapes))
+    return ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
 
 
 def is_on_demand(inputs: Inputs) -> bool:
@@ -53,6 +63,12 @@ def select(inputs: Inputs, rows: Rows | slice) -> Inputs:
 def read_rows(inputs: Inputs, rows: Rows) -> Batch:
     """Return the samples at `rows` as arrays that can be written to; see `on_demand.read_rows`."""
     return each(inputs, lambda one: on_demand.read_rows(one, rows))
+
+
+def repeated_first(inputs: One, number: int) -> Array:
+    """Return the first sample of one input so many times."""
+    first = on_demand.read_rows(inputs, np.zeros(1, np.int64))
+    return np.repeat(first, number, axis=0)
 
 
 def check_inputs(inputs: Inputs) -> None:

@@ -1,7 +1,7 @@
 """A dataset as files that all processes of a node map into memory: built once, held once.
 
-Of a split on demand the labels alone: its object is made by each process for itself, since it may
-hold open files, and nothing of a folder is unpickled. What it reads is the system's to keep.
+What is on demand, or a mapped file already, is made by each process for itself: an object may hold
+open files, and nothing of a folder is unpickled. What it reads is the system's to keep.
 """
 
 import contextlib
@@ -14,13 +14,17 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
-from raybench.data.check import SPLITS
-from raybench.data.dataset import Array, Dataset, Split
+from raybench.data.about import about_dataset, dataset_of
+from raybench.data.dataset import SPLITS, Array, Dataset, Split
+from raybench.data.inputs import parts
+from raybench.data.mapped import is_mapped, map_array
+from raybench.data.on_demand import OnDemand
 
 ABOUT = "dataset.json"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -50,28 +54,26 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
     """Return the dataset of `folder`, its arrays mapped; `build` makes it if it is not there.
 
     Processes that ask at once wait for the one that builds; what a killed one left is removed.
-    The pages are the file's, so a node holds them once. Arrays can be written to, and what is
-    written stays in this process (so torch takes them without a copy and without a warning).
+    The pages are the file's, so a node holds them once; see `map_array` of writing to them.
     Where the disk has no room, what was built is returned as it is, and nothing is shared.
-    Splits on demand are built by every process; UserError if they differ.
+    What is on demand, or mapped, is built by every process; UserError if its labels differ.
     """
-    built: list[Dataset] = []
+    built: Dataset | None = None
     if not folder.is_dir():
         with _lock(folder):
             if not folder.is_dir():
-                built.append(build())
+                built = build()
                 try:
-                    _write(built[0], folder)
+                    _write(built, folder)
                 except OSError as error:
                     if error.errno not in NO_ROOM:
                         raise
-                    return built[0]
-    splits = _open_arrays(folder)
-    if len(splits) < len(SPLITS):
-        own = built[0] if built else build()
-        splits |= {name: _on_demand(own, name, folder) for name in SPLITS if name not in splits}
+                    return built
     about = json.loads((folder / ABOUT).read_text())
-    return Dataset(about["name"], about["num_classes"], repeat=about["repeat"], **splits)
+    if about["is_whole"]:
+        return dataset_of(about, {name: _open(folder, name, about, None) for name in SPLITS})
+    own = built or build()
+    return dataset_of(about, {name: _open(folder, name, about, own) for name in SPLITS})
 
 
 @contextlib.contextmanager
@@ -89,16 +91,13 @@ def _write(dataset: Dataset, folder: Path) -> None:
         shutil.rmtree(left)
     part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.part-", dir=folder.parent))
     try:
+        about = about_dataset(dataset) | {"is_whole": True}
         for name in SPLITS:
             split: Split = getattr(dataset, name)
-            if not split.is_on_demand:
-                np.save(part / f"{name}-inputs.npy", np.ascontiguousarray(split.array))
-            np.save(part / f"{name}-labels.npy", np.ascontiguousarray(split.labels))
-        about = {
-            "name": dataset.name,
-            "num_classes": int(dataset.num_classes),
-            "repeat": int(dataset.repeat),
-        }
+            arrays = _arrays(split)
+            for what, array in arrays.items():
+                np.save(part / f"{name}-{what}.npy", np.ascontiguousarray(array))
+            about["is_whole"] &= len(arrays) == len(_all_of(split))
         (part / ABOUT).write_text(json.dumps(about))
         part.chmod(0o755)  # mkdtemp's own keeps a node's other users out
         part.replace(folder)
@@ -106,28 +105,41 @@ def _write(dataset: Dataset, folder: Path) -> None:
         shutil.rmtree(part, ignore_errors=True)  # gone by now, unless something went wrong
 
 
-def _open_arrays(folder: Path) -> dict[str, Split]:
-    """Return the splits that are not on demand."""
+def _all_of(split: Split) -> dict[str, Array | OnDemand]:
+    """Return all that a split is made of, by what its files are named for."""
+    found = {_stem(index): one for index, one in enumerate(parts(split.inputs))}
+    found["labels"] = split.labels
+    if split.weights is not None:
+        found["weights"] = split.weights
+    return found
+
+
+def _arrays(split: Split) -> dict[str, Array]:
+    """Return what of a split all processes share by a file of the folder."""
     return {
-        name: Split(_map(folder / f"{name}-inputs.npy"), _map(folder / f"{name}-labels.npy"))
-        for name in SPLITS
-        if (folder / f"{name}-inputs.npy").is_file()
+        what: one
+        for what, one in _all_of(split).items()
+        if isinstance(one, np.ndarray) and not is_mapped(one)
     }
 
 
-def _on_demand(own: Dataset, name: str, folder: Path) -> Split:
-    """Return a split that this process has built, with the labels that all share."""
-    split: Split = getattr(own, name)
-    labels = _map(folder / f"{name}-labels.npy")
-    if not np.array_equal(labels, split.labels):
+def _stem(index: int) -> str:
+    return "inputs" if index == 0 else f"inputs{index}"
+
+
+def _open(folder: Path, name: str, about: dict[str, Any], own: Dataset | None) -> Split:
+    """Return a split: what is not in the folder is of `own`, which this process has built."""
+    found: dict[str, Any] = {} if own is None else _all_of(getattr(own, name))
+    known = found.get("labels")
+    found |= {
+        file.stem.removeprefix(f"{name}-"): map_array(file) for file in folder.glob(f"{name}-*.npy")
+    }
+    if known is not None and not np.array_equal(found["labels"], known):
         raise UserError(
-            f"{own.name}: the labels of the {name} split are others in another process of this "
-            "machine; list files in sorted order, and split them by spec.split_seed alone."
+            f"{about['name']}: the labels of the {name} split are others in another process of "
+            "this machine; list files in sorted order, and split them by spec.split_seed alone."
         )
-    return Split(split.inputs, labels)
-
-
-def _map(file: Path) -> Array:
-    # Copy on write: torch refuses to take arrays that cannot be written to without a warning.
-    array: Array = np.load(file, mmap_mode="c")
-    return array.view(np.ndarray)
+    inputs: Any = found["inputs"]
+    if about["input_names"] is not None:
+        inputs = {key: found[_stem(index)] for index, key in enumerate(about["input_names"])}
+    return Split(inputs, found["labels"], found.get("weights"))

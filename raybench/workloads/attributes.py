@@ -5,9 +5,11 @@ from typing import Any, get_args
 
 import numpy as np
 
+from raybench.core.dataset_spec import TASKS
 from raybench.core.errors import UserError
+from raybench.core.metric import Metric
 from raybench.workloads.base import LayerWorkload, Workload
-from raybench.workloads.layers import Layer
+from raybench.workloads.layers import Layer, Residual
 
 _FIELDS: dict[str, Callable[[Any], bool]] = {
     "padding": lambda value: value in ("same", "valid"),
@@ -20,14 +22,27 @@ def check_attributes(workload: Workload, source: str) -> None:
     """Raise UserError, beginning with `source`, for the first attribute of a wrong kind."""
     if not isinstance(workload.name, str) or not workload.name.strip():
         raise _wrong(source, "name", "must be text, for tables", workload.name)
-    if not _is_positive(workload.num_classes):
+    if workload.task not in TASKS:
+        raise _wrong(source, "task", f"must be one of {', '.join(TASKS)}", workload.task)
+    if hasattr(workload, "num_classes") and not _is_positive(workload.num_classes):
         raise _wrong(source, "num_classes", "must be a whole number from 1", workload.num_classes)
-    shape: Any = workload.input_shape
-    if not isinstance(shape, tuple | list) or not shape or not all(map(_is_positive, shape)):
-        must = "must be a tuple of whole numbers, (H, W, C) of an image or (features,)"
-        raise _wrong(source, "input_shape", must, shape)
+    _check_shape(workload.input_shape, source)
+    if workload.metric is not None and not isinstance(workload.metric, Metric):
+        must = 'must be a raybench metric, as Metric(name="dice", direction="max")'
+        raise _wrong(source, "metric", must, workload.metric)
     if isinstance(workload, LayerWorkload):
         _check_layers(workload.layers, source)
+
+
+def _check_shape(shape: Any, source: str) -> None:
+    shapes = list(shape.values()) if isinstance(shape, dict) else [shape]
+    must = "must be a tuple of whole numbers, (H, W, C) of an image or (features,), or a dict of"
+    if not shapes or not all(map(_is_shape, shapes)):
+        raise _wrong(source, "input_shape", f"{must} such", shape)
+
+
+def _is_shape(shape: Any) -> bool:
+    return isinstance(shape, tuple | list) and bool(shape) and all(map(_is_positive, shape))
 
 
 def _check_layers(layers: Any, source: str) -> None:
@@ -37,6 +52,9 @@ def _check_layers(layers: Any, source: str) -> None:
     for layer in layers:
         if not isinstance(layer, get_args(Layer)):
             raise _wrong(source, "layers", must, layer)
+        if isinstance(layer, Residual):
+            _check_layers(layer.layers, source)
+            continue
         for field, value in vars(layer).items():
             if not _FIELDS.get(field, _is_positive)(value):
                 raise _wrong(source, "layers", f"has a layer whose {field} cannot be", layer)

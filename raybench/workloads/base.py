@@ -45,7 +45,8 @@ class Workload:
     num_classes: int
     """Classes, or tokens of a vocabulary; not needed for a regression."""
     task: Task = "classification"
-    """What is learnt: `classification`, `regression` or `language_modelling`."""
+    """What is learnt: `classification`, `regression` or `language_modelling`; that of the data,
+    unless the loss is the workload's own."""
     metric: Metric | None = None
     """A metric of its own, which `torch_metric` and `keras_metric` measure:
     `Metric(name="dice", direction="max")`. None leaves the choice to `objective.metric`."""
@@ -91,6 +92,8 @@ class LayerWorkload(Workload):
     Its build methods are not asked.
     """
 
+    input_shape: tuple[int, ...]
+    """Of one sample of the one input."""
     layers: tuple[Layer, ...]
     """In order; the last is `Dense(num_classes)`."""
 
@@ -98,3 +101,11 @@ class LayerWorkload(Workload):
 def missing_method(workload: Workload, method: str, use: str) -> UserError:
     """Return the error that says which method `use` needs."""
     return UserError(f"Workload {workload.name} has no {method}, so it cannot run with {use}.")
+
+
+def missing_hook(workload: Workload, metric: Metric, hook: str) -> UserError:
+    """Return the error that says which hook a workload's own metric needs."""
+    return UserError(
+        f"Workload {workload.name} has the metric {metric.name} and no {hook} to measure it; "
+        f"write {hook}(self, outputs, labels), which returns one value for each sample."
+    )

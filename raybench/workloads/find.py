@@ -5,18 +5,19 @@ import importlib
 import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
 from raybench.data.dataset import Dataset
+from raybench.data.inputs import InputShape, shown
 from raybench.data.load import build_dataset, limit_and_repeat, load_dataset
 from raybench.data.memory import require_memory
 from raybench.data.shared import open_shared, shared_key
 from raybench.workloads.attributes import check_attributes
 from raybench.workloads.base import LayerWorkload, Workload, missing_method
-from raybench.workloads.layers import Shape, num_parameters, output_shapes
-from raybench.workloads.shipped import WORKLOADS
+from raybench.workloads.layers import num_parameters, output_shapes
+from raybench.workloads.shape import DataShape
+from raybench.workloads.shipped import WORKLOADS, shipped_workload
 from raybench.workloads.users_code import users_code
 
 BYTES_PER_PARAMETER = 12
@@ -24,20 +25,19 @@ BYTES_PER_PARAMETER = 12
 BUILD_METHODS = {"torch": "build_torch", "tensorflow": "build_keras"}
 
 
-def find_workload(
-    name: str, input_shape: Shape | None = None, num_classes: int | None = None
-) -> Workload:
+def find_workload(name: str, shape: DataShape | None = None) -> Workload:
     """Return a shipped workload, or an instance of `module:Class` (also beside the user).
 
-    Shipped ones take the dataset's input shape and number of classes (none: their own); a
-    user's class has its own, and a dataset that does not fit it is a UserError. So is a
-    name that leads nowhere, and an input too small for the layers.
+    Shipped ones take shape, outputs and task of the data (none: their own); a user's class
+    has its own, and data that do not fit it are a UserError. So is a name that leads nowhere,
+    and an input too small for the layers.
     """
     if ":" in name:
         workload = _users_own(name)
-        _require_fit(workload, input_shape, num_classes)
+        if shape is not None:
+            _require_fit(workload, shape)
     else:
-        workload = _shipped(name, input_shape, num_classes)
+        workload = _shipped(name, shape)
     if isinstance(workload, LayerWorkload):
         _require_layers(workload)
     return workload
@@ -67,7 +67,7 @@ def load_workload_dataset(
     if spec.name == "workload":
         return _load_own(name, spec.model_dump_json(), shared)
     dataset = load_dataset(spec) if shared is None else _load_shared(spec.model_dump_json(), shared)
-    return find_workload(name, dataset.input_shape, dataset.num_classes), dataset
+    return find_workload(name, DataShape.of(dataset)), dataset
 
 
 @lru_cache(maxsize=4)
@@ -94,27 +94,48 @@ def _build_own(name: str, workload: Workload, spec: DatasetSpec) -> Dataset:
             f"load_dataset of workload {name} must return a raybench Dataset, not "
             f"{type(dataset).__name__}."
         )
-    _require_fit(workload, dataset.input_shape, dataset.num_classes)
+    _require_fit(workload, DataShape.of(dataset))
     return limit_and_repeat(dataset, spec)
 
 
-def _require_fit(workload: Workload, input_shape: Shape | None, num_classes: int | None) -> None:
-    if input_shape is not None and tuple(workload.input_shape) != tuple(input_shape):
+def _require_fit(workload: Workload, data: DataShape) -> None:
+    """Raise UserError where a workload of the user's own cannot take the data.
+
+    Its own loss may make of the labels what it likes.
+    """
+    name, own, found = workload.name, workload.input_shape, data.input_shape
+    if _comparable(own) != _comparable(found):
+        advice = "set dataset.image_size, or " if data.kind == "pixels" else ""
         raise UserError(
-            f"Workload {workload.name} takes inputs of shape {tuple(workload.input_shape)}, the "
-            f"dataset has {tuple(input_shape)}; set dataset.image_size, or choose other data."
+            f"Workload {name} takes inputs of shape {shown(own)}, the dataset has {shown(found)}; "
+            f"{advice}choose other data."
         )
-    if num_classes is not None and workload.num_classes != num_classes:
+    if workload.torch_loss is not None or workload.keras_loss is not None:
+        return
+    if workload.task != data.task:
         raise UserError(
-            f"Workload {workload.name} tells {workload.num_classes} classes apart, the dataset "
-            f"has {num_classes}; change its num_classes, or choose other data."
+            f"Workload {name} is of task {workload.task}, the dataset of {data.task}; change the "
+            "task of one of them, or write torch_loss and keras_loss of your own."
         )
+    if data.task != "regression" and workload.num_classes != data.num_outputs:
+        raise UserError(
+            f"Workload {name} tells {workload.num_classes} classes apart, the dataset "
+            f"has {data.num_outputs}; change its num_classes, or choose other data."
+        )
+
+
+def _comparable(shape: InputShape) -> InputShape:
+    """Return tuples where the user has written lists."""
+    if isinstance(shape, dict):
+        return {name: tuple(one) for name, one in shape.items()}
+    return tuple(shape)
 
 
 def _require_layers(workload: LayerWorkload) -> None:
     """Check that the layers fit the input, end in the classes, and fit into memory."""
     last = output_shapes(workload.layers, workload.input_shape)[-1]
-    if last != (workload.num_classes,):
+    tokens = workload.input_shape if workload.task == "language_modelling" else ()
+    if last != (*tokens, workload.num_classes):
         raise UserError(
             f"Workload {workload.name}: its last layer gives {last} for a sample; end its layers "
             f"with Dense({workload.num_classes})."
@@ -127,13 +148,12 @@ def _require_layers(workload: LayerWorkload) -> None:
     )
 
 
-def _shipped(name: str, input_shape: Shape | None, num_classes: int | None) -> Workload:
+def _shipped(name: str, shape: DataShape | None) -> Workload:
     if name not in WORKLOADS:
         close = difflib.get_close_matches(name, WORKLOADS, n=1)
         hint = f"did you mean '{close[0]}'?" if close else "or write module:Class for your own."
         raise UserError(f"Unknown workload '{name}': there are {', '.join(WORKLOADS)}; {hint}")
-    given: dict[str, Any] = {"input_shape": input_shape, "num_classes": num_classes}
-    return WORKLOADS[name](**{key: value for key, value in given.items() if value is not None})
+    return shipped_workload(name, shape)
 
 
 def _users_own(name: str) -> Workload:
@@ -150,7 +170,9 @@ def _users_own(name: str) -> Workload:
         raise UserError(f"Workload {name}: module '{module_name}' has no class '{class_name}'.")
     if not (isinstance(found, type) and issubclass(found, Workload)):
         raise UserError(f"Workload {name}: {class_name} must be a subclass of raybench.Workload.")
-    wanted = ["name", "input_shape", "num_classes"]
+    wanted = ["name", "input_shape"]
+    if getattr(found, "task", None) != "regression" or issubclass(found, LayerWorkload):
+        wanted.append("num_classes")
     if issubclass(found, LayerWorkload):
         wanted.append("layers")
     missing = [attribute for attribute in wanted if not hasattr(found, attribute)]

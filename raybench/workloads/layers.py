@@ -9,7 +9,8 @@ from raybench.core.errors import UserError
 
 Padding = Literal["same", "valid"]
 Shape = tuple[int, ...]
-"""Of one sample: (H, W, C) of an image, (features,) of a vector."""
+"""Of one sample: (H, W, C) of an image, (features,) of a vector, (tokens,) of token ids,
+(tokens, features) of what is known of each token."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Flatten:
 
 @dataclass(frozen=True)
 class Dense:
-    """Fully connected, with bias."""
+    """Fully connected, with bias; of (tokens, features) the same for each token."""
 
     units: int
 
@@ -61,7 +62,83 @@ class Dropout:
     rate: float
 
 
-Layer = Conv | DepthwiseConv | MaxPool | ReLU | Flatten | Dense | Dropout
+@dataclass(frozen=True)
+class GELU:
+    """x times the share of a standard normal distribution below x."""
+
+
+@dataclass(frozen=True)
+class GroupNorm:
+    """Each image's channels in `groups`, each group to mean 0 and variance 1, then a weight and a
+    bias a channel. Unlike batch normalisation it does not depend on the other samples."""
+
+    groups: int
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """The features of a vector, or of each token, to mean 0 and variance 1, then a weight and a
+    bias a feature."""
+
+
+@dataclass(frozen=True)
+class GlobalAveragePool:
+    """An image into the means of its channels; (tokens, features) into the means of its tokens."""
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Token ids into a learnt vector each."""
+
+    vocabulary: int
+    size: int
+
+
+@dataclass(frozen=True)
+class MeanEmbedding:
+    """Token ids into the mean of their learnt vectors; id 0 is padding and does not count."""
+
+    vocabulary: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Adds a learnt vector for each place to the tokens' vectors."""
+
+
+@dataclass(frozen=True)
+class CausalAttention:
+    """Each token looks at itself and the tokens before it, with `heads` weighted means of them."""
+
+    heads: int
+
+
+@dataclass(frozen=True)
+class Residual:
+    """What comes in plus what the layers make of it, which is of the same shape."""
+
+    layers: "tuple[Layer, ...]"
+
+
+Layer = (
+    Conv
+    | DepthwiseConv
+    | MaxPool
+    | ReLU
+    | Flatten
+    | Dense
+    | Dropout
+    | GELU
+    | GroupNorm
+    | LayerNorm
+    | GlobalAveragePool
+    | Embedding
+    | MeanEmbedding
+    | Positions
+    | CausalAttention
+    | Residual
+)
 
 
 def output_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
@@ -71,14 +148,22 @@ def output_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
     UserError.
     """
     shapes: list[Shape] = []
-    shape = tuple(input_shape)
+    shape, turned = tuple(input_shape), False
     for position, layer in enumerate(layers, start=1):
-        shape = _output_shape(layer, shape, f"layer {position} ({layer})")
+        where, before = f"layer {position} ({layer})", shape
+        if turned and isinstance(layer, LayerNorm | Residual):
+            raise UserError(
+                f"{where} cannot take an image as Flatten() leaves it, which the frameworks do in "
+                "different orders; put Dense before it."
+            )
+        shape = _output_shape(layer, before, where)
         if min(shape) < 1:
             raise UserError(
-                f"Inputs of shape {tuple(input_shape)} are too small: nothing is left after layer "
-                f"{position} ({layer}); set a larger dataset.image_size."
+                f"Inputs of shape {tuple(input_shape)} are too small: nothing is left after "
+                f"{where}; set a larger dataset.image_size."
             )
+        if isinstance(layer, Flatten | Dense):
+            turned = len(before) == 3
         shapes.append(shape)
     return shapes
 
@@ -86,20 +171,34 @@ def output_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
 def parameter_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
     """Return the shapes of all weights and biases in torch's layout, in layer order.
 
-    Conv (filters, C, k, k), DepthwiseConv (C * multiplier, 1, k, k), Dense (units, features);
-    each is followed by its bias (outputs,).
+    Conv (filters, C, k, k), DepthwiseConv (C * multiplier, 1, k, k), Dense (units, features),
+    norms (features,), each followed by its bias (outputs,); embeddings (vocabulary, size) and
+    positions (tokens, size) have none. Attention is the Dense of queries, keys and values, side
+    by side, and that of its outputs.
     """
     shapes: list[Shape] = []
     befores = [tuple(input_shape), *output_shapes(layers, input_shape)]
     for layer, before in zip(layers, befores, strict=False):
+        features = before[-1]
         match layer:
             case Conv(filters, kernel):
-                shapes += [(filters, before[-1], kernel, kernel), (filters,)]
+                shapes += [(filters, features, kernel, kernel), (filters,)]
             case DepthwiseConv(multiplier, kernel):
-                channels = before[-1] * multiplier
+                channels = features * multiplier
                 shapes += [(channels, 1, kernel, kernel), (channels,)]
             case Dense(units):
-                shapes += [(units, before[0]), (units,)]
+                shapes += [(units, features), (units,)]
+            case GroupNorm() | LayerNorm():
+                shapes += [(features,), (features,)]
+            case Embedding(vocabulary, size) | MeanEmbedding(vocabulary, size):
+                shapes += [(vocabulary, size)]
+            case Positions():
+                shapes += [before]
+            case CausalAttention():
+                shapes += [(3 * features, features), (3 * features,)]
+                shapes += [(features, features), (features,)]
+            case Residual(inner):
+                shapes += parameter_shapes(inner, before)
     return shapes
 
 
@@ -110,14 +209,22 @@ def num_parameters(layers: Sequence[Layer], input_shape: Shape) -> int:
 
 def _output_shape(layer: Layer, shape: Shape, where: str) -> Shape:
     match layer:
-        case ReLU() | Dropout():
+        case ReLU() | Dropout() | GELU():
             return shape
         case Flatten():
             return (math.prod(shape),)
+        case Residual(layers):
+            return _residual_shape(layers, shape, where)
+        case Dense() | LayerNorm() if len(shape) == 3:
+            raise UserError(f"{where} needs a vector, not {shape}; put Flatten() before it.")
         case Dense(units):
-            if len(shape) != 1:
-                raise UserError(f"{where} needs a vector, not {shape}; put Flatten() before it.")
-            return (units,)
+            return (*shape[:-1], units)
+        case LayerNorm():
+            return shape
+        case GlobalAveragePool() if len(shape) > 1:
+            return shape[-1:]
+        case Embedding() | MeanEmbedding() | Positions() | CausalAttention():
+            return _of_tokens(layer, shape, where)
     if len(shape) != 3:
         raise UserError(f"{where} needs an image (H, W, C), not {shape}.")
     height, width, channels = shape
@@ -128,6 +235,33 @@ def _output_shape(layer: Layer, shape: Shape, where: str) -> Shape:
             return (*_convolved(height, width, kernel, padding), filters)
         case DepthwiseConv(multiplier, kernel, padding):
             return (*_convolved(height, width, kernel, padding), channels * multiplier)
+        case GroupNorm(groups) if channels % groups:
+            raise UserError(f"{where} cannot divide {channels} channels; choose other groups.")
+        case GroupNorm():
+            return shape
+    raise AssertionError(layer)
+
+
+def _of_tokens(
+    layer: Embedding | MeanEmbedding | Positions | CausalAttention, shape: Shape, where: str
+) -> Shape:
+    match layer:
+        case Embedding(_, size) | MeanEmbedding(_, size):
+            if len(shape) != 1:
+                raise UserError(f"{where} needs token ids (tokens,), not {shape}.")
+            return (*shape, size) if isinstance(layer, Embedding) else (size,)
+    if len(shape) != 2:
+        raise UserError(f"{where} needs (tokens, features), not {shape}; begin with Embedding.")
+    if isinstance(layer, CausalAttention) and shape[-1] % layer.heads:
+        raise UserError(f"{where} cannot divide {shape[-1]} features; choose other heads.")
+    return shape
+
+
+def _residual_shape(layers: Sequence[Layer], shape: Shape, where: str) -> Shape:
+    after = [shape, *output_shapes(layers, shape)][-1]
+    if after != shape:
+        raise UserError(f"{where} makes {after} of {shape}, which cannot be added; keep the shape.")
+    return shape
 
 
 def _convolved(height: int, width: int, kernel: int, padding: Padding) -> tuple[int, int]:

@@ -7,34 +7,49 @@ timed has 4,104,202. The smaller number counts every convolution as if it had on
 same activations. `mnist_large_dense` is the network the published PyTorch timings came from.
 """
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from raybench.core.dataset_spec import Task
+from raybench.core.errors import UserError
 from raybench.workloads.base import LayerWorkload
 from raybench.workloads.layers import (
+    GELU,
+    CausalAttention,
     Conv,
     Dense,
     DepthwiseConv,
     Dropout,
+    Embedding,
     Flatten,
+    GlobalAveragePool,
+    GroupNorm,
     Layer,
+    LayerNorm,
     MaxPool,
+    MeanEmbedding,
     Padding,
+    Positions,
     ReLU,
+    Residual,
     Shape,
 )
+from raybench.workloads.shape import DataShape
 
 SMALLEST_VALID_CNN7 = 94  # pixels; below it, five unpadded convolutions leave nothing to pool
 
 
 @dataclass(frozen=True)
 class ShippedWorkload(LayerWorkload):
-    """A layer workload of a given input shape and number of classes."""
+    """A layer workload of a given input shape and number of classes, or of other outputs."""
 
     name: str
     input_shape: Shape
     num_classes: int
     layers: tuple[Layer, ...]
+    task: Task = "classification"
 
 
 def mnist_small(input_shape: Shape = (28, 28, 1), num_classes: int = 10) -> ShippedWorkload:
@@ -101,6 +116,48 @@ def cifar_cnn(input_shape: Shape = (32, 32, 3), num_classes: int = 10) -> Shippe
     return ShippedWorkload("cifar_cnn", input_shape, num_classes, layers)
 
 
+def small_resnet(input_shape: Shape = (32, 32, 3), num_classes: int = 10) -> ShippedWorkload:
+    """Eight convolutions, of which two pairs are residual, 1,647,242 parameters at 32x32x3.
+
+    The shape of the ResNet-9 of DAWNBench's CIFAR-10 entries at half their width or less, with
+    group normalisation in place of batch normalisation: a worker's batch may be of any size.
+    """
+    layers = (
+        *(*_normed_block(32), *_normed_block(64), MaxPool(), _residual_block(64)),
+        *(*_normed_block(128), MaxPool()),
+        *(*_normed_block(256), MaxPool(), _residual_block(256)),
+        *(GlobalAveragePool(), Dense(num_classes)),
+    )
+    return ShippedWorkload("small_resnet", input_shape, num_classes, layers)
+
+
+def mlp(input_shape: Shape = (8,), num_classes: int = 2) -> ShippedWorkload:
+    """Three hidden layers, 101,250 parameters of 8 columns and 2 classes: for tables."""
+    hidden = (layer for units in (256, 256, 128) for layer in (Dense(units), ReLU()))
+    flat = (Flatten(),) if len(input_shape) > 1 else ()
+    return ShippedWorkload("mlp", input_shape, num_classes, (*flat, *hidden, Dense(num_classes)))
+
+
+def text_bag(
+    input_shape: Shape = (128,), num_classes: int = 2, vocabulary_size: int = 20_000
+) -> ShippedWorkload:
+    """The mean of a text's words, in whatever order, and a hidden layer: for texts by class."""
+    layers = (MeanEmbedding(vocabulary_size, 64), Dense(128), ReLU(), Dense(num_classes))
+    return ShippedWorkload("text_bag", input_shape, num_classes, layers)
+
+
+def char_lm(
+    input_shape: Shape = (128,), num_classes: int = 256, vocabulary_size: int | None = None
+) -> ShippedWorkload:
+    """A transformer of four blocks, 128 wide, 875,520 parameters of 128 tokens out of 256."""
+    layers = (
+        *(Embedding(vocabulary_size or num_classes, 128), Positions()),
+        *(layer for _ in range(4) for layer in _transformer_block(128, heads=4)),
+        *(LayerNorm(), Dense(num_classes)),
+    )
+    return ShippedWorkload("char_lm", input_shape, num_classes, layers, "language_modelling")
+
+
 WORKLOADS: dict[str, Callable[..., ShippedWorkload]] = {
     "mnist_small": mnist_small,
     "mnist_large": mnist_large,
@@ -108,8 +165,60 @@ WORKLOADS: dict[str, Callable[..., ShippedWorkload]] = {
     "cnn7": cnn7,
     "cifar_cnn": cifar_cnn,
     "deep_mlp": deep_mlp,
+    "small_resnet": small_resnet,
+    "mlp": mlp,
+    "text_bag": text_bag,
+    "char_lm": char_lm,
 }
-"""Each takes the dataset's `input_shape` and `num_classes`, both optional."""
+"""Each takes the dataset's `input_shape` and `num_classes`, both optional; those for tokens a
+`vocabulary_size` too."""
+FOR_TOKENS = ("text_bag", "char_lm")
+
+
+def shipped_workload(name: str, shape: DataShape | None = None) -> ShippedWorkload:
+    """Return a workload of `WORKLOADS` for data of that shape; none is its own.
+
+    Data that it cannot take are a UserError.
+    """
+    if shape is None:
+        return WORKLOADS[name]()
+    if isinstance(shape.input_shape, dict):
+        raise UserError(
+            f"Workload {name} takes one array of inputs, the dataset has them by name "
+            f"({', '.join(sorted(shape.input_shape))}); write module:Class for your own."
+        )
+    fitting = _fitting(shape)
+    if shape.kind is not None and name not in fitting:
+        raise UserError(
+            f"Workload {name} does not take {shape.kind} for task {shape.task}; choose "
+            f"{', '.join(fitting)}, or write module:Class for your own."
+        )
+    given: dict[str, Any] = {"input_shape": shape.input_shape, "num_classes": shape.num_outputs}
+    if name in FOR_TOKENS:
+        if shape.vocabulary_size is None:
+            raise UserError(
+                f"Workload {name} needs to know how many tokens there are; give the dataset a "
+                "vocabulary, or its token ids as an array."
+            )
+        given["vocabulary_size"] = shape.vocabulary_size
+    return dataclasses.replace(WORKLOADS[name](**given), task=shape.task)
+
+
+def _fitting(shape: DataShape) -> list[str]:
+    """Return the names of those that take such inputs for such a task."""
+    if shape.task == "language_modelling":
+        return ["char_lm"]
+    if shape.kind == "tokens":
+        return ["text_bag"]
+    return [name for name in WORKLOADS if name not in FOR_TOKENS]
+
+
+def _normed_block(filters: int) -> tuple[Layer, ...]:
+    return (Conv(filters), GroupNorm(groups=8), ReLU())
+
+
+def _residual_block(filters: int) -> Residual:
+    return Residual((*_normed_block(filters), *_normed_block(filters)))
 
 
 def _conv_block(filters: int, padding: Padding = "same") -> tuple[Layer, ...]:
@@ -118,3 +227,10 @@ def _conv_block(filters: int, padding: Padding = "same") -> tuple[Layer, ...]:
 
 def _large_head(num_classes: int) -> tuple[Layer, ...]:
     return (Flatten(), Dense(512), ReLU(), Dense(512), ReLU(), Dense(num_classes))
+
+
+def _transformer_block(size: int, heads: int) -> tuple[Layer, ...]:
+    return (
+        Residual((LayerNorm(), CausalAttention(heads))),
+        Residual((LayerNorm(), Dense(4 * size), GELU(), Dense(size))),
+    )

@@ -6,6 +6,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from raybench.core.metric import ACCURACY
+
 MODULES = {
     "torch": "raybench.backends.torch.model",
     "tensorflow": "raybench.backends.tensorflow.model",
@@ -17,6 +19,22 @@ def backend(framework: str) -> ModuleType:
     importlib.import_module(module.rpartition(".")[0])  # sets what Keras reads at import
     pytest.importorskip(framework)
     return importlib.import_module(module)
+
+
+def judging(framework: str) -> ModuleType:
+    """Return the module of losses and metrics."""
+    backend(framework)
+    return importlib.import_module(f"raybench.backends.{framework}.judging")
+
+
+def losses_and_values(framework: str, workload, outputs, labels, metric=ACCURACY, scale=1.0):
+    """Return the loss of each sample and what the metric averages, as arrays."""
+    module = judging(framework)
+    outputs, labels = to_framework(outputs, framework), to_framework(labels, framework)
+    scale = to_framework(np.asarray(scale, np.float32), framework)
+    losses = module.sample_losses(workload, outputs, labels)
+    values = module.sample_values(workload, metric, outputs, labels, losses=losses, scale=scale)
+    return to_numpy(losses), to_numpy(values)
 
 
 def to_framework(array: np.ndarray, framework: str):

@@ -42,7 +42,7 @@ def outcome(spec: RunSpec, world: World) -> dict[str, np.ndarray]:
     middle = len(dataset.validation) // 3  # uneven shards
     shards = [slice(0, middle), slice(middle, None)] if world.num_workers == 2 else [slice(0, None)]
     totals = trainer.evaluate("validation", shards[world.rank])
-    sums = np.sum(world.gather([loss, totals.loss, totals.correct, float(totals.samples)]), axis=0)
+    sums = np.sum(world.gather([loss, totals.loss, totals.value, float(totals.samples)]), axis=0)
     weights = weights_of(trainer, spec.framework)
     trainer.close()
     named = {f"weights{index}": array for index, array in enumerate(weights)}

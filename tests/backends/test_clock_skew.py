@@ -9,6 +9,7 @@ import pytest
 from raybench.backends.base import Step, Totals
 from raybench.backends.run import run
 from raybench.core.clock import Ledger
+from raybench.core.metric import ACCURACY
 from raybench.core.objective import Objective
 from raybench.core.spec import DatasetSpec, RunSpec
 from raybench.data.dataset import Dataset, Split
@@ -35,7 +36,7 @@ class ThreadWorld:
 class NoTraining:
     """Exchanges gradients with the other rank, as data-parallel training does; takes no time."""
 
-    num_parameters, batch_statistics = 1, False
+    metric, num_parameters, batch_statistics = ACCURACY, 1, False
 
     def __init__(self, world: ThreadWorld) -> None:
         self._world = world
@@ -48,7 +49,7 @@ class NoTraining:
         return 0.0
 
     def evaluate(self, part: str, rows: slice) -> Totals:
-        return Totals(loss=0.0, correct=0.0, samples=1)
+        return Totals(loss=0.0, value=0.0, samples=1)
 
     def input_seconds(self) -> float:
         return 0.0

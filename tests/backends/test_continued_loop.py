@@ -11,6 +11,7 @@ from raybench.backends.checkpoints import Checkpoints
 from raybench.backends.run import run, take_until, training_steps
 from raybench.core.checkpoint import RunState
 from raybench.core.clock import Ledger
+from raybench.core.metric import ACCURACY
 from raybench.core.objective import Objective
 from raybench.core.record import Evaluation
 from raybench.core.spec import DatasetSpec, RunSpec
@@ -35,7 +36,7 @@ class Alone:
 class Scripted:
     """A trainer whose accuracy is a function of the steps taken, on a clock of its own."""
 
-    num_parameters, batch_statistics = 1, False
+    metric, num_parameters, batch_statistics = ACCURACY, 1, False
 
     def __init__(self, accuracies: list[float], *, evaluated: int = 0) -> None:
         self.now, self.rates = 0.0, list[float]()
@@ -52,7 +53,7 @@ class Scripted:
     def evaluate(self, part: str, rows: slice) -> Totals:
         self.now += EVAL_S
         self._evaluated += 1
-        return Totals(loss=0.0, correct=self._accuracies[self._evaluated - 1] * 10, samples=10)
+        return Totals(loss=0.0, value=self._accuracies[self._evaluated - 1] * 10, samples=10)
 
     def input_seconds(self) -> float:
         return 0.0

@@ -23,15 +23,15 @@ def take_batches(framework: str, split: Split, steps: list[Step]) -> float:
         from raybench.backends.torch import parts as torch_parts
 
         part = torch_parts.part_of(split, torch.device("cpu"), 0)
-        for inputs, _, _ in part.batches(steps):
-            assert inputs.shape == (ROWS, WIDTH)
+        for batch in part.batches(steps):
+            assert batch.inputs.shape == (ROWS, WIDTH)
     else:
         import tensorflow as tf
 
         from raybench.backends.tensorflow import parts as tf_parts
 
         part = tf_parts.part_of(split, 0)
-        for inputs, _, indices, _, _ in part.batches(steps):
+        for inputs, _, _, indices, _, _ in part.batches(steps):
             for index in range(len(indices)):
                 assert tf.gather(inputs, indices[index, 0]).shape == (ROWS, WIDTH)
     return float(part.waited_seconds())

@@ -19,6 +19,7 @@ from raybench.backends.tensorflow import internals as keras_internals  # noqa: E
 from raybench.backends.tensorflow.model import build_model  # noqa: E402
 from raybench.backends.torch import internals as torch_internals  # noqa: E402
 from raybench.workloads.find import find_workload  # noqa: E402
+from raybench.workloads.shape import DataShape  # noqa: E402
 
 FOREACH = ["add", "add_", "addcmul_", "div", "div_", "lerp_", "mul_", "norm", "sqrt"]
 
@@ -113,7 +114,7 @@ def functional_model():
 
 
 def shipped_model():
-    return build_model(find_workload("cnn7", (32, 32, 3)), 0)
+    return build_model(find_workload("cnn7", DataShape(input_shape=(32, 32, 3), num_outputs=10)), 0)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,19 @@
 
 import numpy as np
 import pytest
-from framework_models import MODULES, backend, logits, to_framework, to_numpy
+from framework_models import (
+    MODULES,
+    backend,
+    judging,
+    logits,
+    losses_and_values,
+    to_framework,
+    to_numpy,
+)
 
 from raybench.workloads.base import Workload
 from raybench.workloads.find import find_workload
+from raybench.workloads.shape import DataShape
 
 SHIPPED = {
     "mnist_small": ("mnist_small", (28, 28, 1), 402_442),
@@ -27,7 +36,7 @@ def framework(request) -> str:
 @pytest.fixture(params=SHIPPED)
 def shipped(request) -> tuple[Workload, int]:
     name, input_shape, expected = SHIPPED[request.param]
-    return find_workload(name, input_shape, 10), expected
+    return find_workload(name, DataShape(input_shape=input_shape, num_outputs=10)), expected
 
 
 def samples(workload: Workload, num_samples: int = 8) -> tuple[np.ndarray, np.ndarray]:
@@ -71,7 +80,7 @@ def test_the_seed_fixes_the_weights(framework):
 
 
 def test_dropout_acts_in_training_alone_and_follows_the_seed(framework):
-    workload = find_workload("cnn7", (32, 32, 3))
+    workload = find_workload("cnn7", DataShape(input_shape=(32, 32, 3), num_outputs=10))
     module = backend(framework)
     prepared = module.prepare_inputs(to_framework(samples(workload)[0], framework))
 
@@ -96,7 +105,7 @@ def torch_losses(workload: Workload, inputs: np.ndarray, labels: np.ndarray) -> 
     losses = []
     for _ in range(10):
         outputs = model(module.prepare_inputs(torch.from_numpy(inputs)))
-        loss = module.loss_and_correct(workload, outputs, torch.from_numpy(labels))[0].mean()
+        loss = judging("torch").sample_losses(workload, outputs, torch.from_numpy(labels)).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -115,7 +124,7 @@ def keras_losses(workload: Workload, inputs: np.ndarray, labels: np.ndarray) -> 
         with tf.GradientTape() as tape:
             outputs = model(module.prepare_inputs(tf.constant(inputs)), training=False)
             loss = tf.reduce_mean(
-                module.loss_and_correct(workload, outputs, tf.constant(labels))[0]
+                judging("tensorflow").sample_losses(workload, outputs, tf.constant(labels))
             )
         for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
             variable.assign_sub(0.05 * gradient)
@@ -151,16 +160,14 @@ def test_float_inputs_are_used_as_they_are(framework):
     np.testing.assert_array_equal(prepared, vectors)
 
 
-def test_loss_and_correct_are_per_sample(framework):
+def test_losses_and_answers_are_per_sample(framework):
     outputs = np.array([[2.0, 0.0], [0.0, 0.0], [0.0, 1.0]], np.float32)
-    loss, correct = backend(framework).loss_and_correct(
-        find_workload("mnist_small"),
-        to_framework(outputs, framework),
-        to_framework(np.array([0, 1, 0]), framework),
+    loss, correct = losses_and_values(
+        framework, find_workload("mnist_small"), outputs, np.array([0, 1, 0])
     )
     expected = [np.log1p(np.exp(-2.0)), np.log(2.0), np.log1p(np.exp(1.0))]
-    np.testing.assert_allclose(to_numpy(loss), expected, rtol=1e-6)
-    np.testing.assert_array_equal(to_numpy(correct), np.array([1, 0, 0], np.float32))
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
+    np.testing.assert_array_equal(correct, np.array([1, 0, 0], np.float32))
 
 
 def test_saved_weights_come_back(framework, shipped):

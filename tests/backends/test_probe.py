@@ -7,6 +7,7 @@ import pytest
 from framework_models import MODULES, backend
 
 from raybench.core.errors import UserError
+from raybench.core.metric import ACCURACY
 from raybench.workloads.base import Workload
 
 INPUTS = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
@@ -21,7 +22,7 @@ def framework(request) -> str:
 
 def probe(framework, workload, inputs=INPUTS):
     module = importlib.import_module(f"raybench.backends.{framework}.probe")
-    return module.probe_model(workload, inputs, LABELS, gpu=False)
+    return module.probe_model(workload, inputs, LABELS, metric=ACCURACY, gpu=False)
 
 
 def refused(framework, workload):

@@ -125,8 +125,8 @@ class NoShape:
     [
         ([1, 2], "an object with shape, dtype and .rows.; found list"),
         (NoShape(), "found NoShape"),
-        (Torch8(), "must be uint8 or float32, found torch.uint8"),
-        (Squares(20, kind=np.int64), "must be uint8 or float32, found <class 'numpy.int64'>"),
+        (Torch8(), "must be uint8 .pixels., .* found torch.uint8"),
+        (Squares(20, kind=np.float64), "found <class 'numpy.float64'>"),
         (Squares(19), "one label per input, found 19 inputs and 20 labels"),
     ],
 )

@@ -7,6 +7,7 @@ from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
 from raybench.workloads import find
 from raybench.workloads.find import find_workload, load_workload_dataset, require_framework
+from raybench.workloads.shape import DataShape
 
 MODULE = """
     import numpy as np
@@ -53,6 +54,10 @@ MODULE = """
 """
 
 
+def shape(input_shape, num_outputs, **more):
+    return DataShape(input_shape=input_shape, num_outputs=num_outputs, **more)
+
+
 @pytest.fixture(autouse=True)
 def beside_the_user(tmp_path, monkeypatch):
     """A module in the current directory, and no trace of it afterwards."""
@@ -68,7 +73,7 @@ def beside_the_user(tmp_path, monkeypatch):
 
 
 def test_a_shipped_workload_takes_shape_and_classes_of_the_dataset():
-    workload = find_workload("mnist_small", (32, 32, 3), 5)
+    workload = find_workload("mnist_small", shape((32, 32, 3), 5))
     assert workload.input_shape == (32, 32, 3)
     assert workload.num_classes == 5
     assert find_workload("mnist_small").input_shape == (28, 28, 1)
@@ -76,7 +81,7 @@ def test_a_shipped_workload_takes_shape_and_classes_of_the_dataset():
 
 @pytest.mark.parametrize("name", ["Full", "Layers"])
 def test_a_users_workload_is_found_in_the_current_directory(name):
-    workload = find_workload(f"users_own:{name}", (3,), 2)
+    workload = find_workload(f"users_own:{name}", shape((3,), 2))
     assert workload.name == name.lower()
 
 
@@ -117,7 +122,7 @@ def test_a_name_that_leads_nowhere_is_one_sentence(name, message):
 )
 def test_a_dataset_that_does_not_fit_is_refused(name, input_shape, num_classes, message):
     with pytest.raises(UserError, match=message):
-        find_workload(name, input_shape, num_classes)
+        find_workload(name, shape(input_shape, num_classes))
 
 
 def test_require_framework():
@@ -276,7 +281,7 @@ def test_a_load_dataset_that_ends_or_fills_the_memory(own, code):
 )
 def test_attributes_of_a_wrong_kind(own, body, words):
     name = own(body)
-    sentence = str(refused(find_workload, name, (3,), 2))
+    sentence = str(refused(find_workload, name, shape((3,), 2)))
     assert sentence.startswith(f"Workload {name}: its ")
     assert words in sentence
 
@@ -301,12 +306,14 @@ def test_layers_of_a_wrong_kind(own, layers, words):
 
 
 def test_numpy_numbers_and_lists_are_as_good(own):
-    workload = find_workload(own("num_classes = np.int64(2)\ninput_shape = [np.int32(3)]"), (3,), 2)
+    workload = find_workload(
+        own("num_classes = np.int64(2)\ninput_shape = [np.int32(3)]"), shape((3,), 2)
+    )
     assert workload.num_classes == 2
 
 
 def test_a_model_too_large_for_memory_is_refused():
-    sentence = str(refused(find_workload, "mnist_small", (100_000, 100_000, 1), 10))
+    sentence = str(refused(find_workload, "mnist_small", shape((100_000, 100_000, 1), 10)))
     assert "parameters and needs" in sentence
 
 

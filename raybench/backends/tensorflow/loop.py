@@ -12,19 +12,27 @@ import tensorflow as tf
 
 from raybench.backends.base import Step, StepLog, Totals
 from raybench.backends.optimizers import settings_of
+from raybench.backends.room import evaluation_batch
 from raybench.backends.tensorflow.exchange import Exchange
 from raybench.backends.tensorflow.internals import no_new_gradients
+from raybench.backends.tensorflow.judging import Judge, Mixed
 from raybench.backends.tensorflow.model import (
+    Inputs,
     batch_statistics,
     build_model,
     load_weights,
-    loss_and_correct,
     num_parameters,
     prepare_inputs,
     save_weights,
 )
 from raybench.backends.tensorflow.optim import build_optimizer
-from raybench.backends.tensorflow.parts import part_of, signature
+from raybench.backends.tensorflow.parts import (
+    Part,
+    mixed_signature,
+    part_of,
+    signature,
+    training_part,
+)
 from raybench.backends.tensorflow.recording import StepRecorder, take_recorded
 from raybench.backends.tensorflow.state import (
     Copies,
@@ -47,6 +55,8 @@ EVALUATION_BATCH = 1024
 """Samples per forward pass of an evaluation."""
 WARM_UP_STEPS = 2
 """The first traces, the second runs as all later ones do."""
+Data = tuple[Inputs, tf.Tensor, Mixed]
+"""Inputs, labels and what they are mixed with, of which a pass takes some rows."""
 
 
 class Trainer:
@@ -65,17 +75,24 @@ class Trainer:
             seed_layers(self._model, world.strategy, spec.seed * 1_000_003 + world.rank)
             self._optimizer = build_optimizer(spec.optimizer, **settings_of(spec))
             self._optimizer.build(self._model.trainable_variables)
-        splits = {"train": dataset.train, "validation": dataset.validation, "test": dataset.test}
-        self._parts = {name: part_of(split, spec.prefetch) for name, split in splits.items()}
+        self._judge = Judge(spec, workload, dataset)
+        self.metric = self._judge.metric
+        self._evaluation_batch = evaluation_batch(spec, dataset, EVALUATION_BATCH)
+        self._parts: dict[str, Part] = {
+            "train": training_part(spec, dataset.train),
+            "validation": part_of(dataset.validation, spec.prefetch),
+            "test": part_of(dataset.test, spec.prefetch),
+        }
         # Sizes are left open, so that one trace serves every batch, the last partial one too.
         inputs, labels = signature(dataset.train)
+        mixed = mixed_signature(spec, dataset.train)
         steps = [tf.TensorSpec([None, None, None], kind) for kind in (tf.int64, tf.float32)]
         rates = tf.TensorSpec([None], tf.float32)
         self._exchange = Exchange(spec)
         self._recorder: StepRecorder | None = None
         if spec.record_steps:
             self._recorder = StepRecorder(has_squares=self._exchange.measures)
-        self._train_steps = tf.function(self._take_steps, [inputs, labels, *steps, rates])
+        self._train_steps = tf.function(self._take_steps, [inputs, labels, mixed, *steps, rates])
         self._evaluate_batch = tf.function(self._evaluate_on, [inputs, labels])
         self._earlier_input_s = 0.0
 
@@ -83,12 +100,12 @@ class Trainer:
         """Run training and evaluation code on noise, then restore every state."""
         copies = self._copies()
         saved = [values_of(variables) for variables in copies]
-        num_rows = max(int(step.indices.max()) + 1, EVALUATION_BATCH)
+        num_rows = max(int(step.indices.max()) + 1, self._evaluation_batch)
         real = self._parts
         self._parts = {name: part.noise(num_rows) for name, part in real.items()}
         for _ in range(WARM_UP_STEPS):
             self.train([step])
-        self.evaluate("validation", slice(0, EVALUATION_BATCH))
+        self.evaluate("validation", slice(0, self._evaluation_batch))
         self._parts = real
         for variables, values in zip(copies, saved, strict=True):
             set_values(variables, values)
@@ -108,14 +125,14 @@ class Trainer:
         return total
 
     def evaluate(self, part: str, rows: slice) -> Totals:
-        """Loss and correct answers on rows of the `validation` or `test` split."""
-        loss, correct, samples = 0.0, 0.0, 0
-        for inputs, labels in self._parts[part].slices(rows, EVALUATION_BATCH):
-            batch_loss, batch_correct = self._evaluate_batch(inputs, labels)
+        """Sums of loss and metric over rows of the `validation` or `test` split."""
+        loss, value, samples = 0.0, 0.0, 0
+        for inputs, labels in self._parts[part].slices(rows, self._evaluation_batch):
+            batch_loss, batch_value = self._evaluate_batch(inputs, labels)
             samples += len(labels)
             loss += float(batch_loss)
-            correct += float(batch_correct)
-        return Totals(loss=loss, correct=correct, samples=samples)
+            value += float(batch_value)
+        return Totals(loss=loss, value=value, samples=samples)
 
     def input_seconds(self) -> float:
         """Seconds that training has waited for data so far."""
@@ -165,7 +182,13 @@ class Trainer:
         return copies_of(variables, self._world.strategy)
 
     def _take_steps(
-        self, inputs: tf.Tensor, labels: tf.Tensor, indices: Any, weights: Any, rates: Any
+        self,
+        inputs: Inputs,
+        labels: tf.Tensor,
+        mixed: Mixed,
+        indices: Any,
+        weights: Any,
+        rates: Any,
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Traced: indices and weights are (steps, passes, samples), rates is (steps,).
 
@@ -173,7 +196,7 @@ class Trainer:
         """
 
         def take(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            arguments = inputs, labels, indices[step], weights[step], rates[step]
+            arguments = (inputs, labels, mixed), indices[step], weights[step], rates[step]
             strategy = self._world.strategy
             losses, squares = strategy.run(self._take_step, args=arguments)
             loss = tf.add_n(strategy.experimental_local_results(losses))
@@ -189,16 +212,16 @@ class Trainer:
         return total, None
 
     def _take_step(
-        self, inputs: tf.Tensor, labels: tf.Tensor, indices: Any, weights: Any, rate: Any
+        self, data: Data, indices: Any, weights: Any, rate: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Traced, in replica context: forward and backward per pass, then one update."""
         self._optimizer.learning_rate.assign(rate)
         variables = self._model.trainable_variables
         indices, weights = self._own(indices), self._own(weights)
-        loss, gradients = self._one_pass(inputs, labels, indices[0], weights[0])
+        loss, gradients = self._one_pass(data, indices[0], weights[0])
         if self._spec.accumulate > 1:
             for index in tf.range(1, tf.shape(indices)[0]):
-                more, added = self._one_pass(inputs, labels, indices[index], weights[index])
+                more, added = self._one_pass(data, indices[index], weights[index])
                 loss += more
                 gradients = [old + new for old, new in zip(gradients, added, strict=True)]
         if self._spec.num_workers == 1:
@@ -218,27 +241,25 @@ class Trainer:
         first = tf.distribute.get_replica_context().replica_id_in_sync_group * width
         return columns[:, first : first + width]
 
-    def _one_pass(
-        self, inputs: tf.Tensor, labels: tf.Tensor, rows: Any, weights: Any
-    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def _one_pass(self, data: Data, rows: Any, weights: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with self._world.where_data_are():
-            chosen, labels = tf.gather(inputs, rows), tf.gather(labels, rows)
-        batch = prepare_inputs(chosen)
+            inputs, labels, mixed = tf.nest.map_structure(lambda one: tf.gather(one, rows), data)
+        batch = prepare_inputs(inputs)
         variables = self._model.trainable_variables
         with tf.GradientTape() as tape:
             outputs = self._model(batch, training=True)
-            losses, _ = loss_and_correct(self._workload, outputs, labels)
+            losses = self._judge.training_losses(outputs, labels, mixed)
             loss = tf.reduce_sum(losses * weights)
         gradients = tape.gradient(
             loss, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
         return loss, gradients
 
-    def _evaluate_on(self, inputs: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Traced: summed loss and number of correct answers of a batch."""
+    def _evaluate_on(self, inputs: Inputs, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Traced: sums of loss and metric over a batch."""
         outputs = self._model(prepare_inputs(inputs), training=False)
-        losses, hits = loss_and_correct(self._workload, outputs, labels)
+        losses, values = self._judge.losses_and_values(outputs, labels)
         return (
             tf.reduce_sum(tf.cast(losses, tf.float64)),
-            tf.reduce_sum(tf.cast(hits, tf.float64)),
+            tf.reduce_sum(tf.cast(values, tf.float64)),
         )

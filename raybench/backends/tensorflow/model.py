@@ -2,15 +2,17 @@
 
 import tempfile
 from pathlib import Path
+from typing import TypeAlias
 
 import keras
 import tensorflow as tf
 
 from raybench.backends.tensorflow.internals import all_layers
-from raybench.workloads import layers as description
+from raybench.backends.tensorflow.layers import build_layers, input_type
 from raybench.workloads.base import LayerWorkload, Workload
-from raybench.workloads.layers import Layer
 from raybench.workloads.weights import initial_weights, to_keras_layout
+
+Inputs: TypeAlias = tf.Tensor | dict[str, tf.Tensor]
 
 
 def build_model(workload: Workload, seed: int) -> keras.Model:
@@ -23,10 +25,11 @@ def build_model(workload: Workload, seed: int) -> keras.Model:
     if not isinstance(workload, LayerWorkload):
         return workload.build_keras()
     shape = workload.input_shape
-    modules = [_module(layer) for layer in workload.layers]
+    modules = build_layers(workload.layers, shape)
     # The last layer makes the logits float32 under a bf16 policy too.
     float32 = keras.layers.Activation("linear", dtype="float32")
-    model = keras.Sequential([keras.Input(shape), *modules, float32])
+    kind = input_type(workload.layers)
+    model = keras.Sequential([keras.Input(shape, dtype=kind), *modules, float32])
     weights = initial_weights(workload.layers, shape, seed)
     model.set_weights(to_keras_layout(workload.layers, shape, weights))
     return model
@@ -47,27 +50,20 @@ def batch_statistics(model: keras.Model) -> bool:
     return any(isinstance(layer, kinds) and not layer.synchronized for layer in all_layers(model))
 
 
-def prepare_inputs(inputs: tf.Tensor) -> tf.Tensor:
-    """Scale uint8 to float32 in 0..1; images stay (N, H, W, C)."""
+def prepare_inputs(inputs: Inputs) -> Inputs:
+    """Scale uint8 to float32 in 0..1, make whole numbers int64; of inputs by name each.
+
+    Images stay (N, H, W, C).
+    """
+    if isinstance(inputs, dict):
+        return {name: _prepared(one) for name, one in inputs.items()}
+    return _prepared(inputs)
+
+
+def _prepared(inputs: tf.Tensor) -> tf.Tensor:
     if inputs.dtype == tf.uint8:
         return tf.cast(inputs, tf.float32) * (1 / 255)
-    return inputs
-
-
-def loss_and_correct(
-    workload: Workload, outputs: tf.Tensor, labels: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the loss of each sample (N,) and 1 or 0 for each answer (N,), both float32."""
-    if workload.keras_loss is not None:
-        loss = workload.keras_loss(outputs, labels)
-    else:
-        logits = tf.cast(outputs, tf.float32)
-        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    if workload.keras_correct is not None:
-        correct = workload.keras_correct(outputs, labels)
-    else:
-        correct = tf.argmax(outputs, axis=1, output_type=labels.dtype) == labels
-    return tf.cast(loss, tf.float32), tf.cast(correct, tf.float32)
+    return tf.cast(inputs, tf.int64) if inputs.dtype.is_integer else inputs
 
 
 def save_weights(model: keras.Model) -> bytes:
@@ -84,23 +80,3 @@ def load_weights(model: keras.Model, weights: bytes) -> None:
         file = Path(folder) / "model.weights.h5"
         file.write_bytes(weights)
         model.load_weights(file)
-
-
-def _module(layer: Layer) -> keras.layers.Layer:
-    match layer:
-        case description.Conv(filters, kernel, padding):
-            return keras.layers.Conv2D(filters, kernel, padding=padding)
-        case description.DepthwiseConv(multiplier, kernel, padding):
-            return keras.layers.DepthwiseConv2D(
-                kernel, depth_multiplier=multiplier, padding=padding
-            )
-        case description.MaxPool(size):
-            return keras.layers.MaxPooling2D(size)
-        case description.ReLU():
-            return keras.layers.ReLU()
-        case description.Flatten():
-            return keras.layers.Flatten()
-        case description.Dense(units):
-            return keras.layers.Dense(units)
-        case description.Dropout(rate):
-            return keras.layers.Dropout(rate)

@@ -9,43 +9,53 @@ import tensorflow as tf
 
 from raybench.backends.base import Step
 from raybench.backends.prefetch import Prefetch
-from raybench.backends.tensorflow.arrays import to_tensor
-from raybench.data.dataset import Split
+from raybench.backends.reading import Reader, ahead, mixes, training_reader
+from raybench.backends.room import fits
+from raybench.backends.tensorflow.arrays import free_bytes, to_tensor
+from raybench.backends.tensorflow.judging import Mixed
+from raybench.backends.tensorflow.model import Inputs
+from raybench.core.spec import RunSpec
+from raybench.data.dataset import Array, Split
+from raybench.data.inputs import each, repeated_first
+from raybench.data.on_demand import OnDemand
 
-Batch = tuple[tf.Tensor, ...]
+Batch = tuple[Inputs, tf.Tensor, Mixed, tf.Tensor, tf.Tensor, tf.Tensor]
+"""Inputs and labels, labels and shares of what they are mixed with (or nothing), and (steps,
+passes, samples) rows of all these, and their weights, and (steps,) rates."""
 
 
 class InMemoryPart:
     """Inputs and labels that are on the device: a batch is an index into them."""
 
-    def __init__(self, inputs: tf.Tensor, labels: tf.Tensor) -> None:
+    def __init__(self, inputs: Inputs, labels: tf.Tensor, *, mixed: bool = False) -> None:
+        """`mixed`: each sample with itself, to warm up what mixes them."""
         self._inputs, self._labels = inputs, labels
+        self._mixed: Mixed = (labels, tf.ones(len(labels))) if mixed else ()
         self._waited_s = 0.0
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
         """Yield what the traced function takes, as many steps in a call as have one shape.
 
-        That is inputs, labels, and (steps, passes, samples) rows of these and their weights,
-        and (steps,) rates. Counts the time waited; the index itself is a part of the step.
+        Counts the time waited; the index itself is a part of the step.
         """
         for _, group in itertools.groupby(steps, key=lambda step: step.indices.shape):
             started = time.perf_counter()
             chunk = list(group)
             indices = tf.constant(np.stack([step.indices for step in chunk]))
-            batch = self._inputs, self._labels, indices, *_weights_and_rates(chunk)
+            batch = self._inputs, self._labels, self._mixed, indices, *_weights_and_rates(chunk)
             self._waited_s += time.perf_counter() - started
             yield batch
 
-    def slices(self, rows: slice, size: int) -> Iterator[Batch]:
+    def slices(self, rows: slice, size: int) -> Iterator[tuple[Inputs, tf.Tensor]]:
         """Yield inputs and labels of the rows, `size` at a time."""
-        inputs, labels = self._inputs[rows], self._labels[rows]
+        inputs, labels = _cut(self._inputs, self._labels, rows)
         for start in range(0, len(labels), size):
-            batch = slice(start, start + size)
-            yield inputs[batch], labels[batch]
+            yield _cut(inputs, labels, slice(start, start + size))
 
     def noise(self, num_rows: int) -> "InMemoryPart":
         """Return random inputs with the first labels: throw-away data of the same kind."""
-        return _noise(self._inputs.shape[1:], self._inputs.dtype, self._labels[:num_rows])
+        inputs = each(self._inputs, lambda one: _noise_like(one[:num_rows]))
+        return InMemoryPart(inputs, self._labels[:num_rows])
 
     def waited_seconds(self) -> float:
         """Seconds that training has waited for batches so far."""
@@ -58,8 +68,9 @@ class InMemoryPart:
 class OnDemandPart:
     """Inputs that are read when they are asked for, the batches of `prefetch` steps ahead."""
 
-    def __init__(self, split: Split, prefetch: int) -> None:
-        self._split = split
+    def __init__(self, reader: Reader, prefetch: int, *, mixed: bool = False) -> None:
+        """`mixed`: whether the reader mixes samples."""
+        self._reader, self._mixed = reader, mixed
         self._prefetch = Prefetch(prefetch)
         self._waited_s = 0.0
 
@@ -76,16 +87,19 @@ class OnDemandPart:
             self._waited_s += time.perf_counter() - started
             yield batch
 
-    def slices(self, rows: slice, size: int) -> Iterator[Batch]:
+    def slices(self, rows: slice, size: int) -> Iterator[tuple[Inputs, tf.Tensor]]:
         """Yield inputs and labels of the rows, `size` at a time."""
-        wanted = np.arange(len(self._split))[rows]
+        wanted = np.arange(len(self._reader.split))[rows]
         chunks = (wanted[start : start + size] for start in range(0, len(wanted), size))
         return self._prefetch.each(self._read, chunks)
 
     def noise(self, num_rows: int) -> InMemoryPart:
-        """Return random inputs with the first labels; nothing is read."""
-        labels = to_tensor(self._split.labels[:num_rows])
-        return _noise(self._split.inputs.shape[1:], tf.as_dtype(self._split.dtype), labels)
+        """Return random inputs with the first labels; of whole numbers the first sample alone is
+        read, as any others might be beyond a vocabulary."""
+        split = self._reader.split
+        labels = split.labels[:num_rows].copy()
+        inputs = each(split.inputs, lambda one: self._noise(one, len(labels)))
+        return InMemoryPart(inputs, tf.constant(labels), mixed=self._mixed)
 
     def waited_seconds(self) -> float:
         """Seconds that training has waited for batches so far."""
@@ -95,13 +109,28 @@ class OnDemandPart:
         """End the thread."""
         self._prefetch.close()
 
-    def _read_step(self, step: Step) -> Batch:
-        inputs, labels = self._read(step.indices.reshape(-1))
-        indices = np.arange(step.indices.size).reshape(1, *step.indices.shape)
-        return inputs, labels, tf.constant(indices), *_weights_and_rates([step])
+    def _noise(self, inputs: Array | OnDemand, number: int) -> tf.Tensor:
+        kind = np.dtype(inputs.dtype)
+        if kind.kind == "i":
+            return tf.constant(repeated_first(inputs, number))
+        return _noise((number, *inputs.shape[1:]), tf.as_dtype(kind))
 
-    def _read(self, rows: np.ndarray) -> Batch:
-        return tf.constant(self._split.read(rows)), tf.constant(self._split.labels[rows])
+    def _read(self, rows: np.ndarray) -> tuple[Inputs, tf.Tensor]:
+        samples = self._reader.read(rows)
+        return each(samples.inputs, tf.constant), tf.constant(samples.labels)
+
+    def _read_step(self, step: Step) -> Batch:
+        rounds = None if step.rounds is None else step.rounds.reshape(-1)
+        found = self._reader.read(step.indices.reshape(-1), rounds)
+        mixed = tuple(tf.constant(one) for one in found.mixed or ())
+        indices = np.arange(step.indices.size).reshape(1, *step.indices.shape)
+        return (
+            each(found.inputs, tf.constant),
+            tf.constant(found.labels),
+            mixed,
+            tf.constant(indices),
+            *_weights_and_rates([step]),
+        )
 
 
 Part = InMemoryPart | OnDemandPart
@@ -109,24 +138,54 @@ Part = InMemoryPart | OnDemandPart
 
 def part_of(split: Split, prefetch: int) -> Part:
     """Return a split as the worker takes it; what is in memory needs no `prefetch`."""
-    if split.is_on_demand:
-        return OnDemandPart(split, prefetch)
-    return InMemoryPart(to_tensor(split.array), to_tensor(split.labels))
+    if split.is_on_demand or not _has_room(split):
+        return OnDemandPart(Reader(split), prefetch)
+    return InMemoryPart(each(split.arrays, to_tensor), to_tensor(split.labels))
 
 
-def signature(split: Split) -> list[tf.TensorSpec]:
+def training_part(spec: RunSpec, split: Split) -> Part:
+    """Return the training split; where samples are augmented they are read by batch."""
+    reader = training_reader(spec, split)
+    if reader is None:
+        return part_of(split, spec.prefetch)
+    return OnDemandPart(reader, ahead(spec), mixed=mixes(spec))
+
+
+def signature(split: Split) -> tuple[tf.TensorSpec | dict[str, tf.TensorSpec], tf.TensorSpec]:
     """Return that of inputs and labels of as many rows as there may be."""
-    shape = [None, *split.inputs.shape[1:]]
-    return [tf.TensorSpec(shape, tf.as_dtype(split.dtype)), tf.TensorSpec([None], tf.int64)]
+    labels = tf.TensorSpec([None, *split.labels.shape[1:]], tf.as_dtype(split.labels.dtype))
+    return each(split.inputs, _any_rows), labels
 
 
-def _weights_and_rates(steps: list[Step]) -> Batch:
+def mixed_signature(spec: RunSpec, split: Split) -> tuple[tf.TensorSpec, ...]:
+    """Return that of labels and shares of what samples are mixed with; nothing where none are."""
+    return (signature(split)[1], tf.TensorSpec([None], tf.float32)) if mixes(spec) else ()
+
+
+def _any_rows(inputs: Array | OnDemand) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *inputs.shape[1:]], tf.as_dtype(np.dtype(inputs.dtype)))
+
+
+def _has_room(split: Split) -> bool:
+    """Whether a split may lie on the device whole."""
+    return fits(split, free_bytes())
+
+
+def _cut(inputs: Inputs, labels: tf.Tensor, rows: slice) -> tuple[Inputs, tf.Tensor]:
+    return each(inputs, lambda one: one[rows]), labels[rows]
+
+
+def _weights_and_rates(steps: list[Step]) -> tuple[tf.Tensor, tf.Tensor]:
     weights = tf.constant(np.stack([step.weights for step in steps]))
     return weights, tf.constant([step.learning_rate for step in steps], tf.float32)
 
 
-def _noise(shape: tuple[int, ...], kind: tf.DType, labels: tf.Tensor) -> InMemoryPart:
-    shape = (len(labels), *shape)
+def _noise_like(first: tf.Tensor) -> tf.Tensor:
+    """Return random pixels or numbers; whole numbers as they are, others might be no tokens."""
+    return _noise(first.shape, first.dtype) if first.dtype in (tf.uint8, tf.float32) else first
+
+
+def _noise(shape: tuple[int, ...], kind: tf.DType) -> tf.Tensor:
     if kind == tf.uint8:
-        return InMemoryPart(tf.cast(tf.random.uniform(shape, 0, 256, tf.int32), kind), labels)
-    return InMemoryPart(tf.random.normal(shape, dtype=kind), labels)
+        return tf.cast(tf.random.uniform(shape, 0, 256, tf.int32), kind)
+    return tf.random.normal(shape, dtype=kind)

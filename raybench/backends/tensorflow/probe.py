@@ -6,81 +6,101 @@ import tensorflow as tf
 
 from raybench.backends.probe import (
     Array,
+    check_alone,
     check_gradients,
     check_outputs,
     check_parameters,
     check_per_sample,
+    is_default,
+    refuse_outputs,
     softmax_warning,
 )
+from raybench.backends.tensorflow.judging import sample_losses, sample_values
 from raybench.backends.tensorflow.model import (
+    Inputs,
     build_model,
-    loss_and_correct,
     num_parameters,
     prepare_inputs,
 )
 from raybench.core.errors import UserError
+from raybench.core.metric import Metric
+from raybench.data.inputs import Batch, each, shown
 from raybench.workloads.base import Workload
 from raybench.workloads.users_code import users_code
 
 
-def probe_model(workload: Workload, inputs: Array, labels: Array, *, gpu: bool) -> list[str]:
-    """Build the model, take a batch through it and back; warnings, or a UserError.
+def probe_model(
+    workload: Workload, inputs: Batch, labels: Array, *, metric: Metric, gpu: bool
+) -> list[str]:
+    """Build the model, take a batch through it, loss and metric, and back; warnings, or a
+    UserError.
 
     With `gpu`, there; where this machine has none, nothing is tried.
     """
     if gpu and not tf.config.list_physical_devices("GPU"):
         return []
     model = _build(workload)
-    batch = prepare_inputs(tf.constant(inputs))
+    batch = prepare_inputs(each(inputs, tf.constant))
     answers = tf.constant(labels)
-    failed = f"Workload {workload.name}: its Keras model failed on inputs {tuple(batch.shape)}"
-    is_default = workload.keras_loss is None or workload.keras_correct is None
-    for training in (False, True):
-        with users_code(failed):
-            outputs = model(batch, training=training)
-        if not isinstance(outputs, tf.Tensor):
-            kind = type(outputs).__name__
-            raise UserError(
-                f"Workload {workload.name}: its model must return a tensor, not {kind}."
-            )
-        check_outputs(workload, _array(outputs), len(labels), is_default=is_default)
+    default = is_default(workload, metric, loss=workload.keras_loss, correct=workload.keras_correct)
+    whole, alone = (
+        _outputs(workload, model, one, training=False) for one in (batch, _first(batch))
+    )
+    check_outputs(workload, _array(whole), labels, is_default=default)
+    outputs = _outputs(workload, model, batch, training=True)
+    check_outputs(workload, _array(outputs), labels, is_default=default)
     with users_code(f"Workload {workload.name}: its loss failed in TensorFlow"):
-        loss, correct = loss_and_correct(workload, outputs, answers)
+        loss = sample_losses(workload, outputs, answers)
     check_per_sample(workload, "its Keras loss", _array(loss), len(labels))
-    check_per_sample(workload, "keras_correct", _array(correct), len(labels))
-    with users_code(f"Workload {workload.name}: the way back through its Keras model failed"):
-        found = _traced_gradients(workload, model, batch, answers)
-    names = [variable.path for variable in model.trainable_variables]
-    warnings = check_gradients(workload, dict(zip(names, found, strict=True)))
+    with users_code(f"Workload {workload.name}: its {metric.words} failed in TensorFlow"):
+        values = sample_values(workload, metric, outputs, answers, losses=loss, scale=1.0)
+    check_per_sample(workload, f"its {metric.words} in Keras", _array(values), len(labels))
+    warnings = check_gradients(workload, _gradients(workload, model, batch, answers))
+    warnings += check_alone(workload, _array(alone), _array(whole))
     if workload.keras_loss is None:
         warnings += softmax_warning(workload, _array(outputs))
     return warnings
 
 
-def _traced_gradients(
-    workload: Workload, model: keras.Model, batch: tf.Tensor, answers: tf.Tensor
-) -> list[Array | None]:
+def _outputs(workload: Workload, model: keras.Model, batch: Inputs, *, training: bool) -> tf.Tensor:
+    shapes = shown(each(batch, lambda one: tuple(one.shape)))
+    with users_code(f"Workload {workload.name}: its Keras model failed on inputs {shapes}"):
+        outputs = model(batch, training=training)
+    if not isinstance(outputs, tf.Tensor):
+        raise refuse_outputs(workload, type(outputs).__name__)
+    if not outputs.dtype.is_floating:
+        raise refuse_outputs(workload, outputs.dtype.name)
+    return outputs
+
+
+def _gradients(
+    workload: Workload, model: keras.Model, batch: Inputs, answers: tf.Tensor
+) -> dict[str, Array | None]:
     """Return every trainable variable's gradient, by a traced step with the batch size left open.
 
     Training traces so; code that needs values in Python, or a fixed batch size, fails here.
     """
 
-    def step(inputs: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
+    def step(inputs: Inputs, labels: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             outputs = model(inputs, training=True)
-            losses, _ = loss_and_correct(workload, outputs, labels)
-            total = tf.reduce_sum(losses)
+            total = tf.reduce_sum(sample_losses(workload, outputs, labels))
         gradients = tape.gradient(total, [v.value for v in model.trainable_variables])
         used.extend(gradient is not None for gradient in gradients)
         return [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
 
     used: list[bool] = []  # known while it is traced, once
-    signature = [
-        tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype) for tensor in (batch, answers)
-    ]
-    traced = tf.function(step, input_signature=signature)
-    values = iter(traced(batch, answers))
-    return [_array(next(values)) if is_used else None for is_used in used]
+    signature = each(batch, _any_rows), _any_rows(answers)
+    with users_code(f"Workload {workload.name}: the way back through its Keras model failed"):
+        found = tf.function(step, input_signature=signature)(batch, answers)
+    values = iter(found)
+    arrays = [_array(next(values)) if is_used else None for is_used in used]
+    names = [variable.path for variable in model.trainable_variables]
+    return dict(zip(names, arrays, strict=True))
+
+
+def _any_rows(tensor: tf.Tensor) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
 
 def _build(workload: Workload) -> keras.Model:
@@ -94,10 +114,15 @@ def _build(workload: Workload) -> keras.Model:
     if not model.built:
         raise UserError(
             f"Workload {workload.name}: its Keras model is not built yet; begin it with "
-            f"keras.Input({tuple(workload.input_shape)}), or call its build in build_keras."
+            f"keras.Input({shown(workload.input_shape)}), or call its build in build_keras."
         )
     check_parameters(workload, num_parameters(model))
     return model
+
+
+def _first(batch: Inputs) -> Inputs:
+    """Return the first half of the samples."""
+    return each(batch, lambda one: one[: len(one) // 2])
 
 
 def _array(tensor: tf.Tensor) -> Array:

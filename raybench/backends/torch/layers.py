@@ -22,9 +22,14 @@ from torch.nn import functional
 from raybench.workloads import layers as description
 from raybench.workloads.layers import Layer, Shape, output_shapes
 
+_KEEP_NO_OUTPUT = (nn.Conv2d, nn.MaxPool2d, nn.Linear, nn.GroupNorm, nn.LayerNorm)
+"""What does not read what it has returned on the way back."""
+NORM_EPSILON = 1e-5
+"""Added to the variance by norms."""
+
 
 def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[nn.Module]:
-    """Return one module a layer, for images (N, C, H, W)."""
+    """Return one module a layer, for images (N, C, H, W), vectors or tokens."""
     befores = [input_shape, *output_shapes(layers, input_shape)]
     modules = [_module(layer, before) for layer, before in zip(layers, befores, strict=False)]
     for index in range(1, len(modules)):
@@ -36,7 +41,7 @@ def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[nn.Module]
     for before, module in itertools.pairwise(modules):
         if isinstance(module, nn.ReLU):
             # Theirs alone: nobody reads it after, neither forward nor on the way back.
-            module.inplace = isinstance(before, nn.Conv2d | nn.MaxPool2d | nn.Linear)
+            module.inplace = isinstance(before, _KEEP_NO_OUTPUT)
     return modules
 
 
@@ -71,6 +76,69 @@ class DepthwiseConv2d(nn.Conv2d):
         return side_by_side.flatten(3, 4).permute(0, 3, 1, 2)
 
 
+class MeanEmbedding(nn.EmbeddingBag):
+    """The mean of the tokens' vectors, padding left out; 0 of padding alone."""
+
+    def __init__(self, vocabulary: int, size: int) -> None:
+        super().__init__(vocabulary, size, mode="mean", padding_idx=0)
+
+
+class Positions(nn.Module):
+    """Adds a learnt vector for each place."""
+
+    def __init__(self, tokens: int, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(tokens, size))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Take and return (N, tokens, size)."""
+        return inputs + self.weight
+
+
+class GlobalAveragePool(nn.Module):
+    """Means over all axes between the samples' and the channels'."""
+
+    def __init__(self, *, is_image: bool) -> None:
+        super().__init__()
+        self._axes = (2, 3) if is_image else (1,)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return (N, channels) of (N, channels, H, W) or (N, tokens, channels)."""
+        return inputs.mean(self._axes)
+
+
+class CausalAttention(nn.Module):
+    """Softmax attention to the tokens before and the token itself."""
+
+    def __init__(self, size: int, heads: int) -> None:
+        super().__init__()
+        self._heads = heads
+        self.joined = nn.Linear(size, 3 * size)
+        self.last = nn.Linear(size, size)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Take and return (N, tokens, size)."""
+        count, tokens, size = inputs.shape
+        joined = self.joined(inputs).view(count, tokens, 3, self._heads, size // self._heads)
+        queries, keys, values = joined.permute(2, 0, 3, 1, 4)
+        means = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        outputs: torch.Tensor = self.last(means.transpose(1, 2).reshape(count, tokens, size))
+        return outputs
+
+
+class Residual(nn.Module):
+    """What comes in plus what the layers make of it."""
+
+    def __init__(self, layers: Sequence[Layer], before: Shape) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*build_layers(layers, before))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the sum, of the inputs' shape."""
+        outputs: torch.Tensor = self.layers(inputs)
+        return inputs + outputs
+
+
 def _module(layer: Layer, before: Shape) -> nn.Module:
     channels = before[-1]
     match layer:
@@ -85,6 +153,24 @@ def _module(layer: Layer, before: Shape) -> nn.Module:
         case description.Flatten():
             return nn.Flatten()
         case description.Dense(units):
-            return nn.Linear(before[0], units)
+            return nn.Linear(channels, units)
         case description.Dropout(rate):
             return nn.Dropout(rate)
+        case description.GELU():
+            return nn.GELU()
+        case description.GroupNorm(groups):
+            return nn.GroupNorm(groups, channels, NORM_EPSILON)
+        case description.LayerNorm():
+            return nn.LayerNorm(channels, NORM_EPSILON)
+        case description.GlobalAveragePool():
+            return GlobalAveragePool(is_image=len(before) == 3)
+        case description.Embedding(vocabulary, size):
+            return nn.Embedding(vocabulary, size)
+        case description.MeanEmbedding(vocabulary, size):
+            return MeanEmbedding(vocabulary, size)
+        case description.Positions():
+            return Positions(*before)
+        case description.CausalAttention(heads):
+            return CausalAttention(channels, heads)
+        case description.Residual(layers):
+            return Residual(layers, before)

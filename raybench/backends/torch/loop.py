@@ -9,19 +9,20 @@ from torch import nn
 
 from raybench.backends.base import Step, StepLog, Totals
 from raybench.backends.optimizers import settings_of
+from raybench.backends.room import evaluation_batch
 from raybench.backends.torch.exchange import Exchange
+from raybench.backends.torch.judging import Judge
 from raybench.backends.torch.model import (
     batch_statistics,
     build_model,
+    has_channels,
     load_weights,
-    loss_and_correct,
     num_parameters,
     prepare_inputs,
-    sample_losses,
     save_weights,
 )
 from raybench.backends.torch.optim import build_optimizer
-from raybench.backends.torch.parts import part_of
+from raybench.backends.torch.parts import Part, part_of, training_part
 from raybench.backends.torch.recording import StepRecorder
 from raybench.backends.torch.state import (
     pack_state,
@@ -50,11 +51,12 @@ class Trainer:
         self._spec, self._workload, self._world = spec, workload, world
         self._device, self._devices = world.torch_device, world.replica_devices
         self._model: nn.Module = build_model(workload, spec.seed).to(self._device)
-        self._evaluation_batch = EVALUATION_BATCH[self._device.type]
+        most = EVALUATION_BATCH[self._device.type]
+        self._evaluation_batch = evaluation_batch(spec, dataset, most)
         # Images in this order train half as fast again on a CPU, and evaluate three times as fast.
         # Of one channel not for a user's model: it may `view` what its convolutions return.
         self._channels_last = self._device.type == "cpu" and isinstance(workload, LayerWorkload)
-        if dataset.input_shape[-1] > 1 or self._channels_last:
+        if has_channels(dataset.input_shape) or self._channels_last:
             # Images of several channels arrive in this order (prepare_inputs).
             self._model = self._model.to(memory_format=torch.channels_last)
         self.num_parameters = num_parameters(self._model)
@@ -67,9 +69,12 @@ class Trainer:
         if spec.record_steps:
             self._recorder = StepRecorder(self._devices, self._exchange.squares)
         self._optimizer = self._build_optimizer()
-        splits = {"train": dataset.train, "validation": dataset.validation, "test": dataset.test}
-        self._parts = {
-            name: part_of(split, self._device, spec.prefetch) for name, split in splits.items()
+        self._judge = Judge(spec, workload, dataset, self._device)
+        self.metric = self._judge.metric
+        self._parts: dict[str, Part] = {
+            "train": training_part(spec, dataset.train, self._device),
+            "validation": part_of(dataset.validation, self._device, spec.prefetch),
+            "test": part_of(dataset.test, self._device, spec.prefetch),
         }
         self._earlier_input_s = 0.0
 
@@ -103,14 +108,14 @@ class Trainer:
             self._optimizer.zero_grad(set_to_none=True)
             last = len(step.indices) - 1
             for index in range(len(step.indices)):
-                inputs, labels, weight = next(batches)
+                batch = next(batches)
                 with self._exchange.when(index == last), self._precision():
-                    images = prepare_inputs(inputs, channels_last=self._channels_last)
-                    outputs = self._parallel(images)
-                    losses = sample_losses(self._workload, outputs, labels)
+                    inputs = prepare_inputs(batch.inputs, channels_last=self._channels_last)
+                    outputs = self._parallel(inputs)
+                    losses = self._judge.training_losses(outputs, batch.labels, batch.mixed)
                     # DDP averages over workers; the weights are made for a sum.
-                    torch.autograd.backward(losses, weight * self._world.num_workers)
-                total += torch.dot(losses.detach(), weight)
+                    torch.autograd.backward(losses, batch.weights * self._world.num_workers)
+                total += torch.dot(losses.detach(), batch.weights)
             self._optimizer.step()
             if self._recorder:
                 self._recorder.step_done()
@@ -118,20 +123,20 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, part: str, rows: slice) -> Totals:
-        """Loss and correct answers on rows of the `validation` or `test` split."""
+        """Sums of loss and metric over rows of the `validation` or `test` split."""
         self._parallel.eval()
         samples = 0
         loss = torch.zeros((), dtype=torch.float64, device=self._device)
-        correct = torch.zeros((), dtype=torch.float64, device=self._device)
+        value = torch.zeros((), dtype=torch.float64, device=self._device)
         for inputs, labels in self._parts[part].slices(rows, self._evaluation_batch):
-            images = prepare_inputs(inputs, channels_last=self._channels_last)
+            prepared = prepare_inputs(inputs, channels_last=self._channels_last)
             with self._precision():
-                outputs = self._model(images)
-                losses, hits = loss_and_correct(self._workload, outputs, labels)
+                outputs = self._model(prepared)
+                losses, values = self._judge.losses_and_values(outputs, labels)
             samples += len(labels)
             loss += losses.double().sum()
-            correct += hits.double().sum()
-        return Totals(loss=float(loss), correct=float(correct), samples=samples)
+            value += values.double().sum()
+        return Totals(loss=float(loss), value=float(value), samples=samples)
 
     def input_seconds(self) -> float:
         """Seconds that training has waited for data so far."""

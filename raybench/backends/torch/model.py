@@ -4,11 +4,13 @@ import io
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from raybench.backends.torch.layers import build_layers
+from raybench.data.inputs import InputShape, parts
 from raybench.workloads.base import LayerWorkload, Workload
 from raybench.workloads.weights import initial_weights
+
+Inputs = torch.Tensor | dict[str, torch.Tensor]
 
 
 def build_model(workload: Workload, seed: int) -> nn.Module:
@@ -51,14 +53,28 @@ def batch_statistics(model: nn.Module) -> bool:
     return any(isinstance(module, kinds) for module in model.modules())
 
 
-def prepare_inputs(inputs: torch.Tensor, *, channels_last: bool = False) -> torch.Tensor:
-    """Scale uint8 to float32 in 0..1 and turn images (N, H, W, C) into (N, C, H, W).
+def has_channels(shape: InputShape) -> bool:
+    """Whether images of several channels are among inputs of that shape."""
+    return any(len(one) == 3 and one[-1] > 1 for one in parts(shape))
+
+
+def prepare_inputs(inputs: Inputs, *, channels_last: bool = False) -> Inputs:
+    """Scale uint8 to float32 in 0..1, turn images (N, H, W, C) into (N, C, H, W), make whole
+    numbers int64; of inputs by name each.
 
     A view of the axes, not a copy: with several channels the result is in torch's channels
     last format, which its convolutions take as it is; of one channel with `channels_last`.
     """
+    if isinstance(inputs, dict):
+        return {name: _prepared(one, channels_last) for name, one in inputs.items()}
+    return _prepared(inputs, channels_last)
+
+
+def _prepared(inputs: torch.Tensor, channels_last: bool) -> torch.Tensor:
     if inputs.dtype == torch.uint8:
         inputs = inputs.float().mul_(1 / 255)
+    elif not inputs.is_floating_point():
+        return inputs.long()
     if inputs.ndim != 4:
         return inputs
     count, height, width, channels = inputs.shape
@@ -67,27 +83,6 @@ def prepare_inputs(inputs: torch.Tensor, *, channels_last: bool = False) -> torc
     if channels == 1 and not channels_last:
         return inputs.reshape(count, 1, height, width)
     return inputs.permute(0, 3, 1, 2)
-
-
-def sample_losses(workload: Workload, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the loss of each sample (N,), float32."""
-    if workload.torch_loss is not None:
-        loss: torch.Tensor = workload.torch_loss(outputs, labels)
-    else:
-        loss = functional.cross_entropy(outputs.float(), labels, reduction="none")
-    return loss.float()
-
-
-def loss_and_correct(
-    workload: Workload, outputs: torch.Tensor, labels: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the loss of each sample (N,) and 1 or 0 for each answer (N,), both float32."""
-    loss = sample_losses(workload, outputs, labels)
-    if workload.torch_correct is not None:
-        correct = workload.torch_correct(outputs, labels)
-    else:
-        correct = outputs.argmax(dim=1) == labels
-    return loss, correct.float()
 
 
 def save_weights(model: nn.Module) -> bytes:

@@ -1,52 +1,72 @@
 """The splits of a dataset as tensors on the worker's device. Mirrors tensorflow/parts.py."""
 
-import itertools
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from raybench.backends.base import Step
 from raybench.backends.prefetch import Prefetch
+from raybench.backends.reading import Reader, ahead, mixes, rounds_of, training_reader
+from raybench.backends.room import fits
+from raybench.backends.torch.arrays import to_tensor
 from raybench.backends.torch.input_clock import InputClock
-from raybench.data.dataset import Split
+from raybench.backends.torch.judging import Mixed
+from raybench.backends.torch.model import Inputs
+from raybench.core.spec import RunSpec
+from raybench.data.dataset import Array, Split
+from raybench.data.inputs import each, parts, repeated_first
+from raybench.data.mapped import is_mapped
+from raybench.data.memory import available_bytes
+from raybench.data.on_demand import OnDemand
 
-Batch = tuple[torch.Tensor, ...]
+Asked = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+"""Rows of a pass, their weights, and their rounds where samples are augmented."""
+
+
+class Batch(NamedTuple):
+    """The samples of a forward and backward pass."""
+
+    inputs: Inputs
+    labels: torch.Tensor
+    weights: torch.Tensor
+    mixed: Mixed | None = None
 
 
 class InMemoryPart:
     """Inputs and labels that are on the device: a batch is an index into them."""
 
-    def __init__(self, inputs: torch.Tensor, labels: torch.Tensor) -> None:
-        self._inputs, self._labels = inputs, labels
+    def __init__(self, inputs: Inputs, labels: torch.Tensor, *, mixed: bool = False) -> None:
+        """`mixed`: each sample with itself, to warm up what mixes them."""
+        self._inputs, self._labels, self._mixed = inputs, labels, mixed
         self._waited_s = 0.0
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
-        """Yield inputs, labels and weights of each pass of the steps.
+        """Yield the samples of each pass of the steps.
 
         Counts the time waited; the index itself is a part of the step.
         """
-        inputs, labels, device = self._inputs, self._labels, self._inputs.device
+        device = self._labels.device
         for step in steps:
             for rows, weights in zip(step.indices, step.weights, strict=True):
                 started = time.perf_counter()
                 index = torch.from_numpy(rows).to(device, non_blocking=True)
                 weight = torch.from_numpy(weights).to(device, non_blocking=True)
                 self._waited_s += time.perf_counter() - started
-                batch = inputs.index_select(0, index), labels.index_select(0, index), weight
-                yield batch
+                yield self._batch(index, weight)
 
-    def slices(self, rows: slice, size: int) -> Iterator[Batch]:
+    def slices(self, rows: slice, size: int) -> Iterator[tuple[Inputs, torch.Tensor]]:
         """Yield inputs and labels of the rows, `size` at a time."""
-        inputs, labels = self._inputs[rows], self._labels[rows]
+        inputs, labels = _cut(self._inputs, self._labels, rows)
         for start in range(0, len(labels), size):
-            batch = slice(start, start + size)
-            yield inputs[batch], labels[batch]
+            yield _cut(inputs, labels, slice(start, start + size))
 
     def noise(self, num_rows: int) -> "InMemoryPart":
         """Return random inputs with the first labels: throw-away data of the same kind."""
-        return _noise(self._inputs.shape[1:], self._inputs.dtype, self._labels[:num_rows])
+        inputs = each(self._inputs, lambda one: _noise_like(one[:num_rows]))
+        return InMemoryPart(inputs, self._labels[:num_rows])
 
     def waited_seconds(self) -> float:
         """Seconds that training has waited for batches so far."""
@@ -55,36 +75,51 @@ class InMemoryPart:
     def close(self) -> None:
         """Nothing to end."""
 
+    def _batch(self, index: torch.Tensor, weights: torch.Tensor) -> Batch:
+        inputs = each(self._inputs, lambda one: one.index_select(0, index))
+        labels = self._labels.index_select(0, index)
+        mixed = (labels, torch.ones_like(weights)) if self._mixed else None
+        return Batch(inputs, labels, weights, mixed)
+
 
 class OnDemandPart:
     """Inputs that are read when they are asked for, `prefetch` batches ahead."""
 
-    def __init__(self, split: Split, device: torch.device, prefetch: int) -> None:
-        self._split, self._device = split, device
+    def __init__(
+        self, reader: Reader, device: torch.device, prefetch: int, *, mixed: bool = False
+    ) -> None:
+        """`mixed`: whether the reader mixes samples."""
+        self._reader, self._device, self._mixed = reader, device, mixed
         self._prefetch = Prefetch(prefetch)
         self._clock = InputClock(device)
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
-        """Yield inputs, labels and weights of each pass of the steps; count the time waited."""
-        passes = (zip(step.indices, step.weights, strict=True) for step in steps)
-        read = self._prefetch.each(self._read, itertools.chain.from_iterable(passes))
+        """Yield the samples of each pass of the steps; count the time waited."""
+        passes = (
+            asked
+            for step in steps
+            for asked in zip(step.indices, step.weights, rounds_of(step), strict=True)
+        )
+        read = self._prefetch.each(self._read_pass, passes)
         for _ in range(sum(len(step.indices) for step in steps)):
             with self._clock.waiting():
-                batch = self._on_device(next(read))
+                batch = self._moved(next(read))
             yield batch
 
-    def slices(self, rows: slice, size: int) -> Iterator[Batch]:
+    def slices(self, rows: slice, size: int) -> Iterator[tuple[Inputs, torch.Tensor]]:
         """Yield inputs and labels of the rows, `size` at a time."""
-        wanted = np.arange(len(self._split))[rows]
-        starts = range(0, len(wanted), size)
-        chunks = ((wanted[start : start + size],) for start in starts)
-        yield from map(self._on_device, self._prefetch.each(self._read, chunks))
+        wanted = np.arange(len(self._reader.split))[rows]
+        chunks = (wanted[start : start + size] for start in range(0, len(wanted), size))
+        for inputs, labels in self._prefetch.each(self._read, chunks):
+            yield each(inputs, self._on_device), self._on_device(labels)
 
     def noise(self, num_rows: int) -> InMemoryPart:
-        """Return random inputs with the first labels; nothing is read."""
-        labels = torch.from_numpy(self._split.labels[:num_rows]).to(self._device)
-        kind = torch.uint8 if self._split.dtype == np.uint8 else torch.float32
-        return _noise(self._split.inputs.shape[1:], kind, labels)
+        """Return random inputs with the first labels; of whole numbers the first sample alone is
+        read, as any others might be beyond a vocabulary."""
+        split = self._reader.split
+        labels = split.labels[:num_rows].copy()
+        inputs = each(split.inputs, lambda one: self._noise(one, len(labels)))
+        return InMemoryPart(inputs, torch.from_numpy(labels).to(self._device), mixed=self._mixed)
 
     def waited_seconds(self) -> float:
         """Seconds that training has waited for batches so far; waits for the device."""
@@ -94,18 +129,45 @@ class OnDemandPart:
         """End the thread."""
         self._prefetch.close()
 
-    def _read(self, asked: tuple[np.ndarray, ...]) -> Batch:
-        """Return inputs, labels and what else goes with the rows, where the device takes them."""
-        rows, *others = asked
-        arrays = (self._split.read(rows), self._split.labels[rows], *others)
-        batch = tuple(torch.from_numpy(array) for array in arrays)
-        if self._device.type == "cpu":
-            return batch
-        with torch.cuda.device(self._device):  # a new thread's own would be the first one
-            return tuple(tensor.pin_memory() for tensor in batch)
+    def _noise(self, inputs: Array | OnDemand, number: int) -> torch.Tensor:
+        kind = np.dtype(inputs.dtype)
+        if kind.kind == "i":
+            return torch.from_numpy(repeated_first(inputs, number)).to(self._device)
+        of = torch.uint8 if kind == np.uint8 else torch.float32
+        return _noise((number, *inputs.shape[1:]), of, self._device)
 
-    def _on_device(self, batch: Batch) -> Batch:
-        return tuple(tensor.to(self._device, non_blocking=True) for tensor in batch)
+    def _read(self, rows: np.ndarray) -> tuple[Inputs, torch.Tensor]:
+        """Return inputs and labels of the rows, where the device takes them."""
+        samples = self._reader.read(rows)
+        return each(samples.inputs, self._pinned), self._pinned(samples.labels)
+
+    def _read_pass(self, asked: Asked) -> Batch:
+        """Return a pass where the device takes it."""
+        rows, weights, rounds = asked
+        found = self._reader.read(rows, rounds)
+        mixed = None
+        if found.mixed is not None:
+            others, shares = found.mixed
+            mixed = self._pinned(others), self._pinned(shares)
+        inputs = each(found.inputs, self._pinned)
+        return Batch(inputs, self._pinned(found.labels), self._pinned(weights), mixed)
+
+    def _pinned(self, array: np.ndarray) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        if self._device.type == "cpu":
+            return tensor
+        with torch.cuda.device(self._device):  # a new thread's own would be the first one
+            return tensor.pin_memory()
+
+    def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._device, non_blocking=True)
+
+    def _moved(self, batch: Batch) -> Batch:
+        """Return a pass on the device."""
+        move, mixed = self._on_device, None
+        if batch.mixed is not None:
+            mixed = move(batch.mixed[0]), move(batch.mixed[1])
+        return Batch(each(batch.inputs, move), move(batch.labels), move(batch.weights), mixed)
 
 
 Part = InMemoryPart | OnDemandPart
@@ -113,14 +175,40 @@ Part = InMemoryPart | OnDemandPart
 
 def part_of(split: Split, device: torch.device, prefetch: int) -> Part:
     """Return a split as the worker takes it; what is in memory needs no `prefetch`."""
-    if split.is_on_demand:
-        return OnDemandPart(split, device, prefetch)
-    inputs, labels = torch.from_numpy(split.array), torch.from_numpy(split.labels)
-    return InMemoryPart(inputs.to(device), labels.to(device))
+    if split.is_on_demand or not _has_room(split, device):
+        return OnDemandPart(Reader(split), device, prefetch)
+    inputs = each(split.arrays, lambda one: to_tensor(one).to(device))
+    return InMemoryPart(inputs, to_tensor(split.labels).to(device))
 
 
-def _noise(shape: tuple[int, ...], kind: torch.dtype, labels: torch.Tensor) -> InMemoryPart:
-    shape, device = (len(labels), *shape), labels.device
+def training_part(spec: RunSpec, split: Split, device: torch.device) -> Part:
+    """Return the training split; where samples are augmented they are read by batch."""
+    reader = training_reader(spec, split)
+    if reader is None:
+        return part_of(split, device, spec.prefetch)
+    return OnDemandPart(reader, device, ahead(spec), mixed=mixes(spec))
+
+
+def _cut(inputs: Inputs, labels: torch.Tensor, rows: slice) -> tuple[Inputs, torch.Tensor]:
+    return each(inputs, lambda one: one[rows]), labels[rows]
+
+
+def _has_room(split: Split, device: torch.device) -> bool:
+    """Whether a split may lie on the device whole; on a CPU arrays in memory are there."""
+    if device.type == "cuda":
+        return fits(split, torch.cuda.mem_get_info(device)[0])
+    is_file = any(is_mapped(one) for one in (*parts(split.arrays), split.labels))
+    return not is_file or fits(split, available_bytes())
+
+
+def _noise_like(first: torch.Tensor) -> torch.Tensor:
+    """Return random pixels or numbers; whole numbers as they are, others might be no tokens."""
+    if first.dtype in (torch.uint8, torch.float32):
+        return _noise(tuple(first.shape), first.dtype, first.device)
+    return first
+
+
+def _noise(shape: tuple[int, ...], kind: torch.dtype, device: torch.device) -> torch.Tensor:
     if kind == torch.uint8:
-        return InMemoryPart(torch.randint(0, 256, shape, dtype=kind, device=device), labels)
-    return InMemoryPart(torch.randn(shape, dtype=kind, device=device), labels)
+        return torch.randint(0, 256, shape, dtype=kind, device=device)
+    return torch.randn(shape, dtype=kind, device=device)

@@ -6,25 +6,35 @@ from torch.nn.parameter import is_lazy
 
 from raybench.backends.probe import (
     Array,
+    check_alone,
     check_gradients,
     check_outputs,
     check_parameters,
     check_per_sample,
+    is_default,
+    refuse_outputs,
     softmax_warning,
 )
+from raybench.backends.torch.judging import sample_losses, sample_values
 from raybench.backends.torch.model import (
+    Inputs,
     build_model,
-    loss_and_correct,
+    has_channels,
     num_parameters,
     prepare_inputs,
 )
 from raybench.core.errors import UserError
+from raybench.core.metric import Metric
+from raybench.data.inputs import Batch, each, shown
 from raybench.workloads.base import Workload
 from raybench.workloads.users_code import users_code
 
 
-def probe_model(workload: Workload, inputs: Array, labels: Array, *, gpu: bool) -> list[str]:
-    """Build the model, take a batch through it and back; warnings, or a UserError.
+def probe_model(
+    workload: Workload, inputs: Batch, labels: Array, *, metric: Metric, gpu: bool
+) -> list[str]:
+    """Build the model, take a batch through it, loss and metric, and back; warnings, or a
+    UserError.
 
     With `gpu`, there; where this machine has none, nothing is tried.
     """
@@ -32,37 +42,51 @@ def probe_model(workload: Workload, inputs: Array, labels: Array, *, gpu: bool) 
         return []
     device = "cuda" if gpu else "cpu"
     model = _build(workload).to(device)
-    if inputs.shape[-1] > 1:
+    if has_channels(each(inputs, lambda one: tuple(one.shape[1:]))):
         model = model.to(memory_format=torch.channels_last)  # as in training
-    batch = prepare_inputs(torch.from_numpy(inputs).to(device))
+    batch = prepare_inputs(each(inputs, lambda one: torch.from_numpy(one).to(device)))
     answers = torch.from_numpy(labels).to(device)
-    failed = f"Workload {workload.name}: its torch model failed on inputs {tuple(batch.shape)}"
-    is_default = workload.torch_loss is None or workload.torch_correct is None
-    for module in (model.eval(), model.train()):
-        with users_code(failed):
-            outputs = module(batch)
-        if not isinstance(outputs, torch.Tensor):
-            kind = type(outputs).__name__
-            raise UserError(
-                f"Workload {workload.name}: its model must return a tensor, not {kind}."
-            )
-        check_outputs(workload, _array(outputs), len(labels), is_default=is_default)
+    default = is_default(workload, metric, loss=workload.torch_loss, correct=workload.torch_correct)
+    with torch.no_grad():
+        whole, alone = (_outputs(workload, model.eval(), one) for one in (batch, _first(batch)))
+    check_outputs(workload, _array(whole), labels, is_default=default)
+    outputs = _outputs(workload, model.train(), batch)
+    check_outputs(workload, _array(outputs), labels, is_default=default)
     with users_code(f"Workload {workload.name}: its loss failed in torch"):
-        loss, correct = loss_and_correct(workload, outputs, answers)
+        loss = sample_losses(workload, outputs, answers)
     check_per_sample(workload, "its torch loss", _array(loss), len(labels))
-    check_per_sample(workload, "torch_correct", _array(correct), len(labels))
+    with users_code(f"Workload {workload.name}: its {metric.words} failed in torch"):
+        scale = torch.ones((), device=device)
+        values = sample_values(workload, metric, outputs, answers, losses=loss, scale=scale)
+    check_per_sample(workload, f"its {metric.words} in torch", _array(values), len(labels))
+    warnings = check_gradients(workload, _gradients(workload, model, loss))
+    warnings += check_alone(workload, _array(alone), _array(whole))
+    if workload.torch_loss is None:
+        warnings += softmax_warning(workload, _array(outputs))
+    return warnings
+
+
+def _outputs(workload: Workload, model: nn.Module, batch: Inputs) -> torch.Tensor:
+    shapes = shown(each(batch, lambda one: tuple(one.shape)))
+    with users_code(f"Workload {workload.name}: its torch model failed on inputs {shapes}"):
+        outputs = model(batch)
+    if not isinstance(outputs, torch.Tensor):
+        raise refuse_outputs(workload, type(outputs).__name__)
+    if not outputs.is_floating_point():
+        raise refuse_outputs(workload, str(outputs.dtype))
+    return outputs
+
+
+def _gradients(workload: Workload, model: nn.Module, loss: torch.Tensor) -> dict[str, Array | None]:
+    """Return the gradient of every trainable parameter, None where there is none."""
     if loss.requires_grad:
         with users_code(f"Workload {workload.name}: the way back through its torch model failed"):
             torch.autograd.backward(loss.sum())
-    gradients = {
+    return {
         name: None if parameter.grad is None else _array(parameter.grad)
         for name, parameter in model.named_parameters()
         if parameter.requires_grad
     }
-    warnings = check_gradients(workload, gradients)
-    if workload.torch_loss is None:
-        warnings += softmax_warning(workload, _array(outputs))
-    return warnings
 
 
 def _build(workload: Workload) -> nn.Module:
@@ -79,6 +103,11 @@ def _build(workload: Workload) -> nn.Module:
         )
     check_parameters(workload, num_parameters(model))
     return model
+
+
+def _first(batch: Inputs) -> Inputs:
+    """Return the first half of the samples."""
+    return each(batch, lambda one: one[: len(one) // 2])
 
 
 def _array(tensor: torch.Tensor) -> Array:
