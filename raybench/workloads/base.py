@@ -51,6 +51,10 @@ class Workload:
     """A metric of its own, which `torch_metric` and `keras_metric` measure:
     `Metric(name="dice", direction="max")`. None leaves the choice to `objective.metric`."""
 
+    head: str | None = None
+    """What the names of the head's parameters (torch) or layers (Keras) begin with; `frozen_epochs`
+    needs it, models by name know theirs."""
+
     torch_loss: Hook | None = None
     """Method (outputs, labels) -> loss of each sample (N,); none is cross entropy, of a regression
     the squared error, its mean over the outputs, of a language model the mean over tokens."""

@@ -4,16 +4,20 @@
 is slower, so the loop over steps is inside `tf.function`, on arrays held in device memory.
 """
 
-from itertools import chain
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from raybench.backends.base import Step, StepLog, Totals
+from raybench.backends.heads import is_synchronised, with_unfrozen
 from raybench.backends.optimizers import settings_of
 from raybench.backends.room import evaluation_batch
+from raybench.backends.tensorflow.batch_norm import synchronise
 from raybench.backends.tensorflow.exchange import Exchange
+from raybench.backends.tensorflow.freezing import Freezing
 from raybench.backends.tensorflow.internals import no_new_gradients
 from raybench.backends.tensorflow.judging import Judge, Mixed
 from raybench.backends.tensorflow.model import (
@@ -25,6 +29,7 @@ from raybench.backends.tensorflow.model import (
     prepare_inputs,
     save_weights,
 )
+from raybench.backends.tensorflow.named import start_from
 from raybench.backends.tensorflow.optim import build_optimizer
 from raybench.backends.tensorflow.parts import (
     Part,
@@ -69,12 +74,17 @@ class Trainer:
         )
         with world.strategy.scope():
             self._model = build_model(workload, spec.seed)
+            start_from(self._model, workload, spec.weights)
             self.num_parameters = num_parameters(self._model)
-            self.batch_statistics = batch_statistics(self._model)
+            self.batch_statistics = batch_statistics(self._model) and not is_synchronised(spec)
+            if spec.sync_batch_norm and spec.num_workers > 1:
+                synchronise(self._model)
             # Dropout differs between ranks and between seeds, and repeats with both.
             seed_layers(self._model, world.strategy, spec.seed * 1_000_003 + world.rank)
             self._optimizer = build_optimizer(spec.optimizer, **settings_of(spec))
             self._optimizer.build(self._model.trainable_variables)
+        self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
+        self._fresh = [values_of(one) for one in self._optimizer_copies()] if self._freezing else []
         self._judge = Judge(spec, workload, dataset)
         self.metric = self._judge.metric
         self._evaluation_batch = evaluation_batch(spec, dataset, EVALUATION_BATCH)
@@ -92,7 +102,10 @@ class Trainer:
         self._recorder: StepRecorder | None = None
         if spec.record_steps:
             self._recorder = StepRecorder(has_squares=self._exchange.measures)
-        self._train_steps = tf.function(self._take_steps, [inputs, labels, mixed, *steps, rates])
+        given = [inputs, labels, mixed, *steps, rates]
+        self._train_steps = {
+            is_frozen: tf.function(self._take_steps, given) for is_frozen in (False, True)
+        }
         self._evaluate_batch = tf.function(self._evaluate_on, [inputs, labels])
         self._earlier_input_s = 0.0
 
@@ -103,21 +116,33 @@ class Trainer:
         num_rows = max(int(step.indices.max()) + 1, self._evaluation_batch)
         real = self._parts
         self._parts = {name: part.noise(num_rows) for name, part in real.items()}
-        for _ in range(WARM_UP_STEPS):
-            self.train([step])
+        for one in with_unfrozen(self._spec, step):
+            for _ in range(WARM_UP_STEPS):
+                self.train([one])
         self.evaluate("validation", slice(0, self._evaluation_batch))
         self._parts = real
+        self._freeze(step.is_frozen)
         for variables, values in zip(copies, saved, strict=True):
             set_values(variables, values)
 
     def train(self, steps: list[Step]) -> float:
         """Take optimizer steps; return this worker's weighted loss, summed over steps."""
-        total = 0.0
         if self._recorder:
             self._recorder.begin()
+        total = 0.0
+        for is_frozen, some in groupby(steps, attrgetter("is_frozen")):
+            self._freeze(is_frozen)
+            total += self._train_alike(list(some), self._train_steps[is_frozen])
+        return total
+
+    def _train_alike(
+        self, steps: list[Step], take: tf.types.experimental.PolymorphicFunction
+    ) -> float:
+        """Take steps by one traced function, all with the backbone frozen or all without."""
+        total = 0.0
         clocks = self._recorder.start() if self._recorder else None
         for batch in self._parts["train"].batches(steps):
-            loss, rows = self._train_steps(*batch)
+            loss, rows = take(*batch)
             total += float(loss)  # waits for the device
             if self._recorder and clocks:
                 self._recorder.add(clocks, rows)
@@ -176,6 +201,21 @@ class Trainer:
         self._parts.clear()
         del self._model, self._optimizer, self._train_steps, self._evaluate_batch
         keras.backend.clear_session()
+
+    def _freeze(self, is_on: bool) -> None:
+        """Freeze the backbone or let it go, on all ranks at the same step.
+
+        The optimizer of a backbone that is let go begins anew, that of the head with it.
+        """
+        if self._freezing is None or self._freezing.is_on == is_on:
+            return
+        self._freezing.set(is_on)
+        if not is_on:
+            for variables, values in zip(self._optimizer_copies(), self._fresh, strict=True):
+                set_values(variables, values)
+
+    def _optimizer_copies(self) -> Copies:
+        return copies_of(self._optimizer.variables, self._world.strategy)
 
     def _copies(self) -> Copies:
         variables = self._model.variables + self._optimizer.variables

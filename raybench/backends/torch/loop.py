@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 from raybench.backends.base import Step, StepLog, Totals
+from raybench.backends.heads import is_synchronised, with_unfrozen
 from raybench.backends.optimizers import settings_of
 from raybench.backends.room import evaluation_batch
 from raybench.backends.torch.exchange import Exchange
+from raybench.backends.torch.freezing import Freezing
 from raybench.backends.torch.judging import Judge
 from raybench.backends.torch.model import (
     batch_statistics,
@@ -21,6 +23,7 @@ from raybench.backends.torch.model import (
     prepare_inputs,
     save_weights,
 )
+from raybench.backends.torch.named import start_from
 from raybench.backends.torch.optim import build_optimizer
 from raybench.backends.torch.parts import Part, part_of, training_part
 from raybench.backends.torch.recording import StepRecorder
@@ -31,6 +34,7 @@ from raybench.backends.torch.state import (
     set_random_state,
     unpack_state,
 )
+from raybench.backends.torch.sync_batch_norm import synchronise
 from raybench.backends.torch.world import World as World
 from raybench.backends.torch.world import join as join
 from raybench.core.spec import RunSpec
@@ -50,7 +54,12 @@ class Trainer:
     def __init__(self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World) -> None:
         self._spec, self._workload, self._world = spec, workload, world
         self._device, self._devices = world.torch_device, world.replica_devices
-        self._model: nn.Module = build_model(workload, spec.seed).to(self._device)
+        self._model: nn.Module = build_model(workload, spec.seed)
+        start_from(self._model, workload, spec.weights)
+        self.batch_statistics = batch_statistics(self._model) and not is_synchronised(spec)
+        if spec.sync_batch_norm and spec.num_workers > 1:
+            self._model = synchronise(self._model)
+        self._model = self._model.to(self._device)
         most = EVALUATION_BATCH[self._device.type]
         self._evaluation_batch = evaluation_batch(spec, dataset, most)
         # Images in this order train half as fast again on a CPU, and evaluate three times as fast.
@@ -60,7 +69,7 @@ class Trainer:
             # Images of several channels arrive in this order (prepare_inputs).
             self._model = self._model.to(memory_format=torch.channels_last)
         self.num_parameters = num_parameters(self._model)
-        self.batch_statistics = batch_statistics(self._model)
+        self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
         # Dropout differs between ranks and between seeds, and repeats with both.
         seed_replicas(self._devices, spec.seed * 1_000_003 + world.rank)
         self._exchange = Exchange(spec, self._model, self._precision)
@@ -87,22 +96,25 @@ class Trainer:
         devices = self._devices if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             self._parts = {name: part.noise(num_rows) for name, part in real.items()}
-            for _ in range(WARM_UP_STEPS):
-                self.train([step])
+            for one in with_unfrozen(self._spec, step):
+                for _ in range(WARM_UP_STEPS):
+                    self.train([one])
             self.evaluate("validation", slice(0, self._evaluation_batch))
         self._parts = real
+        self._freeze(step.is_frozen)
         self._model.load_state_dict(weights)
         self._optimizer = self._build_optimizer()
         self._optimizer.load_state_dict(optimizer)
 
     def train(self, steps: list[Step]) -> float:
         """Take optimizer steps; return this worker's weighted loss, summed over steps."""
-        self._parallel.train()
+        self._into_training()
         total = torch.zeros((), device=self._device)
         batches = self._parts["train"].batches(steps)
         if self._recorder:
             self._recorder.begin()
         for step in steps:
+            self._freeze(step.is_frozen)
             for group in self._optimizer.param_groups:
                 group["lr"] = step.learning_rate
             self._optimizer.zero_grad(set_to_none=True)
@@ -180,10 +192,31 @@ class Trainer:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
+    def _into_training(self) -> None:
+        self._parallel.train()
+        if self._freezing:
+            self._freezing.train()
+
+    def _freeze(self, is_on: bool) -> None:
+        """Freeze the backbone or let it go, on all ranks at the same step.
+
+        The optimizer of a backbone that is let go begins anew, that of the head with it.
+        """
+        if self._freezing is None or self._freezing.is_on == is_on:
+            return
+        self._freezing.set(is_on)
+        self._parallel = self._model
+        self._parallel = self._exchange.renew()
+        self._into_training()
+        if not is_on:
+            self._optimizer = self._build_optimizer()
+
     def _precision(self) -> AbstractContextManager[object]:
         if self._spec.precision == "fp32":
             return contextlib.nullcontext()
         return torch.autocast(self._device.type, dtype=torch.bfloat16)
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
-        return build_optimizer(self._spec.optimizer, self._model, **settings_of(self._spec))
+        """Of all parameters, those that are frozen too: they have no gradient and stay."""
+        with self._freezing.let_go() if self._freezing else contextlib.nullcontext():
+            return build_optimizer(self._spec.optimizer, self._model, **settings_of(self._spec))
