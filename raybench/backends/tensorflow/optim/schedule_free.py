@@ -21,7 +21,7 @@ class ScheduleFreeAdamW(Optimizer):
         y <- (1 - beta1) z + beta1 x
 
     The weights in training are y, at which gradients are taken; those to be evaluated and saved are
-    x, see `evaluation_weights`. Kept are v and d = z - y, so that all states begin at 0:
+    x, see `weights_and_aheads`. Kept are v and d = z - y, so that all states begin at 0:
 
         d <- (1 - c) (d - lr beta1 u)
         y <- y + c d - lr (1 - beta1 (1 - c)) u     (with the d of before)
@@ -70,6 +70,10 @@ class ScheduleFreeAdamW(Optimizer):
         largest, total = self._counted(ops.cast(self.learning_rate, "float64"))
         self.largest_rate.assign(largest)
         self.rates_squared.assign(total)
+
+    def weights_and_aheads(self) -> tuple[list[keras.Variable], list[keras.Variable]]:
+        """Return all y, and the d of each."""
+        return self._trainable_variables, [ahead for ahead, _ in self._states]
 
     def _counted(self, rate: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the largest rate and the sum of its squares, that of this step included."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from raybench.backends.torch.internals import fused_adamw, fused_sgd
 from raybench.backends.torch.optim.base import Optimizer
 from raybench.backends.torch.optim.kernels import Bucket, add_all
@@ -54,6 +57,16 @@ class ScheduleFreeAdamW(Optimizer):
         kernel = bucket.path == "fused" and settings["lr"] > 0 and share <= LARGEST_SHARE
         update = _update_fused if kernel else _update_plain
         update(bucket, share=share, weight_decay=weight_decay, **settings)
+
+    @torch.no_grad()
+    def evaluation_weights(self) -> list[tuple[Tensor, Tensor]]:
+        """Return every parameter that was updated with its x."""
+        return [
+            (param, param.sub(self.state[param]["ahead"], alpha=1 / group["beta1"] - 1))
+            for group in self.param_groups
+            for param in group["params"]
+            if param in self.state
+        ]
 
 
 def _update_fused(
