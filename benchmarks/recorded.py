@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from raybench.core.objective import Objective, search_score
+from raybench.core.objective import Objective
+from raybench.core.score import search_score
 
 TABLES = Path(__file__).with_name("tables")
 BATCHES_PER_WORKER = (16, 32, 64)

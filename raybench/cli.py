@@ -21,7 +21,10 @@ COMMANDS = {
     "scale": "measure how a training scales, or predict it from measurements",
     "diagnose": "say what bounds a training, and what a change would bring",
     "report": "rebuild tables and pictures of a results folder",
+    "data": "list the decoded datasets that this machine keeps, remove some",
 }
+MODULES = {"data": "data_command"}
+"""Of commands whose name is another part's of the package."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -119,6 +122,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[0] not in COMMANDS:
         print(f"raybench: unknown command '{given[0]}'; there are:\n{overview}", file=sys.stderr)
         return WRONG_INPUT
-    module = importlib.import_module(f"raybench.{given[0]}")
+    module = importlib.import_module(f"raybench.{MODULES.get(given[0], given[0])}")
     code: int = module.main(given[1:])
     return code

@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--workers", metavar="1,2,4", help="worker counts to search")
     result.add_argument("--gpus-per-worker", type=float, metavar="N", help="0, 1 or a part")
     result.add_argument(
-        "--target", metavar="ACCURACY", help="validation accuracy to reach, as 0.95, or auto"
+        "--target", metavar="VALUE", help="of the metric on validation, as 0.95, or auto"
     )
     result.add_argument(
         "--seed-from",

@@ -104,6 +104,16 @@ FILES = [
     in_file("fixed and searched", "fixed: {num_workers: 1}\n", "also stands under 'fixed'"),
     in_file("a rate in quotes", "fixed: {learning_rate: '0.1'}\n", "found '0.1'"),
     in_file("a rate of 0 in float32", "fixed: {learning_rate: 1e-60}\n", "is 0 in float32"),
+    in_file(
+        "a crop of all", "fixed: {augment: [{random_crop: {padding: 40}}]}\n", "padding below 28"
+    ),
+    in_file(
+        "a crop upwards", "fixed: {augment: [{random_crop: {padding: -1}}]}\n", "greater than 0"
+    ),
+    in_file(
+        "no such key of it", "fixed: {augment: [{flip: {p: 1}}]}\n", "flip has no key p; known are"
+    ),
+    in_file("no such augmentation", "fixed: {augment: [flpi]}\n", "did you mean flip?"),
     in_space("high of 1e300", "learning_rate: {low: 0.1, high: 1e300}", "1e+300"),
     in_space("low of 1e-300", "learning_rate: {low: 1e-300, high: 0.1, log: true}", "1e-300"),
     in_space("log of yes", "learning_rate: {low: 0.1, high: 1, log: yes}", "true or false"),

@@ -37,7 +37,7 @@ class Finish:
     save: bool = False
     """Return the weights (from rank 0)."""
     test: bool = False
-    """Measure accuracy on the test split first."""
+    """Measure the metric on the test split first."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class Progress:
     evaluation: Evaluation
     num_parameters: int
     batch_statistics: bool
-    num_classes: int
+    num_classes: int | None
+    """Of the data; None of a regression."""
     busy_s: float = 0.0
     """Seconds from hearing the command to this reply, on the worker's clock."""
     checkpoint: Checkpoint | None = None

@@ -24,11 +24,16 @@ from raybench.cluster.run_account import RunAccount
 from raybench.core.clock import merge_ranks
 from raybench.core.outcome import RunOutcome
 from raybench.core.record import MACHINE_FAULTS, Evaluation
+from raybench.core.score import chance_of
 from raybench.core.spec import RunSpec
+from raybench.data.load import STORED
 
 SLICE_TIMEOUT_S = 600.0
 """A worker that has not reached its next evaluation by then (or within three times the
 objective's `max_train_seconds`, if that is longer) is taken for hung."""
+STORE_TIMEOUT_S = 6 * 3600.0
+"""As long may the first command take where the data may have to be decoded on its node first: the
+driver's own node has them, others begin with nothing. Ended early, they would begin again."""
 RESTARTS = 3
 """How often in a row a run is given new workers and gets no further than the checkpoint it has;
 then it has failed. Nothing else tries again what the machine broke."""
@@ -82,7 +87,7 @@ class RunClient:
     def finish(self, *, save: bool = False, test: bool = False) -> RunOutcome:
         """End the run and give its workers back.
 
-        With `test` the accuracy on the test split is measured, with `save` the `weights` are
+        With `test` the metric on the test split is measured, with `save` the `weights` are
         kept; a run that has failed has neither. Unless one of them is wanted, workers that fail
         now take nothing from the run: the pool replaces them.
         """
@@ -173,7 +178,7 @@ class RunClient:
             message=NOT_FINITE if evaluation.failure else None,
             num_parameters=first.num_parameters,
             batch_statistics=first.batch_statistics,
-            chance=1.0 / first.num_classes,
+            chance=chance_of(self._spec.objective, first.num_classes),
             saved=first.saved if is_saved else self._outcome.saved,
         )
 
@@ -204,7 +209,10 @@ class RunClient:
 
     def _command(self, command: Command) -> list[Reply]:
         sent, self._is_held = self._account.sends(), False
-        reference = self._pool.command.remote(self._name, command, self._timeout_s)
+        timeout_s = self._timeout_s
+        if isinstance(command, Start) and self._spec.dataset.name in STORED:
+            timeout_s = max(timeout_s, STORE_TIMEOUT_S)
+        reference = self._pool.command.remote(self._name, command, timeout_s)
         replies: list[Reply] = _get(reference)
         self._is_held = not isinstance(command, Finish)
         busy_s = max(one.busy_s for one in replies if isinstance(one, Progress | Finished))

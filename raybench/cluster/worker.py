@@ -146,10 +146,10 @@ class _Run:
         )
 
     def _finish(self, command: Finish) -> Finished:
-        accuracy, weights = None, None
+        test_value, weights = None, None
         if command.test:
             self._ledger.enter("eval")
-            accuracy = evaluate_split(self._dataset, self._trainer, self._world, "test")
+            test_value = evaluate_split(self._dataset, self._trainer, self._world, "test")
         if command.save:
             self._ledger.enter("checkpoint")
             weights = self._trainer.save() if self._world.rank == 0 else None
@@ -162,7 +162,7 @@ class _Run:
         give_back()
         self._ledger.enter(AWAY)
         ledger = self._ledger.snapshot() | {"input": input_s}
-        return Finished(ledger=ledger, weights=weights, test_value=accuracy)
+        return Finished(ledger=ledger, weights=weights, test_value=test_value)
 
 
 def join_group(

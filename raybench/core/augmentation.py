@@ -1,5 +1,7 @@
 """What is done to training samples on their way: a list of `augment` in a run spec."""
 
+import difflib
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -63,15 +65,46 @@ class ColorJitter(Document):
     """Most relative change of the distance from the pixel's own grey; of three channels alone."""
 
 
+OF_KIND: dict[str, type[Document]] = {
+    "random_crop": RandomCrop,
+    "flip": Flip,
+    "random_resized_crop": RandomResizedCrop,
+    "cutout": Cutout,
+    "mixup": Mixup,
+    "color_jitter": ColorJitter,
+}
+"""What an entry of `augment` is, by its kind."""
+KINDS: tuple[str, ...] = tuple(OF_KIND)
+
+
 def _one_form(content: Any) -> Any:
-    """Take `flip` for `{kind: flip}`, and `{random_crop: {padding: 4}}` for a kind and its keys."""
+    """Take `flip` for `{kind: flip}`, and `{random_crop: {padding: 4}}` for a kind and its keys.
+
+    ValueError for a kind or a key that there is not, with the nearest one.
+    """
+    if isinstance(content, Document):
+        return content
     if isinstance(content, str):
-        return {"kind": content}
-    if isinstance(content, dict) and "kind" not in content and len(content) == 1:
+        content = {"kind": content}
+    elif isinstance(content, dict) and "kind" not in content and len(content) == 1:
         ((kind, keys),) = content.items()
         if isinstance(keys, dict) or keys is None:
-            return {"kind": kind, **(keys or {})}
+            content = {"kind": kind, **(keys or {})}
+    if not isinstance(content, dict) or "kind" not in content:
+        raise ValueError("write a kind, such as flip, or {random_crop: {padding: 4}} with its keys")
+    kind = str(content["kind"])
+    if kind not in OF_KIND:
+        raise ValueError(f"there is no augmentation {kind}; {_nearest(kind, KINDS)}")
+    allowed = [key for key in OF_KIND[kind].model_fields if key != "kind"]
+    for key in content:
+        if key not in ("kind", *allowed):
+            raise ValueError(f"{kind} has no key {key}; {_nearest(str(key), allowed)}")
     return content
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
 
 
 Augmentation = Annotated[
@@ -81,6 +114,3 @@ Augmentation = Annotated[
     ],
     BeforeValidator(_one_form),
 ]
-KINDS: tuple[str, ...] = (
-    *("random_crop", "flip", "random_resized_crop", "cutout", "mixup", "color_jitter"),
-)

@@ -10,13 +10,17 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from raybench.core.documents import problem_of
 from raybench.core.errors import UserError
-from raybench.core.record import Evaluation, Whole
+from raybench.core.metric import ACCURACY
+from raybench.core.objective import OTHER_KINDS
+from raybench.core.record import Evaluation, Whole, with_names_of_today
 from raybench.core.spec import RunSpec
 
 VERSION = 1
 """Of the format; a checkpoint of another one is refused."""
 IGNORED_KEYS = ("checkpoint_every_s", "record_steps")
 """Run-spec keys that change nothing of what a run computes."""
+FIRST_KINDS = {kind: other for other, kind in OTHER_KINDS.items()}
+"""Kinds of objectives by the names that the first checkpoints had."""
 
 
 class DamagedCheckpointError(UserError):
@@ -89,7 +93,7 @@ class RunState:
                 f"{VERSION}; continue with the version that wrote it, or remove it to start anew."
             )
         try:
-            state: RunState = _STATE.validate_python(content)
+            state: RunState = _STATE.validate_python(_of_this_version(content))
         except ValidationError as error:
             detail = error.errors()[0]
             key = ".".join(map(str, detail["loc"]))
@@ -118,9 +122,28 @@ class RunState:
 _STATE = TypeAdapter(RunState)
 
 
+def _of_this_version(content: object) -> object:
+    """Return a state's document with the evaluations' keys of this version."""
+    curve = content.get("evaluations") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or not isinstance(curve, list | tuple):
+        return content
+    named = [with_names_of_today(one) if isinstance(one, dict) else one for one in curve]
+    return content | {"evaluations": named}
+
+
 def spec_digest(spec: RunSpec) -> str:
-    """SHA-256 of what a run computes; a key that a later version adds does not change it."""
+    """SHA-256 of what a run computes; a key that a later version adds does not change it.
+
+    Nor does a metric that is named where it was accuracy anyway, or its chance level.
+    """
+    named: dict[str, Any] = {"direction": None, "chance": None}
+    if spec.objective.judged_by == ACCURACY:
+        named["metric"] = None
+    objective = spec.objective.model_copy(update=named)
+    spec = spec.model_copy(update={"objective": objective})
     content = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(IGNORED_KEYS))
+    if "kind" in content.get("objective", {}):
+        content["objective"]["kind"] = FIRST_KINDS[objective.kind]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -6,6 +6,7 @@ mean of squared errors. So it is the same whatever worker has evaluated which sa
 
 import difflib
 import math
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -18,6 +19,8 @@ PerSample = Literal["correct", "correct_of_5", "loss", "squared_error", "absolut
 """What is averaged: 1 where the answer is right (of five answers, where one of them is), the loss
 without label smoothing, the error's square or size in the labels' own unit (the mean over a
 vector's numbers), or what the workload's own hook returns."""
+METRIC_NAME = r"^[a-z][a-z0-9_]{0,39}$"
+"""What a metric may be called: it names columns and stands in pictures."""
 Finish = Callable[[float, float], float]
 """(mean over the samples, mean of the same for the labels' own mean as the answer) -> metric."""
 
@@ -90,6 +93,16 @@ class Metric:
         """Return the best value, NaN left out; None where there is none."""
         known = [value for value in values if not math.isnan(value)]
         return (max if self.direction == "max" else min)(known, default=None)
+
+    @property
+    def axis_words(self) -> str:
+        """For the axis of a figure: `validation accuracy [%]`, `validation RMSE`."""
+        return f"validation {self.words}" + (" [%]" if self.is_share else "")
+
+    @property
+    def superlative(self) -> str:
+        """What the best of several is: `most accurate`, `best RMSE`."""
+        return "most accurate" if self.name == "accuracy" else f"best {self.words}"
 
     def shown(self, value: float | None, digits: int = 1) -> str:
         """Return a value for a table or a sentence: `97.3 %`, `0.4312`; `none` for None."""
@@ -165,6 +178,11 @@ def find_metric(
     None without an own one is the task's usual metric. UserError for an unknown name, and for
     a metric that the task does not have.
     """
+    if own is not None and not re.match(METRIC_NAME, own.name):
+        raise UserError(
+            f"The workload's metric is called '{own.name}'; give it a name of small letters, "
+            "digits and _, 40 of them at most."
+        )
     if own is not None and name in (None, own.name):
         return own
     name = USUAL[task] if name is None else OTHER_METRIC_NAMES.get(name, name)

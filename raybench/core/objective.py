@@ -1,4 +1,4 @@
-"""What a run is judged by: target and budget, its score, and when it ends by itself."""
+"""What a run is judged by: metric, target and budget, and when it ends by itself."""
 
 import math
 from collections.abc import Sequence
@@ -11,10 +11,6 @@ from raybench.core.documents import Document, PositiveFloat, PositiveInt
 from raybench.core.errors import UserError
 from raybench.core.metric import ACCURACY, Direction, Metric, find_metric, named_metric
 
-MISS_WEIGHT = 2.0
-"""lambda: how far the worst miss stands above log(max_train_seconds)."""
-MIN_SECONDS = 1e-3
-"""Times below this are not told apart (log of 0 does not exist)."""
 TIME: Final = "time_to_target"
 BUDGET: Final = "best_at_budget"
 OTHER_KINDS = {"time_to_accuracy": TIME, "accuracy_at_budget": BUDGET}
@@ -126,52 +122,6 @@ def time_to_target(
         if row == hold:
             return train_seconds[index - hold + 1]
     return None
-
-
-def search_score(
-    objective: Objective,
-    *,
-    time_to_target_s: float | None,
-    best_value: float | None,
-    chance: float,
-) -> float:
-    """Return the number the search minimises; comparable over all runs of a study.
-
-    time_to_target: log T if the target was reached within `max_train_seconds`, else
-    log T_max + 2 gap(A*, best) / gap(A*, chance), at most 2, so that every reached run beats every
-    missed one and the searcher still sees a slope. best_at_budget: `shortfall`.
-    `best_value` None (nothing evaluated, out of memory, NaN) scores worst.
-    """
-    metric = objective.judged_by
-    if objective.kind == BUDGET:
-        return shortfall(metric, best_value, chance)
-    assert objective.target is not None
-    ceiling = math.log(objective.max_train_seconds)
-    if time_to_target_s is not None and time_to_target_s <= objective.max_train_seconds:
-        return min(math.log(max(time_to_target_s, MIN_SECONDS)), ceiling)
-    if best_value is None or math.isnan(best_value):
-        return ceiling + MISS_WEIGHT
-    width = max(metric.gap(objective.target, chance), 1e-9)
-    missing = metric.gap(objective.target, best_value) / width
-    # The curve may touch the target without holding it: still a miss, so never below 0.
-    return ceiling + MISS_WEIGHT * min(max(missing, 0.0), 1.0)
-
-
-def shortfall(metric: Metric, value: float | None, chance: float) -> float:
-    """Return what a value lacks, the less the better; None is as bad as a value can count.
-
-    Of shares 1 - value. Of others the value itself, its sign turned where more is better, and no
-    worse than twice as far from 0 as chance is: a loss that has burst says no more than that.
-    """
-    if metric.is_share:
-        return 1.0 if value is None or math.isnan(value) else 1.0 - value
-    worst = max(-metric.sign * chance, 0.0) + max(abs(chance), 1.0)
-    return worst if value is None or math.isnan(value) else min(-metric.sign * value, worst)
-
-
-def worst_score(objective: Objective, *, chance: float = 0.0) -> float:
-    """Return the score of a run that failed (out of memory, NaN)."""
-    return search_score(objective, time_to_target_s=None, best_value=None, chance=chance)
 
 
 class StopRule:

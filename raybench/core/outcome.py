@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from raybench.core.clock import OTHER, PHASES
-from raybench.core.objective import Objective, search_score, worst_score
+from raybench.core.objective import Objective
 from raybench.core.record import Evaluation, Failure, Role, RunRecord, StopReason
+from raybench.core.score import search_score, worst_score
 from raybench.core.spec import RunSpec
 
 
@@ -27,8 +28,9 @@ class RunOutcome:
     wall_s: float = 0.0
     num_parameters: int | None = None
     batch_statistics: bool | None = None
-    chance: float = 0.0
-    """What an answer that does not look at the inputs reaches."""
+    chance: float | None = None
+    """What an answer that does not look at the inputs reaches, where the objective does not say
+    it: one over the number of classes; None where that is not known."""
     test_value: float | None = None
     concurrent: int = 0
     hosts: tuple[str, ...] = ()
@@ -58,7 +60,7 @@ class RunOutcome:
     def score(self, objective: Objective) -> float:
         """Return the number that the search minimises; the worst one without an evaluation."""
         if self.failure is not None or self.evaluation is None:
-            return worst_score(objective)
+            return worst_score(objective, chance=self.chance)
         return search_score(
             objective,
             time_to_target_s=self.evaluation.time_to_target_s,

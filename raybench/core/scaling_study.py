@@ -189,6 +189,9 @@ def _spec(study: ScalingStudy, changes: dict[str, Any], source: str) -> RunSpec:
     where = f"{source}, cell {words}"
     for key, value in (changes | ALWAYS).items():
         content = with_key(content, key, value, where)
+    objective, base = content["objective"], study.base.objective
+    if isinstance(objective, dict) and objective.get("metric") is None:
+        objective |= {"metric": base.metric, "direction": base.direction}
     return validate(RunSpec, content, where)
 
 

@@ -1,6 +1,7 @@
 """From a `DatasetSpec` to arrays."""
 
 import dataclasses
+import importlib
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -12,13 +13,31 @@ from raybench.data.memory import require_memory
 from raybench.data.mnist import load_mnist
 from raybench.data.synthetic import load_synthetic
 
+
+def _later(module: str, name: str) -> Callable[[DatasetSpec], Dataset]:
+    """Return a loader of `sources`, imported when it is needed: PIL and pyarrow take a while."""
+
+    def load(spec: DatasetSpec) -> Dataset:
+        loader = getattr(importlib.import_module(f"raybench.data.sources.{module}"), name)
+        dataset: Dataset = loader(spec)
+        return dataset
+
+    return load
+
+
 ORDER_BYTES = 16
 """Of each sample of an epoch in memory: its place in the order, and in the arrays."""
 LOADERS: dict[str, Callable[[DatasetSpec], Dataset]] = {
     "digits": load_digits,
     "mnist": load_mnist,
     "synthetic": load_synthetic,
+    "image_folder": _later("image_folder", "load_image_folder"),
+    "npz": _later("npz", "load_npz"),
+    "keras": _later("keras_sets", "load_keras"),
+    "torchvision": _later("torchvision_sets", "load_torchvision"),
 }
+STORED = frozenset(("image_folder", "npz", "keras", "torchvision"))
+"""Datasets whose arrays are mapped from the store of the machine already: nothing copies them."""
 
 
 def load_dataset(spec: DatasetSpec) -> Dataset:

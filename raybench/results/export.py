@@ -28,7 +28,8 @@ def export(results: StudyResults, store: StudyFiles) -> list[Path]:
     verdict = judge(results)
     if verdict is None:
         return written
-    names = ("fastest", "cheapest") if results.is_timed else ("most accurate", "most accurate")
+    best = results.metric.superlative
+    names = ("fastest", "cheapest") if results.is_timed else (best, best)
     for name, trial, what in (
         ("best.yaml", verdict.fastest, names[0]),
         ("cheapest.yaml", verdict.cheapest, names[1]),
@@ -49,7 +50,10 @@ def to_csv(table: pd.DataFrame) -> str:
 
 
 def read_csv(path: Path) -> pd.DataFrame:
-    """Read trials.csv or curves.csv back: the columns, types and values of `raybench.load`."""
+    """Read trials.csv or curves.csv back: the columns, types and values of `raybench.load`.
+
+    Columns of metrics other than accuracy hold numbers, and are told by that.
+    """
     types = TRIAL_TYPES | EXTRA_TYPES | CURVE_TYPES
     head = pd.read_csv(path, nrows=0).columns
     known = {name: types[name] for name in head if name in types and types[name] != TIME}

@@ -10,6 +10,8 @@ import pandas as pd
 
 from raybench.core.documents import validate
 from raybench.core.errors import UserError
+from raybench.core.metric import ACCURACY, Metric, named_metric
+from raybench.core.objective import OTHER_KINDS
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.scaling_study import ScalingStudy, study_cells
 from raybench.core.spec import RunSpec
@@ -61,14 +63,26 @@ class StudyResults:
 
     @property
     def target(self) -> float | None:
-        """Validation accuracy the study asked for, as a fraction."""
+        """Value of the metric that the study asked for; of an accuracy as a fraction."""
         value = self.study["study"]["objective"]["target"]
+        return None if value is None else float(value)
+
+    @cached_property
+    def metric(self) -> Metric:
+        """What the study is judged by, on the validation set: the columns have its name."""
+        return metric_of(self.study)
+
+    @property
+    def chance(self) -> float | None:
+        """What an answer that does not look at the inputs reaches; None where nobody knows."""
+        value = self.study["study"]["objective"].get("chance")
         return None if value is None else float(value)
 
     @property
     def is_timed(self) -> bool:
-        """Whether the study is judged by the time to a target, not by accuracy at a budget."""
-        return self.target is not None and self.study["study"]["objective"]["kind"] == TIME
+        """Whether the study is judged by the time to a target, not by what a budget reaches."""
+        kind = self.study["study"]["objective"]["kind"]
+        return self.target is not None and OTHER_KINDS.get(kind, kind) == TIME
 
     @property
     def searched(self) -> tuple[str, ...]:
@@ -119,11 +133,21 @@ class StudyResults:
         """One row per run of a scaling study; see `raybench.results.scaling.runs`."""
         from raybench.results.scaling.runs import run_table
 
-        return run_table(study_cells(self.scaling_study), self.runs, self.evaluations)
+        study = self.scaling_study
+        metric = study.base.objective.judged_by
+        return run_table(study_cells(study), self.runs, self.evaluations, metric)
 
     def label(self, spec: RunSpec) -> str:
         """Return a configuration of this study in one line, every searched key in it."""
         return describe(spec, label_keys(self.study["study"].get("space", {})))
+
+
+def metric_of(study: Mapping[str, Any]) -> Metric:
+    """Return the metric of a `study.yaml`; accuracy where it is of a version that had no other."""
+    objective = study["study"]["objective"]
+    if objective.get("metric") is None:
+        return ACCURACY
+    return named_metric(objective["metric"], objective.get("direction") or "max")
 
 
 def load(folder: str | Path, files: Sequence[str] = ()) -> StudyResults:
@@ -138,14 +162,15 @@ def load(folder: str | Path, files: Sequence[str] = ()) -> StudyResults:
     folder = fetch(place, files) if is_url(place) else local_path(place)
     records = read_records(folder)
     study = read_study(folder / STUDY_FILE)
+    metric = metric_of(study)
     space, fixed = (study["study"].get(key) or {} for key in ("space", "fixed"))
     return StudyResults(
         place=place if is_url(place) else str(folder),
         folder=folder,
         study=study,
         runs=records.runs,
-        trials=trial_table(records.runs.values(), space, fixed),
-        curves=curve_table(records.curves),
+        trials=trial_table(records.runs.values(), space, fixed, metric),
+        curves=curve_table(records.curves, metric),
         predictions=prediction_table(records.predictions),
         evaluations=records.curves,
     )

@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 
 from raybench.results import plot_parts as parts
 from raybench.results.load import StudyResults
+from raybench.results.metric_axis import drawn, metric_axis
 from raybench.results.pareto import configurations, not_dominated, pareto_front
 from raybench.results.ranking import ranked
 
@@ -23,12 +24,12 @@ def pareto_figure(results: StudyResults) -> Figure:
     """What speed costs: seconds to the target against worker-seconds to the target.
 
     Each worker count is one diagonal; the words at its end say how many of its search runs
-    reached the target. If no run did, or none is asked for: best accuracy against worker-seconds
-    of training.
+    reached the target. If no run did, or none is asked for: the best value of the metric against
+    worker-seconds of training.
     """
     points = configurations(results)
     if points.empty:
-        return _accuracy_figure(results)
+        return _metric_figure(results)
     figure, axes = parts.new_figure(7.4, 5.2)
     axes.set(xscale="log", yscale="log")
     axes.set_xlabel("worker-seconds to the target = workers x seconds  (right: dearer)")
@@ -57,28 +58,34 @@ def pareto_figure(results: StudyResults) -> Figure:
     return figure
 
 
-def _accuracy_figure(results: StudyResults) -> Figure:
+def _metric_figure(results: StudyResults) -> Figure:
+    metric = results.metric
     figure, axes = parts.new_figure(7.4, 4.8)
     axes.set_xlabel("worker-seconds of training = workers x seconds  (right: dearer)")
-    axes.set_ylabel("best validation accuracy [%]")
+    axes.set_ylabel(parts.plain(f"best {metric.axis_words}"))
     runs = ranked(results.trials)
-    runs = runs[runs["best_accuracy"].notna() & (runs["worker_seconds"] > 0)]
+    runs = runs[runs[metric.best_column].notna() & (runs["worker_seconds"] > 0)]
     if runs.empty:
         return parts.say(figure, axes, parts.NOTHING)
     proof = results.confirmed.set_index("trial")
     is_confirmed = runs["trial"].isin(proof.index) & (not results.is_timed)
-    medians = runs["trial"].map(proof["median_accuracy"])
-    y = 100 * medians.where(is_confirmed, runs["best_accuracy"])
+    medians = runs["trial"].map(proof[f"median_{metric.name}"])
+    y = drawn(metric, medians.where(is_confirmed, runs[metric.best_column]))
+    is_known = np.isfinite(y)  # no median where most confirming runs have failed
+    runs, y, is_confirmed = runs[is_known], y[is_known], is_confirmed[is_known]
+    if runs.empty:
+        return parts.say(figure, axes, parts.NOTHING)
     x = runs["worker_seconds"]
-    for (_, row), cost, accuracy, filled in zip(runs.iterrows(), x, y, is_confirmed, strict=True):
-        parts.point(axes, row, cost, accuracy, is_filled=filled)
-    front = x[not_dominated(np.column_stack([x, -y]))].sort_values()
-    parts.accuracy_axis(axes, results)
+    for (_, row), cost, value, filled in zip(runs.iterrows(), x, y, is_confirmed, strict=True):
+        parts.point(axes, row, cost, value, is_filled=filled)
+    front = x[not_dominated(np.column_stack([x, -metric.sign * y]))].sort_values()
+    metric_axis(axes, results)
     axes.set(xscale="log", xlim=parts.window(x.min(), x.max()))
-    _front(axes, front, y[front.index], worst=axes.get_ylim()[0])
+    _front(axes, front, y[front.index], worst=axes.get_ylim()[metric.direction == "min"])
     parts.plain_ticks(axes, "x")
     if results.is_timed:
-        axes.set_title("no run reached the target: best accuracy of each, and its cost")
+        what = parts.plain(metric.words)
+        axes.set_title(f"no run reached the target: best {what} of each, and its cost")
     kinds = [("search (one run)", False)] if not is_confirmed.all() else []
     if is_confirmed.any():
         kinds.append((f"confirmed (median of {proof['runs'].max()})", True))

@@ -3,7 +3,6 @@
 import textwrap
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -13,7 +12,6 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from raybench.core.text import clean
-from raybench.results.load import StudyResults
 
 # Okabe and Ito's colours: told apart by colour-blind readers.
 FRAMEWORK_COLOURS = {"torch": "#D55E00", "tensorflow": "#0072B2"}
@@ -32,7 +30,6 @@ PHASE_COLOURS = {
     "other": "#F0E442",
 }
 WORKER_MARKERS = {1: "o", 2: "s", 4: "^", 8: "D", 16: "P", 32: "X"}
-ACCURACY_TICKS = (0, 30, 50, 70, 80, 90, 95, 98, 99, 99.5, 99.8, 99.9, 100)
 QUIET, INK = "#C4C4C4", "#333333"
 NOTHING = "no run has finished"
 
@@ -78,38 +75,6 @@ def line_of(number: int) -> str:
 def marker_of(num_workers: int) -> str:
     """Return the marker of a worker count."""
     return WORKER_MARKERS.get(int(num_workers), "h")
-
-
-def accuracy_axis(axes: Axes, results: StudyResults, *, is_labelled: bool = True) -> None:
-    """Scale y by the error (log), so that 98 % and 99 % are told apart; draw the target."""
-    floor = 0.001  # an error of 0 has a place too
-    axes.set_yscale(
-        "function",
-        functions=(
-            lambda y: -np.log10(np.maximum(1 + floor - y / 100, floor)),
-            lambda z: 100 * (1 + floor - 10.0**-z),
-        ),
-    )
-    found = [*results.curves["accuracy"].dropna(), *([results.target] if results.target else [])]
-    top = max(found, default=0.9)
-    axes.set_ylim(0, 100 * min(1, 1 - 0.6 * (1 - top)))
-    axes.set_yticks([y for y in ACCURACY_TICKS if y <= axes.get_ylim()[1]])
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    if results.target is not None:
-        target = 100 * results.target
-        axes.axhline(target, color=INK, linewidth=1, linestyle=(0, (4, 3)), gid="target")
-        if is_labelled:
-            hold = results.study["study"]["objective"].get("hold", 1)
-            held = f"\n{hold} in a row" if hold > 1 else ""
-            axes.annotate(
-                f"target\n{target:g} %{held}",
-                (1.01, target),
-                xycoords=axes.get_yaxis_transform(),
-                va="center",
-                fontsize=9,
-                color=INK,
-                annotation_clip=False,
-            )
 
 
 def point(axes: Axes, row: pd.Series, x: float, y: float, *, is_filled: bool) -> None:

@@ -3,7 +3,7 @@
 import io
 import textwrap
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -12,10 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from raybench.core.clock import OTHER, PHASES
+from raybench.core.metric import Metric
 from raybench.core.record import RunRecord
 from raybench.results import plot_parts as parts
 from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults, describe
+from raybench.results.metric_axis import drawn, empty_corner, metric_axis
 from raybench.results.pareto_plot import pareto_figure as pareto_figure
 
 LINE_STYLES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
@@ -38,40 +40,42 @@ def write_plots(results: StudyResults, folder: Path) -> list[Path]:
 
 
 def curves_figure(results: StudyResults, *, number: int = 3) -> Figure:
-    """Accuracy against seconds of training: every search run, the best `number` highlighted.
+    """The metric against seconds of training: every search run, the best `number` highlighted.
 
     The best are the confirmed configurations, then the search's by score. A marker stands
-    where the run reached the target, or at its best accuracy if it did not.
+    where the run reached the target, or at its best value if it did not.
     """
+    metric = results.metric
     runs = {name: run for name, run in results.runs.items() if run.phase == "search"}
     figure, axes = parts.new_figure(7.6, 4.6)
-    axes.set(xlabel="seconds of training", ylabel="validation accuracy [%]")
+    axes.set(xlabel="seconds of training", ylabel=parts.plain(metric.axis_words))
     if not runs:
         return parts.say(figure, axes, parts.NOTHING)
-    parts.accuracy_axis(axes, results)
+    metric_axis(axes, results)
     best = list(results.configurations["trial"].head(number))
     # Looked up one by one, the curves of 10,000 trials would take minutes.
     for trial, curve in results.curves.groupby("trial"):
         if trial not in runs or trial in best:
             continue
         dot = "." if len(curve) == 1 else None
-        axes.plot(*_xy(curve), color=parts.QUIET, linewidth=1, marker=dot, gid=trial)
+        axes.plot(*_xy(metric, curve), color=parts.QUIET, linewidth=1, marker=dot, gid=trial)
     keys = []
     for rank, trial in enumerate(best):
         run = runs[trial]
         curve = _curve(results, trial)
         colour, style = parts.colour_of(run.spec.framework), LINE_STYLES[rank % len(LINE_STYLES)]
-        axes.plot(*_xy(curve), color=colour, linewidth=2, linestyle=style, zorder=3, gid=trial)
+        x, y = _xy(metric, curve)
+        axes.plot(x, y, color=colour, linewidth=2, linestyle=style, zorder=3, gid=trial)
         if len(curve):
-            _mark(axes, curve, run, colour)
+            _mark(axes, metric, curve, run, colour)
         words = f"{_name(results, trial)}\n{', '.join(_seconds(results, trial))}"
         marker = parts.marker_of(run.spec.num_workers)
         keys.append(
             Line2D([], [], color=colour, linestyle=style, lw=2, marker=marker, mec="w", label=words)
         )
     axes.set_xlim(left=0)
-    # The lower right is empty in a figure of learning curves.
-    axes.legend(handles=keys, loc="lower right", frameon=False, fontsize=9, handlelength=4)
+    corner = empty_corner(metric)
+    axes.legend(handles=keys, loc=corner, frameon=False, fontsize=9, handlelength=4)
     others = len(runs) - len(best)
     named = parts.plural(len(best), "configuration")
     axes.set_title(f"best {named}; {parts.plural(others, 'other search run')} in grey")
@@ -80,7 +84,7 @@ def curves_figure(results: StudyResults, *, number: int = 3) -> Figure:
 
 def repeats_figure(results: StudyResults, *, number: int = 3) -> Figure:
     """Curves of the best `number` configurations: the search run and its confirm runs."""
-    best = list(results.configurations["trial"].head(number))
+    best, metric = list(results.configurations["trial"].head(number)), results.metric
     width = 3.0 * max(len(best), 1.6)
     figure = Figure(figsize=(width, 3.8), dpi=100, layout="constrained")
     panels = figure.subplots(1, max(len(best), 1), sharey=True, sharex=True, squeeze=False)[0]
@@ -88,7 +92,7 @@ def repeats_figure(results: StudyResults, *, number: int = 3) -> Figure:
         return parts.say(figure, panels[0], parts.NOTHING)
     for axes, trial in zip(panels, best, strict=True):
         parts.dress(axes)
-        parts.accuracy_axis(axes, results, is_labelled=axes is panels[-1])
+        metric_axis(axes, results, is_labelled=axes is panels[-1])
         for name, run in results.runs.items():
             if name != trial and (run.role != "confirm" or run.source != trial):
                 continue
@@ -96,19 +100,19 @@ def repeats_figure(results: StudyResults, *, number: int = 3) -> Figure:
             is_search = run.phase == "search"
             colour = parts.INK if is_search else parts.colour_of(run.spec.framework)
             style = "--" if is_search else "-"
-            axes.plot(*_xy(curve), color=colour, linestyle=style, linewidth=1.2, gid=name)
+            axes.plot(*_xy(metric, curve), color=colour, linestyle=style, linewidth=1.2, gid=name)
             if len(curve):
-                _mark(axes, curve, run, colour)
+                _mark(axes, metric, curve, run, colour)
         words = "\n".join([_name(results, trial), *_seconds(results, trial)])
         axes.set_title(words, fontsize=9)
         axes.set_xlabel("seconds of training")
-    panels[0].set_ylabel("validation accuracy [%]")
+    panels[0].set_ylabel(parts.plain(metric.axis_words))
     panels[0].set_xlim(left=0)
     kinds = [Line2D([], [], color=parts.INK, linestyle="--", label="search (one run)")]
     if len(results.confirmed):
         colour = parts.colour_of(results.specs[best[-1]].framework)
         kinds.append(Line2D([], [], color=colour, label="confirm runs (new seeds)"))
-    panels[-1].legend(handles=kinds, loc="lower right", frameon=False, fontsize=8.5)
+    panels[-1].legend(handles=kinds, loc=empty_corner(metric), frameon=False, fontsize=8.5)
     return figure
 
 
@@ -145,8 +149,8 @@ def _curve(results: StudyResults, trial: str) -> pd.DataFrame:
     return results.curves[results.curves["trial"] == trial]
 
 
-def _xy(curve: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    return curve["train_s"], 100 * curve["accuracy"]
+def _xy(metric: Metric, curve: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    return curve["train_s"], drawn(metric, curve[metric.name])
 
 
 def _name(results: StudyResults, trial: str) -> str:
@@ -159,29 +163,38 @@ def _name(results: StudyResults, trial: str) -> str:
 
 def _seconds(results: StudyResults, trial: str) -> list[str]:
     """Say when the target was reached, and what that rests on."""
-    run = results.runs[trial]
-    best = "nothing evaluated" if run.best_value is None else f"best {run.best_value:.1%}"
+    run, metric = results.runs[trial], results.metric
+    best = (
+        "nothing evaluated" if run.best_value is None else f"best {_text(metric, run.best_value)}"
+    )
     found = best if run.time_to_target_s is None else f"{run.time_to_target_s:.2f} s"
     proof = results.confirmed.set_index("trial")
     if trial not in proof.index:
         return [f"search {found} (one run)"]
-    row = proof.loc[trial]
+    row: Any = proof.loc[trial]
     if not results.is_timed:
         return [
             f"search {best}",
-            f"confirmed {row['median_accuracy']:.1%} (median of {row['runs']})",
+            f"confirmed {_text(metric, row[f'median_{metric.name}'])} (median of {row['runs']})",
         ]
     median = f"{row['median_s']:.2f} s" if np.isfinite(row["median_s"]) else "missed"
     return [f"search {found}", f"confirmed {median} (median of {row['runs']})"]
 
 
-def _mark(axes: Axes, curve: pd.DataFrame, run: RunRecord, colour: str) -> None:
-    """Put the marker on a curve: at the target, else at the best accuracy."""
+def _text(metric: Metric, value: float) -> str:
+    return f"{value:.1%}" if metric.is_share else f"{value:.4g}"
+
+
+def _mark(axes: Axes, metric: Metric, curve: pd.DataFrame, run: RunRecord, colour: str) -> None:
+    """Put the marker on a curve: at the target, else at the best value."""
     if run.time_to_target_s is not None:
         later = curve[curve["train_s"] >= run.time_to_target_s - 1e-9]
         at = later.iloc[0] if len(later) else curve.iloc[-1]  # part of a curve may be lost
     else:
-        at = curve.sort_values("accuracy", kind="stable").iloc[-1]
-    x, y = float(at["train_s"]), 100 * float(at["accuracy"])
+        worst_first = (
+            curve[metric.name].mul(metric.sign).sort_values(kind="stable", na_position="first")
+        )
+        at = curve.loc[worst_first.index[-1]]
+    x, y = float(at["train_s"]), float(at[metric.name]) * (100 if metric.is_share else 1)
     marker = parts.marker_of(run.spec.num_workers)
     axes.plot(x, y, marker=marker, markersize=8, color=colour, markeredgecolor="white", zorder=5)

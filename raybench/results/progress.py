@@ -8,6 +8,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from raybench.core.metric import ACCURACY, Metric
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.core.text import clean, shorten
@@ -44,6 +45,8 @@ class Progress:
         self._console, self._keys, self._outcome = console, tuple(keys), outcome
         self._num_trials, self._num_done, self._num_before = num_trials, num_done, num_done
         self._phase = "search"
+        self._metric: Metric = ACCURACY
+        """Of the runs that were started last; all runs of a study have one."""
         self._running: dict[str, _Running] = {}
         self._failures: dict[str, _Cause] = {}
         self._best: RunRecord | None = None
@@ -83,7 +86,8 @@ class Progress:
 
     def started(self, name: str, spec: RunSpec) -> None:
         """Show a run that was asked for: its workers start until its first evaluation."""
-        self._running[name] = _Running(describe(spec, self._keys))
+        self._metric = spec.objective.judged_by
+        self._running[name] = _Running(describe(spec, self._keys), self._metric)
         if not self._has_started and self._live is None:
             self.say(f"{self._phase}: {STARTING}")  # nothing else is said for a while
         self._has_started = True
@@ -158,7 +162,7 @@ class Progress:
 
     def _table(self) -> Table:
         table = Table(box=None, pad_edge=False)
-        for title in ("trial", "configuration", "train s", "accuracy", "samples/s"):
+        for title in ("trial", "configuration", "train s", self._metric.words, "samples/s"):
             is_text = title == "configuration"
             # Only the configuration takes several lines; nothing else is cut.
             table.add_column(
@@ -185,15 +189,15 @@ class Progress:
             return f"{where}  {self._outcome(record)}"
         if record.time_to_target_s is not None:
             return f"{where}  target after {record.time_to_target_s:.2f} s"
-        accuracy = "none" if record.best_value is None else f"{100 * record.best_value:.1f} %"
-        return f"{where}  {accuracy} after {record.ledger['train']:.2f} s, stopped by {record.stop}"
+        reached = record.spec.objective.judged_by.shown(record.best_value)
+        return f"{where}  {reached} after {record.ledger['train']:.2f} s, stopped by {record.stop}"
 
 
 class _Running:
     """A run on the screen."""
 
-    def __init__(self, label: str) -> None:
-        self._label, self._asked = label, time.perf_counter()
+    def __init__(self, label: str, metric: Metric) -> None:
+        self._label, self._metric, self._asked = label, metric, time.perf_counter()
         self.evaluation: Evaluation | None = None
 
     def cells(self, waiting: tuple[str, float] | None) -> tuple[str, str, str, str]:
@@ -205,7 +209,7 @@ class _Running:
         return (
             self._label,
             f"{self.evaluation.train_s:.2f}",
-            f"{100 * self.evaluation.value:.1f} %",
+            self._metric.shown(self.evaluation.value),
             f"{self.evaluation.samples_per_s:,.0f}",
         )
 

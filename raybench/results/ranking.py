@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from raybench.core.metric import Metric
 from raybench.core.record import MACHINE_FAULTS
 from raybench.results.label import BASE_KEYS
 from raybench.results.load import StudyResults
@@ -21,12 +22,10 @@ CONFIRMED_COLUMNS = (
     "high_s",
     "worker_seconds_to_target",
     "search_s",
-    "median_accuracy",
-    "low_accuracy",
-    "high_accuracy",
-    "search_accuracy",
-    "test_accuracy",
 )
+"""Columns of `confirmed` before those of the metric."""
+OF_METRIC = ("median", "low", "high", "search", "test")
+"""The others: `median_accuracy`, ..., `test_accuracy`."""
 
 
 def ranked(trials: pd.DataFrame) -> pd.DataFrame:
@@ -58,13 +57,14 @@ def confirmed(results: StudyResults) -> pd.DataFrame:
 
     Columns: trial, config, num_workers, runs, hits, median_s, low_s, high_s (train seconds
     to the target; a miss counts as infinite), worker_seconds_to_target, search_s (what the
-    search had measured), median_accuracy, low_accuracy, high_accuracy, search_accuracy (best on
-    validation), test_accuracy. A run that failed counts with accuracy 0.
+    search had measured), median_accuracy, low_accuracy (the least), high_accuracy,
+    search_accuracy (best on validation), test_accuracy; of another metric by its name. A run that
+    failed counts as the worst: with accuracy 0, of metrics that are no shares with infinity.
 
-    Order: the share of runs that reached the target, then median_s; with accuracy_at_budget
+    Order: the share of runs that reached the target, then median_s; with best_at_budget
     (where `hits` are the runs that did not fail) median_accuracy.
     """
-    trials = results.trials
+    trials, metric = results.trials, results.metric
     # A run that was cut off says nothing: it had no chance to reach the target. Nor does one
     # whose workers the machine lost.
     says = (trials["state"] != "stopped") & ~trials["failure"].isin(MACHINE_FAULTS)
@@ -81,7 +81,8 @@ def confirmed(results: StudyResults) -> pd.DataFrame:
             continue  # other models of GPU than the search's run had
         times = group["time_to_target_s"].fillna(float("inf"))
         is_failed = group["state"] == "failed"
-        accuracies = group["best_accuracy"].fillna(0.0).mask(is_failed, 0.0)
+        worst = worst_value(metric)
+        values = group[metric.best_column].fillna(worst).mask(is_failed, worst)
         hits = (times < float("inf")) if results.is_timed else ~is_failed
         rows.append(
             {
@@ -95,17 +96,28 @@ def confirmed(results: StudyResults) -> pd.DataFrame:
                 "high_s": float(times.max()),
                 "worker_seconds_to_target": float(times.median()) * int(origin["num_workers"]),
                 "search_s": origin["time_to_target_s"],
-                "median_accuracy": float(accuracies.median()),
-                "low_accuracy": float(accuracies.min()),
-                "high_accuracy": float(accuracies.max()),
-                "search_accuracy": origin["best_accuracy"],
-                "test_accuracy": group["test_accuracy"].mean(),
+                f"median_{metric.name}": float(values.median()),
+                f"low_{metric.name}": float(values.min()),
+                f"high_{metric.name}": float(values.max()),
+                f"search_{metric.name}": origin[metric.best_column],
+                metric.test_column: group[metric.test_column].mean(),
             }
         )
-    table = pd.DataFrame(rows, columns=list(CONFIRMED_COLUMNS))
+    columns = [*CONFIRMED_COLUMNS, *(f"{one}_{metric.name}" for one in OF_METRIC)]
+    table = pd.DataFrame(rows, columns=columns)
     if results.is_timed:
         return by_hits(table, "median_s")
-    return table.sort_values("median_accuracy", ascending=False, kind="stable", ignore_index=True)
+    return table.sort_values(
+        f"median_{metric.name}",
+        ascending=metric.direction == "min",
+        kind="stable",
+        ignore_index=True,
+    )
+
+
+def worst_value(metric: Metric) -> float:
+    """Return what a run counts with that has failed, or measured nothing."""
+    return 0.0 if metric.is_share else -metric.sign * float("inf")
 
 
 def by_hits(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
@@ -119,7 +131,8 @@ def ranking(results: StudyResults) -> pd.DataFrame:
     """Return one row per run of the search, the confirmed first, each part best first.
 
     Columns: trial, config, is_confirmed, runs, hits, time_to_target_s, low_s, high_s,
-    worker_seconds_to_target, best_accuracy, then the searched keys (framework, num_workers, ...).
+    worker_seconds_to_target, best_accuracy (or another metric's), then the searched keys
+    (framework, num_workers, ...).
     A confirmed configuration stands with the medians, the fastest and the slowest of its confirm
     runs, never with the lucky run that the search picked it for; any other with its one search
     run. Seconds are missing where the target was not reached: by the median run, for `high_s` by
@@ -140,8 +153,9 @@ def ranking(results: StudyResults) -> pd.DataFrame:
         seconds = proof[of].astype(float).where(is_confirmed, single)
         found[name] = seconds.where(np.isfinite(seconds))
     found["worker_seconds_to_target"] = search["num_workers"] * found["time_to_target_s"]
-    accuracy = proof["median_accuracy"].astype(float)
-    found["best_accuracy"] = accuracy.where(is_confirmed, search["best_accuracy"])
+    metric = results.metric
+    median = proof[f"median_{metric.name}"].astype(float)
+    found[metric.best_column] = median.where(is_confirmed, search[metric.best_column])
     found |= {key: search[key] for key in (*BASE_KEYS, *searched_columns(results.trials))}
     place = {trial: number for number, trial in enumerate(results.confirmed["trial"])}
     order = sorted(search.index, key=lambda trial: place.get(trial, len(place)))

@@ -5,14 +5,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from raybench.core.clock import PHASES
 from raybench.core.documents import problem_of, read_mapping
 from raybench.core.errors import UserError
-from raybench.core.record import Evaluation, Prediction, RunRecord
+from raybench.core.metric import METRIC_NAME, Direction
+from raybench.core.record import Evaluation, Prediction, RunRecord, with_names_of_today
 from raybench.core.text import clean
 from raybench.results.label import BASE_KEYS
 from raybench.results.store import RECORDS_FILE, plain
@@ -31,7 +32,7 @@ NEEDED = {
 """Keys that every version has written."""
 LATER: dict[str, Any] = {
     "stop": None,
-    "test_accuracy": None,
+    "test_value": None,
     "batch_statistics": None,
     "concurrent": 0,
     "hosts": [],
@@ -70,11 +71,11 @@ def read_records(folder: Path) -> Records:
         try:
             kind, name = _kind_and_trial(line)
             if kind == "eval":
-                point = _built(EVALUATION, line)
+                point = _built(EVALUATION, with_names_of_today(line))
                 _add(pending.setdefault(name, []), point)
             elif kind == "run":
                 records.runs.pop(name, None)  # the later record stands at its own place
-                records.runs[name] = _built(RUN, _of_this_version(plain(line)))
+                records.runs[name] = _built(RUN, _of_this_version(with_names_of_today(plain(line))))
                 records.curves[name] = pending.pop(name, [])
             else:
                 found = _built(PREDICTION, plain(line))
@@ -128,6 +129,9 @@ class _Checked(BaseModel):
 class _Objective(_Checked):
     kind: str
     target: float | None
+    metric: Annotated[str, Field(pattern=METRIC_NAME)] | None = None
+    direction: Direction | None = None
+    chance: float | None = None
 
 
 class _Study(_Checked):

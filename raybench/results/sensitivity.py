@@ -1,14 +1,15 @@
 """Whether the result hangs on the target: too easy or too hard, and one point either side."""
 
 from raybench.core.objective import time_to_target
+from raybench.core.score import small_difference
 from raybench.results.load import StudyResults
 from raybench.results.ranking import ranked
 
 FEW, MANY = 0.05, 0.9
 """Shares of trials that reach the target, outside of which it hardly tells them apart."""
 ENOUGH_TRIALS = 8
-STEP = 0.01
-"""One point of accuracy."""
+ONE_POINT = 0.01
+"""Of a share; of other metrics it is 1 % of the gap to chance (`small_difference`)."""
 
 
 def target_warning(results: StudyResults) -> str | None:
@@ -18,12 +19,17 @@ def target_warning(results: StudyResults) -> str | None:
     if results.target is None or not results.is_timed or len(trials) < ENOUGH_TRIALS:
         return None
     reached = int(trials["time_to_target_s"].notna().sum())
-    count = f"{reached} of {len(trials)} trials reach {results.target:.1%}"
+    easy, hard = ("low", "high") if results.metric.direction == "max" else ("high", "low")
+    count = f"{reached} of {len(trials)} trials reach {_shown(results, results.target)}"
     if reached > MANY * len(trials):
-        return f"{count}: a target this low hardly tells them apart; try a higher one."
+        return f"{count}: a target this {easy} hardly tells them apart; try a {hard}er one."
     if reached < FEW * len(trials):
-        return f"{count}: try a lower target, or more max_train_seconds."
+        return f"{count}: try a {easy}er target, or more max_train_seconds."
     return None
+
+
+def _shown(results: StudyResults, target: float) -> str:
+    return f"{target:.1%}" if results.metric.is_share else f"{results.metric.words} {target:.4g}"
 
 
 def fastest_at(results: StudyResults, target: float) -> tuple[str, float, int] | None:
@@ -33,13 +39,13 @@ def fastest_at(results: StudyResults, target: float) -> tuple[str, float, int] |
     of them tell anything of a higher one.
     """
     names = set(ranked(results.trials)["trial"])
-    hold = int(results.study["study"]["objective"].get("hold", 1))
+    metric, hold = results.metric, int(results.study["study"]["objective"].get("hold", 1))
     times: dict[str, float] = {}
     for name, curve in results.curves.groupby("trial", sort=False):
         if name not in names:
             continue
-        accuracies, seconds = curve["accuracy"].tolist(), curve["train_s"].tolist()
-        found = time_to_target(accuracies, seconds, target=target, hold=hold)
+        values, seconds = curve[metric.name].tolist(), curve["train_s"].tolist()
+        found = time_to_target(values, seconds, target=target, hold=hold, metric=metric)
         if found is not None:
             times[str(name)] = found
     if not times:
@@ -49,19 +55,21 @@ def fastest_at(results: StudyResults, target: float) -> tuple[str, float, int] |
 
 
 def sensitivity_lines(results: StudyResults) -> list[str]:
-    """Return a sentence for one point below the target and one above, where curves tell."""
+    """Return a sentence for an easier target and a harder one, one point off, where curves tell."""
     if results.target is None or not results.is_timed:
         return []
     if len(ranked(results.trials)) < ENOUGH_TRIALS:
         return []
-    lines = []
-    for target in (results.target - STEP, results.target + STEP):
-        found = fastest_at(results, target) if target <= 1 else None
+    lines, metric = [], results.metric
+    step = metric.sign * small_difference(metric, results.target, results.chance, points=ONE_POINT)
+    for target in (results.target - step, results.target + step):
+        found = fastest_at(results, target) if target <= 1 or not metric.is_share else None
         if found is not None:
             name, seconds, count = found
             config = results.label(results.specs[name])
+            trials = "trial" if count == 1 else "trials"
             lines.append(
-                f"With target {target:.1%} trial {name} ({config}) would lead the search "
-                f"after {seconds:.2f} s; {count} {'trial' if count == 1 else 'trials'} reached it."
+                f"With target {_shown(results, target)} trial {name} ({config}) would lead the "
+                f"search after {seconds:.2f} s; {count} {trials} reached it."
             )
     return lines

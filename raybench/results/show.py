@@ -53,14 +53,15 @@ def show(console: Console, results: StudyResults, *, plots: Sequence[Path] = ())
 
 
 def _show_tables(console: Console, results: StudyResults) -> None:
-    trials = results.trials
+    trials, metric = results.trials, results.metric
     _show_failures(console, failures(trials))
-    best = top(trials)
+    best = top(trials, metric=metric)
     if len(best):
         title = "Best ten of the search, one run each"
-        print_frame(console, of_runs(best, trials), title, below=LABEL)
-        each = of_runs(best_per_framework(trials), trials)
-        print_frame(console, each, "Best of each framework, one run each")
+        table = of_runs(best, trials, metric=metric)
+        print_frame(console, table, title, below=LABEL, metric=metric)
+        each = of_runs(best_per_framework(trials, metric=metric), trials, metric=metric)
+        print_frame(console, each, "Best of each framework, one run each", metric=metric)
     predicted = predictions(results)
     if len(predicted):
         predicted["configuration"] = brief(predicted["configuration"])
@@ -71,8 +72,8 @@ def _show_tables(console: Console, results: StudyResults) -> None:
             console.print()
     print_frame(console, ledger_totals(trials), "Where the seconds went (all runs)")
     if len(results.confirmed):
-        printed = of_confirmed(results.confirmed, is_timed=results.is_timed)
-        print_frame(console, printed, "Confirmed: new seeds, one run at a time")
+        printed = of_confirmed(results.confirmed, is_timed=results.is_timed, metric=metric)
+        print_frame(console, printed, "Confirmed: new seeds, one run at a time", metric=metric)
     disturbed = slow_down(trials)
     if disturbed is not None:
         sentinel = trials["config"][trials["role"] == "sentinel"].iloc[0]

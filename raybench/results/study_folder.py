@@ -9,6 +9,7 @@ from typing import Any
 import raybench
 from raybench.core.documents import read_mapping, validate
 from raybench.core.errors import UserError
+from raybench.core.metric import ACCURACY
 from raybench.core.scaling_study import ScalingStudy
 from raybench.core.study import StudySpec
 from raybench.results.store import SCALING
@@ -24,6 +25,8 @@ MAY_CHANGE = (
     "fixed.record_steps",
 )
 """Keys that change how long a study goes on and how it is kept, not what it measures."""
+OF_FIRST_VERSIONS = {"metric": ACCURACY.name, "direction": ACCURACY.direction}
+"""What objectives were of that named no metric."""
 SCALING_MAY_CHANGE = ("repeats", "price", "budget", "base.checkpoint_every_s")
 """The same of a scaling study."""
 
@@ -93,7 +96,7 @@ def refuse_other_study(place: str, file: Path, study: StudySpec) -> None:
     before = read_mapping(file).get("study", {})
     if not isinstance(before, dict):
         raise UserError(f"{file}: is not a study's; restore it, or name another folder.")
-    changes = list(_differences(before, study.document()))
+    changes = _differences(*comparable(before, file, study))
     if changes:
         raise UserError(
             f"{place}: holds another study ({'; '.join(changes[:3])}); use --fresh "
@@ -107,13 +110,36 @@ def refuse_other_scaling(place: str, file: Path, study: ScalingStudy) -> None:
     if not isinstance(before, dict):
         raise UserError(f"{place}: holds no scaling study; name another place with --out.")
     # As this version has it: keys that it knows and an earlier one did not are no difference.
-    before = validate(ScalingStudy, before, f"{file}: {SCALING}").document()
-    changes = _differences(before, study.document(), may_change=SCALING_MAY_CHANGE)
+    found, now = validate(ScalingStudy, before, f"{file}: {SCALING}").document(), study.document()
+    then = found["base"]["objective"] = _named(found["base"]["objective"], OF_FIRST_VERSIONS)
+    now["base"]["objective"] = _named(now["base"]["objective"], then)
+    changes = _differences(found, now, may_change=SCALING_MAY_CHANGE)
     if changes:
         raise UserError(
             f"{place}: holds another study ({'; '.join(changes[:3])}); name another place with "
             "--out."
         )
+
+
+def comparable(
+    before: dict[str, Any], file: Path, study: StudySpec
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the study of a `study.yaml` and another as this version has them, every key included.
+
+    Keys that this version knows and an earlier one did not, and kinds and metrics by their older
+    names or by none, make no difference.
+    """
+    found, now = validate(StudySpec, before, f"{file}: study").document(), study.document()
+    found["objective"] = _named(found["objective"], OF_FIRST_VERSIONS)
+    now["objective"] = _named(now["objective"], found["objective"])
+    return found, now
+
+
+def _named(objective: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+    """Return an objective with its metric named: as in `usual`, where it leaves that to the task."""
+    if objective["metric"] is not None:
+        return objective
+    return objective | {key: usual[key] for key in OF_FIRST_VERSIONS}
 
 
 def _learning(place: str, changes: list[str]) -> str:

@@ -3,6 +3,7 @@
 import pandas as pd
 
 from raybench.core.clock import OTHER, PHASES
+from raybench.core.metric import ACCURACY, Metric
 from raybench.results.failures import failures as failures
 from raybench.results.load import StudyResults
 from raybench.results.ranking import ranked as ranked
@@ -15,14 +16,17 @@ BATCH_STATISTICS = (
 )
 
 
-def top(trials: pd.DataFrame, *, number: int = 10) -> pd.DataFrame:
-    """Return the best runs of the search, in the words of the printed table."""
-    return _readable(ranked(trials).head(number))
+def top(trials: pd.DataFrame, *, number: int = 10, metric: Metric = ACCURACY) -> pd.DataFrame:
+    """Return the best runs of the search, in the words of the printed table.
+
+    `metric` is the study's: `StudyResults.metric`.
+    """
+    return _readable(ranked(trials).head(number), metric)
 
 
-def best_per_framework(trials: pd.DataFrame) -> pd.DataFrame:
+def best_per_framework(trials: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataFrame:
     """Return the best run of each framework."""
-    return _readable(ranked(trials).groupby("framework", sort=False).head(1))
+    return _readable(ranked(trials).groupby("framework", sort=False).head(1), metric)
 
 
 def predictions(results: StudyResults, *, number: int = 6) -> pd.DataFrame:
@@ -75,7 +79,7 @@ def slow_down(trials: pd.DataFrame) -> float | None:
     return float(alone.iloc[-1] / beside.iloc[-1]) - 1.0
 
 
-def _readable(runs: pd.DataFrame) -> pd.DataFrame:
+def _readable(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     head = {
         "trial": runs["trial"],
         "framework": runs["framework"],
@@ -95,7 +99,7 @@ def _readable(runs: pd.DataFrame) -> pd.DataFrame:
     measured = {
         "target after s": runs["time_to_target_s"],
         "worker s to target": runs["worker_seconds_to_target"],
-        "best accuracy": runs["best_accuracy"],
+        f"best {metric.words}": runs[metric.best_column],
         "samples/s": runs["samples_per_s"],
         "train s": runs["train_s"],
         "end to end s": runs["wall_s"],

@@ -2,9 +2,13 @@
 
 Types are the same whatever a study holds: text is `object` (None where it is missing), counts
 that are always known are `int64` and others `Int64` (pandas' integers with missing values),
-seconds, accuracies, rates and other measured numbers are `float64` (NaN where they are missing),
-truths are `boolean` (pandas' own, with missing values), times of day are UTC timestamps. A
-searched key's column has the type of its values.
+seconds, values of the metric, rates and other measured numbers are `float64` (NaN where they are
+missing), truths are `boolean` (pandas' own, with missing values), times of day are UTC timestamps.
+A searched key's column has the type of its values.
+
+Columns of the metric carry its name: `best_accuracy`, `test_accuracy` and, of curves, `accuracy`;
+`best_rmse`, `test_rmse` and `rmse` of a study that is judged by RMSE. The tables of columns below
+are those of accuracy; `for_metric` gives another's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +19,7 @@ from typing import Any
 import pandas as pd
 
 from raybench.core.clock import OTHER, PHASES
+from raybench.core.metric import ACCURACY, Metric
 from raybench.core.record import CURVE_KEYS, Evaluation, Prediction, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.results.label import describe, label_keys
@@ -81,8 +86,11 @@ EXTRA_TYPES = {
 `waited_for` what was missing while it was queued, `unranked` why it is not compared with others
 of its size (`results.topology`)."""
 TRIAL_COLUMNS, EXTRA_COLUMNS = tuple(TRIAL_TYPES), tuple(EXTRA_TYPES)
-CURVE_TYPES = {"trial": TEXT} | {key: NUMBER for key in CURVE_KEYS if key != "index"}
-CURVE_TYPES["samples"] = COUNT
+CURVE_TYPES = {
+    "trial": TEXT,
+    **{ACCURACY.name if key == "value" else key: NUMBER for key in CURVE_KEYS if key != "index"},
+    "samples": COUNT,
+}
 CURVE_COLUMNS = tuple(CURVE_TYPES)
 """Columns of `curves` that scripts may rely on."""
 PREDICTION_TYPES = {
@@ -98,23 +106,36 @@ SPEC_COLUMNS += ["global_batch_size", "optimizer", "learning_rate", "seed"]
 RUN_COLUMNS = [one.name for one in fields(RunRecord) if one.name in TRIAL_TYPES | EXTRA_TYPES]
 
 
+def for_metric(types: Mapping[str, str], metric: Metric) -> dict[str, str]:
+    """Return columns and their types (those above, of accuracy) with the names of a metric."""
+    names = {
+        ACCURACY.name: metric.name,
+        ACCURACY.best_column: metric.best_column,
+        ACCURACY.test_column: metric.test_column,
+    }
+    return {names.get(column, column): kind for column, kind in types.items()}
+
+
 def searched_columns(trials: pd.DataFrame) -> list[str]:
     """Return the columns of searched keys that stand behind the others."""
-    return [str(key) for key in trials.columns if key not in (*TRIAL_COLUMNS, *EXTRA_COLUMNS)]
+    known = (*TRIAL_COLUMNS, *EXTRA_COLUMNS)
+    return [str(key) for key in trials.columns if key in RunSpec.model_fields and key not in known]
 
 
 def trial_table(
     runs: Iterable[RunRecord],
     space: Mapping[str, Any],
     fixed: Mapping[str, Any] = MappingProxyType({}),
+    metric: Metric = ACCURACY,
 ) -> pd.DataFrame:
     """Return one row per run; every key of the run spec that `space` has is a column."""
     runs = list(runs)
-    types = TRIAL_TYPES | EXTRA_TYPES
+    types = for_metric(TRIAL_TYPES | EXTRA_TYPES, metric)
     more = [key for key in space if key in RunSpec.model_fields and key not in types]
     usual, label = usual_of(runs, space, fixed), label_keys(space)
     rows = [
-        _trial_row(run, more, label) | {"unranked": usual.objection(layout_of(run))} for run in runs
+        _trial_row(run, more, label, metric) | {"unranked": usual.objection(layout_of(run))}
+        for run in runs
     ]
     table = pd.DataFrame(rows, columns=[*types, *more], dtype=object)
     table["finished_at"] = pd.to_datetime(
@@ -128,12 +149,18 @@ def trial_table(
     return table
 
 
-def curve_table(curves: Mapping[str, Sequence[Evaluation]]) -> pd.DataFrame:
+def curve_table(
+    curves: Mapping[str, Sequence[Evaluation]], metric: Metric = ACCURACY
+) -> pd.DataFrame:
     """Return one row per evaluation of these runs."""
     names = [name for name, points in curves.items() for _ in points]
     every = [point for points in curves.values() for point in points]
-    columns = {key: [getattr(point, key) for point in every] for key in CURVE_COLUMNS[1:]}
-    return pd.DataFrame({"trial": names} | columns).astype(CURVE_TYPES)
+    columns = {
+        metric.name if key == "value" else key: [getattr(point, key) for point in every]
+        for key in CURVE_KEYS
+        if key != "index"
+    }
+    return pd.DataFrame({"trial": names} | columns).astype(for_metric(CURVE_TYPES, metric))
 
 
 def prediction_table(predictions: Sequence[Prediction]) -> pd.DataFrame:
@@ -144,10 +171,13 @@ def prediction_table(predictions: Sequence[Prediction]) -> pd.DataFrame:
     )
 
 
-def _trial_row(run: RunRecord, more: Sequence[str], label: tuple[str, ...]) -> dict[str, Any]:
+def _trial_row(
+    run: RunRecord, more: Sequence[str], label: tuple[str, ...], metric: Metric
+) -> dict[str, Any]:
     spec, train = run.spec, run.ledger["train"]
     reached = run.time_to_target_s
     row = {key: getattr(run, key) for key in RUN_COLUMNS} | {"phase": run.phase}
+    row |= {metric.best_column: run.best_value, metric.test_column: run.test_value}
     row |= {key: getattr(spec, key) for key in (*SPEC_COLUMNS, *more)}
     row |= {f"{name}_s": run.ledger[name] for name in (*PHASES, "input")}
     row[f"{OTHER}_s"] = run.ledger.get(OTHER, 0.0)  # records of earlier versions lack it

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 
+from raybench.core.score import small_difference
 from raybench.results.load import StudyResults
 from raybench.results.ranking import by_hits, kind_of, kinds, ranked
 
 TIE = 0.05
 """Configurations whose medians are this close are not told apart."""
-TIE_ACCURACY = 0.005
-"""So are those whose median accuracies are: half a point."""
+TIE_POINTS = 0.005
+"""So are those whose medians of a share are: half a point (`small_difference`)."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Verdict:
 def judge(results: StudyResults) -> Verdict | None:
     """Name the winners; None if no run reached the target.
 
-    With objective accuracy_at_budget both are the most accurate configuration. Where runs were
+    With objective best_at_budget both are the configuration with the best value. Where runs were
     on several models of GPU, the winners of the first of `judge_each`.
     """
     return next(iter(judge_each(results).values()), None)
@@ -60,8 +61,13 @@ def _confirmed_winners(results: StudyResults, kind: str) -> Verdict | None:
         overlaps = table["low_s"] <= first["high_s"]
         cheapest = by_hits(table, "worker_seconds_to_target", "num_workers").iloc[0]
     else:
-        is_near = table["median_accuracy"] >= first["median_accuracy"] - TIE_ACCURACY
-        overlaps = table["high_accuracy"] >= first["low_accuracy"]
+        metric = results.metric
+        best = first[f"median_{metric.name}"]
+        tie = small_difference(metric, best, results.chance, points=TIE_POINTS)
+        is_near = metric.sign * table[f"median_{metric.name}"] >= metric.sign * best - tie
+        ends = ("high", "low") if metric.direction == "max" else ("low", "high")
+        luckiest, unluckiest = (f"{end}_{metric.name}" for end in ends)
+        overlaps = metric.sign * (table[luckiest] - first[unluckiest]) >= 0
     ties = tuple(table["trial"][is_near | overlaps])
     return Verdict(first["trial"], cheapest["trial"], True, ties)
 
@@ -75,7 +81,7 @@ def _winners_of_the_search(results: StudyResults, kind: str) -> Verdict | None:
         runs = runs[runs["time_to_target_s"].notna() & ~is_refuted]
         costs = runs.sort_values("worker_seconds_to_target", kind="stable")
     else:
-        runs = costs = runs[runs["best_accuracy"].notna()]
+        runs = costs = runs[runs[results.metric.best_column].notna()]
     if runs.empty:
         return None
     best, cheapest = runs["trial"].iloc[0], costs["trial"].iloc[0]

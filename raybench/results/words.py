@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from raybench.core.metric import ACCURACY, Metric
 from raybench.core.text import clean
 from raybench.results.load import StudyResults
 from raybench.results.verdict import Verdict, judge_each
@@ -18,9 +19,9 @@ def verdict_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
     if len(each) > 1:
         head = "Several models of GPU, each ranked by itself:"
         return [head, *(_on(kind, results, one) for kind, one in each.items())]
-    lines = _timed(results, verdict) if results.is_timed else [_most_accurate(results, verdict)]
+    lines = _timed(results, verdict) if results.is_timed else [_best(results, verdict)]
     if len(verdict.ties) > 1:
-        what = "fastest" if results.is_timed else "most accurate"
+        what = "fastest" if results.is_timed else results.metric.superlative
         lines.append(f"Not told apart from the {what}: trials {', '.join(verdict.ties[1:])}.")
     return lines
 
@@ -45,9 +46,10 @@ def spec_comment(results: StudyResults, trial: str, verdict: Verdict, what: str)
     if verdict.is_confirmed:
         proof = _proof(results, trial)
     elif run.time_to_target_s is None or not results.is_timed:
+        value = _number(results.metric, run.best_value)
         proof = (
-            f"unconfirmed: accuracy {run.best_value:.4f} after {run.ledger['train']:.3f} s in "
-            "one search trial"
+            f"unconfirmed: {results.metric.words} {value} after {run.ledger['train']:.3f} s in one "
+            "search trial"
         )
     else:
         proof = f"unconfirmed: target after {run.time_to_target_s:.3f} s in one search trial"
@@ -55,28 +57,40 @@ def spec_comment(results: StudyResults, trial: str, verdict: Verdict, what: str)
 
 
 def _proof(results: StudyResults, trial: str) -> str:
-    found = _confirmed(results, trial)
-    tested = f"test accuracy {found['test_accuracy']:.4f}"
+    found, metric = _confirmed(results, trial), results.metric
+    tested = f"test {metric.words} {_number(metric, found[metric.test_column])}"
     if results.is_timed:
         return (
             f"confirmed: target after {found['median_s']:.3f} s (median of {found['runs']} new "
             f"seeds, {found['low_s']:.3f} to {found['high_s']:.3f}), reached by "
             f"{found['hits']} of {found['runs']}, {tested}"
         )
+    median, low, high = (_number(metric, value) for value in _median_and_range(metric, found))
     return (
-        f"confirmed: accuracy {found['median_accuracy']:.4f} at the budget (median of "
-        f"{found['runs']} new seeds, {found['low_accuracy']:.4f} to "
-        f"{found['high_accuracy']:.4f}), {tested}"
+        f"confirmed: {metric.words} {median} at the budget (median of {found['runs']} new seeds, "
+        f"{low} to {high}), {tested}"
     )
 
 
+def _median_and_range(metric: Metric, found: Any) -> list[float]:
+    """Return the median, the least and the greatest of a row of `confirmed`."""
+    return [found[f"{which}_{metric.name}"] for which in ("median", "low", "high")]
+
+
+def _number(metric: Metric, value: float | None) -> str:
+    """Return a value as it stands in files: shares as fractions."""
+    if value is None:
+        return "not known"
+    return f"{value:.4f}" if metric.is_share else f"{value:.6g}"
+
+
 def _nothing(results: StudyResults) -> str:
-    trials = results.trials
-    best = trials["best_accuracy"].max()
+    trials, metric = results.trials, results.metric
+    best = metric.best(trials[metric.best_column])
     if len(trials) and (trials["state"] == "failed").all():
         number = len(trials)
         return f"No result: {'the run' if number == 1 else f'all {number} runs'} failed."
-    reached = "nothing was measured" if best != best else f"the best was {100 * best:.1f} %"
+    reached = "nothing was measured" if best is None else f"the best was {metric.shown(best)}"
     if not results.is_timed:
         return f"No result: {reached}."
     return f"No run reached the target of {_target(results)}: {reached}."
@@ -107,26 +121,26 @@ def _timed(results: StudyResults, verdict: Verdict) -> list[str]:
 
 def _on(kind: str, results: StudyResults, verdict: Verdict) -> str:
     """Return the winner on one model of GPU."""
-    line = (_timed(results, verdict) if results.is_timed else [_most_accurate(results, verdict)])[0]
+    line = (_timed(results, verdict) if results.is_timed else [_best(results, verdict)])[0]
     return f"{kind or 'no GPU'}: {line}"
 
 
-def _most_accurate(results: StudyResults, verdict: Verdict) -> str:
-    run = results.runs[verdict.fastest]
-    name = f"Most accurate: {results.label(run.spec)} (trial {run.trial})"
+def _best(results: StudyResults, verdict: Verdict) -> str:
+    run, metric = results.runs[verdict.fastest], results.metric
+    what = metric.superlative
+    name = f"{what[0].upper()}{what[1:]}: {results.label(run.spec)} (trial {run.trial})"
     if not verdict.is_confirmed:
-        assert run.best_value is not None
         return (
-            f"{name} with {100 * run.best_value:.1f} % within {run.ledger['train']:.2f} s of "
+            f"{name} with {metric.shown(run.best_value)} within {run.ledger['train']:.2f} s of "
             "training; unconfirmed: one search trial."
         )
     found = _confirmed(results, run.trial)
     budget = results.study["study"]["objective"].get("max_train_seconds")
     within = "at the budget" if budget is None else f"within {budget:g} s of training"
+    median, low, high = (metric.shown(value) for value in _median_and_range(metric, found))
     return (
-        f"{name} reaches {100 * found['median_accuracy']:.1f} % {within} (median of "
-        f"{found['runs']} new seeds, {100 * found['low_accuracy']:.1f} to "
-        f"{100 * found['high_accuracy']:.1f} %); confirmed."
+        f"{name} reaches {median} {within} (median of {found['runs']} new seeds, "
+        f"{low.removesuffix(' %')} to {high}); confirmed."
     )
 
 
@@ -142,4 +156,12 @@ def _price(results: StudyResults, worker_seconds: float) -> str:
 
 
 def _target(results: StudyResults) -> str:
-    return "no target" if results.target is None else f"{100 * results.target:g} %"
+    if results.target is None:
+        return "no target"
+    return target_words(results.metric, results.target)
+
+
+def target_words(metric: Metric, target: float) -> str:
+    """Return a target for a sentence: `95 %` of accuracy, `RMSE 0.4`."""
+    number = f"{100 * target:g} %" if metric.is_share else f"{target:g}"
+    return number if metric == ACCURACY else f"{metric.words} {number}"

@@ -97,7 +97,12 @@ def probe_spec(
     return spec.model_copy(
         update={
             "dataset": data.model_copy(update={"repeat": longer}),
-            "objective": Objective(kind="best_at_budget", max_train_seconds=ENDLESS_S),
+            "objective": Objective(
+                kind="best_at_budget",
+                metric=spec.objective.metric,
+                direction=spec.objective.direction,
+                max_train_seconds=ENDLESS_S,
+            ),
             "exchange_gradients": probe.exchanges or spec.num_workers == 1,
             "batch_size_per_worker": batch,
             "eval_every_samples": steps * global_batch,
@@ -109,7 +114,12 @@ def probe_spec(
 
 
 def synthetic_like(dataset: Dataset, samples: int) -> DatasetSpec:
-    """Return synthetic data of a dataset's shape, as many as it has or `samples`, if they fit."""
+    """Return synthetic data of a dataset's shape, as many as it has or `samples`, if they fit.
+
+    The dataset has one array of inputs, and classes.
+    """
+    assert not isinstance(dataset.input_shape, dict)
+    assert dataset.num_classes is not None
     fitting = max(1, SYNTHETIC_BYTES // math.prod(dataset.input_shape))
     return DatasetSpec(
         name="synthetic",

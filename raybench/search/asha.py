@@ -31,23 +31,26 @@ class Rungs:
     def __init__(self, *, first_s: float, last_s: float, factor: float = 4.0) -> None:
         count = max(0, math.ceil(math.log(last_s / first_s, factor)))
         self._seconds = [first_s * factor**number for number in range(count)]
-        self._accuracies: list[list[float]] = [[] for _ in self._seconds]
+        self._values: list[list[float]] = [[] for _ in self._seconds]
         """Of every rung, in order."""
         self._factor = factor
         self._next: dict[str, int] = {}
 
-    def allows(self, trial: str, seconds: float, accuracy: float) -> bool:
-        """Take a trial's best accuracy by `seconds` of training; return whether it may go on.
+    def allows(self, trial: str, seconds: float, value: float | None) -> bool:
+        """Take a trial's best value by `seconds` of training; return whether it may go on.
 
-        Of several rungs passed since the last call, the highest counts.
+        The more the better: `Metric.sign` times the metric. None where nothing was measured: it
+        loses to whatever was. Of several rungs passed since the last call, the highest counts.
         """
         passed = sum(rung <= seconds for rung in self._seconds)
         if passed <= self._next.get(trial, 0):
             return True
         self._next[trial] = passed
-        earlier = self._accuracies[passed - 1]
-        is_good = not earlier or accuracy >= quantile(earlier, 1 - 1 / self._factor)
-        bisect.insort(earlier, accuracy)
+        earlier = self._values[passed - 1]
+        if value is None:
+            return not earlier
+        is_good = not earlier or value >= quantile(earlier, 1 - 1 / self._factor)
+        bisect.insort(earlier, value)
         return is_good
 
 
@@ -110,7 +113,7 @@ class EarlyStopping:
     ) -> None:
         self._placer, self._policy = placer, policy
         objective, beta = study.objective, study.search.cap_factor
-        self._limit_s = objective.max_train_seconds
+        self._limit_s, self._metric = objective.max_train_seconds, objective.judged_by
         self._target = objective.target if objective.kind == TIME else None
         self._cap: Cap | None = None
         if beta is not None and self._target is not None:
@@ -122,18 +125,18 @@ class EarlyStopping:
     def judge(self, trial: str, spec: RunSpec, evaluation: Evaluation) -> StopReason | None:
         """Return why a trial must not go on after an evaluation; None where it may."""
         # In a row of evaluations at the target, the first one counts: it may still be soonest.
-        is_there = self._target is not None and evaluation.value >= self._target
+        is_there = self._target is not None and self._metric.reaches(evaluation.value, self._target)
         soonest = next_evaluation_s(evaluation, spec.epochs)
         if self._cap is not None and not is_there and not self._cap.allows(spec, soonest):
             return "cap"
-        best = evaluation.best_value or 0.0
-        return None if self._passes(trial, spec, evaluation.train_s, best) else "scheduler"
+        is_good = self._passes(trial, spec, evaluation.train_s, evaluation.best_value)
+        return None if is_good else "scheduler"
 
     def learn(self, record: RunRecord, curve: list[Evaluation] | None = None) -> None:
         """Take a trial that ended by itself, or with its `curve` one of an earlier session."""
-        best = 0.0
+        best: float | None = None
         for point in curve or []:
-            best = max(best, point.value)
+            best = self._metric.best([point.value, *([] if best is None else [best])])
             self._passes(record.trial, record.spec, point.train_s, best)
         if not curve and record.best_value is not None:
             seconds = record.ledger["train"]
@@ -149,14 +152,15 @@ class EarlyStopping:
         to_fastest, to_cheapest = self._placer.to_fastest(spec), self._placer.to_cheapest(spec)
         return seconds * to_fastest, worker_seconds * to_cheapest
 
-    def _passes(self, trial: str, spec: RunSpec, seconds: float, accuracy: float) -> bool:
+    def _passes(self, trial: str, spec: RunSpec, seconds: float, best: float | None) -> bool:
         if not self._has_rungs:
             return True
+        value = None if best is None else self._metric.sign * best
         ladder = spec.num_workers if self._placer is None else 0
         if ladder not in self._rungs:
             first, factor = self._limit_s * self._policy.first_rung, self._policy.rung_factor
             self._rungs[ladder] = Rungs(first_s=first, last_s=self._limit_s, factor=factor)
-        return self._rungs[ladder].allows(trial, self._costs(spec, seconds)[0], accuracy)
+        return self._rungs[ladder].allows(trial, self._costs(spec, seconds)[0], value)
 
 
 def next_evaluation_s(evaluation: Evaluation, epochs: float) -> float:

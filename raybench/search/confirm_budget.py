@@ -25,7 +25,7 @@ class Cost:
     trial: str
     framework: str
     rank: float
-    """Lower is better: seconds to the target, or the error."""
+    """Lower is better: seconds to the target, or the metric, its sign turned where more is."""
     worker_seconds: float
     train_s: float
     layout: Layout
@@ -66,7 +66,8 @@ class ConfirmBudget:
         # The first runs of a worker import much of the framework: the least is that of warm ones.
         beside = sum(ledger[phase] for phase in BESIDE)
         self._beside[spec.framework] = min(beside, self._beside.get(spec.framework, beside))
-        rank = seconds if is_time else 1.0 - record.best_value
+        metric = self.study.objective.judged_by
+        rank = seconds if is_time else -metric.sign * record.best_value
         cost = spec.num_workers * seconds
         layout = layout_of(record)
         # An earlier run of the trial, or those on more hosts, may be among the best.
@@ -98,7 +99,7 @@ class ConfirmBudget:
         """Return what is to be confirmed, as far as is known: the fastest, then the cheapest.
 
         Or "cheapest" would only be asked of the fast. Where seconds are the same for all, the
-        most accurate alone. Of several models of GPU, the best on each besides.
+        best by the metric alone. Of several models of GPU, the best on each besides.
         """
         if not self._best or self._cheapest is None:
             return []

@@ -114,7 +114,7 @@ class ScalingReport:
         if results.scaling.empty:
             say(console, "no run has finished.")
         else:
-            print_cells(console, results.scaling)
+            print_cells(console, results.scaling, metric=results.metric)
             for line in [*outlier_lines(results), *other_lines(results.scaling)]:
                 say(console, line)
             console.print()

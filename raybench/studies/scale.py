@@ -18,9 +18,12 @@ from raybench.cluster.scratch import DATA
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import INTERRUPTED, Interrupt
 from raybench.core.documents import read_mapping
+from raybench.core.errors import UserError
+from raybench.core.metric import ACCURACY, Metric
 from raybench.core.record import RunRecord
 from raybench.core.scaling_study import ScalingStudy, StudyCell, study_cells
 from raybench.data.dataset import Dataset
+from raybench.data.load import STORED
 from raybench.data.shared import share, shared_key
 from raybench.results.console import make_console, say
 from raybench.results.label import label_keys
@@ -54,6 +57,8 @@ class _Checked:
     datasets: dict[str, Dataset]
     """By the name of the folder that they are shared in."""
     warnings: list[str]
+    metric: Metric
+    """What all of its cells are judged by."""
 
 
 def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
@@ -72,6 +77,7 @@ def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
     checked = _check(study_cells(study.with_workers([1]), chosen.source))
     for sentence in checked.warnings:
         say(console, sentence)
+    study = with_metric(study, checked.metric)
     if options.dry_run:
         print_study(console, study, checked.datasets, place)
         return DONE
@@ -95,6 +101,13 @@ def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
         console.print(f"interrupted{tail}")
         return INTERRUPTED
     return DONE if (report.results.scaling["n"] > 0).any() else FAILED
+
+
+def with_metric(study: ScalingStudy, metric: Metric) -> ScalingStudy:
+    """Return the study with the metric of its runs named, as results are read by it."""
+    named = {"metric": metric.name, "direction": metric.direction}
+    objective = study.base.objective.model_copy(update=named)
+    return study.model_copy(update={"base": study.base.model_copy(update={"objective": objective})})
 
 
 def with_room(study: ScalingStudy, capacity: Capacity, source: str) -> ScalingStudy:
@@ -142,16 +155,24 @@ def _check(cells: Sequence[StudyCell]) -> _Checked:
     for cell in cells:
         key = json.dumps([cell.spec.workload, cell.spec.dataset.model_dump(mode="json")])
         tasks.setdefault(key, []).append(cell)
-    checked = _Checked({}, [])
+    checked, metrics = _Checked({}, [], ACCURACY), dict[str, Metric]()
     for alike in tasks.values():
         spec = alike[0].spec
         frameworks = sorted({cell.spec.framework for cell in alike})
-        dataset = check_task(spec, list(frameworks))
+        objective, dataset = check_task(spec, list(frameworks))
+        metrics[objective.judged_by.name] = objective.judged_by
         checked.datasets[shared_key(spec.workload, spec.dataset)] = dataset
         checked.warnings.extend(
             one for one in check_models(spec, list(frameworks)) if one not in checked.warnings
         )
-    return checked
+    names = list(dict.fromkeys([*metrics, *(cell.spec.objective.metric for cell in cells)]))
+    named = [name for name in names if name is not None]
+    if len(named) > 1:
+        raise UserError(
+            "The cells of a scaling study are judged by one metric, here by "
+            f"{' and '.join(named)}; set base.objective.metric to one that all of them have."
+        )
+    return replace(checked, metric=metrics[named[0]])
 
 
 def _run(
@@ -168,7 +189,8 @@ def _run(
         _write_study(options, replace(chosen, study=study), store, session)
         # Loaded once here, mapped by every worker of this host.
         for key, dataset in checked.datasets.items():
-            share(dataset, session.scratch / DATA / key)
+            if dataset.name not in STORED:
+                share(dataset, session.scratch / DATA / key)
         deadline = Deadline(None, interrupt=interrupt)
         cells = study_cells(study)
         progress = Progress(

@@ -10,7 +10,7 @@ from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
 from raybench.data.dataset import Dataset
 from raybench.data.inputs import InputShape, shown
-from raybench.data.load import build_dataset, limit_and_repeat, load_dataset
+from raybench.data.load import STORED, build_dataset, limit_and_repeat, load_dataset
 from raybench.data.memory import require_memory
 from raybench.data.shared import open_shared, shared_key
 from raybench.workloads.attributes import check_attributes
@@ -73,6 +73,8 @@ def load_workload_dataset(
 @lru_cache(maxsize=4)
 def _load_shared(spec_json: str, shared: Path) -> Dataset:
     spec = DatasetSpec.model_validate_json(spec_json)
+    if spec.name in STORED:
+        return load_dataset(spec)
     return open_shared(shared / shared_key("", spec), lambda: build_dataset(spec))
 
 

@@ -28,11 +28,11 @@ def evaluation(index: int, **changes: object) -> Evaluation:
         "samples": 100 * (index + 1),
         "train_s": seconds,
         "train_loss": 1 / (index + 3),
-        "accuracy": 0.9,
+        "value": 0.9,
         "learning_rate": 1e-3,
         "samples_per_s": 1000.0,
         "ledger": ledger,
-        "best_accuracy": 0.9,
+        "best_value": 0.9,
     }
     return Evaluation(**(content | changes))  # type: ignore[arg-type]
 

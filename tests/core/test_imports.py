@@ -112,7 +112,7 @@ def part_of(module, commands):
         return "core"
     if names[1] == "Workload":
         return "workloads"
-    if names[1] in commands:
+    if names[1] in commands or names[-1] == "__main__":
         return "commands"
     if names[1] not in (*LAYERS, "results"):
         raise AssertionError(f"{module}: is of no layer; name it in LAYERS")

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from raybench.core.objective import Objective, search_score, time_to_target, worst_score
+from raybench.core.objective import Objective, time_to_target
+from raybench.core.score import search_score, worst_score
 
 BUDGET = 60.0
 OBJECTIVE = Objective(target=0.9, max_train_seconds=BUDGET)
@@ -13,7 +14,7 @@ AT_BUDGET = Objective(kind="best_at_budget", max_train_seconds=BUDGET)
 
 def score(time_to_target_s=None, best_value=None, chance=0.1, objective=OBJECTIVE):
     return search_score(
-        objective, time_to_target_s=time_to_target_s, best_value=best_accuracy, chance=chance
+        objective, time_to_target_s=time_to_target_s, best_value=best_value, chance=chance
     )
 
 

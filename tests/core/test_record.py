@@ -6,9 +6,10 @@ from pydantic import TypeAdapter
 
 from raybench.core.clock import PHASES
 from raybench.core.gradient_noise import NoiseSums, NoiseTerms
-from raybench.core.objective import Objective, worst_score
+from raybench.core.objective import Objective
 from raybench.core.outcome import RunOutcome
 from raybench.core.record import CURVE_KEYS, STEP_KEYS, Evaluation, RunRecord
+from raybench.core.score import worst_score
 from raybench.core.spec import RunSpec
 from raybench.core.step_times import StepTimes
 
@@ -23,11 +24,11 @@ def evaluation(**changes):
             "samples": 1500,
             "train_s": 2.5,
             "train_loss": 0.25,
-            "accuracy": 0.875,
+            "value": 0.875,
             "learning_rate": 1e-3,
             "samples_per_s": 600.0,
             "ledger": {"train": 2.5},
-            "best_accuracy": 0.9,
+            "best_value": 0.9,
             "time_to_target_s": 2.0,
             "stop": "target",
         }
@@ -48,7 +49,7 @@ def record(outcome, *, role="trial", source=None):
 def test_a_line_of_an_evaluation_holds_the_curve_and_nothing_else():
     line = evaluation().line("0007")
     assert set(line) == {"kind", "trial", *CURVE_KEYS}
-    assert (line["kind"], line["trial"], line["accuracy"]) == ("eval", "0007", 0.875)
+    assert (line["kind"], line["trial"], line["value"]) == ("eval", "0007", 0.875)
     assert json.loads(json.dumps(line)) == line
 
 

@@ -101,7 +101,7 @@ def test_settings_do_not_change_what_they_were_given():
         ({"search": {"time_budget_s": 0}}, r"'search\.time_budget_s'"),
         ({"confirm": {"repeats": 0}}, r"'confirm\.repeats'"),
         ({"confirm": {"top": -1}}, r"'confirm\.top'"),
-        ({"objective": {"target": 95}}, r"'objective\.target'"),
+        ({"objective": {"metric": "accuracy", "target": 95}}, "a fraction above 0, at most 1"),
     ],
 )
 def test_bad_studies_are_refused_by_name(changes, message):

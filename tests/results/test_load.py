@@ -60,8 +60,8 @@ def run_line(
 
     A confirming run's source is the trial it is named after.
     """
-    if best_accuracy is None:
-        best_accuracy = 0.8 if time_to_target_s is None else 0.92
+    if best_value is None:
+        best_value = 0.8 if time_to_target_s is None else 0.92
     train_s = train_s or time_to_target_s or 60.0
     if not (stop or failure) and time_to_target_s is not None:
         stop = "target"
@@ -70,8 +70,8 @@ def run_line(
         index=0,
         samples=1000,
         train_s=train_s,
-        value=best_accuracy,
-        best_value=best_accuracy,
+        value=best_value,
+        best_value=best_value,
         time_to_target_s=time_to_target_s,
         stop=stop,
     )
@@ -84,7 +84,7 @@ def run_line(
         wall_s=sum(PHASE_SECONDS.values()) + train_s,
         num_parameters=402_442,
         chance=0.1,
-        test_value=test_accuracy,
+        test_value=test_value,
         concurrent=concurrent,
     )
     if role == "confirm" and source is None:

@@ -202,7 +202,7 @@ def test_small_studies_are_drawn(draw: Any, trials: list[str], part_of_study: An
 def test_run_that_failed_before_its_first_evaluation_is_drawn(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (STUDY / "records.jsonl").read_text().splitlines()]
     run = next(line for line in lines if line["kind"] == "run")
-    run |= {"state": "failed", "failure": "oom", "best_accuracy": None, "samples": 0}
+    run |= {"state": "failed", "failure": "oom", "best_value": None, "samples": 0}
     run["ledger"] = dict.fromkeys(run["ledger"], 0.0)
     (tmp_path / "records.jsonl").write_text(json.dumps(run) + "\n")
     (tmp_path / "study.yaml").write_text((STUDY / "study.yaml").read_text())

@@ -45,7 +45,7 @@ def evaluation(**changes: Any) -> Evaluation:
         "samples": 100,
         "train_s": 12345.678,
         "train_loss": 1.0,
-        "accuracy": 1.0,
+        "value": 1.0,
         "learning_rate": 1e-3,
         "samples_per_s": 1234567.0,
     }

@@ -229,7 +229,7 @@ def test_a_run_of_another_shape_is_refused(tmp_path, change, wrong):
         ("num_workers", 10**30, "input should be a valid integer"),
         ("batch_size_per_worker", 1.5, "input should be a valid integer"),
         ("learning_rate", "fast", "input should be a valid number"),
-        ("optimizer", None, "input should be 'adam', 'radam', 'lars', 'lamb' or 'sgd'"),
+        ("optimizer", None, "input should be 'adam', 'radam', 'lars', 'lamb', 'sgd'"),
     ],
 )
 def test_a_spec_of_another_shape_is_refused(tmp_path, key, value, wrong):

@@ -393,4 +393,4 @@ def test_a_terminal_of_another_encoding_is_no_error(encoding):
 def test_a_share_that_rounds_to_nothing_has_no_sign():
     from raybench.results.printed import _cell
 
-    assert _cell("share", -0.0004) == _cell("share", 0.0004) == "0%"
+    assert _cell(-0.0004, "{:.0%}") == _cell(0.0004, "{:.0%}") == "0%"

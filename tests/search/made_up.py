@@ -51,11 +51,11 @@ def evaluation(seconds: float = 1.0, *, index: int = 0, **changes: Any) -> Evalu
         "samples": 1000 * (index + 1),
         "train_s": seconds,
         "train_loss": 0.5,
-        "accuracy": 0.9,
+        "value": 0.9,
         "learning_rate": 0.01,
         "samples_per_s": 1000.0,
     } | changes
-    return Evaluation(**({"best_accuracy": given["accuracy"]} | given))
+    return Evaluation(**({"best_value": given["value"]} | given))
 
 
 def outcome(

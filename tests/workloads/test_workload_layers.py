@@ -3,13 +3,22 @@ import pytest
 
 from raybench.core.errors import UserError
 from raybench.workloads.layers import (
+    GELU,
+    CausalAttention,
     Conv,
     Dense,
     DepthwiseConv,
     Dropout,
+    Embedding,
     Flatten,
+    GlobalAveragePool,
+    GroupNorm,
+    LayerNorm,
     MaxPool,
+    MeanEmbedding,
+    Positions,
     ReLU,
+    Residual,
     num_parameters,
     output_shapes,
     parameter_shapes,
@@ -39,6 +48,31 @@ def test_shapes():
     parameters = [(4, 2, 5, 5), (4,), (8, 1, 3, 3), (8,), (6, 96), (6,), (3, 6), (3,)]
     assert parameter_shapes(EVERY_LAYER, SHAPE) == parameters
     assert num_parameters(EVERY_LAYER, SHAPE) == 204 + 80 + 582 + 21
+
+
+def test_shapes_of_tokens():
+    layers = (
+        *(Embedding(50, 6), Positions(), Residual((LayerNorm(), CausalAttention(3), GELU()))),
+        *(Dense(4), GlobalAveragePool()),
+    )
+    shapes = output_shapes(layers, (9,))
+    assert shapes == [(9, 6), (9, 6), (9, 6), (9, 4), (4,)]
+    attention = [(18, 6), (18,), (6, 6), (6,)]
+    expected = [(50, 6), (9, 6), (6,), (6,), *attention, (4, 6), (4,)]
+    assert parameter_shapes(layers, (9,)) == expected
+    assert num_parameters(layers, (9,)) == 300 + 54 + 12 + 126 + 42 + 28
+    assert output_shapes((MeanEmbedding(50, 6), Dense(2)), (9,)) == [(6,), (2,)]
+
+
+def test_initial_weights_of_norms_and_embeddings():
+    layers = (Embedding(500, 64), LayerNorm(), Residual((Dense(64), LayerNorm())))
+    vectors, *norm, weight, bias, ones, zeros = initial_weights(layers, (3,), seed=0)
+    assert np.linalg.norm(vectors, axis=1).mean() == pytest.approx(1, rel=0.01)
+    for one, other in (norm, (ones, zeros)):
+        assert (one == 1).all()
+        assert (other == 0).all()
+    assert np.abs(weight).max() == pytest.approx(1 / 8, rel=0.01)
+    assert np.abs(bias).max() <= 1 / 8
 
 
 def test_initial_weights_are_torchs_default_distribution():
@@ -74,6 +108,15 @@ def test_weights_over_a_vector_are_turned_and_no_more(layers):
         ((Conv(3, padding="valid"),), (2, 8, 1), "too small"),
         ((Conv(3), Dense(2)), (4, 4, 1), r"layer 2 .* needs a vector.*Flatten\(\)"),
         ((Flatten(), MaxPool()), (4, 4, 1), r"layer 2 .* needs an image"),
+        ((Embedding(9, 4),), (4, 4, 1), r"layer 1 .* needs token ids"),
+        ((Positions(),), (4,), r"layer 1 .* needs \(tokens, features\).*begin with Embedding"),
+        ((Embedding(9, 4), CausalAttention(3)), (4,), r"cannot divide 4 features.*other heads"),
+        ((Conv(4), GroupNorm(3)), (4, 4, 1), r"cannot divide 4 channels.*other groups"),
+        ((LayerNorm(),), (4, 4, 1), r"needs a vector.*Flatten\(\)"),
+        ((GlobalAveragePool(),), (4,), "needs an image"),
+        ((Residual((Dense(3),)),), (4,), r"makes \(3,\) of \(4,\).*keep the shape"),
+        ((Flatten(), ReLU(), LayerNorm()), (4, 4, 2), r"layer 3 .*different orders; put Dense"),
+        ((Flatten(), Residual((ReLU(),))), (4, 4, 2), "different orders; put Dense"),
     ],
 )
 def test_layers_that_do_not_fit_are_refused(layers, shape, message):

@@ -4,6 +4,7 @@ from matplotlib.figure import Figure
 
 from raybench.results import plot_parts as parts
 from raybench.results.load import StudyResults
+from raybench.results.metric_axis import drawn
 from raybench.results.scaling.plots import cell_label, cell_rows
 
 MOST_LINES = 24
@@ -13,7 +14,8 @@ LEGEND_WIDTH = 66
 
 
 def accuracy_figure(results: StudyResults) -> Figure:
-    """Validation accuracy of every run, against epochs and against seconds of training."""
+    """The metric of every run on validation, against epochs and against seconds of training."""
+    metric = results.metric
     runs, cells = results.scaling_runs, results.scaling.drop_duplicates("cell")
     labels = {str(row["cell"]): cell_label(row) for row in cell_rows(cells)}
     columns = 2 if max(map(len, labels.values()), default=0) <= LEGEND_WIDTH else 1
@@ -32,7 +34,7 @@ def accuracy_figure(results: StudyResults) -> Figure:
                 if trial in curves:
                     axes.plot(
                         curves[trial][column],
-                        100 * curves[trial]["accuracy"],
+                        drawn(metric, curves[trial][metric.name]),
                         color=parts.colour(number),
                         linestyle=parts.line_of(number),
                         linewidth=1.2,
@@ -42,7 +44,7 @@ def accuracy_figure(results: StudyResults) -> Figure:
                     )
                     told = "_nolegend_"
         axes.set_xlim(left=0)
-    panels[0].set_ylabel("validation accuracy [%]")
+    panels[0].set_ylabel(parts.plain(metric.axis_words))
     if panels[0].lines and len(labels) <= MOST_LINES:
         figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
     return figure

@@ -9,7 +9,7 @@ import pandas as pd
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.scaling_study import Scaling, ScalingStudy, StudyCell, study_cells
 from raybench.results.scaling.kinds import Topology, kind_of, series_of, topology_of
-from raybench.results.scaling.runs import MISSES, run_table
+from raybench.results.scaling.runs import MISSES, named, run_table
 
 SPEEDUPS = (
     *("speedup", "speedup_low", "speedup_high", "efficiency", "efficiency_low", "efficiency_high"),
@@ -51,6 +51,8 @@ def cell_table(
 ) -> pd.DataFrame:
     """Return a row for each cell, scaling and topology it ran on; columns CELL_COLUMNS.
 
+    Of a study by another metric than accuracy, that one's name stands in them.
+
     A run spec that is a point of a weak and of a strong curve has two rows of the same runs.
 
     | column | holds |
@@ -82,8 +84,8 @@ def cell_table(
     | epoch_samples | of an epoch; where the global batch is larger, a step has these |
     | outliers | repeats far off the others (`scaling.runs`); they are in the medians |
     """
-    cells = study_cells(study)
-    each = run_table(cells, runs, curves)
+    cells, metric = study_cells(study), study.base.objective.judged_by
+    each = run_table(cells, runs, curves, metric)
     told = {run.source: run.num_parameters for run in runs.values() if run.num_parameters}
     series = dict(zip((c.name for c in cells), series_of([c.spec for c in cells]), strict=True))
     rows: list[dict[str, Any]] = []
@@ -94,7 +96,7 @@ def cell_table(
         name, num_nodes, accelerators = key
         cell = by_name[str(name)]
         topology = topology_of(cell.spec, str(accelerators))
-        found = _medians(group) | {"num_parameters": told.get(cell.name)}
+        found = _medians(group, named(MEDIANS, metric)) | {"num_parameters": told.get(cell.name)}
         for scaling in cell.scalings:
             rows.append(
                 _where(cell, scaling, series[cell.name], topology)
@@ -106,7 +108,7 @@ def cell_table(
     for index, row in enumerate(rows):
         row |= _speedups(index, rows, kinds, repeats)
         row |= _shares(row, rows)
-    return pd.DataFrame(rows, columns=list(CELL_COLUMNS))
+    return pd.DataFrame(rows, columns=named(CELL_COLUMNS, metric))
 
 
 def _where(cell: StudyCell, scaling: Scaling, series: str, topology: Topology) -> dict[str, Any]:
@@ -134,10 +136,10 @@ def _where(cell: StudyCell, scaling: Scaling, series: str, topology: Topology) -
     }
 
 
-def _medians(group: pd.DataFrame) -> dict[str, Any]:
+def _medians(group: pd.DataFrame, columns: Sequence[str]) -> dict[str, Any]:
     """Return what the repeats of a cell say together."""
     well = group[group["failure"].isna()]
-    row: dict[str, Any] = {name: well[name].astype(float).median() for name in MEDIANS}
+    row: dict[str, Any] = {name: well[name].astype(float).median() for name in columns}
     tried = group[group["failure"].isna() | group["failure"].isin(MISSES)]
     times = tried["time_to_target_s"].astype(float)
     failures = group["failure"].dropna()

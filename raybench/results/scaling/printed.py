@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
+from raybench.core.metric import ACCURACY, Metric
 from raybench.core.text import clean
 from raybench.results.console import print_table
 from raybench.results.load import StudyResults
@@ -18,7 +19,7 @@ TITLES = {
 }
 DROPPED = (
     *("exchanged MB", "memory MB", "even", "n", "first epoch", "input", "step p95 ms", "quartiles"),
-    *("accuracy", "outliers"),
+    *("{metric}", "outliers"),
 )
 """Columns that a narrow terminal does not show, the first of them first."""
 ENDINGS = {
@@ -34,19 +35,18 @@ BELOW = (
 )
 
 
-def print_cells(console: Console, cells: pd.DataFrame) -> None:
+def print_cells(console: Console, cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> None:
     """Print a table of the cells of each kind of scaling."""
     for scaling, title in TITLES.items():
         rows = cells[cells["scaling"] == scaling]
         if len(rows):
-            table = printed_cells(rows)
+            table = printed_cells(rows, metric=metric)
             right = [name for name in table.columns if name != "series"]
-            print_table(
-                console, table, title, drop=DROPPED, wrap=["series"], right=right, below=BELOW
-            )
+            drop = [name.format(metric=metric.words) for name in DROPPED]
+            print_table(console, table, title, drop=drop, wrap=["series"], right=right, below=BELOW)
 
 
-def printed_cells(cells: pd.DataFrame) -> pd.DataFrame:
+def printed_cells(cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataFrame:
     """Return cells as texts; columns of which nothing is known are left out."""
     rows = cells.sort_values(
         ["series", "topology", "batch_size_per_worker", "num_workers"], kind="stable"
@@ -88,7 +88,9 @@ def printed_cells(cells: pd.DataFrame) -> pd.DataFrame:
             "memory MB": [_number(row["memory_peak_bytes"], "{:,.0f}", 1e-6) for row in rows],
             "GPU": [_number(row["gpu_utilization"], "{:.0%}") for row in rows],
             "even": [_number(row["evenness"], "{:.2f}") for row in rows],
-            "accuracy": [_number(row["accuracy"], "{:.1%}") for row in rows],
+            metric.words: [
+                _number(row[metric.name], "{:.1%}" if metric.is_share else "{:.4g}") for row in rows
+            ],
             "target after s": [
                 _number(row["time_to_target_s"], "{:.2f}") + f" {row['reached']}/{row['tried']}"
                 for row in rows

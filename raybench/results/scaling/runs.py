@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from raybench.core.metric import ACCURACY, Metric
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.scaling_study import StudyCell
 from raybench.results.scaling.steady import epoch_samples, first_epoch_seconds, steady
@@ -42,8 +43,9 @@ def run_table(
     cells: Sequence[StudyCell],
     runs: Mapping[str, RunRecord],
     curves: Mapping[str, Sequence[Evaluation]],
+    metric: Metric = ACCURACY,
 ) -> pd.DataFrame:
-    """Return a row for each finished repeat, columns RUN_COLUMNS.
+    """Return a row for each finished repeat, columns RUN_COLUMNS (or of another metric).
 
     | column | holds |
     |---|---|
@@ -73,11 +75,11 @@ def run_table(
     """
     by_name = {cell.name: cell for cell in cells}
     rows = [
-        _row(run, by_name[run.source], curves.get(name, []))
+        _row(run, by_name[run.source], curves.get(name, []), metric)
         for name, run in runs.items()
         if run.role == "scaling" and run.is_answer and run.source in by_name
     ]
-    table = pd.DataFrame(rows, columns=list(RUN_COLUMNS)).sort_values(
+    table = pd.DataFrame(rows, columns=named(RUN_COLUMNS, metric)).sort_values(
         ["cell", "repeat"], kind="stable", ignore_index=True
     )
     table["is_slow_start"] = _slow_starts(table)
@@ -85,7 +87,15 @@ def run_table(
     return table
 
 
-def _row(run: RunRecord, cell: StudyCell, curve: Sequence[Evaluation]) -> dict[str, Any]:
+def named(columns: Sequence[str], metric: Metric) -> list[str]:
+    """Return columns of a table of accuracy with the names of a metric."""
+    names = {ACCURACY.name: metric.name, ACCURACY.best_column: metric.best_column}
+    return [names.get(column, column) for column in columns]
+
+
+def _row(
+    run: RunRecord, cell: StudyCell, curve: Sequence[Evaluation], metric: Metric
+) -> dict[str, Any]:
     spec, train = run.spec, run.ledger["train"]
     row: dict[str, Any] = {
         "trial": run.trial,
@@ -99,7 +109,7 @@ def _row(run: RunRecord, cell: StudyCell, curve: Sequence[Evaluation]) -> dict[s
         "compile_s": run.ledger["compile"],
         "train_s": train,
         "wall_s": run.wall_s,
-        "best_accuracy": run.best_value,
+        metric.best_column: run.best_value,
         "samples": run.samples,
         "time_to_target_s": run.time_to_target_s,
     }
@@ -133,7 +143,7 @@ def _row(run: RunRecord, cell: StudyCell, curve: Sequence[Evaluation]) -> dict[s
         ),
         "gpu_utilization": _mean(_told(p.gpu_utilization for p in curve)),
         "evenness": _mean(_told(p.evenness for p in curve)),
-        "accuracy": curve[-1].value,
+        metric.name: curve[-1].value,
     }
     if math.isnan(found.input_share) and train > 0:
         row["input_share"] = run.ledger["input"] / train

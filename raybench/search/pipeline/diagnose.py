@@ -27,7 +27,7 @@ from raybench.search.pipeline.live_session import live_session
 from raybench.search.pipeline.preflight import check_address, check_task
 from raybench.search.pipeline.probe_runs import ProbeRuns
 from raybench.search.pipeline.show_verdict import VERDICT_FILE, print_verdict, verdict_document
-from raybench.search.pipeline.train import DONE, FAILED, holds_own, read_spec
+from raybench.search.pipeline.train import DONE, FAILED, holds_own, names_target, read_spec
 from raybench.search.pipeline.waits import Waits
 
 MARK = "diagnosis"
@@ -42,7 +42,11 @@ def diagnose(options: argparse.Namespace, interrupt: Interrupt) -> int:
     place = check_place(options.out or f"results/diagnose-{name}")
     if chosen_address(options.address) is None:
         local_capacity().refuse_infeasible(spec.placement.group)
-    dataset = check_task(spec, [spec.framework])
+    objective, dataset = check_task(
+        spec, [spec.framework], is_target_ours=not names_target(options)
+    )
+    spec = spec.model_copy(update={"objective": objective})
+    _check_data(spec, dataset)
     console = make_console(file=sys.stdout)
     if options.dry_run:
         _print_plan(console, spec, dataset)
@@ -89,6 +93,20 @@ def _check(options: argparse.Namespace, spec: RunSpec) -> None:
         )
     if not 0.01 <= options.seconds <= 3600:
         raise UserError(f"--seconds {options.seconds:g}: must be from 0.01 to 3600.")
+
+
+def _check_data(spec: RunSpec, dataset: Dataset) -> None:
+    """Raise UserError for data of which there are no synthetic ones to compare with."""
+    one_array = not isinstance(dataset.train.inputs, dict)
+    if dataset.task != "classification" or not one_array or dataset.train.dtype.kind == "i":
+        what = dataset.task.replace("_", " ") if one_array else "inputs by name"
+        if one_array and dataset.task == "classification":
+            what = "tokens"
+        raise UserError(
+            f"dataset {spec.dataset.name}: diagnose compares with synthetic data, which there are "
+            f"of images and vectors with classes, not of {what}; measure its speed with "
+            "python -m raybench.scale."
+        )
 
 
 def _print_plan(console: Console, spec: RunSpec, dataset: Dataset) -> None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 from raybench.cluster.run_once import run_once
-from raybench.core.objective import Objective
+from raybench.core.objective import BUDGET
 from raybench.core.record import Evaluation, RunRecord, StopReason
 from raybench.core.spec import RunSpec
 from raybench.results.errors import keep_error
@@ -95,5 +95,6 @@ def _run(
 
 
 def _for_seconds(spec: RunSpec, seconds: float) -> RunSpec:
-    budget = Objective(kind="best_at_budget", max_train_seconds=seconds)
+    given = {"kind": BUDGET, "target": None, "max_train_seconds": seconds}
+    budget = spec.objective.model_copy(update=given)
     return spec.model_copy(update={"objective": budget})

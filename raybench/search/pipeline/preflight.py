@@ -10,6 +10,8 @@ from typing import Any
 from raybench.backends.check_model import check_models
 from raybench.cluster.capacity import Capacity, Node
 from raybench.core.errors import UserError
+from raybench.core.metric import ACCURACY, Metric, find_metric
+from raybench.core.objective import BUDGET, Objective, resolved
 from raybench.core.placement import Placement
 from raybench.core.space import (
     Choices,
@@ -22,18 +24,36 @@ from raybench.core.space import (
 )
 from raybench.core.spec import RunSpec
 from raybench.core.study import CADENCE, TIME, StudySpec
+from raybench.data.augment import check_augment
+from raybench.data.chance import chance_level
 from raybench.data.check import check_dataset
 from raybench.data.dataset import Dataset
+from raybench.results.scaling.cells import CELL_COLUMNS
+from raybench.results.scaling.runs import RUN_COLUMNS
+from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES, for_metric
 from raybench.speed.factorisation import RESOURCES
+from raybench.workloads.base import Workload
 from raybench.workloads.find import load_workload_dataset, require_framework
 from raybench.workloads.users_code import users_code
 
+HOOKS_OF = {
+    "correct": ("torch_correct", "keras_correct"),
+    "loss": ("torch_loss", "keras_loss"),
+}
+"""Hooks of a workload that say what is averaged, where it is not the labels alone."""
 AUTOSCALED_CONCURRENCY = 4
 """Trials at once on a cluster that starts nodes by itself, at least."""
 
 
-def check_task(spec: RunSpec, frameworks: list[str]) -> Dataset:
-    """Load workload and data here, so that what is missing is said before Ray starts."""
+def check_task(
+    spec: RunSpec, frameworks: list[str], *, is_target_ours: bool = False
+) -> tuple[Objective, Dataset]:
+    """Load workload and data here, so that what is missing is said before Ray starts.
+
+    Return the objective with metric, direction and chance level named, and the data.
+    `is_target_ours`: nobody has named the target; it is for accuracy alone, so what is judged by
+    another metric trains without one.
+    """
     for framework in frameworks:
         if importlib.util.find_spec(framework) is None:
             raise UserError(
@@ -47,21 +67,49 @@ def check_task(spec: RunSpec, frameworks: list[str]) -> Dataset:
     source = f"load_dataset of workload {spec.workload}" if own else f"dataset {spec.dataset.name}"
     with users_code(f"{source}: reading its samples failed"):
         check_dataset(dataset, source)
-    chance = 1.0 / dataset.num_classes
-    target = spec.objective.target
-    if target is not None and target <= chance:
+    check_augment(dataset, spec.augment)
+    objective = spec.objective
+    metric = find_metric(objective.metric, task=dataset.task, own=workload.metric)
+    _check_columns(metric)
+    if is_target_ours and metric != ACCURACY:
+        objective = objective.model_copy(update={"kind": BUDGET, "target": None})
+    chance = None if _is_own(metric, workload) else chance_level(metric, dataset)
+    return resolved(objective, task=dataset.task, own=workload.metric, chance=chance), dataset
+
+
+def _is_own(metric: Metric, workload: Workload) -> bool:
+    """Whether the workload itself says what a sample is worth by this metric."""
+    hooks = HOOKS_OF.get(metric.per_sample, ())
+    return any(getattr(workload, hook) is not None for hook in hooks)
+
+
+def _check_columns(metric: Metric) -> None:
+    """Raise UserError for a metric whose columns would be others' too."""
+    types = for_metric(TRIAL_TYPES | EXTRA_TYPES, metric)
+    taken = {*CURVE_TYPES, *RUN_COLUMNS, *CELL_COLUMNS} - {ACCURACY.name}
+    if metric.name in taken or len(types) < len(TRIAL_TYPES | EXTRA_TYPES):
         raise UserError(
-            f"objective.target: {target} is not above chance ({chance:.3f} with "
-            f"{dataset.num_classes} classes); name a higher one."
+            f"The workload's metric is called {metric.name}, and tables have a column of that name "
+            "already; give it another."
         )
-    return dataset
 
 
-def check_study(study: StudySpec, space: Space) -> tuple[Dataset, list[str]]:
-    """Check what a study trains, without Ray; return the data, and warnings in sentences."""
+def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, list[str]]:
+    """Check what a study trains, without Ray.
+
+    Return the study with its metric named, the data, and warnings in sentences.
+    """
     frameworks = [str(value) for value in values_of("framework", space, study.fixed)]
     spec = study.run_spec(first_values(study, space))
-    return check_task(spec, frameworks), check_models(spec, frameworks)
+    if study.needs_target:  # what stands there until reference runs set it is no target
+        objective = spec.objective.model_copy(update={"target": None})
+        spec = spec.model_copy(update={"objective": objective})
+    objective, dataset = check_task(spec, frameworks)
+    if study.needs_target:
+        objective = objective.model_copy(update={"target": study.objective.target})
+    study = study.model_copy(update={"objective": objective})
+    spec = spec.model_copy(update={"objective": objective})
+    return study, dataset, check_models(spec, frameworks)
 
 
 def first_values(study: StudySpec, space: Space) -> dict[str, object]:

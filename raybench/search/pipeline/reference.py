@@ -3,7 +3,8 @@
 The reference is the space's first optimizer at its usual rate, with seeds of its own.
 
 - `target: auto`: three runs of it train for as long as a trial may; the target is the median of
-  their best validation accuracies less half a point.
+  their best validation accuracies less half a point. Of a metric that is no share it is worse than
+  the median by 1 % of the gap between it and chance.
 - `max_train_seconds: auto`: four times what the reference needs to the target.
 - No `eval_every_samples`: evaluations come so often that a run like the reference has about
   twenty of them on its way to the target, and cost at most about a fifth of its training.
@@ -14,7 +15,7 @@ All stay as they are from then on, the same for every run.
 from typing import Any
 
 from raybench.core.errors import UserError
-from raybench.core.objective import Objective
+from raybench.core.objective import BUDGET
 from raybench.core.record import RunRecord
 from raybench.core.space import Space, known_values, possible_values, resolve
 from raybench.core.spec import RunSpec
@@ -44,13 +45,14 @@ def set_by_reference(
     space: Space,
     single_run: SingleRun,
     *,
-    num_classes: int,
+    chance: float | None,
     num_train_samples: int,
 ) -> tuple[StudySpec, list[str]] | None:
     """Train the reference; return the study with what it sets, and how, in sentences.
 
-    None if the user, or the time budget, ended it before. UserError where a key is `auto` that
-    cannot be set because the reference fails or learns nothing.
+    `chance`: what an answer that does not look at the inputs reaches, where it is known. None if
+    the user, or the time budget, ended it before. UserError where a key is `auto` that cannot be
+    set because the reference fails or learns nothing.
     """
     cadence = max(num_train_samples // PARTS_OF_EPOCH, FEWEST_SAMPLES)
     if study.needs_target:
@@ -66,7 +68,7 @@ def set_by_reference(
         return _without_reference(study, failed[0], num_train_samples)
     words: list[str] = []
     if study.needs_target:
-        study, sentence = set_target(study, runs, num_classes)
+        study, sentence = set_target(study, runs, chance)
         words.append(sentence)
     middle = sorted(runs, key=lambda one: one.samples_to(study.objective.target))[len(runs) // 2]
     if "max_train_seconds" in study.auto:
@@ -114,27 +116,40 @@ def reference_spec(study: StudySpec, space: Space, *, factor: float = 1.0) -> Ru
     for key, dimension in space.items():
         known = known_values(study.fixed, hints | values)
         values[key] = hints.get(key, possible_values(resolve(dimension, known))[0])
-    objective, budget = study.objective, study.search.time_budget_s
-    seconds = objective.max_train_seconds
+    budget, seconds = study.search.time_budget_s, study.objective.max_train_seconds
     if budget is not None:
         seconds = min(seconds, budget / SHARE_OF_BUDGET)
+    changes: dict[str, Any] = {"max_train_seconds": seconds}
     if study.needs_target:
-        objective = Objective(kind="best_at_budget", max_train_seconds=seconds)
-    else:
-        objective = objective.model_copy(update={"max_train_seconds": seconds})
+        changes |= {"kind": BUDGET, "target": None, "hold": 1}
+    objective = study.objective.model_copy(update=changes)
     return study.run_spec(values).model_copy(update={"objective": objective})
 
 
-def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpec:
-    """Return the study with what an earlier session of it has set, if one has."""
+def earlier_settings(
+    study: StudySpec, folder_study: dict[str, Any], *, is_chance_asked: bool = False
+) -> StudySpec:
+    """Return the study with what an earlier session of it has set, if one has.
+
+    One that an earlier version began goes on as it was begun: with that version's chance level
+    (unless the user names one, `is_chance_asked`), and, where it is older than the setting of the
+    cadence, with one evaluation an epoch.
+    """
     earlier = folder_study.get("study")
-    if not isinstance(earlier, dict) or not earlier.get("is_set"):
+    if not isinstance(earlier, dict) or not isinstance(earlier.get("objective"), dict):
+        return study
+    if earlier["objective"].get("chance") is None and not is_chance_asked:
+        objective = study.objective.model_copy(update={"chance": None})
+        study = study.model_copy(update={"objective": objective})
+    if "auto" not in earlier and study.auto == [CADENCE]:
+        study = study.model_copy(update={"auto": []})
+    if not earlier.get("is_set"):
         return study
     if earlier.get("auto") != list(study.auto):
         return study
     changes: dict[str, Any] = {"is_set": True}
-    objective = {str(key): earlier["objective"][key] for key in study.auto if key != CADENCE}
-    changes["objective"] = study.objective.model_copy(update=objective)
+    named = {str(key): earlier["objective"][key] for key in study.auto if key != CADENCE}
+    changes["objective"] = study.objective.model_copy(update=named)
     if CADENCE in study.auto and CADENCE in earlier["fixed"]:
         changes["fixed"] = study.fixed | {CADENCE: earlier["fixed"][CADENCE]}
     return study.model_copy(update=changes)

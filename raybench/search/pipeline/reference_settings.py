@@ -1,17 +1,20 @@
 """What reference runs set, from what they have shown: target, seconds, cadence."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raybench.core.errors import UserError
+from raybench.core.metric import ACCURACY, Metric
 from raybench.core.record import Evaluation, RunRecord
+from raybench.core.score import small_difference
 from raybench.core.space import known_values
 from raybench.core.study import CADENCE, StudySpec
 from raybench.results.label import describe
 
 BELOW = 0.005
-"""How far below the reference the target lies: half a point."""
+"""How far below the reference the target of a share lies: half a point."""
 EVALUATIONS = 20
 """Evaluations that a run like the reference has on its way to the target."""
 EVALUATION_SHARE = 0.2
@@ -20,6 +23,8 @@ PATIENCE = 4.0
 """Times the reference's seconds to the target that a trial may train."""
 SHARE_OF_BUDGET = 6.0
 """The reference may take one such part of the study's time budget."""
+DIGITS = 3
+"""Decimals of a target that is a share: tenths of a point."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +35,16 @@ class Measured:
     curve: list[Evaluation]
 
     @property
-    def accuracies(self) -> list[float]:
-        """Validation accuracy of every evaluation."""
+    def values(self) -> list[float]:
+        """The metric at every evaluation."""
         return [point.value for point in self.curve]
 
     def samples_to(self, target: float | None) -> float:
-        """Return the training samples to an accuracy, or twice all where it was not reached."""
+        """Return the training samples to a target, or twice all where it was not reached."""
         if target is None:
             return float(self.record.samples)
-        reached = (point.samples for point in self.curve if point.value >= target)
+        metric = self.record.spec.objective.judged_by
+        reached = (point.samples for point in self.curve if metric.reaches(point.value, target))
         return float(next(reached, 2 * self.record.samples))
 
     @property
@@ -49,22 +55,37 @@ class Measured:
         return speed * ledger["eval"] / max(len(self.curve), 1)
 
 
-def target_from(accuracies: list[float], chance: float) -> float:
-    """Return the target, in tenths of a point; UserError where the reference learnt nothing."""
-    median = statistics.median(accuracies)
-    target = round(median - BELOW, 3)
-    if target <= chance + BELOW:
+def target_from(values: list[float], chance: float | None, metric: Metric = ACCURACY) -> float:
+    """Return the target: worse than the median by half a point, or by 1 % of its gap to chance.
+
+    In a tenth of that, or less. UserError where the reference learnt nothing.
+    """
+    median = statistics.median(values)
+    margin = small_difference(metric, median, chance, points=BELOW)
+    gap = math.inf if chance is None else metric.gap(median, chance)
+    least = 2 * BELOW if metric.is_share else small_difference(metric, chance or 0.0, None)
+    if gap <= least or not math.isfinite(median):
+        how = f"{median:.1%}" if metric.is_share else f"a {metric.words} of {median:.4g}"
         raise UserError(
-            f"target: auto: the reference runs reached {median:.1%}, hardly above chance; "
+            f"target: auto: the reference runs reached {how}, hardly "
+            f"{'above' if metric.direction == 'max' else 'below'} chance; "
             "raise objective.max_train_seconds, or name a target."
         )
-    return target
+    digits = DIGITS
+    if not metric.is_share and margin > 0:
+        digits = 1 - math.floor(math.log10(margin))
+    return round(median - metric.sign * margin, digits)
 
 
-def held(accuracies: Sequence[float], hold: int) -> float:
-    """Return the best accuracy that was reached and held for `hold` evaluations in a row."""
-    windows = [accuracies[at : at + hold] for at in range(len(accuracies) - hold + 1)]
-    return max((min(window) for window in windows), default=0.0)
+def held(values: Sequence[float], hold: int, metric: Metric = ACCURACY) -> float | None:
+    """Return the best value that was reached and held for `hold` evaluations in a row.
+
+    None where there are not as many of them with a value.
+    """
+    signed = [metric.sign * value for value in values]
+    windows = [signed[at : at + hold] for at in range(len(signed) - hold + 1)]
+    worst = [min(window) for window in windows if not any(map(math.isnan, window))]
+    return metric.sign * max(worst) if worst else None
 
 
 def _in_a_row(hold: int) -> str:
@@ -81,15 +102,28 @@ def cadence_from(samples: float, evaluation_samples: float, most: int) -> int:
     return max(1, min(round(wanted), most))
 
 
-def set_target(study: StudySpec, runs: list[Measured], num_classes: int) -> tuple[StudySpec, str]:
+def set_target(
+    study: StudySpec, runs: list[Measured], chance: float | None
+) -> tuple[StudySpec, str]:
     """Return the study with the target, and a sentence that says how."""
-    accuracies = [held(one.accuracies, study.objective.hold) for one in runs]
-    target = target_from(accuracies, 1.0 / num_classes)
+    metric, hold = study.objective.judged_by, study.objective.hold
+    known = [held(one.values, hold, metric) for one in runs]
+    values = [value for value in known if value is not None]
+    if len(values) < len(known):
+        raise UserError(
+            f"target: auto: a reference run has no {metric.words}{_in_a_row(hold)}; raise "
+            "objective.max_train_seconds, or name a target."
+        )
+    target = target_from(values, chance, metric)
     objective = study.objective.model_copy(update={"target": target})
+    form = ".4f" if metric.is_share else ".6g"
+    to = "its gap to chance" + ("" if chance is None else f" ({chance:.4g})")
+    off = "less half a point" if metric.is_share else f"and 1 % of {to} towards it"
+    if chance is None and not metric.is_share:
+        off = "and 1 % of it worse"
     how = (
-        f"target {target} (auto: median of {', '.join(f'{one:.4f}' for one in accuracies)}, best "
-        f"validation accuracy{_in_a_row(study.objective.hold)} of "
-        f"{describe(runs[0].record.spec)}, less half a point)"
+        f"target {target} (auto: median of {', '.join(f'{one:{form}}' for one in values)}, best "
+        f"validation {metric.words}{_in_a_row(hold)} of {describe(runs[0].record.spec)}, {off})"
     )
     return study.model_copy(update={"objective": objective}), how
 

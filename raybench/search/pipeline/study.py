@@ -9,9 +9,11 @@ from raybench.cluster import run_client
 from raybench.cluster.scratch import DATA
 from raybench.cluster.session import Session
 from raybench.core.documents import read_mapping
+from raybench.core.score import chance_of
 from raybench.core.space import Space
 from raybench.core.study import StudySpec
 from raybench.data.dataset import Dataset
+from raybench.data.load import STORED
 from raybench.data.shared import share, shared_key
 from raybench.results.console import say
 from raybench.results.label import label_keys
@@ -69,8 +71,9 @@ class StudyPipeline:
         """Run what is left of the study, knowing `earlier` ones, until `deadline` ends it."""
         folder = self.store.folder
         # Loaded once here, mapped by every worker of this host.
-        key = shared_key(self.study.workload, self.study.dataset)
-        share(self.dataset, self.session.scratch / DATA / key)
+        if self.study.dataset.name not in STORED:
+            key = shared_key(self.study.workload, self.study.dataset)
+            share(self.dataset, self.session.scratch / DATA / key)
         if (folder / STUDY_FILE).is_file():
             self.earlier = read_mapping(folder / STUDY_FILE)
             self.set_by += map(str, self.earlier.get("set_by_reference") or [])
@@ -103,7 +106,7 @@ class StudyPipeline:
                 self.study,
                 self.space,
                 self._single_run(progress),
-                num_classes=self.dataset.num_classes,
+                chance=chance_of(self.study.objective, self.dataset.num_classes),
                 num_train_samples=self.dataset.num_train_samples,
             )
         if found is None:

@@ -18,6 +18,7 @@ from raybench.cluster.signals import INTERRUPTED, Interrupt
 from raybench.core.clock import OTHER, PHASES
 from raybench.core.documents import apply_settings, read_mapping, to_yaml, validate
 from raybench.core.errors import UserError
+from raybench.core.metric import ACCURACY, Metric
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.results.console import make_console, say
@@ -29,6 +30,7 @@ from raybench.results.place import check_place, shown
 from raybench.results.provenance import command, machine, versions
 from raybench.results.storage import StudyStorage, open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
+from raybench.results.words import target_words
 from raybench.search.pipeline.continued import finished_run
 from raybench.search.pipeline.live_session import live_session
 from raybench.search.pipeline.preflight import check_address, check_task
@@ -47,7 +49,9 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
     place = check_place(options.out or f"results/train-{name}")
     if chosen_address(options.address) is None:
         local_capacity().refuse_infeasible(spec.placement.group)
-    dataset = check_task(spec, [spec.framework])
+    ours = not names_target(options)
+    objective, dataset = check_task(spec, [spec.framework], is_target_ours=ours)
+    spec = spec.model_copy(update={"objective": objective})
     console = make_console(file=sys.stdout)
     for warning in check_models(spec, [spec.framework]):
         say(console, warning)
@@ -94,6 +98,13 @@ def read_spec(options: argparse.Namespace) -> RunSpec:
     return validate(RunSpec, apply_settings(content, settings), source)
 
 
+def names_target(options: argparse.Namespace) -> bool:
+    """Whether the user has named an objective, or a part of it that says when to end."""
+    asked = ("objective", "objective.target", "objective.kind", "objective.metric")
+    is_set = any(setting.partition("=")[0].strip() in asked for setting in options.settings)
+    return is_set or bool(options.spec and "objective" in read_mapping(options.spec))
+
+
 def _run(
     options: argparse.Namespace,
     spec: RunSpec,
@@ -114,11 +125,12 @@ def _run(
             },
         )
         console.print(f"{describe(spec)}, seed {spec.seed}", highlight=False)
-        console.print(_HEAD, highlight=False)
+        metric = spec.objective.judged_by
+        console.print(_head(metric), highlight=False)
 
         def record_evaluation(name: str, evaluation: Evaluation) -> None:
             store.append(evaluation.line(name))
-            console.print(_curve_line(evaluation), highlight=False)
+            console.print(_curve_line(metric, evaluation), highlight=False)
 
         def on_evaluation(name: str, evaluation: Evaluation) -> None:
             waits.is_training = True
@@ -156,13 +168,18 @@ def _run(
     return record
 
 
-_HEAD = "  epoch    samples   train s     loss  accuracy   samples/s  learning rate"
+def _head(metric: Metric) -> str:
+    """Return the head of the curve; a validation loss is told from that of training."""
+    words = "validation" if metric.name == "loss" else metric.words
+    return f"  epoch    samples   train s     loss {words:>9}   samples/s  learning rate"
 
 
-def _curve_line(evaluation: Evaluation) -> str:
+def _curve_line(metric: Metric, evaluation: Evaluation) -> str:
+    width = max(len(_head(metric)) - len(_head(ACCURACY)) + 9, 9)
+    value = f"{100 * evaluation.value:.2f}%" if metric.is_share else f"{evaluation.value:.5g}"
     return (
         f"{evaluation.epoch:7.2f} {evaluation.samples:10,} {evaluation.train_s:9.2f} "
-        f"{evaluation.train_loss:8.4f} {100 * evaluation.value:8.2f}% "
+        f"{evaluation.train_loss:8.4f} {value:>{width}} "
         f"{evaluation.samples_per_s:11,.0f} {evaluation.learning_rate:14.4g}"
     )
 
@@ -170,15 +187,17 @@ def _curve_line(evaluation: Evaluation) -> str:
 def _print_outcome(console: Console, record: RunRecord, storage: StudyStorage) -> None:
     phases = "  ".join(f"{phase} {record.ledger[phase]:.2f}" for phase in (*PHASES, OTHER))
     lines = [f"ledger, s: {phases}  | wall {record.wall_s:.2f}"]
-    target = record.spec.objective.target
+    target, metric = record.spec.objective.target, record.spec.objective.judged_by
     if record.failure:
         lines.append(f"failed: {record.failure} ({record.message})")
     elif target is not None and record.time_to_target_s is not None:
-        lines.append(f"target {100 * target:g} % after {record.time_to_target_s:.2f} s of training")
+        asked = target_words(metric, target)
+        lines.append(f"target {asked} after {record.time_to_target_s:.2f} s of training")
     elif target is not None:
-        lines.append(f"target {100 * target:g} % not reached (ended by {record.stop})")
+        asked = target_words(metric, target)
+        lines.append(f"target {asked} not reached (ended by {record.stop})")
     if record.test_value is not None:
-        lines.append(f"test accuracy {100 * record.test_value:.2f} %")
+        lines.append(f"test {metric.words} {metric.shown(record.test_value, digits=2)}")
         name = MODEL_FILES[record.spec.framework]
         where = f"load it with raybench.load_model('{storage.place}')"
         lines.append(f"model: {storage.folder / name}, {where}")

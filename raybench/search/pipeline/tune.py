@@ -16,6 +16,7 @@ from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import INTERRUPTED, Interrupt
 from raybench.core.documents import read_mapping
 from raybench.core.errors import UserError
+from raybench.core.objective import Objective
 from raybench.core.space import Space, values_of
 from raybench.core.study import StudySpec, build_study, load_content
 from raybench.data.dataset import Dataset
@@ -68,13 +69,14 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
             content, words = without_too_wide(content, study, space, local_capacity())
             study, space = build_study(content, source)
         check_room(study, space, local_capacity())
-    dataset, warnings = check_study(study, space)
+    asked = study.objective
+    study, dataset, warnings = check_study(study, space)
     words += warnings
     check_evaluations(study, dataset)
     check_grid(study, space)
     if options.fresh:
         place = unused_url(place) if is_url(place) else str(unused_folder(Path(place)))
-    study = _continued(study, place, study_file(place))
+    study = _continued(study, place, study_file(place), asked)
     earlier = load_earlier(options.seed_from, study) if options.seed_from else None
     for sentence in words:
         say(console, sentence)
@@ -84,7 +86,7 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
     with open_storage(place, warn=partial(say, console)) as storage:
         # Again: only now nobody else writes there, and an earlier driver's spool is seen.
         here = storage.folder / STUDY_FILE
-        study = _continued(study, place, here if here.is_file() else None)
+        study = _continued(study, place, here if here.is_file() else None, asked)
         with Store(storage.folder, storage.check) as store:
             interrupt.defer()
             interrupted = _run(
@@ -102,14 +104,15 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
     return DONE if len(ranked(results.trials)) else FAILED
 
 
-def _continued(study: StudySpec, place: str, file: Path | None) -> StudySpec:
+def _continued(study: StudySpec, place: str, file: Path | None, asked: Objective) -> StudySpec:
     """Return the study with what an earlier session of it has set there, if `file` tells of one.
 
-    UserError with the difference where it is of another study.
+    `asked` is the objective of the space file. UserError with the difference where it is of
+    another study.
     """
     if file is None:
         return study
-    study = earlier_settings(study, read_mapping(file))
+    study = earlier_settings(study, read_mapping(file), is_chance_asked=asked.chance is not None)
     refuse_other_study(place, file, study)
     return study
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from raybench.core.objective import worst_score
 from raybench.core.record import MACHINE_FAULTS, RunRecord
+from raybench.core.score import worst_score
 from raybench.core.spec import RunSpec
 from raybench.core.study import StudySpec
 from raybench.search.sampling.infeasible import Infeasible

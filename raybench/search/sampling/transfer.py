@@ -14,6 +14,8 @@ from raybench.core.space import Space
 from raybench.core.study import StudySpec
 from raybench.results.load import StudyResults, load
 from raybench.results.provenance import machine
+from raybench.results.store import STUDY_FILE
+from raybench.results.study_folder import comparable
 from raybench.search.sampling.feedback import Feedback
 from raybench.search.sampling.optuna_space import distributions, params_of
 from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN, add_answer
@@ -47,9 +49,11 @@ def load_earlier(folder: str | Path, study: StudySpec) -> StudyResults:
     if study.search.sampler in (*PARETO_SAMPLERS, "grid"):
         raise UserError(f"--seed-from: has no use with search.sampler: {study.search.sampler}.")
     earlier = load(folder)
-    before, now = earlier.study["study"], study.document()
+    before, now = comparable(earlier.study["study"], earlier.folder / STUDY_FILE, study)
     if study.needs_target:  # it would be another one than the earlier study's
         raise UserError("--seed-from: cannot be used with target: auto; name the earlier target.")
+    if before["objective"]["chance"] is None:  # of an earlier version: nothing is known of it
+        now["objective"]["chance"] = None
     for key in SAME:
         if before.get(key) != now[key]:
             old, new = before.get(key), now[key]

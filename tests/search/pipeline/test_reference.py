@@ -34,7 +34,7 @@ def test_auto_is_a_flag_until_reference_runs_have_set_the_target() -> None:
 
 def test_auto_is_for_time_to_accuracy() -> None:
     objective = {"kind": "best_at_budget", "target": "auto"}
-    with pytest.raises(UserError, match="auto is for time_to_accuracy"):
+    with pytest.raises(UserError, match="auto is for time_to_target"):
         build_study(STUDY | {"objective": objective}, "test")
 
 
@@ -61,7 +61,7 @@ def test_the_target_is_of_what_the_reference_held() -> None:
     """One lucky evaluation of many is not what a search has to hold."""
     assert held([0.5, 0.98, 0.9, 0.95, 0.94], 1) == 0.98
     assert held([0.5, 0.98, 0.9, 0.95, 0.94], 2) == 0.94
-    assert held([0.9], 2) == 0.0
+    assert held([0.9], 2) is None
 
 
 def test_a_study_that_goes_on_keeps_what_it_set() -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from raybench.core.objective import worst_score
 from raybench.core.placement import Placement
 from raybench.core.record import Failure
+from raybench.core.score import worst_score
 from raybench.core.spec import RunSpec
 from raybench.search.policy import SearchPolicy
 from raybench.search.sampling.optuna_study import real_trials

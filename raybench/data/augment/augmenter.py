@@ -1,0 +1,127 @@
+"""Batches of training samples, changed as `augment` of a run spec says."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from raybench.core.augmentation import Augmentation, Mixup
+from raybench.data.augment.colour import color_jitter
+from raybench.data.augment.geometry import cutout, flip, random_crop
+from raybench.data.augment.keys import Draws, Key, sample_keys
+from raybench.data.augment.mixup import ONE, Mixing, mix
+from raybench.data.augment.resized_crop import random_resized_crop
+from raybench.data.dataset import Split
+from raybench.data.inputs import Batch, each
+from raybench.data.on_demand import Array, Rows
+
+CHANGES: dict[str, Callable[[Array, Draws, Any], Array]] = {
+    "random_crop": random_crop,
+    "flip": flip,
+    "random_resized_crop": random_resized_crop,
+    "cutout": cutout,
+    "color_jitter": color_jitter,
+}
+"""What is done to images, by its kind; `mixup` alone needs other samples too."""
+CHUNK = 2**19
+"""Numbers that all changes are made to before the next ones: about what a core's cache holds."""
+
+Placed = tuple[int, Augmentation]
+
+
+@dataclass(frozen=True)
+class Augmented:
+    """A batch after its changes."""
+
+    inputs: Batch
+    """As they came in shape and type."""
+    other_rows: Rows | None
+    """(n,) rows that samples are mixed with: the loss is `shares` of that of a sample's own label
+    and the rest of that of this row's. None without mixup, and so are the shares."""
+    shares: npt.NDArray[np.float32] | None
+    """(n,) from 0 to 1."""
+
+
+class Augmenter:
+    """Changes training samples by (seed, round, row) alone.
+
+    So what a sample becomes depends on no batch, order, worker or framework. Keeps no state:
+    several threads may call it.
+    """
+
+    def __init__(self, augmentations: Sequence[Augmentation], split: Split, seed: int) -> None:
+        self._split, self._seed = split, seed
+        placed = list(enumerate(augmentations))
+        where = [place for place, one in placed if isinstance(one, Mixup)]
+        self._mixup_at = where[0] if where else None
+        self._before, self._after = placed, list[Placed]()
+        if self._mixup_at is not None:
+            mixup = augmentations[self._mixup_at]
+            assert isinstance(mixup, Mixup)
+            self._mixing = Mixing(mixup.alpha, len(split))
+            self._before, self._after = placed[: where[0]], placed[where[0] + 1 :]
+
+    def __call__(self, inputs: Batch, rows: Rows, rounds: Rows) -> Augmented:
+        """Return the samples of `rows` (n,), which stood in training `rounds` (n,) times before.
+
+        `inputs` are what `Split.read(rows)` returns; they are not written to. Changes are of
+        images: arrays (n, height, width, channels) of bytes or float32, those of one sample all
+        alike; mixup is of all inputs. The other sample of a mixup is changed as it would be
+        itself in this round, by what stands before mixup.
+        """
+        changed = self._changed(self._before, inputs, rows, rounds)
+        if self._mixup_at is None:
+            return Augmented(changed, None, None)
+        draws = Draws(sample_keys(self._seed, rounds, rows), self._mixup_at)
+        others, shares = self._mixing.others(draws), self._mixing.shares(draws)
+        partners = self._changed(self._before, self._split.read(others), others, rounds)
+        mixed = self._changed(self._after, _mixed(changed, partners, shares), rows, rounds)
+        return Augmented(mixed, others, (shares / ONE).astype(np.float32))
+
+    def _changed(
+        self, augmentations: list[Placed], inputs: Batch, rows: Rows, rounds: Rows
+    ) -> Batch:
+        if not augmentations:
+            return inputs
+        keys = sample_keys(self._seed, rounds, rows)
+        return each(inputs, lambda one: _change(one, keys, augmentations) if is_image(one) else one)
+
+
+def is_image(inputs: Any) -> bool:
+    """Whether inputs (an array, or on demand) are images that can be changed."""
+    return len(inputs.shape) == 4 and np.dtype(inputs.dtype) in (np.uint8, np.float32)
+
+
+def _change(images: Array, keys: Key, augmentations: list[Placed]) -> Array:
+    """Return images after all changes."""
+    changed = np.empty(images.shape, images.dtype)
+    for some in _chunks(images):
+        chunk = images[some].copy(order="C")
+        for place, augmentation in augmentations:
+            chunk = CHANGES[augmentation.kind](chunk, Draws(keys[some], place), augmentation)
+        changed[some] = chunk
+    return changed
+
+
+def _mixed(samples: Batch, others: Batch, shares: npt.NDArray[np.uint16]) -> Batch:
+    if isinstance(samples, dict):
+        assert isinstance(others, dict)
+        return {name: _mix(one, others[name], shares) for name, one in samples.items()}
+    assert not isinstance(others, dict)
+    return _mix(samples, others, shares)
+
+
+def _mix(samples: Array, others: Array, shares: npt.NDArray[np.uint16]) -> Array:
+    mixed = np.empty(samples.shape, samples.dtype)
+    for some in _chunks(samples):
+        mixed[some] = mix(samples[some], others[some], shares[some])
+    return mixed
+
+
+def _chunks(samples: Array) -> Iterator[slice]:
+    """Yield a few samples at a time, which stay in the cache from one change to the next."""
+    size = max(1, CHUNK * len(samples) // max(1, samples.size))
+    for start in range(0, len(samples), size):
+        yield slice(start, start + size)

@@ -1,0 +1,1 @@
+"""Datasets from what users have: folders of images, tables, arrays, sets of libraries."""

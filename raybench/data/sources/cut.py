@@ -1,0 +1,76 @@
+"""Samples in an order that any part of is alike, and the splits that are cut from it.
+
+Arrays of the store are written in this order, so every split is a slice of one file: no copy, and
+other sizes of splits need no other file.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from raybench.core.errors import UserError
+from raybench.core.spec import DatasetSpec
+from raybench.data.dataset import Split, num_of
+
+USUAL_SHARE = 0.1
+"""Of all samples, for validation where nothing is said; for the test as many."""
+
+
+def mixed_order(
+    labels: npt.NDArray[np.int64] | None, number: int, *, seed: int
+) -> npt.NDArray[np.int64]:
+    """Return a permutation of `number` samples that depends on `seed` alone.
+
+    With labels (N,) every class is spread evenly over it: of any part of the order each class has
+    its share of that part, to within one sample.
+    """
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(number)
+    if labels is None:
+        return order
+    shuffled = labels[order]
+    by_class = np.argsort(shuffled, kind="stable")
+    counts = np.bincount(shuffled)
+    starts = np.cumsum(counts) - counts
+    rank = np.arange(number) - starts[shuffled[by_class]]
+    place = np.empty(number)
+    place[by_class] = (rank + 0.5) / counts[shuffled[by_class]]
+    # Of equal places the order that the seed gave decides.
+    return order[np.argsort(place, kind="stable")]
+
+
+def cut(
+    train: Split, validation: Split | None, test: Split | None, spec: DatasetSpec, *, source: str
+) -> tuple[Split, Split, Split]:
+    """Return (train, validation, test); what is not there is cut from the begin of `train`.
+
+    Shares are of the samples that are cut. A size that leaves nothing to train on, and a size of
+    a split that the data bring themselves, are UserErrors naming `source`.
+    """
+    for key, size, own in (
+        ("validation_size", spec.validation_size, validation),
+        ("test_size", spec.test_size, test),
+    ):
+        if size is not None and own is not None:
+            raise UserError(
+                f"dataset.{key} {size}: {source} has a split of its own for it, of {len(own):,} "
+                "samples; leave the key out."
+            )
+    total = len(train)
+    usual = max(1, round(USUAL_SHARE * total))
+    num_validation = 0
+    if validation is None:
+        num_validation = num_of(spec.validation_size, total, usual=usual)
+    num_test = 0
+    if test is None:
+        num_test = num_of(spec.test_size, total, usual=num_validation or usual)
+    if num_validation + num_test >= total:
+        raise UserError(
+            f"dataset: {num_validation:,} samples for validation and {num_test:,} for the test "
+            f"leave nothing of the {total:,} samples of {source} to train on; choose a smaller "
+            "validation_size or test_size."
+        )
+    if test is None:
+        test = train.take(slice(num_test))
+    if validation is None:
+        validation = train.take(slice(num_test, num_test + num_validation))
+    return train.take(slice(num_test + num_validation, None)), validation, test

@@ -1,0 +1,183 @@
+"""Images of files as bytes of one shape: decoded and scaled by PIL, for both frameworks alike."""
+
+import contextlib
+import io
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from raybench.core.spec import DatasetSpec
+
+Pixels = npt.NDArray[np.uint8]
+SUFFIXES = frozenset(
+    (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+)
+GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N", "I")
+"""Modes of PIL with one channel of brightness; all others have colours."""
+ORIENTATION = 0x0112
+"""Tag of EXIF."""
+
+
+class ImageError(Exception):
+    """An image cannot be used; says why, after its name: 'is cut off'."""
+
+
+class ImageSizeError(ImageError):
+    """An image has another size than the first one, and no size is asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageForm:
+    """What every image becomes."""
+
+    height: int
+    width: int
+    channels: Literal[1, 3]
+    is_scaled: bool
+    """Whether images of other sizes are scaled to it; else they are an ImageSizeError."""
+    is_greyed: bool
+    """Whether colours may be lost with one channel; else they are an ImageError."""
+    resize: Literal["stretch", "crop"] = "stretch"
+    told_by: str = ""
+    """Name of the image whose size it is, where no size was asked for."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of one image."""
+        return self.height, self.width, self.channels
+
+
+def is_image(name: str) -> bool:
+    """Whether a file is an image by its name."""
+    return Path(name).suffix.lower() in SUFFIXES
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageHead:
+    """What the head of an image's file says."""
+
+    name: str
+    width: int
+    """Upright, as `height`: cameras note that an image lies on its side."""
+    height: int
+    is_grey: bool
+
+
+def read_head(content: Path | bytes, name: str) -> ImageHead:
+    """Return what an image is, without decoding it; ImageError if it is none."""
+    with _problems(), _open(content) as image:
+        width, height = image.size
+        if image.getexif().get(ORIENTATION, 1) >= 5:  # turned by a quarter
+            width, height = height, width
+        return ImageHead(name=name, width=width, height=height, is_grey=image.mode in GREY_MODES)
+
+
+def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
+    """Return what images become by a dataset's keys; what these leave open, some of them say.
+
+    Colours where any of `heads` has colours, and the size of the first.
+    """
+    is_grey = all(head.is_grey for head in heads)
+    return ImageForm(
+        height=spec.image_size or heads[0].height,
+        width=spec.image_size or heads[0].width,
+        channels=spec.channels or (1 if is_grey else 3),
+        is_scaled=spec.image_size is not None,
+        is_greyed=spec.channels is not None,
+        resize=spec.resize,
+        told_by=heads[0].name,
+    )
+
+
+def decode(content: Path | bytes, form: ImageForm) -> Pixels:
+    """Return an image of a file, or of its bytes, in `form.shape`.
+
+    Turned upright as its camera noted, its first frame, without transparency (as PIL's
+    `convert("RGB")`), 16 bits as 8. ImageError for what is damaged, has other colours or another
+    size than the form, or so many pixels that it may be made to fill the memory.
+    """
+    with _problems(), _open(content) as image:
+        image.load()
+        if form.channels == 1 and not form.is_greyed and image.mode not in GREY_MODES:
+            raise ImageError("has colours and the first images are grey: give channels: 3 (or 1)")
+        upright = ImageOps.exif_transpose(image)
+        return _scale(_in_channels(upright, form.channels), form)
+
+
+def fit(pixels: Pixels, form: ImageForm) -> Pixels:
+    """Return an image that is in memory, (H, W, 1) or (H, W, 3), in `form.shape`."""
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    return _scale(_in_channels(image, form.channels), form)
+
+
+@contextlib.contextmanager
+def huge_images_refused() -> Iterator[None]:
+    """Make PIL raise for images with more pixels than its limit; not for several threads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
+def _open(content: Path | bytes) -> "Image.Image":
+    return Image.open(io.BytesIO(content) if isinstance(content, bytes) else content)
+
+
+@contextlib.contextmanager
+def _problems() -> Iterator[None]:
+    """Turn whatever PIL raises for a file into ImageError."""
+    try:
+        yield
+    except ImageError:
+        raise
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        raise ImageError(
+            f"is a huge image, above PIL's limit of {Image.MAX_IMAGE_PIXELS:,} pixels: scale it "
+            "down, or remove it"
+        ) from error
+    except UnidentifiedImageError as error:
+        raise ImageError("is no image that PIL can read") from error
+    except Exception as error:
+        raise ImageError(f"cannot be decoded ({str(error) or type(error).__name__})") from error
+
+
+def _in_channels(image: "Image.Image", channels: int) -> "Image.Image":
+    if image.mode.startswith("I"):
+        image = Image.fromarray(_from_16_bits(np.asarray(image)))
+    elif image.mode == "F":
+        raise ImageError("holds floating-point numbers; write it with 8 or 16 bits a channel")
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")  # PIL warns of what it cannot keep otherwise
+    mode = "L" if channels == 1 else "RGB"
+    return image if image.mode == mode else image.convert(mode)
+
+
+def _from_16_bits(values: npt.NDArray[Any]) -> Pixels:
+    if values.min() < 0 or values.max() > 0xFFFF:
+        raise ImageError("holds numbers of 32 bits; write it with 8 or 16 bits a channel")
+    # 65535 is 255: 257 to one, rounded.
+    return ((values.astype(np.int32) + 128) // 257).astype(np.uint8)
+
+
+def _scale(image: "Image.Image", form: ImageForm) -> Pixels:
+    size = (form.width, form.height)
+    if image.size != size:
+        if not form.is_scaled:
+            raise ImageSizeError(f"is {image.width} x {image.height} pixels")
+        # Bilinear over all the pixels that one is made of: shrinking leaves none out.
+        image = image.resize(size, Image.Resampling.BILINEAR, box=_box(image, form))
+    return np.asarray(image, np.uint8).reshape(form.shape)
+
+
+def _box(image: "Image.Image", form: ImageForm) -> tuple[float, float, float, float]:
+    """Return what of an image is kept: all of it, or the largest square in its middle."""
+    if form.resize == "stretch":
+        return 0, 0, image.width, image.height
+    side = min(image.size)
+    left, top = (image.width - side) / 2, (image.height - side) / 2
+    return left, top, left + side, top + side

@@ -1,0 +1,141 @@
+"""A dataset of the store: built once on this machine, then mapped by every process of it."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raybench.data.memory import available_bytes
+from raybench.data.store.entries import (
+    ABOUT,
+    PART,
+    entries_of,
+    remove_entry,
+    remove_unfinished,
+)
+from raybench.data.store.lock import EntryLock
+from raybench.data.store.place import NO_ROOM, make_store_folder, no_room
+from raybench.data.store.progress import tell
+from raybench.data.store.source import LAYOUT, Source
+from raybench.data.store.writer import Array, Writer
+
+_in_use: dict[Path, EntryLock] = {}
+"""By its folder, the lock of every dataset that this process has opened: it ends with it."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A dataset of the store, opened."""
+
+    folder: Path
+    arrays: Mapping[str, Array]
+    """By the names they were written by: views of files, whose pages all processes share."""
+    about: Mapping[str, Any]
+    """What `build` returned."""
+
+
+def stored(source: Source, build: Callable[[Writer], Mapping[str, Any]]) -> Stored:
+    """Return the dataset of `source`; `build` writes its arrays if they are not there.
+
+    `build` returns what is to be known of them besides (JSON: names of classes). It is called
+    by one process of the machine at a time, the others wait and say so. What one left that was
+    killed is removed by the next. A changed file is another key: its dataset is built anew, and
+    what was stored of its old content is removed, which is said. UserError where the disk has
+    no room.
+    """
+    folder = make_store_folder() / source.key
+    while True:
+        found = _open(folder, source)
+        if found is not None:
+            return found
+        _build(folder, source, build)
+
+
+def _open(folder: Path, source: Source) -> Stored | None:
+    """Return what is in `folder`, locked for use; None if nothing is."""
+    lock = _in_use.get(folder)
+    if lock is None:
+        lock = EntryLock(folder)
+        lock.use(on_wait=lambda: _tell_waiting(source))
+        if not (folder / ABOUT).is_file():
+            lock.release()
+            return None
+        _in_use[folder] = lock
+    elif not (folder / ABOUT).is_file():  # removed by hand, under the lock
+        _in_use.pop(folder).release()
+        return None
+    os.utime(folder / ABOUT)  # when it was last used
+    about = json.loads((folder / ABOUT).read_text())
+    arrays = {file.stem: map_array(file) for file in sorted(folder.glob("*.npy"))}
+    return Stored(folder, arrays, about["description"])
+
+
+def map_array(file: Path) -> Array:
+    """Return the array of a file, mapped.
+
+    What is written to it stays in this process; one so large that the system would not promise
+    memory for that is read-only.
+    """
+    is_large = file.stat().st_size > available_bytes() / 2
+    array: Array = np.load(file, mmap_mode="r" if is_large else "c", allow_pickle=False)
+    return array.view(np.ndarray)
+
+
+def _build(folder: Path, source: Source, build: Callable[[Writer], Mapping[str, Any]]) -> None:
+    """Build the entry if it is still not there."""
+    lock = EntryLock(folder)
+    lock.alone(on_wait=lambda: _tell_waiting(source))
+    try:
+        if (folder / ABOUT).is_file():
+            return
+        remove_unfinished(folder.parent, locked=folder)
+        old = entries_of(folder.parent, source)
+        if old:
+            tell(f"{source.path} has changed since it was stored, so it is read anew.")
+        part = Path(tempfile.mkdtemp(prefix=f"{folder.name}{PART}", dir=folder.parent))
+        try:
+            _write(part, source, build)
+            source.require_unchanged()
+            part.chmod(0o755)  # mkdtemp's own keeps a machine's other users out
+            shutil.rmtree(folder, ignore_errors=True)  # without ABOUT: removed by hand, in part
+            part.replace(folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)  # gone by now, unless something went wrong
+        for entry in old:
+            remove_entry(entry)
+    finally:
+        lock.release()
+
+
+def _write(part: Path, source: Source, build: Callable[[Writer], Mapping[str, Any]]) -> None:
+    writer = Writer(part, f"dataset {source.name}")
+    try:
+        description = build(writer)
+        num_bytes = sum(file.stat().st_size for file in part.glob("*.npy"))
+        labels = [np.load(file, mmap_mode="r") for file in part.glob("*labels.npy")]
+        about = {
+            "layout": LAYOUT,
+            "source": source.name,
+            "path": str(source.path.absolute()),
+            "options": source.shown_options,
+            "bytes": num_bytes,
+            "samples": sum(len(array) for array in labels),
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "description": description,
+        }
+        (part / ABOUT).write_text(json.dumps(about, indent=1))
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise no_room(writer.what) from error
+
+
+def _tell_waiting(source: Source) -> None:
+    tell(f"dataset {source.name} is being stored by another process; waiting for it.")

@@ -1,0 +1,97 @@
+"""The axis of the metric in a figure: its scale, its ticks, the target on it."""
+
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
+
+from raybench.core.metric import Metric
+from raybench.results.load import StudyResults
+from raybench.results.plot_parts import INK, plain_ticks
+
+SHARE_TICKS = (0, 30, 50, 70, 80, 90, 95, 98, 99, 99.5, 99.8, 99.9, 100)
+MARGIN = 0.05
+"""Of the range of values, above and below them."""
+FAR_BELOW = 0.25
+"""A metric without a least value is shown so far below chance: the first evaluation of a bad run
+would else take the whole picture."""
+
+
+def drawn(metric: Metric, values: "pd.Series[float]") -> "pd.Series[float]":
+    """Return values as a figure has them: shares in per cent."""
+    return 100 * values if metric.is_share else values
+
+
+def empty_corner(metric: Metric) -> Literal["lower right", "upper right"]:
+    """Return the corner on the right that is empty in a figure of learning curves."""
+    return "lower right" if metric.direction == "max" else "upper right"
+
+
+def metric_axis(axes: Axes, results: StudyResults, *, is_labelled: bool = True) -> None:
+    """Scale y so that good values are told apart; draw the target.
+
+    A share by its error (log), so that 98 % and 99 % are. What is better the less it is (a loss,
+    an RMSE) by its log, where all of it is above 0; anything else as it is.
+    """
+    metric, target = results.metric, results.target
+    values = results.curves[metric.name].replace([np.inf, -np.inf], np.nan).dropna()
+    if metric.is_share:
+        _error_scale(axes, max([*values, *([target] if target else [])], default=0.9))
+    elif len(values):
+        _value_scale(axes, results, values if target is None else [*values, target])
+    if target is not None:
+        _draw_target(axes, results, is_labelled)
+
+
+def _error_scale(axes: Axes, top: float) -> None:
+    floor = 0.001  # an error of 0 has a place too
+    axes.set_yscale(
+        "function",
+        functions=(
+            lambda y: -np.log10(np.maximum(1 + floor - y / 100, floor)),
+            lambda z: 100 * (1 + floor - 10.0**-z),
+        ),
+    )
+    axes.set_ylim(0, 100 * min(1, 1 - 0.6 * (1 - top)))
+    axes.set_yticks([y for y in SHARE_TICKS if y <= axes.get_ylim()[1]])
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _value_scale(
+    axes: Axes, results: StudyResults, values: "pd.Series[float] | list[float]"
+) -> None:
+    low, high = float(min(values)), float(max(values))
+    if results.metric.direction == "min" and low > 0:
+        axes.set_yscale("log")
+        room = max((high / low) ** MARGIN, 1.02)
+        axes.set_ylim(low / room, high * room)
+        plain_ticks(axes, "y")
+        return
+    chance = results.chance
+    if chance is not None and results.metric.direction == "max":
+        low = max(low, chance - FAR_BELOW * max(high - chance, 0.0))
+    if chance is not None and results.metric.direction == "min":
+        high = min(high, chance + FAR_BELOW * max(chance - low, 0.0))
+    room = MARGIN * (high - low) or 1.0
+    axes.set_ylim(low - room, high + room)
+
+
+def _draw_target(axes: Axes, results: StudyResults, is_labelled: bool) -> None:
+    assert results.target is not None
+    is_share = results.metric.is_share
+    target = 100 * results.target if is_share else results.target
+    axes.axhline(target, color=INK, linewidth=1, linestyle=(0, (4, 3)), gid="target")
+    if is_labelled:
+        hold = results.study["study"]["objective"].get("hold", 1)
+        held = f"\n{hold} in a row" if hold > 1 else ""
+        axes.annotate(
+            f"target\n{target:g}{' %' if is_share else ''}{held}",
+            (1.01, target),
+            xycoords=axes.get_yaxis_transform(),
+            va="center",
+            fontsize=9,
+            color=INK,
+            annotation_clip=False,
+        )
