@@ -15,6 +15,7 @@ from raybench.backends.base import Step, StepLog, Totals
 from raybench.backends.heads import with_unfrozen
 from raybench.backends.optimizers import settings_of
 from raybench.backends.room import evaluation_batch
+from raybench.backends.tensorflow.averaging import Averaging
 from raybench.backends.tensorflow.batch_norm import synchronise
 from raybench.backends.tensorflow.exchange import Exchange
 from raybench.backends.tensorflow.freezing import Freezing
@@ -30,7 +31,7 @@ from raybench.backends.tensorflow.model import (
     save_weights,
 )
 from raybench.backends.tensorflow.named import start_from
-from raybench.backends.tensorflow.optim import build_optimizer
+from raybench.backends.tensorflow.optim import build_optimizer, clip_gradients
 from raybench.backends.tensorflow.parts import (
     Part,
     mixed_signature,
@@ -81,8 +82,9 @@ class Trainer:
                 synchronise(self._model)
             # Dropout differs between ranks and between seeds, and repeats with both.
             seed_layers(self._model, world.strategy, spec.seed * 1_000_003 + world.rank)
-            self._optimizer = build_optimizer(spec.optimizer, **settings_of(spec))
+            self._optimizer = build_optimizer(spec.optimizer, self._model, **settings_of(spec))
             self._optimizer.build(self._model.trainable_variables)
+            self._averaging = Averaging(spec, self._model, world.strategy)
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
         self._fresh = [values_of(one) for one in self._optimizer_copies()] if self._freezing else []
         self._judge = Judge(spec, workload, dataset)
@@ -152,11 +154,12 @@ class Trainer:
     def evaluate(self, part: str, rows: slice) -> Totals:
         """Sums of loss and metric over rows of the `validation` or `test` split."""
         loss, value, samples = 0.0, 0.0, 0
-        for inputs, labels in self._parts[part].slices(rows, self._evaluation_batch):
-            batch_loss, batch_value = self._evaluate_batch(inputs, labels)
-            samples += len(labels)
-            loss += float(batch_loss)
-            value += float(batch_value)
+        with self._averaging.in_place(self._optimizer):
+            for inputs, labels in self._parts[part].slices(rows, self._evaluation_batch):
+                batch_loss, batch_value = self._evaluate_batch(inputs, labels)
+                samples += len(labels)
+                loss += float(batch_loss)
+                value += float(batch_value)
         return Totals(loss=loss, value=value, samples=samples)
 
     def input_seconds(self) -> float:
@@ -175,11 +178,13 @@ class Trainer:
 
     def save(self) -> bytes:
         """Return the weights as Keras's `.weights.h5` file."""
-        return save_weights(self._model)
+        with self._averaging.in_place(self._optimizer):
+            return save_weights(self._model)
 
     def load(self, weights: bytes) -> None:
         """Take weights that `save` returned."""
         load_weights(self._model, weights)
+        self._averaging.forget()
 
     def state(self) -> bytes:
         """Return all that training goes on from, as an `.npz` file; see Trainer."""
@@ -199,7 +204,7 @@ class Trainer:
         for part in self._parts.values():
             part.close()
         self._parts.clear()
-        del self._model, self._optimizer, self._train_steps, self._evaluate_batch
+        del self._model, self._optimizer, self._averaging, self._train_steps, self._evaluate_batch
         keras.backend.clear_session()
 
     def _freeze(self, is_on: bool) -> None:
@@ -219,6 +224,7 @@ class Trainer:
 
     def _copies(self) -> Copies:
         variables = self._model.variables + self._optimizer.variables
+        variables += self._averaging.variables
         return copies_of(variables, self._world.strategy)
 
     def _take_steps(
@@ -266,11 +272,17 @@ class Trainer:
                 gradients = [old + new for old, new in zip(gradients, added, strict=True)]
         if self._spec.num_workers == 1:
             with no_new_gradients():  # it sums over the one worker of its strategy
-                self._optimizer.apply(gradients, variables)
+                self._optimizer.apply(self._clipped(gradients), variables)
+            self._averaging.update()
             return loss, self._exchange.squares([], [])
         exchanged = self._exchange(gradients)
-        self._optimizer.apply_exchanged(exchanged, variables)
+        self._optimizer.apply_exchanged(self._clipped(exchanged), variables)
+        self._averaging.update()
         return loss, self._exchange.squares(gradients, exchanged)
+
+    def _clipped(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        most = self._spec.clip_norm
+        return gradients if most is None else clip_gradients(gradients, most)
 
     def _own(self, columns: tf.Tensor) -> tf.Tensor:
         """Traced, in replica context: this replica's columns of a step (`Step.indices`)."""

@@ -11,6 +11,7 @@ from raybench.backends.base import Step, StepLog, Totals
 from raybench.backends.heads import with_unfrozen
 from raybench.backends.optimizers import settings_of
 from raybench.backends.room import evaluation_batch
+from raybench.backends.torch.averaging import Averaging
 from raybench.backends.torch.exchange import Exchange
 from raybench.backends.torch.freezing import Freezing
 from raybench.backends.torch.judging import Judge
@@ -24,7 +25,7 @@ from raybench.backends.torch.model import (
     save_weights,
 )
 from raybench.backends.torch.named import start_from
-from raybench.backends.torch.optim import build_optimizer
+from raybench.backends.torch.optim import build_optimizer, clip_gradients
 from raybench.backends.torch.parts import Part, part_of, training_part
 from raybench.backends.torch.recording import StepRecorder
 from raybench.backends.torch.state import (
@@ -81,6 +82,7 @@ class Trainer:
         if spec.record_steps:
             self._recorder = StepRecorder(self._devices, self._exchange.squares)
         self._optimizer = self._build_optimizer()
+        self._averaging = Averaging(spec, self._model)
         self._judge = Judge(spec, workload, dataset, self._device)
         self.metric = self._judge.metric
         self._parts: dict[str, Part] = {
@@ -94,6 +96,7 @@ class Trainer:
         """Run training and evaluation code on noise, then restore every state."""
         weights = {name: value.clone() for name, value in self._model.state_dict().items()}
         optimizer = copy.deepcopy(self._optimizer.state_dict())
+        averages = copy.deepcopy(self._averaging.state())
         num_rows = max(int(step.indices.max()) + 1, self._evaluation_batch)
         real = self._parts
         devices = self._devices if self._device.type == "cuda" else []
@@ -108,6 +111,7 @@ class Trainer:
         self._model.load_state_dict(weights)
         self._optimizer = self._build_optimizer()
         self._optimizer.load_state_dict(optimizer)
+        self._averaging.restore(averages)
 
     def train(self, steps: list[Step]) -> float:
         """Take optimizer steps; return this worker's weighted loss, summed over steps."""
@@ -131,7 +135,10 @@ class Trainer:
                     # DDP averages over workers; the weights are made for a sum.
                     torch.autograd.backward(losses, batch.weights * self._world.num_workers)
                 total += torch.dot(losses.detach(), batch.weights)
+            if self._spec.clip_norm is not None:
+                clip_gradients(self._model.parameters(), self._spec.clip_norm)
             self._optimizer.step()
+            self._averaging.update()
             if self._recorder:
                 self._recorder.step_done()
         return float(total)  # synchronises the device
@@ -143,14 +150,15 @@ class Trainer:
         samples = 0
         loss = torch.zeros((), dtype=torch.float64, device=self._device)
         value = torch.zeros((), dtype=torch.float64, device=self._device)
-        for inputs, labels in self._parts[part].slices(rows, self._evaluation_batch):
-            prepared = prepare_inputs(inputs, channels_last=self._channels_last)
-            with self._precision():
-                outputs = self._model(prepared)
-                losses, values = self._judge.losses_and_values(outputs, labels)
-            samples += len(labels)
-            loss += losses.double().sum()
-            value += values.double().sum()
+        with self._averaging.in_place(self._optimizer):
+            for inputs, labels in self._parts[part].slices(rows, self._evaluation_batch):
+                prepared = prepare_inputs(inputs, channels_last=self._channels_last)
+                with self._precision():
+                    outputs = self._model(prepared)
+                    losses, values = self._judge.losses_and_values(outputs, labels)
+                samples += len(labels)
+                loss += losses.double().sum()
+                value += values.double().sum()
         return Totals(loss=float(loss), value=float(value), samples=samples)
 
     def input_seconds(self) -> float:
@@ -169,20 +177,25 @@ class Trainer:
 
     def save(self) -> bytes:
         """Return the state dict as `torch.save` writes it."""
-        return save_weights(self._model)
+        with self._averaging.in_place(self._optimizer):
+            return save_weights(self._model)
 
     def load(self, weights: bytes) -> None:
         """Take weights that `save` returned."""
         load_weights(self._model, weights)
+        self._averaging.forget()
 
     def state(self) -> bytes:
         """Return all that training goes on from, as `torch.save` writes it; see Trainer."""
         rows = self._world.gather([self.input_seconds(), *random_state(self._devices)])
-        return b"" if self._world.rank else pack_state(self._model, self._optimizer, rows)
+        if self._world.rank:
+            return b""
+        return pack_state(self._model, self._optimizer, self._averaging, rows)
 
     def restore(self, state: bytes) -> None:
         """Take what `state` returned on rank 0."""
-        row = unpack_state(state, self._model, self._optimizer)[self._world.rank]
+        rows = unpack_state(state, self._model, self._optimizer, self._averaging)
+        row = rows[self._world.rank]
         self._earlier_input_s = row[0]
         set_random_state(row[1:], self._devices)
 
@@ -192,6 +205,7 @@ class Trainer:
             part.close()
         self._parts.clear()
         del self._model, self._parallel, self._exchange, self._recorder, self._optimizer
+        del self._averaging
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
