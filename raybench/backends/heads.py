@@ -7,6 +7,7 @@ from raybench.backends.base import Step
 from raybench.core.errors import UserError
 from raybench.core.spec import RunSpec
 from raybench.workloads.base import Workload
+from raybench.workloads.named.workload import NamedWorkload
 
 
 def frozen_samples(spec: RunSpec, samples_per_epoch: int) -> float:
@@ -26,6 +27,16 @@ def with_unfrozen(spec: RunSpec, step: Step) -> list[Step]:
 def needs_check(spec: RunSpec) -> bool:
     """Whether a model must be built to tell that it can begin as a spec says."""
     return spec.weights != "none" or spec.frozen_epochs != 0 or spec.sync_batch_norm
+
+
+def frozen_warnings(workload: Workload, spec: RunSpec) -> list[str]:
+    """Return a sentence where a backbone is frozen that nobody has trained."""
+    if not spec.frozen_epochs or spec.weights != "none" or not isinstance(workload, NamedWorkload):
+        return []
+    return [
+        f"Workload {workload.name}: frozen_epochs freezes weights that are drawn by chance; set "
+        "weights to a file or to cached."
+    ]
 
 
 def no_head(workload: Workload, names: list[str], what: str) -> UserError:

@@ -1,6 +1,6 @@
 """How a model begins, tried before any worker starts. Mirrors torch's."""
 
-from raybench.backends.heads import needs_check
+from raybench.backends.heads import frozen_warnings, needs_check
 from raybench.backends.tensorflow.freezing import Freezing
 from raybench.backends.tensorflow.model import build_model
 from raybench.backends.tensorflow.named.build import start_from
@@ -18,6 +18,7 @@ def check_start(workload: Workload, spec: RunSpec) -> list[str]:
     warnings = start_from(model, workload, spec.weights)
     if spec.frozen_epochs:
         Freezing(model, workload)
+        warnings += frozen_warnings(workload, spec)
     if isinstance(workload, NamedWorkload):
         warnings += size_warnings(workload)
     return warnings

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import nn
 
-from raybench.backends.heads import needs_check
+from raybench.backends.heads import frozen_warnings, needs_check
 from raybench.backends.torch.freezing import Freezing
 from raybench.backends.torch.model import build_model
 from raybench.backends.torch.named.build import start_from
@@ -29,6 +29,7 @@ def check_start(workload: Workload, spec: RunSpec) -> list[str]:
     warnings = start_from(model, workload, spec.weights)
     if spec.frozen_epochs:
         Freezing(model, workload)
+        warnings += frozen_warnings(workload, spec)
     if isinstance(workload, NamedWorkload):
         warnings += size_warnings(workload)
         _check_size(model, workload)
