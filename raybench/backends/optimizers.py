@@ -1,21 +1,21 @@
 """The optimizers by name, with what each of them reads: the same for both frameworks.
 
-| name                | reads                                          | weight decay                |
-|---------------------|------------------------------------------------|-----------------------------|
-| adam                | beta1, beta2, epsilon                          | decoupled, times the rate   |
-| radam               | beta1, beta2, epsilon                          | decoupled, times the rate   |
-| lars                | momentum, trust_coefficient                    | added to the gradient,      |
-|                     |                                                | inside the ratio            |
-| lamb                | beta1, beta2, epsilon (1e-6)                   | added to the direction,     |
-|                     |                                                | inside the ratio            |
-| sgd                 | momentum, nesterov                             | added to the gradient (L2)  |
-| adamw               | as adam: it is adam, under its usual name      | as adam                     |
-| nadamw              | beta1, beta2, epsilon                          | decoupled, times the rate   |
-| lion                | beta1, beta2 (0.99)                            | decoupled, times the rate   |
-| schedule_free_adamw | beta1, beta2, epsilon                          | added to the direction, so  |
-|                     |                                                | decoupled, times the rate   |
-| muon                | momentum (0.95), and beta1, beta2, epsilon for | decoupled, times the rate   |
-|                     | what AdamW trains                              |                             |
+| name                | reads                                 | weight decay                       |
+|---------------------|---------------------------------------|------------------------------------|
+| adam                | beta1, beta2, epsilon                 | decoupled, times the rate          |
+| radam               | beta1, beta2, epsilon                 | decoupled, times the rate          |
+| lars                | momentum, trust_coefficient           | added to the gradient, inside the  |
+|                     |                                       | ratio                              |
+| lamb                | beta1, beta2, epsilon (1e-6)          | added to the direction, inside the |
+|                     |                                       | ratio                              |
+| sgd                 | momentum, nesterov                    | added to the gradient (L2)         |
+| adamw               | as adam, whose usual name it is      | as adam                            |
+| nadamw              | beta1, beta2, epsilon                 | decoupled, times the rate          |
+| lion                | beta1, beta2 (0.99)                   | decoupled, times the rate          |
+| schedule_free_adamw | beta1, beta2, epsilon                 | added to the direction: decoupled, |
+|                     |                                       | times the rate                     |
+| muon                | momentum (0.95); beta1, beta2, eps.   | decoupled, times the rate          |
+|                     | for what AdamW trains                 |                                    |
 
 Momentum is 0.9, beta2 0.999 and epsilon 1e-8 where a row says nothing else. Biases and norm
 parameters (ndim <= 1) get neither weight decay nor trust ratio. A new optimizer is a row here, its

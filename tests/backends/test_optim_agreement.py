@@ -74,7 +74,7 @@ def test_same_names_and_defaults():
     for optimizers in (torch_optim.OPTIMIZERS, keras_optim.OPTIMIZERS):
         assert optimizers["adamw"] is optimizers["adam"]
     for name in OPTIMIZERS:  # those of the classes are those of `own_settings`
-        own = getattr(keras_optim.OPTIMIZERS[name], "SETTINGS")
+        own = keras_optim.OPTIMIZERS[name].SETTINGS
         assert own_settings(name) == own
         assert getattr(torch_optim.OPTIMIZERS[name], "SETTINGS", own) == own
     ours, theirs = (

@@ -24,9 +24,7 @@ class Averaging:
     To be made in the scope of the strategy.
     """
 
-    def __init__(
-        self, spec: RunSpec, model: keras.Model, strategy: tf.distribute.Strategy
-    ) -> None:
+    def __init__(self, spec: RunSpec, model: keras.Model, strategy: tf.distribute.Strategy) -> None:
         self._decay, self._strategy = spec.ema_decay, strategy
         self._weights = list(model.trainable_variables)
         self._means: list[keras.Variable] = []
@@ -81,7 +79,7 @@ class Averaging:
             back = 1 / optimizer.beta1 - 1
             both = self._side_by_side(*optimizer.weights_and_aheads())
             return [(weight, weight - back * ahead) for weight, ahead in both]
-        if self._decay is None or not int(self._num_steps.value):
+        if self._decay is None or not int(self._num_steps.numpy()):
             return []
         return self._side_by_side(self._weights, self._means)
 

@@ -24,7 +24,7 @@ class Averaging:
 
     def __init__(self, spec: RunSpec, model: nn.Module) -> None:
         self._decay = spec.ema_decay
-        self._params = [one for one in model.parameters() if one.requires_grad]
+        self._params: list[Tensor] = [one for one in model.parameters() if one.requires_grad]
         self._means: list[Tensor] = []
         if self._decay is not None:
             self._means = [torch.zeros_like(one) for one in self._params]

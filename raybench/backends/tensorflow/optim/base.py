@@ -113,6 +113,7 @@ class Optimizer(keras.optimizers.Optimizer):
 
     def count(self) -> None:
         """Take in the rate of a step, after its updates; traced, in replica context."""
+        return
 
     def update(
         self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates

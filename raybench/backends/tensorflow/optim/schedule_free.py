@@ -63,7 +63,9 @@ class ScheduleFreeAdamW(Optimizer):
         share = tf.math.divide_no_nan(tf.square(largest), total)
         own = tf.cast(rate * (1 - self.beta1 * (1 - share)), dtype)
         variable.assign_add(tf.cast(share, dtype) * ahead - own * update)
-        ahead.assign(tf.cast(1 - share, dtype) * (ahead - tf.cast(rate * self.beta1, dtype) * update))
+        ahead.assign(
+            tf.cast(1 - share, dtype) * (ahead - tf.cast(rate * self.beta1, dtype) * update)
+        )
 
     def count(self) -> None:
         """Take in the rate of a step, after its updates; traced, in replica context."""

@@ -105,9 +105,7 @@ def _decay_groups(params: list[nn.Parameter], weight_decay: float) -> list[dict[
     return [group for group in groups if group["params"]]
 
 
-def _matrix_groups(
-    params: list[nn.Parameter], matrices: set[nn.Parameter]
-) -> list[dict[str, Any]]:
+def _matrix_groups(params: list[nn.Parameter], matrices: set[nn.Parameter]) -> list[dict[str, Any]]:
     """Two groups of Muon: what it orthogonalises, and what is left to AdamW."""
     groups = [
         {"params": [param for param in params if param in matrices], "orthogonal": True},

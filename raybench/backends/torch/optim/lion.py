@@ -10,7 +10,6 @@ from raybench.backends.torch.internals import foreach, fused_sgd
 from raybench.backends.torch.optim.base import Optimizer, like
 from raybench.backends.torch.optim.kernels import Bucket
 
-
 LARGE = torch.finfo(torch.float32).max
 """What is multiplied by it and cut off at 1 is its sign; torch's own sign of NaN is 0, which would
 hide that a run has diverged."""

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from torch import nn
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+NO_MATRICES = ("embed", "position", "depthwise")
+"""What the names of layers and weights say that are tables, or filters of one channel each."""
 
 
 def hidden_matrices(model: nn.Module | Iterable[tuple[str, nn.Parameter]]) -> set[nn.Parameter]:
@@ -28,11 +30,16 @@ def hidden_matrices(model: nn.Module | Iterable[tuple[str, nn.Parameter]]) -> se
 def _not_matrices(model: nn.Module) -> set[nn.Parameter]:
     found: set[nn.Parameter] = set()
     for module in model.modules():
-        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
-            found.add(module.weight)
-        elif isinstance(module, CONVOLUTIONS) and 1 < module.groups == module.in_channels:
-            found.add(module.weight)
+        for name, parameter in module.named_parameters(recurse=False):
+            named = f"{type(module).__name__} {name}".lower()
+            is_table = "bias" in name or any(word in named for word in NO_MATRICES)
+            if is_table or _is_depthwise(module):
+                found.add(parameter)
     return found
+
+
+def _is_depthwise(module: nn.Module) -> bool:
+    return isinstance(module, CONVOLUTIONS) and 1 < module.groups == module.in_channels
 
 
 def _is_matrix(weight: nn.Parameter) -> bool:
