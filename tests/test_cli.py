@@ -59,9 +59,15 @@ def space_file(text=GOOD):
         (GOOD + "  batch_size: [32]\n", "'space.batch_size': cannot be searched"),
         (GOOD + "workload: minst_small\n", "did you mean 'mnist_small'?"),
         (GOOD + "workload: nowhere_to_be:Found\n", "'nowhere_to_be' cannot be imported"),
-        (GOOD.replace("0.9", "1.5"), "'objective.target'"),
-        (GOOD.replace("0.9", "95"), "'objective.target'"),
-        (GOOD.replace("0.9", "0.05"), "not above chance"),
+        (GOOD.replace("0.9", "1.5"), "objective.target: of accuracy it is a fraction"),
+        (GOOD.replace("0.9", "95"), "0.98, not 98 (found 95)"),
+        (GOOD.replace("0.9", "0.05"), "0.05 is not better than chance, whose accuracy is 0.1"),
+        (GOOD.replace("{target", "{metric: rsme, target"), "did you mean 'rmse'?"),
+        (GOOD.replace("{target", "{metric: rmse, target"), "rmse is not of classification"),
+        (
+            GOOD.replace("{target: 0.9", "{metric: loss, target: 2.4"),
+            "2.4 is not better than chance, whose loss is 2.3",
+        ),
         (GOOD.replace("torch,", "pytorch,"), "'framework'"),
         (GOOD.replace("{target: 0.9}", "{kind: accuracy_per_second}"), "40 % in 10 s would beat"),
         (GOOD.replace("[1, 2]", "[1, 2"), "line 5: not valid YAML"),
@@ -83,14 +89,14 @@ def test_a_mistake_in_the_file(capsys, text, message):
         (["nowhere.yaml"], "nowhere.yaml: cannot be read (No such file or directory)"),
         (["."], "cannot be read (Is a directory)"),
         (["--set", "optimizer"], "write it as key=value"),
-        (["--set", "optimizer=adamw"], "'optimizer'"),
+        (["--set", "optimizer=adagrad"], "'optimizer'"),
         (["--set", "optmizer=adam"], "unknown key 'optmizer'"),
         (["--set", "search.trials=[1"], "not valid YAML"),
         (["--set", "search.trials.x=1"], "'trials' holds no keys of its own"),
         (["--set", "space.framework=[torhc]"], "'framework'"),
         (["--set", "objective.kind=accuracy_per_second"], "best_at_budget"),
         (["--set", "space.num_workers=[0]"], "'num_workers'"),
-        (["--target", "1.01"], "'objective.target'"),
+        (["--target", "1.01"], "objective.target: of accuracy"),
         (["--trials", "0"], "'search.trials'"),
         (["--time-budget", "-5"], "'search.time_budget_s'"),
         (["--seed", "-1"], "'search.seed'"),
@@ -134,7 +140,7 @@ def test_a_framework_that_is_not_installed(capsys, monkeypatch):
 
 
 def test_nothing_is_left_behind_by_wrong_input(capsys, tmp_path):
-    refusal(capsys, "--set", "optimizer=adamw")
+    refusal(capsys, "--set", "optimizer=adagrad")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,9 +1,9 @@
 """Chance: what an answer that never looks at the inputs reaches, told from the labels alone.
 
 The answer is learnt from the training labels and judged on those of the validation split: the most
-frequent class for accuracy (the five most frequent for top-5), the frequencies of the classes or
-tokens for loss and perplexity, the mean of the numbers for squared errors and their median for
-absolute ones. R² is 0 by its definition.
+frequent class for accuracy (the five most frequent for top-5; any one where that is no better),
+the frequencies of the classes or tokens for loss and perplexity, the mean of the numbers for
+squared errors and their median for absolute ones. R² is 0 by its definition.
 """
 
 import math
@@ -62,7 +62,15 @@ def _of_classes(metric: Metric, dataset: Dataset) -> float:
         sums = np.where(is_told, worth[np.where(is_told, labels, 0)], 0.0).sum(axis=1)
         total += float(np.sum(sums[tokens > 0] / tokens[tokens > 0]))
         number += int(np.sum(tokens > 0))
-    return total / number if number else math.nan
+    found = total / number if number else math.nan
+    if metric.per_sample == "loss":
+        return found
+    return max(found, min(_answers(metric) / dataset.num_classes, 1.0))
+
+
+def _answers(metric: Metric) -> int:
+    """Return how many classes may be named for a sample."""
+    return 1 if metric.per_sample == "correct" else 5
 
 
 def _worth(metric: Metric, counts: npt.NDArray[np.int64]) -> Floats:
@@ -72,7 +80,7 @@ def _worth(metric: Metric, counts: npt.NDArray[np.int64]) -> Floats:
         return -np.log((counts + 1) / float(np.sum(counts + 1)))
     most_frequent = np.argsort(-counts, kind="stable")
     worth = np.zeros(len(counts))
-    worth[most_frequent[: 1 if metric.per_sample == "correct" else 5]] = 1.0
+    worth[most_frequent[: _answers(metric)]] = 1.0
     return worth
 
 

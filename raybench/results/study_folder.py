@@ -136,7 +136,7 @@ def comparable(
 
 
 def _named(objective: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
-    """Return an objective with its metric named: as in `usual`, where it leaves that to the task."""
+    """Return an objective with its metric named; as in `usual` where the task is to tell it."""
     if objective["metric"] is not None:
         return objective
     return objective | {key: usual[key] for key in OF_FIRST_VERSIONS}

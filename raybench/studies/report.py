@@ -94,7 +94,7 @@ class ScalingReport:
             "speedup.png": plots.speedup_figure(self.results),
             "efficiency.png": plots.efficiency_figure(self.results),
             "step_shares.png": plots.shares_figure(self.results),
-            "accuracy.png": accuracy_figure(self.results),
+            f"{self.results.metric.name}.png": accuracy_figure(self.results),
         }
         if self.fitted:
             figures["predicted.png"] = predicted_figure(*self._drawn())

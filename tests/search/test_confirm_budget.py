@@ -96,3 +96,12 @@ def test_what_was_confirmed_already_costs_nothing() -> None:
     assert budget.confirmable(answered, one) == (2, 3)
     assert budget.confirmable([], 6.0) == (1, 1), "one run is tried without room for bad luck"
     assert budget.confirmable([], 1.0) == (0, 0)
+
+
+def test_of_a_metric_that_falls_the_lowest_are_confirmed() -> None:
+    objective = {"kind": "best_at_budget", "metric": "rmse", "direction": "min"}
+    budget = ConfirmBudget(build_study(STUDY | {"objective": objective}, "test")[0])
+    spec = RunSpec(objective=Objective(**objective))
+    for number, value in enumerate((3.0, 1.0, 2.0)):
+        budget.add(record(f"{number:04d}", spec, 5.0, stop="max_train_seconds", value=value))
+    assert [cost.trial for cost in budget.chosen()] == ["0001", "0002"]

@@ -84,3 +84,31 @@ def test_a_trial_that_fails_is_compared_with_nothing() -> None:
     one = early()
     one.learn(record("0000", ONE, 5.0, failure="nan", best_value=None))
     assert one.judge("0001", ONE, evaluation(5.0, value=0.1)) is None
+
+
+LOSS = {"metric": "loss", "direction": "min", "max_train_seconds": 10, "chance": 2.3}
+
+
+def test_of_a_metric_that_falls_the_lowest_go_on() -> None:
+    one = early(objective=LOSS | {"kind": "best_at_budget"})
+    for number, value in enumerate((0.5, 0.4, 0.6, 0.7)):
+        one.judge(f"{number:04d}", ONE, evaluation(5.0, value=value))
+    assert one.judge("0004", ONE, evaluation(5.0, value=0.3)) is None
+    assert one.judge("0005", ONE, evaluation(5.0, value=2.0)) == "scheduler"
+    burst = evaluation(5.0, value=float("nan"), best_value=None)
+    assert one.judge("0006", ONE, burst) == "scheduler"
+
+
+def test_a_curve_of_an_earlier_session_counts_with_its_lowest_so_far() -> None:
+    one = early(objective=LOSS | {"kind": "best_at_budget"})
+    points = [evaluation(s, index=i, value=v) for i, (s, v) in enumerate([(0.5, 0.2), (5.0, 0.9)])]
+    one.learn(record("0000", ONE, 5.0, stop="epochs", value=0.9, best_value=0.2), points)
+    assert one.judge("0001", ONE, evaluation(5.0, value=0.3)) == "scheduler"
+    assert one.judge("0002", ONE, evaluation(5.0, value=0.1)) is None
+
+
+def test_at_a_target_below_a_trial_is_not_capped() -> None:
+    one = early(objective=LOSS | {"target": 0.5})
+    one.learn(record("0000", ONE, 0.3))
+    assert one.judge("0001", ONE, evaluation(1.0, value=0.51)) == "cap"
+    assert one.judge("0002", ONE, evaluation(1.0, value=0.49)) is None

@@ -90,8 +90,8 @@ def refusal(capsys: Any, *arguments: object) -> str:
         (["my.yaml", "--quick"], "--quick is for the named studies"),
         (["my.yaml", "--set", "num_workers=[1, 3]"], "does not divide by 3 workers"),
         (["my.yaml", "--set", "num_workers=4"], "4 workers of 1 CPU each do not fit"),
-        (["my.yaml", "--set", "optimizer=adamw"], "'optimizer'"),
-        (["my.yaml", "--set", "axes.optimizer=[adamw]"], "'optimizer'"),
+        (["my.yaml", "--set", "optimizer=adagrad"], "'optimizer'"),
+        (["my.yaml", "--set", "axes.optimizer=[adagrad]"], "'optimizer'"),
         (["my.yaml", "--set", "repeats=0"], "'repeats'"),
         (["my.yaml", "--seed", "-1"], "'seed'"),
         (["my.yaml", "--workload", "mnist_smal"], "did you mean 'mnist_small'?"),
@@ -121,6 +121,11 @@ def test_axes_are_told_where_cells_are_listed(capsys) -> None:
     assert scale.main(["my.yaml", "--dry-run"]) == cli.DONE
     printed = capsys.readouterr().out
     assert "torch 1x64 adam 0.001 dataset image_size=28,repeat=4 schedule cosine" in printed
+
+
+def test_a_study_has_one_metric(capsys) -> None:
+    study_file(GOOD + "axes: {objective.metric: [accuracy, loss]}\n")
+    assert "judged by one metric, here by accuracy and loss" in refusal(capsys, "my.yaml")
 
 
 def test_without_a_study_the_machine_says_how_many_workers(capsys) -> None:

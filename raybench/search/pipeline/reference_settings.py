@@ -65,7 +65,7 @@ def target_from(values: list[float], chance: float | None, metric: Metric = ACCU
     gap = math.inf if chance is None else metric.gap(median, chance)
     least = 2 * BELOW if metric.is_share else small_difference(metric, chance or 0.0, None)
     if gap <= least or not math.isfinite(median):
-        how = f"{median:.1%}" if metric.is_share else f"a {metric.words} of {median:.4g}"
+        how = f"{median:.1%}" if metric.is_share else f"{metric.words} {median:.4g}"
         raise UserError(
             f"target: auto: the reference runs reached {how}, hardly "
             f"{'above' if metric.direction == 'max' else 'below'} chance; "

@@ -100,7 +100,7 @@ def read_spec(options: argparse.Namespace) -> RunSpec:
 
 def names_target(options: argparse.Namespace) -> bool:
     """Whether the user has named an objective, or a part of it that says when to end."""
-    asked = ("objective", "objective.target", "objective.kind", "objective.metric")
+    asked = ("objective", "objective.target", "objective.kind")
     is_set = any(setting.partition("=")[0].strip() in asked for setting in options.settings)
     return is_set or bool(options.spec and "objective" in read_mapping(options.spec))
 

@@ -7,10 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from raybench.core.metric import METRICS
 from raybench.core.record import RunRecord
 from raybench.core.scaling_study import Cell, ScalingStudy
 from raybench.core.spec import RunSpec
 from raybench.results.scaling.cells import CELL_COLUMNS, cell_table
+from raybench.results.scaling.printed import printed_cells
 from tests.studies.made_up import EPOCH, run_of, study_of, timed
 
 
@@ -41,6 +43,14 @@ def test_ideal_scaling_is_an_efficiency_of_one() -> None:
     np.testing.assert_allclose(table["speedup"].astype(float), table["num_workers"])
     np.testing.assert_allclose(table["efficiency"].astype(float), 1)
     np.testing.assert_allclose(table["step_median_s"], table["batch_size_per_worker"] / 1000)
+
+
+def test_columns_have_the_name_of_another_metric() -> None:
+    study = study_of(base={"objective": {"metric": "loss", "direction": "min", "target": 0.1}})
+    table = table_of(study)
+    assert not {"accuracy", "best_accuracy"} & set(table.columns)
+    assert table["loss"].notna().all()
+    assert printed_cells(table, metric=METRICS["loss"])["loss"].tolist()[0] == "0.9"
 
 
 def test_the_first_epoch_has_its_own_number_with_the_compiling() -> None:

@@ -1,19 +1,24 @@
 """What is said before anything starts: room, addresses, evaluations that can come."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raybench.cluster.capacity import Capacity, Node
 from raybench.core.errors import UserError
+from raybench.core.objective import Objective
 from raybench.core.placement import Placement
+from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
 from raybench.data.load import load_dataset
 from raybench.search.pipeline.preflight import (
     check_address,
     check_evaluations,
     check_room,
+    check_study,
+    check_task,
     default_concurrency,
     first_groups,
     groups,
@@ -25,6 +30,75 @@ STUDY: dict[str, Any] = {
     "space": {"framework": ["torch", "tensorflow"], "num_workers": [1, 2]},
 }
 ONE_CORE = Capacity((Node(1, 0),), 0.0)
+
+
+def checked(**objective: Any) -> Any:
+    spec = RunSpec.model_validate({"dataset": "digits", "objective": objective})
+    return check_task(spec, ["torch"])[0]
+
+
+def test_the_metric_and_its_chance_level_are_named_before_anything_runs() -> None:
+    assert checked(target=0.9).model_dump(include={"metric", "direction", "chance"}) == {
+        "metric": "accuracy",
+        "direction": "max",
+        "chance": 0.1,
+    }
+    loss = checked(metric="loss", target=0.5)
+    assert (loss.direction, loss.chance) == ("min", pytest.approx(2.31, abs=0.01))
+    with pytest.raises(UserError, match=r"3 is not better than chance, whose loss is 2\.3"):
+        checked(metric="loss", target=3.0)
+    with pytest.raises(UserError, match="rmse is not of classification"):
+        checked(metric="rmse", target=3.0)
+
+
+def test_a_target_that_is_yet_to_be_set_is_not_compared_with_chance() -> None:
+    content = STUDY | {"dataset": "digits", "objective": {"metric": "loss", "target": "auto"}}
+    study, dataset, _ = check_study(*build_study(content, "test"))
+    assert (study.objective.metric, study.needs_target) == ("loss", True)
+    assert study.run_spec({}).objective.chance == study.objective.chance
+    assert dataset.name == "digits"
+
+
+def test_a_target_that_nobody_named_is_for_accuracy_alone() -> None:
+    spec = RunSpec.model_validate({"dataset": "digits"})
+    assert check_task(spec, ["torch"], is_target_ours=True)[0].target == 0.95
+    loss = spec.model_copy(update={"objective": Objective(metric="loss", target=0.95)})
+    found = check_task(loss, ["torch"], is_target_ours=True)[0]
+    assert (found.kind, found.target) == ("best_at_budget", None)
+
+
+def test_what_a_workload_says_itself_is_right_has_no_chance_level_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_metrics_a.py").write_text(
+        """
+from raybench import Workload
+from raybench.core.metric import Metric
+
+class Own(Workload):
+    name, input_shape, num_classes = "own", (8, 8, 1), 10
+    metric = Metric(name="dice", direction="max")
+
+    def build_torch(self): ...
+    def torch_loss(self, outputs, labels): ...
+    def torch_correct(self, outputs, labels): ...
+
+class Taken(Own):
+    metric = Metric(name="samples", direction="max")
+"""
+    )
+    spec = RunSpec.model_validate({"workload": "own_metrics_a:Own", "dataset": "digits"})
+    for metric in (None, "loss", "accuracy"):
+        asked = Objective(metric=metric, kind="best_at_budget")
+        found, _ = check_task(spec.model_copy(update={"objective": asked}), ["torch"])
+        assert (found.metric, found.chance) == (metric or "dice", None)
+    top5 = Objective(metric="top5", target=0.9)
+    found, _ = check_task(spec.model_copy(update={"objective": top5}), ["torch"])
+    assert (found.metric, found.chance) == ("top5_accuracy", 0.5)
+    taken = spec.model_copy(update={"workload": "own_metrics_a:Taken"})
+    with pytest.raises(UserError, match="is called samples, and tables have a column"):
+        check_task(taken, ["torch"])
 
 
 def test_worker_counts_that_this_machine_has_no_room_for_are_left_out_and_said() -> None:

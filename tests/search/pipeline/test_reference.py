@@ -5,10 +5,18 @@ from typing import Any
 import pytest
 
 from raybench.core.errors import UserError
+from raybench.core.metric import METRICS
 from raybench.core.study import build_study
 from raybench.search.pipeline.reference import earlier_settings, reference_spec
-from raybench.search.pipeline.reference_settings import cadence_from, held, target_from
+from raybench.search.pipeline.reference_settings import (
+    Measured,
+    cadence_from,
+    held,
+    set_target,
+    target_from,
+)
 from raybench.search.sampling.default_rates import usual_rate
+from tests.search.made_up import evaluation, record
 
 STUDY: dict[str, Any] = {
     "objective": {"target": "auto", "max_train_seconds": 5},
@@ -62,6 +70,36 @@ def test_the_target_is_of_what_the_reference_held() -> None:
     assert held([0.5, 0.98, 0.9, 0.95, 0.94], 1) == 0.98
     assert held([0.5, 0.98, 0.9, 0.95, 0.94], 2) == 0.94
     assert held([0.9], 2) is None
+
+
+def test_of_a_metric_that_falls_the_target_is_a_hundredth_of_the_gap_above_the_median() -> None:
+    rmse = METRICS["rmse"]
+    assert held([9.0, 0.3, 0.8, 0.5], 2, rmse) == 0.8
+    assert held([float("nan"), 0.5], 2, rmse) is None
+    assert target_from([0.8, 0.2, 0.9], 2.0, rmse) == 0.812
+    assert target_from([41234.0], 90000.0, rmse) == 41720
+    assert target_from([0.8], None, rmse) == 0.808
+    assert target_from([0.8], 0.0, METRICS["r2"]) == 0.792
+    with pytest.raises(UserError, match=r"reached RMSE 1\.99, hardly below chance"):
+        target_from([1.99, 1.99], 2.0, rmse)
+
+
+def test_how_the_target_of_a_loss_was_set_is_told_with_the_chance() -> None:
+    study, space = build_study(STUDY, "test")
+    given = {"metric": "loss", "direction": "min", "chance": 2.3}
+    study = study.model_copy(update={"objective": study.objective.model_copy(update=given)})
+    spec = reference_spec(study, space)
+    assert (spec.objective.judged_by, spec.objective.target) == (METRICS["loss"], None)
+    runs = [
+        Measured(record(spec=spec, stop="epochs"), [evaluation(value=value)])
+        for value in (0.3, 0.31, 0.4)
+    ]
+    found, how = set_target(study, runs, 2.3)
+    assert found.objective.target == 0.33
+    assert "target 0.33 (auto: median of 0.3, 0.31, 0.4, best validation loss of torch" in how
+    assert "and 1 % of its gap to chance (2.3) towards it)" in how
+    assert runs[0].samples_to(0.33) == 1000
+    assert runs[2].samples_to(0.33) == 2000
 
 
 def test_a_study_that_goes_on_keeps_what_it_set() -> None:
