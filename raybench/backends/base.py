@@ -25,6 +25,8 @@ class Step:
     the order of training: epoch x repeat + its copy in the epoch. With seed and index it keys
     augmentation."""
     learning_rate: float
+    is_frozen: bool = False
+    """Whether the head alone is trained (`frozen_epochs`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

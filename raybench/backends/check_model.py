@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from raybench.backends.find import find_part
+from raybench.backends.heads import needs_check
 from raybench.backends.probe import ProbeModel
 from raybench.core.documents import validate
 from raybench.core.errors import UserError
@@ -48,7 +49,7 @@ def check_models(spec: RunSpec, frameworks: list[str]) -> list[str]:
     those given by layers are known to be whole and cost nothing.
     """
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    if isinstance(workload, LayerWorkload):
+    if isinstance(workload, LayerWorkload) and not needs_check(spec):
         return []
     request = {"spec": spec.document(), "sample": _sample(dataset)}
     request["shape"] = asdict(DataShape.of(dataset))
@@ -62,7 +63,7 @@ def check_models(spec: RunSpec, frameworks: list[str]) -> list[str]:
     for answer in answers:
         if "error" in answer:
             raise UserError(answer["error"], details=answer.get("details"))
-    return [warning for answer in answers for warning in answer["warnings"]]
+    return list(dict.fromkeys(one for answer in answers for one in answer["warnings"]))
 
 
 def _start(request: dict[str, Any]) -> "subprocess.Popen[bytes]":
@@ -137,10 +138,12 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
     try:
         workload = find_workload(spec.workload, _shape_of(request["shape"]))
         probe_model: ProbeModel = find_part(request["framework"], "probe").probe_model
+        warnings = find_part(request["framework"], "named.check").check_start(workload, spec)
         inputs, labels = _of_sample(request["sample"])
         metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
         gpu = bool(spec.gpus_per_worker)
-        return {"warnings": probe_model(workload, inputs, labels, metric=metric, gpu=gpu)}
+        warnings += probe_model(workload, inputs, labels, metric=metric, gpu=gpu)
+        return {"warnings": warnings}
     except UserError as error:
         return {"error": str(error), "details": error.details or traceback.format_exc()}
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from raybench.backends.base import Step, Trainer, World
+from raybench.backends.heads import frozen_samples
 from raybench.backends.mean_answer import mean_of_mean
 from raybench.backends.recording import Recording
 from raybench.core.checkpoint import RunState
@@ -56,7 +57,7 @@ def run(
     samples_total = math.ceil(spec.epochs * dataset.num_train_samples)
     _wait_for_all(world)
     ledger.enter("compile")
-    trainer.warm_up(warm_up_step(spec, dataset, world))
+    trainer.warm_up(warm_up_step(spec, dataset, world, samples))
     fitting = samples_total
     if resume and spec.objective.kind == BUDGET:
         fitting = _within_budget(samples, train_seconds, spec)
@@ -137,6 +138,7 @@ def training_steps(
     """
     schedule = build_schedule(spec, dataset.num_train_samples)
     num_rows = len(dataset.train)
+    frozen = frozen_samples(spec, dataset.num_train_samples)
     epoch, first = divmod(samples, dataset.num_train_samples)
     while True:
         order = epoch_order(dataset.num_train_samples, seed=spec.seed, epoch=epoch)
@@ -152,6 +154,7 @@ def training_steps(
                     samples,
                     of_samples=dataset.train.weights,
                     rounds=rounds,
+                    is_frozen=samples < frozen,
                 ),
                 len(batch),
             )
@@ -168,6 +171,7 @@ def make_step(
     *,
     of_samples: Array | None = None,
     rounds: Indices | None = None,
+    is_frozen: bool = False,
 ) -> Step:
     """Cut this worker's share of a global batch into passes of the per-worker batch size.
 
@@ -197,6 +201,7 @@ def make_step(
         weights=laid_out(weights),
         rounds=None if rounds is None else laid_out(rounds),
         learning_rate=schedule(float(samples)),
+        is_frozen=is_frozen,
     )
 
 
@@ -212,11 +217,15 @@ def _side_by_side(rows: np.ndarray, passes: int) -> np.ndarray:
     return np.concatenate(np.split(rows.reshape(len(rows) * passes, -1), len(rows)), axis=1)
 
 
-def warm_up_step(spec: RunSpec, dataset: Dataset, world: World) -> Step:
-    """Return a full-size step over the first rows; warm-up uses its shape, not its data."""
+def warm_up_step(spec: RunSpec, dataset: Dataset, world: World, samples: int = 0) -> Step:
+    """Return a full-size step over the first rows; warm-up uses its shape, not its data.
+
+    It is frozen where that after `samples` of all workers is.
+    """
     batch = np.arange(min(spec.global_batch_size, dataset.num_train_samples)) % len(dataset.train)
     rounds = np.zeros_like(batch) if spec.augment else None
-    return make_step(spec, batch, world, lambda _: 0.0, 0, rounds=rounds)
+    is_frozen = samples < frozen_samples(spec, dataset.num_train_samples)
+    return make_step(spec, batch, world, lambda _: 0.0, 0, rounds=rounds, is_frozen=is_frozen)
 
 
 def take_until(steps: Iterator[tuple[Step, int]], wanted: int) -> tuple[list[Step], int]:

@@ -36,6 +36,8 @@ Optimizer = Literal[
 ScheduleName = Literal[
     "constant", "cosine", "linear", "polynomial", "step", "one_cycle", "ramp_decay"
 ]
+OWN_RAMP: tuple[ScheduleName, ...] = ("one_cycle", "ramp_decay")
+"""Schedules that begin with a warm-up of their own."""
 FRAMEWORKS: tuple[str, ...] = get_args(Framework)
 OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 
@@ -97,8 +99,9 @@ class RunSpec(Document):
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none"
     """Multiplies the rate by `num_workers` (linear) or its square root."""
     schedule: ScheduleName = "constant"
-    """Shape of the rate over the training samples, after the warm-up and until `epochs`;
-    `ramp_decay` is that of study 2."""
+    """Shape of the rate over the training samples, after the warm-up and until `epochs`.
+    `one_cycle` rises over 30 % of them from a 25th of the rate, and `ramp_decay` is that of study
+    2: both have no other warm-up. Of schedule_free_adamw `constant`."""
     warmup_epochs: NonNegativeFloat = 0.0
     """Epochs of linear warm-up, from the unscaled rate (from 0 where nothing is scaled)."""
     warmup_samples: NonNegativeInt = 0
@@ -115,14 +118,16 @@ class RunSpec(Document):
     """Epochs after which a run ends; also the horizon of the schedule."""
     weight_decay: NonNegativeFloat = 0.0
     """Weight decay; biases and norm parameters are left out."""
-    momentum: Decay = 0.9
-    """Momentum of sgd, lars and muon."""
+    momentum: Decay | None = None
+    """Momentum of sgd, lars and muon; none is the optimizer's own (0.9; muon 0.95)."""
     nesterov: bool = False
-    """Whether sgd looks ahead (Nesterov's momentum)."""
+    """Whether sgd looks ahead (Nesterov's momentum); muon always does."""
     beta1: Decay = 0.9
-    """Decay of the first moment (all but sgd, lars and muon)."""
-    beta2: Decay = 0.999
-    """Decay of the second moment (all but sgd, lars and muon); lion's of its momentum."""
+    """Decay of the first moment (all but sgd and lars); of schedule_free_adamw how far the weights
+    in training are drawn to their average, above 0; of muon for what AdamW trains."""
+    beta2: Decay | None = None
+    """Decay of the second moment (all but sgd and lars), of lion that of its momentum; none is the
+    optimizer's own (0.999; lion 0.99)."""
     epsilon: PositiveFloat | None = None
     """Added to denominators; none is the optimizer's own (1e-8; lamb 1e-6)."""
     trust_coefficient: PositiveFloat = 0.001
@@ -143,7 +148,8 @@ class RunSpec(Document):
     frozen_epochs: NonNegativeFloat | Literal["all"] = 0.0
     """Epochs in which only the head of a model by name is trained, `all`: to the end."""
     sync_batch_norm: bool = False
-    """Whether batch normalisation takes the samples of all workers, or of each worker alone."""
+    """Whether batch normalisation takes the samples of all workers, or of each worker alone. Of a
+    whole step, so with `accumulate: 1` only."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Arithmetic of forward and backward; weights stay fp32."""
     prefetch: Annotated[int, Field(ge=0)] = 0
@@ -168,12 +174,26 @@ class RunSpec(Document):
 
     @model_validator(mode="after")
     def _one_warm_up(self) -> "RunSpec":
-        if self.schedule == "ramp_decay" and self.warmup_epochs:
-            raise ValueError("schedule ramp_decay has a ramp of its own; set warmup_epochs: 0")
         if self.warmup_samples and self.warmup_epochs:
             raise ValueError("warmup_samples and warmup_epochs are one warm-up; keep one of them")
-        if self.schedule == "ramp_decay" and self.warmup_samples:
-            raise ValueError("schedule ramp_decay has a ramp of its own; set warmup_samples: 0")
+        for key in ("warmup_epochs", "warmup_samples"):
+            if self.schedule in OWN_RAMP and getattr(self, key):
+                raise ValueError(f"schedule {self.schedule} has a ramp of its own; set {key}: 0")
+        return self
+
+    @model_validator(mode="after")
+    def _one_average(self) -> "RunSpec":
+        if self.optimizer != "schedule_free_adamw":
+            return self
+        if self.schedule != "constant":
+            raise ValueError(
+                "schedule_free_adamw averages the weights in place of a schedule; set schedule: "
+                f"constant (with a warm-up), not {self.schedule}"
+            )
+        if self.ema_decay is not None:
+            raise ValueError("schedule_free_adamw averages the weights itself; leave out ema_decay")
+        if self.beta1 == 0:
+            raise ValueError("schedule_free_adamw needs beta1 above 0; 0.9 is usual")
         return self
 
     @model_validator(mode="after")
@@ -203,6 +223,22 @@ class RunSpec(Document):
             raise ValueError(
                 "strategy single_process of torch needs GPUs (nn.DataParallel has no CPU "
                 "devices); set gpus_per_worker: 1 or strategy: distributed"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_batch_norm(self) -> "RunSpec":
+        if not self.sync_batch_norm:
+            return self
+        if self.accumulate > 1:
+            raise ValueError(
+                "sync_batch_norm normalises over all samples of a step, which several passes do "
+                "not see at once; set accumulate: 1"
+            )
+        if self.framework == "torch" and self.replicas_per_process > 1:
+            raise ValueError(
+                "sync_batch_norm is not for strategy single_process of torch (nn.DataParallel has "
+                "no way between its replicas); set strategy: distributed"
             )
         return self
 

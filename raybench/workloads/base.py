@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from raybench.core.errors import UserError
 from raybench.core.metric import Metric
-from raybench.core.spec import DatasetSpec, Task
+from raybench.core.spec import DatasetSpec, RunSpec, Task
 from raybench.data.dataset import Dataset
 from raybench.workloads.layers import Layer
 
@@ -50,6 +50,10 @@ class Workload:
     metric: Metric | None = None
     """A metric of its own, which `torch_metric` and `keras_metric` measure:
     `Metric(name="dice", direction="max")`. None leaves the choice to `objective.metric`."""
+
+    head: str | None = None
+    """What the names of the head's parameters (torch) or layers (Keras) begin with; `frozen_epochs`
+    needs it, models by name know theirs."""
 
     torch_loss: Hook | None = None
     """Method (outputs, labels) -> loss of each sample (N,); none is cross entropy, of a regression
@@ -108,4 +112,16 @@ def missing_hook(workload: Workload, metric: Metric, hook: str) -> UserError:
     return UserError(
         f"Workload {workload.name}: it has the metric {metric.name} and no {hook} to measure it; "
         f"write {hook}(self, outputs, labels), which returns one value for each sample."
+    )
+
+
+def refuse_label_smoothing(spec: RunSpec, workload: Workload) -> None:
+    """Raise UserError where `label_smoothing` is set and the loss is none that knows of it."""
+    own = workload.torch_loss if spec.framework == "torch" else workload.keras_loss
+    if not spec.label_smoothing or (own is None and workload.task != "regression"):
+        return
+    why = "has a loss of its own" if own else "learns numbers, which are no classes"
+    raise UserError(
+        f"label_smoothing: {spec.label_smoothing:g}: workload {workload.name} {why}; leave it out"
+        f"{', or smooth the labels there' if own else ''}."
     )

@@ -16,6 +16,9 @@ from raybench.data.shared import open_shared, shared_key
 from raybench.workloads.attributes import check_attributes
 from raybench.workloads.base import LayerWorkload, Workload, missing_method
 from raybench.workloads.layers import num_parameters, output_shapes
+from raybench.workloads.named.find import is_named, named_workload, require_library
+from raybench.workloads.named.networks import NETWORKS
+from raybench.workloads.named.workload import NamedWorkload
 from raybench.workloads.shape import DataShape
 from raybench.workloads.shipped import WORKLOADS, shipped_workload
 from raybench.workloads.users_code import users_code
@@ -26,12 +29,15 @@ BUILD_METHODS = {"torch": "build_torch", "tensorflow": "build_keras"}
 
 
 def find_workload(name: str, shape: DataShape | None = None) -> Workload:
-    """Return a shipped workload, or an instance of `module:Class` (also beside the user).
+    """Return a shipped workload, a library's model by name (`torchvision:resnet18`), or an
+    instance of `module:Class` (also beside the user).
 
     Shipped ones take shape, outputs and task of the data (none: their own); a user's class
     has its own, and data that do not fit it are a UserError. So is a name that leads nowhere,
     and an input too small for the layers.
     """
+    if is_named(name):
+        return named_workload(name, shape)
     if ":" in name:
         workload = _users_own(name)
         if shape is not None:
@@ -50,6 +56,9 @@ def require_framework(workload: Workload, framework: str) -> None:
     """
     method = BUILD_METHODS[framework]
     if isinstance(workload, LayerWorkload):
+        return
+    if isinstance(workload, NamedWorkload):
+        require_library(workload, framework)
         return
     if getattr(type(workload), method) is getattr(Workload, method):
         raise missing_method(workload, method, f"framework {framework}")
@@ -152,9 +161,11 @@ def _require_layers(workload: LayerWorkload) -> None:
 
 def _shipped(name: str, shape: DataShape | None) -> Workload:
     if name not in WORKLOADS:
-        close = difflib.get_close_matches(name, WORKLOADS, n=1)
-        hint = f"did you mean '{close[0]}'?" if close else "or write module:Class for your own."
-        raise UserError(f"Unknown workload '{name}': there are {', '.join(WORKLOADS)}; {hint}")
+        known = (*WORKLOADS, *NETWORKS)
+        close = difflib.get_close_matches(name, known, n=1)
+        own = "or write torchvision:resnet18 for a library's, module:Class for your own."
+        hint = f"did you mean '{close[0]}'?" if close else own
+        raise UserError(f"Unknown workload '{name}': there are {', '.join(known)}; {hint}")
     return shipped_workload(name, shape)
 
 

@@ -11,9 +11,35 @@ Arrays = list[np.ndarray]
 
 NUM_STEPS = 40
 TOLERANCE = {"rtol": 1e-6, "atol": 1e-6}
-EPSILON = {"adam": 1e-8, "radam": 1e-8, "lamb": 1e-6}
-RATES = {"adam": 1e-2, "radam": 1e-2, "lars": 0.3, "lamb": 1e-2, "sgd": 1e-2}
+EPSILON = {"lamb": 1e-6}
+"""Of the others 1e-8."""
+RATES = {
+    "adam": 1e-2,
+    "radam": 1e-2,
+    "lars": 0.3,
+    "lamb": 1e-2,
+    "sgd": 1e-2,
+    "nadamw": 1e-2,
+    "lion": 1e-3,
+    "schedule_free_adamw": 1e-2,
+    "muon": 1e-2,
+}
 NAMES = list(RATES)
+"""All but adamw, which is adam under another name."""
+BIAS_AFTER_100 = {
+    "adam": -0.1,
+    "radam": -0.01873,
+    "lars": -0.91,
+    "lamb": -0.1,
+    "sgd": -0.91,
+    "nadamw": -0.10271,
+    "lion": -0.1,
+    "schedule_free_adamw": -0.05545,
+    "muon": -0.1,
+}
+"""A bias after 100 unit gradients at a rate of 1e-3: momentum adds up to nearly tenfold, RAdam
+warms up by itself, NAdamW looks ahead before its moments are full, and Schedule-Free's weights are
+0.1 (-0.1) + 0.9 (-0.0505), the average of all points being half way."""
 
 
 def initial_weights() -> Arrays:
@@ -46,28 +72,44 @@ class Reference:
     name: str
     weights: Arrays
     weight_decay: float = 0.0
-    momentum: float = 0.9
+    momentum: float | None = None
+    nesterov: bool = False
     beta1: float = 0.9
-    beta2: float = 0.999
+    beta2: float | None = None
     trust_coefficient: float = 0.001
     exclude_1d: bool = True
+    outputs_last: bool = False
+    """Where a convolution has its outputs: last in Keras, first in torch. Muon alone asks."""
     num_steps: int = 0
     first: Arrays = field(init=False)
     second: Arrays = field(init=False)
+    largest_rate: float = 0.0
+    rates_squared: float = 0.0
 
     def __post_init__(self) -> None:
+        self.epsilon = EPSILON.get(self.name, 1e-8)
+        if self.momentum is None:
+            self.momentum = 0.95 if self.name == "muon" else 0.9
+        if self.beta2 is None:
+            self.beta2 = 0.99 if self.name == "lion" else 0.999
         self.weights = [w.astype(np.float64) for w in self.weights]
         self.first = [np.zeros_like(w) for w in self.weights]
         self.second = [np.zeros_like(w) for w in self.weights]
 
     def step(self, grads: Arrays, rate: float) -> Arrays:
         self.num_steps += 1
+        self.largest_rate = max(self.largest_rate, rate)
+        self.rates_squared += self.largest_rate**2
         update = {
             "adam": self._adam,
             "radam": self._radam,
             "lars": self._lars,
             "lamb": self._lamb,
             "sgd": self._sgd,
+            "nadamw": self._nadamw,
+            "lion": self._lion,
+            "schedule_free_adamw": self._schedule_free,
+            "muon": self._muon,
         }[self.name]
         for i, grad in enumerate(grads):
             excluded = self.exclude_1d and grad.ndim <= 1
@@ -76,8 +118,10 @@ class Reference:
         return self.weights
 
     def _sgd(self, i: int, g: np.ndarray, lr: float, decay: float, _: bool) -> np.ndarray:
-        self.first[i] = self.momentum * self.first[i] + g + decay * self.weights[i]
-        return self.weights[i] - lr * self.first[i]
+        g = g + decay * self.weights[i]
+        self.first[i] = self.momentum * self.first[i] + g
+        direction = g + self.momentum * self.first[i] if self.nesterov else self.first[i]
+        return self.weights[i] - lr * direction
 
     def _lars(self, i: int, g: np.ndarray, lr: float, decay: float, excluded: bool) -> np.ndarray:
         w = self.weights[i]
@@ -98,12 +142,59 @@ class Reference:
     def _adam(self, i: int, g: np.ndarray, lr: float, decay: float, _: bool) -> np.ndarray:
         m_hat, v_hat = self._moments(i, g)
         w = self.weights[i] * (1 - lr * decay)
-        return w - lr * m_hat / (np.sqrt(v_hat) + EPSILON["adam"])
+        return w - lr * m_hat / (np.sqrt(v_hat) + self.epsilon)
+
+    def _nadamw(self, i: int, g: np.ndarray, lr: float, decay: float, _: bool) -> np.ndarray:
+        """AlgoPerf's (arXiv 2306.07179): Adam with one more step of momentum, corrected as m."""
+        m_hat, v_hat = self._moments(i, g)
+        ahead = self.beta1 * m_hat + (1 - self.beta1) * g / (1 - self.beta1**self.num_steps)
+        w = self.weights[i] * (1 - lr * decay)
+        return w - lr * ahead / (np.sqrt(v_hat) + self.epsilon)
+
+    def _lion(self, i: int, g: np.ndarray, lr: float, decay: float, _: bool) -> np.ndarray:
+        """Algorithm 2 of arXiv 2302.06675."""
+        w, m = self.weights[i], self.first[i]
+        direction = np.sign(self.beta1 * m + (1 - self.beta1) * g)
+        self.first[i] = self.beta2 * m + (1 - self.beta2) * g
+        return w - lr * (direction + decay * w)
+
+    def _schedule_free(self, i: int, g: np.ndarray, lr: float, decay: float, _: bool) -> np.ndarray:
+        """Algorithm 1 of arXiv 2405.15682; `first` is z."""
+        if self.num_steps == 1:
+            self.first[i] = self.weights[i].copy()
+        self.second[i] = self.beta2 * self.second[i] + (1 - self.beta2) * g**2
+        v_hat = self.second[i] / (1 - self.beta2**self.num_steps)
+        y, z = self.weights[i], self.first[i]
+        x = self.averaged(i)
+        z = z - lr * (g / (np.sqrt(v_hat) + self.epsilon) + decay * y)
+        share = self.largest_rate**2 / self.rates_squared
+        x = (1 - share) * x + share * z
+        self.first[i] = z
+        return (1 - self.beta1) * z + self.beta1 * x
+
+    def averaged(self, i: int) -> np.ndarray:
+        """x of Schedule-Free, from y = (1 - beta1) z + beta1 x."""
+        return (self.weights[i] - (1 - self.beta1) * self.first[i]) / self.beta1
+
+    def _muon(self, i: int, g: np.ndarray, lr: float, decay: float, excluded: bool) -> np.ndarray:
+        """Jordan et al. 2024, with the scale of arXiv 2502.16982; the head is the last matrix."""
+        if g.ndim <= 1 or i == max(j for j, w in enumerate(self.weights) if w.ndim > 1):
+            return self._adam(i, g, lr, decay, excluded)
+        self.first[i] = self.momentum * self.first[i] + (1 - self.momentum) * g
+        direction = (1 - self.momentum) * g + self.momentum * self.first[i]
+        shape = (-1, g.shape[-1]) if self.outputs_last else (g.shape[0], -1)
+        x = direction.reshape(shape)
+        scale = 0.2 * np.sqrt(max(x.shape))
+        x = x / (np.linalg.norm(x) + 1e-7)
+        for _ in range(5):
+            square = x @ x.T
+            x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+        return self.weights[i] * (1 - lr * decay) - lr * scale * x.reshape(g.shape)
 
     def _lamb(self, i: int, g: np.ndarray, lr: float, decay: float, excluded: bool) -> np.ndarray:
         m_hat, v_hat = self._moments(i, g)
         w = self.weights[i]
-        update = m_hat / (np.sqrt(v_hat) + EPSILON["lamb"]) + decay * w
+        update = m_hat / (np.sqrt(v_hat) + self.epsilon) + decay * w
         weight_norm, update_norm = np.linalg.norm(w), np.linalg.norm(update)
         ratio = 1.0
         if not excluded and weight_norm > 0 and update_norm > 0:
@@ -121,5 +212,5 @@ class Reference:
         rectification = np.sqrt(
             (rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho)
         )
-        adaptive = np.sqrt(1 - self.beta2**t) / (np.sqrt(self.second[i]) + EPSILON["radam"])
+        adaptive = np.sqrt(1 - self.beta2**t) / (np.sqrt(self.second[i]) + self.epsilon)
         return w - lr * rectification * m_hat * adaptive

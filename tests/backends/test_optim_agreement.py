@@ -14,23 +14,32 @@ torch = pytest.importorskip("torch")
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
 
-from raybench.backends.optimizers import READS  # noqa: E402
+from raybench.backends.optimizers import READS, own_settings  # noqa: E402
 from raybench.backends.tensorflow import optim as keras_optim  # noqa: E402
 from raybench.backends.torch import optim as torch_optim  # noqa: E402
 from raybench.core.spec import OPTIMIZERS  # noqa: E402
 
 
 def torch_weights(name, scale, **settings):
-    params = [torch.nn.Parameter(torch.tensor(w)) for w in initial_weights()]
+    params = [torch.nn.Parameter(torch.tensor(outputs_first(w))) for w in initial_weights()]
     named = [(str(i), p) for i, p in enumerate(params)]
     optimizer = torch_optim.build_optimizer(name, named, **settings)
     for grads, rate in zip(gradients(scale), rates(name), strict=True):
         for group in optimizer.param_groups:
             group["lr"] = rate
         for p, grad in zip(params, grads, strict=True):
-            p.grad = torch.tensor(grad)
+            p.grad = torch.tensor(outputs_first(grad))
         optimizer.step()
-    return [p.detach().numpy() for p in params]
+    return [outputs_last(p.detach().numpy()) for p in params]
+
+
+def outputs_first(array):
+    """A convolution of Keras as torch has it; the others are as they are to every optimizer."""
+    return array.transpose(3, 2, 0, 1).copy() if array.ndim == 4 else array
+
+
+def outputs_last(array):
+    return array.transpose(2, 3, 1, 0) if array.ndim == 4 else array
 
 
 def keras_weights(name, scale, **settings):
@@ -59,11 +68,18 @@ def test_same_gradients_same_weights(name, weight_decay, scale):
 
 
 def test_same_names_and_defaults():
-    assert list(torch_optim.OPTIMIZERS) == list(keras_optim.OPTIMIZERS) == NAMES
-    assert list(READS) == list(OPTIMIZERS) == NAMES
+    assert list(torch_optim.OPTIMIZERS) == list(keras_optim.OPTIMIZERS) == list(OPTIMIZERS)
+    assert list(READS) == list(OPTIMIZERS)
+    assert set(NAMES) == set(OPTIMIZERS) - {"adamw"}
+    for optimizers in (torch_optim.OPTIMIZERS, keras_optim.OPTIMIZERS):
+        assert optimizers["adamw"] is optimizers["adam"]
+    for name in OPTIMIZERS:  # those of the classes are those of `own_settings`
+        own = keras_optim.OPTIMIZERS[name].SETTINGS
+        assert own_settings(name) == own
+        assert getattr(torch_optim.OPTIMIZERS[name], "SETTINGS", own) == own
     ours, theirs = (
         {p.name: p.default for p in inspect.signature(build).parameters.values()}
         for build in (torch_optim.build_optimizer, keras_optim.build_optimizer)
     )
-    del ours["model"]
+    assert (ours.pop("model"), theirs.pop("model")) == (inspect.Parameter.empty, None)
     assert ours == theirs

@@ -71,7 +71,8 @@ def test_two_replicas_equal_two_workers(tmp_path: Path) -> None:
 
 
 def test_a_continued_run_equals_a_whole_one(tmp_path: Path) -> None:
-    spec = spec_of("tensorflow", "adam", batch_size_per_worker=8, record_steps=True, **SINGLE)
+    more = {"batch_size_per_worker": 8, "record_steps": True, "ema_decay": 0.9}
+    spec = spec_of("tensorflow", "adam", **more, **SINGLE)
     in_one_process([spec], tmp_path)
     whole, rest = (dict(np.load(tmp_path / f"{name}.npz")) for name in ("whole", "rest"))
     np.testing.assert_array_equal(whole.pop("facts")[MIDDLE + 1 :], rest.pop("facts"))

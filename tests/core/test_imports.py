@@ -26,6 +26,8 @@ LAYERS = (
 HOMES = {  # a library: the folders below which it may be imported
     "torch": ("backends.torch",),
     "torchvision": ("backends.torch",),
+    "timm": ("backends.torch",),
+    "transformers": ("backends.torch",),
     "tensorflow": ("backends.tensorflow",),
     "keras": ("backends.tensorflow",),
     "ray": ("cluster", "search"),

@@ -5,7 +5,7 @@ import tensorflow as tf
 from raybench.core.metric import Metric, find_metric
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import IGNORED, Dataset
-from raybench.workloads.base import Workload, missing_hook
+from raybench.workloads.base import Workload, missing_hook, refuse_label_smoothing
 
 Mixed = tuple[tf.Tensor, ...]
 """Labels of the samples that others are mixed with, and the shares that these keep (N,); or
@@ -18,18 +18,20 @@ class Judge:
     """The loss and the metric of a run."""
 
     def __init__(self, spec: RunSpec, workload: Workload, dataset: Dataset) -> None:
-        self._workload = workload
+        refuse_label_smoothing(spec, workload)
+        self._workload, self._smoothing = workload, spec.label_smoothing
         self.metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
         """What `values` are averaged for."""
         self._scale = 1.0 if dataset.label_scale is None else dataset.label_scale
 
     def training_losses(self, outputs: tf.Tensor, labels: tf.Tensor, mixed: Mixed) -> tf.Tensor:
         """Return the loss of each training sample (N,), float32; its weight is not in it."""
-        losses = sample_losses(self._workload, outputs, labels)
+        losses = sample_losses(self._workload, outputs, labels, self._smoothing)
         if not mixed:
             return losses
         others, shares = mixed
-        return shares * losses + (1 - shares) * sample_losses(self._workload, outputs, others)
+        other = sample_losses(self._workload, outputs, others, self._smoothing)
+        return shares * losses + (1 - shares) * other
 
     def losses_and_values(
         self, outputs: tf.Tensor, labels: tf.Tensor
@@ -42,17 +44,22 @@ class Judge:
         return losses, values
 
 
-def sample_losses(workload: Workload, outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Return the loss of each sample (N,), float32."""
+def sample_losses(
+    workload: Workload, outputs: tf.Tensor, labels: tf.Tensor, smoothing: float = 0.0
+) -> tf.Tensor:
+    """Return the loss of each sample (N,), float32.
+
+    `smoothing`: share of a label that is spread over all classes, in cross entropies.
+    """
     if workload.keras_loss is not None:
         loss = workload.keras_loss(outputs, labels)
     elif workload.task == "regression":
         loss = _mean(tf.square(_errors(outputs, labels)))
     elif workload.task == "language_modelling":
         classes = tf.where(labels == IGNORED, tf.zeros_like(labels), labels)
-        loss = _mean_of_counted(_cross_entropy(outputs, classes), labels)
+        loss = _mean_of_counted(_cross_entropy(outputs, classes, smoothing), labels)
     else:
-        loss = _cross_entropy(outputs, labels)
+        loss = _cross_entropy(outputs, labels, smoothing)
     return tf.cast(loss, tf.float32)
 
 
@@ -95,9 +102,13 @@ def _correct(workload: Workload, outputs: tf.Tensor, labels: tf.Tensor) -> tf.Te
     return _share(tf.argmax(outputs, axis=-1, output_type=labels.dtype) == labels, labels)
 
 
-def _cross_entropy(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+def _cross_entropy(outputs: tf.Tensor, labels: tf.Tensor, smoothing: float) -> tf.Tensor:
     logits = tf.cast(outputs, tf.float32)
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    if not smoothing:
+        return losses
+    spread = -tf.reduce_mean(tf.nn.log_softmax(logits), -1)
+    return (1 - smoothing) * losses + smoothing * spread
 
 
 def _share(hits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

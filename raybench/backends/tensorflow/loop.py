@@ -4,16 +4,21 @@
 is slower, so the loop over steps is inside `tf.function`, on arrays held in device memory.
 """
 
-from itertools import chain
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from raybench.backends.base import Step, StepLog, Totals
+from raybench.backends.heads import with_unfrozen
 from raybench.backends.optimizers import settings_of
 from raybench.backends.room import evaluation_batch
+from raybench.backends.tensorflow.averaging import Averaging
+from raybench.backends.tensorflow.batch_norm import synchronise
 from raybench.backends.tensorflow.exchange import Exchange
+from raybench.backends.tensorflow.freezing import Freezing
 from raybench.backends.tensorflow.internals import no_new_gradients
 from raybench.backends.tensorflow.judging import Judge, Mixed
 from raybench.backends.tensorflow.model import (
@@ -25,7 +30,8 @@ from raybench.backends.tensorflow.model import (
     prepare_inputs,
     save_weights,
 )
-from raybench.backends.tensorflow.optim import build_optimizer
+from raybench.backends.tensorflow.named import start_from
+from raybench.backends.tensorflow.optim import build_optimizer, clip_gradients
 from raybench.backends.tensorflow.parts import (
     Part,
     mixed_signature,
@@ -69,12 +75,18 @@ class Trainer:
         )
         with world.strategy.scope():
             self._model = build_model(workload, spec.seed)
+            start_from(self._model, workload, spec.weights)
             self.num_parameters = num_parameters(self._model)
-            self.batch_statistics = batch_statistics(self._model)
+            self.batch_statistics = batch_statistics(self._model) and not spec.sync_batch_norm
+            if spec.sync_batch_norm and spec.num_workers > 1:
+                synchronise(self._model)
             # Dropout differs between ranks and between seeds, and repeats with both.
             seed_layers(self._model, world.strategy, spec.seed * 1_000_003 + world.rank)
-            self._optimizer = build_optimizer(spec.optimizer, **settings_of(spec))
+            self._optimizer = build_optimizer(spec.optimizer, self._model, **settings_of(spec))
             self._optimizer.build(self._model.trainable_variables)
+            self._averaging = Averaging(spec, self._model, world.strategy)
+        self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
+        self._fresh = [values_of(one) for one in self._optimizer_copies()] if self._freezing else []
         self._judge = Judge(spec, workload, dataset)
         self.metric = self._judge.metric
         self._evaluation_batch = evaluation_batch(spec, dataset, EVALUATION_BATCH)
@@ -92,7 +104,10 @@ class Trainer:
         self._recorder: StepRecorder | None = None
         if spec.record_steps:
             self._recorder = StepRecorder(has_squares=self._exchange.measures)
-        self._train_steps = tf.function(self._take_steps, [inputs, labels, mixed, *steps, rates])
+        given = [inputs, labels, mixed, *steps, rates]
+        self._train_steps = {
+            is_frozen: tf.function(self._take_steps, given) for is_frozen in (False, True)
+        }
         self._evaluate_batch = tf.function(self._evaluate_on, [inputs, labels])
         self._earlier_input_s = 0.0
 
@@ -103,21 +118,33 @@ class Trainer:
         num_rows = max(int(step.indices.max()) + 1, self._evaluation_batch)
         real = self._parts
         self._parts = {name: part.noise(num_rows) for name, part in real.items()}
-        for _ in range(WARM_UP_STEPS):
-            self.train([step])
+        for one in with_unfrozen(self._spec, step):
+            for _ in range(WARM_UP_STEPS):
+                self.train([one])
         self.evaluate("validation", slice(0, self._evaluation_batch))
         self._parts = real
+        self._freeze(step.is_frozen)
         for variables, values in zip(copies, saved, strict=True):
             set_values(variables, values)
 
     def train(self, steps: list[Step]) -> float:
         """Take optimizer steps; return this worker's weighted loss, summed over steps."""
-        total = 0.0
         if self._recorder:
             self._recorder.begin()
+        total = 0.0
+        for is_frozen, some in groupby(steps, attrgetter("is_frozen")):
+            self._freeze(is_frozen)
+            total += self._train_alike(list(some), self._train_steps[is_frozen])
+        return total
+
+    def _train_alike(
+        self, steps: list[Step], take: tf.types.experimental.PolymorphicFunction
+    ) -> float:
+        """Take steps by one traced function, all with the backbone frozen or all without."""
+        total = 0.0
         clocks = self._recorder.start() if self._recorder else None
         for batch in self._parts["train"].batches(steps):
-            loss, rows = self._train_steps(*batch)
+            loss, rows = take(*batch)
             total += float(loss)  # waits for the device
             if self._recorder and clocks:
                 self._recorder.add(clocks, rows)
@@ -127,11 +154,12 @@ class Trainer:
     def evaluate(self, part: str, rows: slice) -> Totals:
         """Sums of loss and metric over rows of the `validation` or `test` split."""
         loss, value, samples = 0.0, 0.0, 0
-        for inputs, labels in self._parts[part].slices(rows, self._evaluation_batch):
-            batch_loss, batch_value = self._evaluate_batch(inputs, labels)
-            samples += len(labels)
-            loss += float(batch_loss)
-            value += float(batch_value)
+        with self._averaging.in_place(self._optimizer):
+            for inputs, labels in self._parts[part].slices(rows, self._evaluation_batch):
+                batch_loss, batch_value = self._evaluate_batch(inputs, labels)
+                samples += len(labels)
+                loss += float(batch_loss)
+                value += float(batch_value)
         return Totals(loss=loss, value=value, samples=samples)
 
     def input_seconds(self) -> float:
@@ -150,11 +178,13 @@ class Trainer:
 
     def save(self) -> bytes:
         """Return the weights as Keras's `.weights.h5` file."""
-        return save_weights(self._model)
+        with self._averaging.in_place(self._optimizer):
+            return save_weights(self._model)
 
     def load(self, weights: bytes) -> None:
         """Take weights that `save` returned."""
         load_weights(self._model, weights)
+        self._averaging.forget()
 
     def state(self) -> bytes:
         """Return all that training goes on from, as an `.npz` file; see Trainer."""
@@ -174,11 +204,27 @@ class Trainer:
         for part in self._parts.values():
             part.close()
         self._parts.clear()
-        del self._model, self._optimizer, self._train_steps, self._evaluate_batch
+        del self._model, self._optimizer, self._averaging, self._train_steps, self._evaluate_batch
         keras.backend.clear_session()
+
+    def _freeze(self, is_on: bool) -> None:
+        """Freeze the backbone or let it go, on all ranks at the same step.
+
+        The optimizer of a backbone that is let go begins anew, that of the head with it.
+        """
+        if self._freezing is None or self._freezing.is_on == is_on:
+            return
+        self._freezing.set(is_on)
+        if not is_on:
+            for variables, values in zip(self._optimizer_copies(), self._fresh, strict=True):
+                set_values(variables, values)
+
+    def _optimizer_copies(self) -> Copies:
+        return copies_of(self._optimizer.variables, self._world.strategy)
 
     def _copies(self) -> Copies:
         variables = self._model.variables + self._optimizer.variables
+        variables += self._averaging.variables
         return copies_of(variables, self._world.strategy)
 
     def _take_steps(
@@ -226,11 +272,17 @@ class Trainer:
                 gradients = [old + new for old, new in zip(gradients, added, strict=True)]
         if self._spec.num_workers == 1:
             with no_new_gradients():  # it sums over the one worker of its strategy
-                self._optimizer.apply(gradients, variables)
+                self._optimizer.apply(self._clipped(gradients), variables)
+            self._averaging.update()
             return loss, self._exchange.squares([], [])
         exchanged = self._exchange(gradients)
-        self._optimizer.apply_exchanged(exchanged, variables)
+        self._optimizer.apply_exchanged(self._clipped(exchanged), variables)
+        self._averaging.update()
         return loss, self._exchange.squares(gradients, exchanged)
+
+    def _clipped(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        most = self._spec.clip_norm
+        return gradients if most is None else clip_gradients(gradients, most)
 
     def _own(self, columns: tf.Tensor) -> tf.Tensor:
         """Traced, in replica context: this replica's columns of a step (`Step.indices`)."""

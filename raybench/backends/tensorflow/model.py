@@ -9,7 +9,9 @@ import tensorflow as tf
 
 from raybench.backends.tensorflow.internals import all_layers
 from raybench.backends.tensorflow.layers import build_layers, input_type
+from raybench.backends.tensorflow.named import build_named
 from raybench.workloads.base import LayerWorkload, Workload
+from raybench.workloads.named.workload import NamedWorkload
 from raybench.workloads.weights import initial_weights, to_keras_layout
 
 Inputs: TypeAlias = tf.Tensor | dict[str, tf.Tensor]
@@ -22,6 +24,8 @@ def build_model(workload: Workload, seed: int) -> keras.Model:
     scope puts them. A workload without `build_keras` is a UserError.
     """
     keras.utils.set_random_seed(seed)
+    if isinstance(workload, NamedWorkload):
+        return build_named(workload, seed)
     if not isinstance(workload, LayerWorkload):
         return workload.build_keras()
     shape = workload.input_shape

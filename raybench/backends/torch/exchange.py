@@ -72,20 +72,34 @@ class Exchange:
         """To be called forward."""
         self.squares: Squares | None = None
         """Where gradients are exchanged and `record_steps` asks for their norms."""
-        self._is_on = spec.exchange_gradients
+        self._spec, self._bare, self._is_on = spec, model, spec.exchange_gradients
         self._parallel: DistributedDataParallel | None = None
         if spec.replicas_per_process > 1:
             devices = list(range(spec.replicas_per_process))
             self.model = nn.DataParallel(Replica(model, precision), device_ids=devices)
         elif spec.num_workers > 1:
-            self.model = self._parallel = DistributedDataParallel(
-                model, gradient_as_bucket_view=True, bucket_cap_mb=_bucket_mb(spec)
-            )
             if spec.record_steps and self._is_on:
                 self.squares = Squares()
-            wire = WIRE[spec.gradient_compression]
-            if wire or self.squares:
-                self._register(1 / spec.num_workers, wire)
+            self._wrap()
+
+    def renew(self) -> nn.Module:
+        """Return the model to be called from now on, after parameters were frozen or let go; on all
+        ranks at once, and nobody holds the one before.
+
+        DDP exchanges the gradients of those parameters that had any when it was made.
+        """
+        if self._parallel is not None:
+            self.model, self._parallel = self._bare, None  # takes its hooks off the parameters
+            self._wrap()
+        return self.model
+
+    def _wrap(self) -> None:
+        self.model = self._parallel = DistributedDataParallel(
+            self._bare, gradient_as_bucket_view=True, bucket_cap_mb=_bucket_mb(self._spec)
+        )
+        wire = WIRE[self._spec.gradient_compression]
+        if wire or self.squares:
+            self._register(1 / self._spec.num_workers, wire)
 
     def when(self, wanted: bool) -> AbstractContextManager[object]:
         """Exchange gradients in this backward pass, or only accumulate them."""

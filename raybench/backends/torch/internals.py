@@ -35,7 +35,7 @@ foreach = _Foreach()
 
 @functools.cache
 def foreach_kernels_work(device_type: str) -> bool:
-    """Whether all that lars.py and lamb.py call exist there and give the documented result."""
+    """Whether all that optim/ calls exist there and give the documented result."""
     values = [torch.tensor([4.0, 9.0], device=device_type)]
     twos = [torch.full_like(values[0], 2.0)]
     try:
@@ -43,6 +43,7 @@ def foreach_kernels_work(device_type: str) -> bool:
             (foreach.add(values, twos, alpha=3.0), [10.0, 15.0]),
             (foreach.div(values, twos), [2.0, 4.5]),
             (foreach.sqrt(values), [2.0, 3.0]),
+            (foreach.lerp(values, twos, 0.5), [3.0, 5.5]),
             ([torch.stack(foreach.norm(values)).square()], [97.0]),
         ]
         changed = [values[0].clone()]
@@ -56,10 +57,14 @@ def foreach_kernels_work(device_type: str) -> bool:
         ratios = torch.full((1,), 3.0, device=device_type).unbind()
         foreach.addcmul_(changed, values, ratios, -1.0)  # -9, -19
         results.append((changed, [-9.0, -19.0]))
+        cut = [torch.tensor([-3.0, 2.0, torch.nan], device=device_type)]
+        foreach.clamp_max_(cut, 1.0)
+        foreach.clamp_min_(cut, -1.0)
+        results.append((cut, [-1.0, 1.0, torch.nan]))
     except (AttributeError, TypeError, RuntimeError):
         return False
     return all(
-        torch.allclose(found[0].cpu().flatten(), torch.tensor(expected))
+        torch.allclose(found[0].cpu().flatten(), torch.tensor(expected), equal_nan=True)
         for found, expected in results
     )
 

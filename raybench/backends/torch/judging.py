@@ -7,7 +7,7 @@ from torch.nn import functional
 from raybench.core.metric import Metric, find_metric
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import IGNORED, Dataset
-from raybench.workloads.base import Workload, missing_hook
+from raybench.workloads.base import Workload, missing_hook, refuse_label_smoothing
 
 Mixed = tuple[Tensor, Tensor]
 """Labels of the samples that others are mixed with, and the shares that these keep (N,)."""
@@ -21,7 +21,8 @@ class Judge:
     def __init__(
         self, spec: RunSpec, workload: Workload, dataset: Dataset, device: torch.device
     ) -> None:
-        self._workload = workload
+        refuse_label_smoothing(spec, workload)
+        self._workload, self._smoothing = workload, spec.label_smoothing
         self.metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
         """What `values` are averaged for."""
         scale = 1.0 if dataset.label_scale is None else dataset.label_scale
@@ -29,11 +30,12 @@ class Judge:
 
     def training_losses(self, outputs: Tensor, labels: Tensor, mixed: Mixed | None) -> Tensor:
         """Return the loss of each training sample (N,), float32; its weight is not in it."""
-        losses = sample_losses(self._workload, outputs, labels)
+        losses = sample_losses(self._workload, outputs, labels, self._smoothing)
         if mixed is None:
             return losses
         others, shares = mixed
-        return shares * losses + (1 - shares) * sample_losses(self._workload, outputs, others)
+        other = sample_losses(self._workload, outputs, others, self._smoothing)
+        return shares * losses + (1 - shares) * other
 
     def losses_and_values(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss of each sample (N,) and what the metric averages (N,), both float32."""
@@ -44,19 +46,30 @@ class Judge:
         return losses, values
 
 
-def sample_losses(workload: Workload, outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return the loss of each sample (N,), float32."""
+def sample_losses(
+    workload: Workload, outputs: Tensor, labels: Tensor, smoothing: float = 0.0
+) -> Tensor:
+    """Return the loss of each sample (N,), float32.
+
+    `smoothing`: share of a label that is spread over all classes, in cross entropies.
+    """
     if workload.torch_loss is not None:
         loss: Tensor = workload.torch_loss(outputs, labels)
     elif workload.task == "regression":
         loss = _mean(torch.square(_errors(outputs, labels)))
     elif workload.task == "language_modelling":
         losses = functional.cross_entropy(
-            outputs.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="none"
+            outputs.flatten(0, 1).float(),
+            labels.flatten(),
+            ignore_index=IGNORED,
+            reduction="none",
+            label_smoothing=smoothing,
         )
         loss = _mean_of_counted(losses.reshape(labels.shape), labels)
     else:
-        loss = functional.cross_entropy(outputs.float(), labels, reduction="none")
+        loss = functional.cross_entropy(
+            outputs.float(), labels, reduction="none", label_smoothing=smoothing
+        )
     return loss.float()
 
 

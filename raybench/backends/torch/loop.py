@@ -8,9 +8,12 @@ import torch
 from torch import nn
 
 from raybench.backends.base import Step, StepLog, Totals
+from raybench.backends.heads import with_unfrozen
 from raybench.backends.optimizers import settings_of
 from raybench.backends.room import evaluation_batch
+from raybench.backends.torch.averaging import Averaging
 from raybench.backends.torch.exchange import Exchange
+from raybench.backends.torch.freezing import Freezing
 from raybench.backends.torch.judging import Judge
 from raybench.backends.torch.model import (
     batch_statistics,
@@ -21,7 +24,8 @@ from raybench.backends.torch.model import (
     prepare_inputs,
     save_weights,
 )
-from raybench.backends.torch.optim import build_optimizer
+from raybench.backends.torch.named import start_from
+from raybench.backends.torch.optim import build_optimizer, clip_gradients
 from raybench.backends.torch.parts import Part, part_of, training_part
 from raybench.backends.torch.recording import StepRecorder
 from raybench.backends.torch.state import (
@@ -31,11 +35,13 @@ from raybench.backends.torch.state import (
     set_random_state,
     unpack_state,
 )
+from raybench.backends.torch.sync_batch_norm import synchronise
 from raybench.backends.torch.world import World as World
 from raybench.backends.torch.world import join as join
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset
 from raybench.workloads.base import LayerWorkload, Workload
+from raybench.workloads.named.workload import NamedWorkload
 
 EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
 """Samples per forward pass of an evaluation; a CPU keeps the activations of so many in its cache
@@ -50,17 +56,24 @@ class Trainer:
     def __init__(self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World) -> None:
         self._spec, self._workload, self._world = spec, workload, world
         self._device, self._devices = world.torch_device, world.replica_devices
-        self._model: nn.Module = build_model(workload, spec.seed).to(self._device)
+        self._model: nn.Module = build_model(workload, spec.seed)
+        start_from(self._model, workload, spec.weights)
+        self.batch_statistics = batch_statistics(self._model) and not spec.sync_batch_norm
+        if spec.sync_batch_norm and spec.num_workers > 1:
+            self._model = synchronise(self._model, self._device.type)
+        self._model = self._model.to(self._device)
         most = EVALUATION_BATCH[self._device.type]
         self._evaluation_batch = evaluation_batch(spec, dataset, most)
         # Images in this order train half as fast again on a CPU, and evaluate three times as fast.
         # Of one channel not for a user's model: it may `view` what its convolutions return.
-        self._channels_last = self._device.type == "cpu" and isinstance(workload, LayerWorkload)
+        self._channels_last = self._device.type == "cpu" and isinstance(
+            workload, LayerWorkload | NamedWorkload
+        )
         if has_channels(dataset.input_shape) or self._channels_last:
             # Images of several channels arrive in this order (prepare_inputs).
             self._model = self._model.to(memory_format=torch.channels_last)
         self.num_parameters = num_parameters(self._model)
-        self.batch_statistics = batch_statistics(self._model)
+        self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
         # Dropout differs between ranks and between seeds, and repeats with both.
         seed_replicas(self._devices, spec.seed * 1_000_003 + world.rank)
         self._exchange = Exchange(spec, self._model, self._precision)
@@ -69,6 +82,7 @@ class Trainer:
         if spec.record_steps:
             self._recorder = StepRecorder(self._devices, self._exchange.squares)
         self._optimizer = self._build_optimizer()
+        self._averaging = Averaging(spec, self._model)
         self._judge = Judge(spec, workload, dataset, self._device)
         self.metric = self._judge.metric
         self._parts: dict[str, Part] = {
@@ -82,27 +96,32 @@ class Trainer:
         """Run training and evaluation code on noise, then restore every state."""
         weights = {name: value.clone() for name, value in self._model.state_dict().items()}
         optimizer = copy.deepcopy(self._optimizer.state_dict())
+        averages = copy.deepcopy(self._averaging.state())
         num_rows = max(int(step.indices.max()) + 1, self._evaluation_batch)
         real = self._parts
         devices = self._devices if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             self._parts = {name: part.noise(num_rows) for name, part in real.items()}
-            for _ in range(WARM_UP_STEPS):
-                self.train([step])
+            for one in with_unfrozen(self._spec, step):
+                for _ in range(WARM_UP_STEPS):
+                    self.train([one])
             self.evaluate("validation", slice(0, self._evaluation_batch))
         self._parts = real
+        self._freeze(step.is_frozen)
         self._model.load_state_dict(weights)
         self._optimizer = self._build_optimizer()
         self._optimizer.load_state_dict(optimizer)
+        self._averaging.restore(averages)
 
     def train(self, steps: list[Step]) -> float:
         """Take optimizer steps; return this worker's weighted loss, summed over steps."""
-        self._parallel.train()
+        self._into_training()
         total = torch.zeros((), device=self._device)
         batches = self._parts["train"].batches(steps)
         if self._recorder:
             self._recorder.begin()
         for step in steps:
+            self._freeze(step.is_frozen)
             for group in self._optimizer.param_groups:
                 group["lr"] = step.learning_rate
             self._optimizer.zero_grad(set_to_none=True)
@@ -116,7 +135,10 @@ class Trainer:
                     # DDP averages over workers; the weights are made for a sum.
                     torch.autograd.backward(losses, batch.weights * self._world.num_workers)
                 total += torch.dot(losses.detach(), batch.weights)
+            if self._spec.clip_norm is not None:
+                clip_gradients(self._model.parameters(), self._spec.clip_norm)
             self._optimizer.step()
+            self._averaging.update()
             if self._recorder:
                 self._recorder.step_done()
         return float(total)  # synchronises the device
@@ -128,14 +150,15 @@ class Trainer:
         samples = 0
         loss = torch.zeros((), dtype=torch.float64, device=self._device)
         value = torch.zeros((), dtype=torch.float64, device=self._device)
-        for inputs, labels in self._parts[part].slices(rows, self._evaluation_batch):
-            prepared = prepare_inputs(inputs, channels_last=self._channels_last)
-            with self._precision():
-                outputs = self._model(prepared)
-                losses, values = self._judge.losses_and_values(outputs, labels)
-            samples += len(labels)
-            loss += losses.double().sum()
-            value += values.double().sum()
+        with self._averaging.in_place(self._optimizer):
+            for inputs, labels in self._parts[part].slices(rows, self._evaluation_batch):
+                prepared = prepare_inputs(inputs, channels_last=self._channels_last)
+                with self._precision():
+                    outputs = self._model(prepared)
+                    losses, values = self._judge.losses_and_values(outputs, labels)
+                samples += len(labels)
+                loss += losses.double().sum()
+                value += values.double().sum()
         return Totals(loss=float(loss), value=float(value), samples=samples)
 
     def input_seconds(self) -> float:
@@ -154,20 +177,25 @@ class Trainer:
 
     def save(self) -> bytes:
         """Return the state dict as `torch.save` writes it."""
-        return save_weights(self._model)
+        with self._averaging.in_place(self._optimizer):
+            return save_weights(self._model)
 
     def load(self, weights: bytes) -> None:
         """Take weights that `save` returned."""
         load_weights(self._model, weights)
+        self._averaging.forget()
 
     def state(self) -> bytes:
         """Return all that training goes on from, as `torch.save` writes it; see Trainer."""
         rows = self._world.gather([self.input_seconds(), *random_state(self._devices)])
-        return b"" if self._world.rank else pack_state(self._model, self._optimizer, rows)
+        if self._world.rank:
+            return b""
+        return pack_state(self._model, self._optimizer, self._averaging, rows)
 
     def restore(self, state: bytes) -> None:
         """Take what `state` returned on rank 0."""
-        row = unpack_state(state, self._model, self._optimizer)[self._world.rank]
+        rows = unpack_state(state, self._model, self._optimizer, self._averaging)
+        row = rows[self._world.rank]
         self._earlier_input_s = row[0]
         set_random_state(row[1:], self._devices)
 
@@ -177,8 +205,28 @@ class Trainer:
             part.close()
         self._parts.clear()
         del self._model, self._parallel, self._exchange, self._recorder, self._optimizer
+        del self._averaging
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def _into_training(self) -> None:
+        self._parallel.train()
+        if self._freezing:
+            self._freezing.train()
+
+    def _freeze(self, is_on: bool) -> None:
+        """Freeze the backbone or let it go, on all ranks at the same step.
+
+        The optimizer of a backbone that is let go begins anew, that of the head with it.
+        """
+        if self._freezing is None or self._freezing.is_on == is_on:
+            return
+        self._freezing.set(is_on)
+        self._parallel = self._model
+        self._parallel = self._exchange.renew()
+        self._into_training()
+        if not is_on:
+            self._optimizer = self._build_optimizer()
 
     def _precision(self) -> AbstractContextManager[object]:
         if self._spec.precision == "fp32":
@@ -186,4 +234,6 @@ class Trainer:
         return torch.autocast(self._device.type, dtype=torch.bfloat16)
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
-        return build_optimizer(self._spec.optimizer, self._model, **settings_of(self._spec))
+        """Of all parameters, those that are frozen too: they have no gradient and stay."""
+        with self._freezing.let_go() if self._freezing else contextlib.nullcontext():
+            return build_optimizer(self._spec.optimizer, self._model, **settings_of(self._spec))

@@ -6,8 +6,10 @@ import torch
 from torch import nn
 
 from raybench.backends.torch.layers import build_layers
+from raybench.backends.torch.named import build_named
 from raybench.data.inputs import InputShape, parts
 from raybench.workloads.base import LayerWorkload, Workload
+from raybench.workloads.named.workload import NamedWorkload
 from raybench.workloads.weights import initial_weights
 
 Inputs = torch.Tensor | dict[str, torch.Tensor]
@@ -20,6 +22,8 @@ def build_model(workload: Workload, seed: int) -> nn.Module:
     UserError.
     """
     torch.manual_seed(seed)
+    if isinstance(workload, NamedWorkload):
+        return build_named(workload, seed)
     if not isinstance(workload, LayerWorkload):
         return workload.build_torch()
     model = nn.Sequential(*build_layers(workload.layers, workload.input_shape), Float32())

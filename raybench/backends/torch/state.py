@@ -11,15 +11,20 @@ import torch
 from torch import nn
 
 from raybench.backends.saved import check_same_model, not_ours
+from raybench.backends.torch.averaging import Averaging
 
 
 def pack_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer, rows: list[list[float]]
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    averaging: Averaging,
+    rows: list[list[float]],
 ) -> bytes:
     """Return the state of a run; `rows` holds the numbers that each rank has of its own."""
     content = {
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
+        "averaging": averaging.state(),
         "ranks": torch.tensor(rows, dtype=torch.float64),
     }
     buffer = io.BytesIO()
@@ -28,9 +33,9 @@ def pack_state(
 
 
 def unpack_state(
-    state: bytes, model: nn.Module, optimizer: torch.optim.Optimizer
+    state: bytes, model: nn.Module, optimizer: torch.optim.Optimizer, averaging: Averaging
 ) -> list[list[float]]:
-    """Give model and optimizer what `pack_state` was given; return its `rows`.
+    """Give model, optimizer and averages what `pack_state` was given; return its `rows`.
 
     UserError if they are of another model, or were written by something else.
     """
@@ -41,6 +46,7 @@ def unpack_state(
     check_same_model(_shapes(content["model"]), _shapes(model.state_dict()))
     model.load_state_dict(content["model"])
     optimizer.load_state_dict(content["optimizer"])
+    averaging.restore(content["averaging"])
     rows: list[list[float]] = content["ranks"].tolist()
     return rows
 

@@ -32,7 +32,7 @@ from raybench.results.scaling.cells import CELL_COLUMNS
 from raybench.results.scaling.runs import RUN_COLUMNS
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES, for_metric
 from raybench.speed.factorisation import RESOURCES
-from raybench.workloads.base import Workload
+from raybench.workloads.base import Workload, refuse_label_smoothing
 from raybench.workloads.find import load_workload_dataset, require_framework
 from raybench.workloads.users_code import users_code
 
@@ -63,6 +63,7 @@ def check_task(
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
     for framework in frameworks:
         require_framework(workload, framework)
+        refuse_label_smoothing(spec.model_copy(update={"framework": framework}), workload)
     own = spec.dataset.name == "workload"
     source = f"load_dataset of workload {spec.workload}" if own else f"dataset {spec.dataset.name}"
     with users_code(f"{source}: reading its samples failed"):

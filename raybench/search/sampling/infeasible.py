@@ -51,4 +51,6 @@ def _memory_key(spec: RunSpec) -> Key:
 
 
 def _rate_key(spec: RunSpec) -> Key:
-    return spec.optimizer, spec.schedule, spec.warmup_epochs, spec.precision
+    warmup = spec.warmup_epochs, spec.warmup_samples
+    clip = spec.clip_norm or 0.0
+    return spec.optimizer, spec.nesterov, spec.schedule, *warmup, spec.precision, clip

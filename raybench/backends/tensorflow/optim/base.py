@@ -53,7 +53,10 @@ class Optimizer(keras.optimizers.Optimizer):
         if self.built:
             return
         super().build(variables)
-        self._states = self.add_optimizer_variables(variables, list(self.STATES))
+        self._states = [
+            [self.add_variable_from_reference(variable, name) for name in self.states_of(variable)]
+            for variable in variables
+        ]
         # `update_step` is given one worker's own copy, where a strategy keeps several.
         strategy = tf.distribute.get_strategy()
         self._positions = {
@@ -81,7 +84,13 @@ class Optimizer(keras.optimizers.Optimizer):
         for variable in variables:
             if variable.constraint is not None:
                 variable.assign(variable.constraint(variable))
+        self.count()
         self.iterations.assign_add(1)
+
+    def apply(self, grads: list[Any], trainable_variables: Any = None) -> None:
+        """Take one step with gradients that are summed over the workers here."""
+        super().apply(grads, trainable_variables)
+        self.count()
 
     def update_step(
         self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: keras.Variable
@@ -95,7 +104,16 @@ class Optimizer(keras.optimizers.Optimizer):
             excluded=excluded,
         )
         gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
-        self.update(variable, gradient, [states[position].value for states in self._states], rates)
+        self.update(variable, gradient, [state.value for state in self._states[position]], rates)
+
+    def states_of(self, variable: keras.Variable) -> tuple[str, ...]:
+        """Names of the variables kept for a weight."""
+        del variable
+        return self.STATES
+
+    def count(self) -> None:
+        """Take in the rate of a step, after its updates; traced, in replica context."""
+        return
 
     def update(
         self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 
@@ -10,7 +11,11 @@ from raybench.backends.optimizers import own_settings
 from raybench.backends.tensorflow.optim.adam import Adam
 from raybench.backends.tensorflow.optim.lamb import Lamb
 from raybench.backends.tensorflow.optim.lars import Lars
+from raybench.backends.tensorflow.optim.lion import Lion
+from raybench.backends.tensorflow.optim.muon import Muon
+from raybench.backends.tensorflow.optim.nadamw import NAdamW
 from raybench.backends.tensorflow.optim.radam import RAdam
+from raybench.backends.tensorflow.optim.schedule_free import ScheduleFreeAdamW
 from raybench.backends.tensorflow.optim.sgd import Sgd
 
 OPTIMIZERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
@@ -19,17 +24,31 @@ OPTIMIZERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
     "lars": Lars,
     "lamb": Lamb,
     "sgd": Sgd,
+    "adamw": Adam,
+    "nadamw": NAdamW,
+    "lion": Lion,
+    "schedule_free_adamw": ScheduleFreeAdamW,
+    "muon": Muon,
 }
 
 
 def build_optimizer(
-    name: str, *, learning_rate: float, weight_decay: float = 0.0, **settings: float | None
+    name: str,
+    model: keras.Model | None = None,
+    *,
+    learning_rate: float,
+    weight_decay: float = 0.0,
+    **settings: float | None,
 ) -> keras.optimizers.Optimizer:
     """The optimizer of that name, to be built with `optimizer.build(model.trainable_variables)`.
+
+    Muon asks the model for its layers; the others take none.
 
     `settings` are those of `raybench.backends.optimizers.own_settings`. Same names, defaults and
     updates as `raybench.backends.torch.optim.build_optimizer`. The rate is changed between steps
     through `optimizer.learning_rate.assign`.
     """
-    own = own_settings(name, **settings)  # type: ignore[arg-type]
+    own: dict[str, Any] = {**own_settings(name, **settings)}  # type: ignore[arg-type]
+    if name == "muon":
+        own["model"] = model
     return OPTIMIZERS[name](learning_rate=learning_rate, weight_decay=weight_decay, **own)

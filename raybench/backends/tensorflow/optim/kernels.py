@@ -20,8 +20,12 @@ def apply_momentum(
     *,
     learning_rate: tf.Tensor,
     momentum: float,
+    nesterov: bool = False,
 ) -> None:
-    """b <- momentum b + g, then w <- w - lr b: the rate stays outside the buffer."""
+    """b <- momentum b + g, then w <- w - lr b: the rate stays outside the buffer.
+
+    With `nesterov` w <- w - lr (g + momentum b).
+    """
     if variable.dtype in FUSED_DTYPES:
         tf.raw_ops.ResourceApplyMomentum(
             var=variable.handle,
@@ -29,10 +33,12 @@ def apply_momentum(
             lr=tf.cast(learning_rate, variable.dtype),
             grad=gradient,
             momentum=tf.cast(momentum, variable.dtype),
+            use_nesterov=nesterov,
         )
         return
     buffer.assign(momentum * buffer + gradient)
-    variable.assign_sub(tf.cast(learning_rate, variable.dtype) * buffer)
+    direction = gradient + momentum * buffer if nesterov else buffer
+    variable.assign_sub(tf.cast(learning_rate, variable.dtype) * direction)
 
 
 def apply_adam(
@@ -46,9 +52,11 @@ def apply_adam(
     beta1: float,
     beta2: float,
     epsilon: tf.Tensor | float,
+    nesterov: bool = False,
 ) -> None:
     """w <- w - lr m_hat / (sqrt(v_hat) + epsilon), moments updated in the same pass.
 
+    With `nesterov` (beta1 m + (1 - beta1) g)_hat takes the place of m_hat.
     `step` and `learning_rate` in float64: in float32, 1 - 0.999 alone is off by 1e-5.
     """
     dtype = variable.dtype
@@ -73,10 +81,12 @@ def apply_adam(
             beta2=tf.cast(beta2, dtype),
             epsilon=scaled_epsilon,
             grad=gradient,
+            use_nesterov=nesterov,
         )
         return
     update_moments(gradient, exp_avg, exp_avg_sq, beta1=beta1, beta2=beta2)
-    variable.assign_sub(step_size * exp_avg / (tf.sqrt(exp_avg_sq) + scaled_epsilon))
+    direction = beta1 * exp_avg + (1 - beta1) * gradient if nesterov else exp_avg
+    variable.assign_sub(step_size * direction / (tf.sqrt(exp_avg_sq) + scaled_epsilon))
 
 
 def update_moments(

@@ -14,7 +14,7 @@ class Sgd(Optimizer):
     """SGD with momentum, learning rate outside the buffer, and weight decay as an L2 penalty.
 
         b <- momentum b + g + wd w
-        w <- w - lr b
+        w <- w - lr b                           (with `nesterov`: lr (g + wd w + momentum b))
 
     keras.optimizers.SGD keeps lr inside its buffer (b <- momentum b - lr g): after the rate has
     changed, its next steps still carry the old one, and it leaves torch.optim.SGD's path. Its
@@ -24,7 +24,7 @@ class Sgd(Optimizer):
     """
 
     STATES = ("momentum_buffer",)
-    SETTINGS = {"momentum": 0.9}
+    SETTINGS = {"momentum": 0.9, "nesterov": False}
 
     def update(
         self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
@@ -34,5 +34,10 @@ class Sgd(Optimizer):
             gradient += rates.weight_decay * variable
         (buffer,) = states
         apply_momentum(
-            variable, gradient, buffer, learning_rate=rates.learning_rate, momentum=self.momentum
+            variable,
+            gradient,
+            buffer,
+            learning_rate=rates.learning_rate,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
         )

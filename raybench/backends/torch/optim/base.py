@@ -25,6 +25,8 @@ class Optimizer(torch.optim.Optimizer):
 
     SETTINGS: ClassVar[dict[str, float]]
     """The settings of the method, keys of a parameter group, with their defaults."""
+    GROUP_KEYS: ClassVar[dict[str, float]] = {}
+    """Other keys of a parameter group, such as what it counts beside its steps, as they begin."""
 
     def __init__(
         self,
@@ -45,7 +47,12 @@ class Optimizer(torch.optim.Optimizer):
             "path": path,
             "step": 0,
         }
-        super().__init__(params, defaults | self.SETTINGS | settings)
+        super().__init__(params, defaults | self.SETTINGS | self.GROUP_KEYS | settings)
+        self._scratch = torch.empty(0)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._scratch = torch.empty(0)  # a copied or unpickled optimizer comes without it
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -56,11 +63,32 @@ class Optimizer(torch.optim.Optimizer):
                 loss = closure()
         for group in self.param_groups:
             group["step"] += 1
-            for bucket in buckets(self, group, self.STATES, cuda_path=self.CUDA_PATH):
+            self.count(group)
+            for bucket in buckets(self, group, self.states_of(group), cuda_path=self.CUDA_PATH):
                 weight_decay = 0.0 if bucket.excluded else group["weight_decay"]
                 self.update(bucket, group, weight_decay=weight_decay)
         return loss
 
+    def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """Names of the tensors kept for each parameter of a group."""
+        del group
+        return self.STATES
+
+    def count(self, group: dict[str, Any]) -> None:
+        """Take in the rate of a group's step, at its beginning."""
+
     def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
         """Take one step with all tensors of a bucket, with the settings of its group."""
         raise NotImplementedError
+
+    def scratch_for(self, bucket: Bucket) -> Tensor:
+        """Memory for the largest tensor, kept: new pages at every step would cost a tenth of it."""
+        largest, first = max(param.numel() for param in bucket.params), bucket.params[0]
+        if self._scratch.numel() < largest or self._scratch.device != first.device:
+            self._scratch = first.new_zeros(largest)
+        return self._scratch
+
+
+def like(scratch: Tensor, param: Tensor) -> Tensor:
+    """Return the beginning of a scratch in the form of a parameter, same layout in memory."""
+    return scratch.as_strided(param.shape, param.stride())

@@ -12,7 +12,12 @@ from raybench.backends.optimizers import own_settings
 from raybench.backends.torch.internals import fused_kernels_work
 from raybench.backends.torch.optim.lamb import Lamb
 from raybench.backends.torch.optim.lars import Lars
+from raybench.backends.torch.optim.lion import Lion
+from raybench.backends.torch.optim.matrices import hidden_matrices
+from raybench.backends.torch.optim.muon import Muon
+from raybench.backends.torch.optim.nadamw import NAdamW
 from raybench.backends.torch.optim.radam import RAdam
+from raybench.backends.torch.optim.schedule_free import ScheduleFreeAdamW
 
 
 def build_optimizer(
@@ -30,9 +35,12 @@ def build_optimizer(
     steps through `param_group["lr"]`.
     """
     own = own_settings(name, **settings)  # type: ignore[arg-type]
+    if not isinstance(model, nn.Module):
+        model = list(model)
     named = model.named_parameters() if isinstance(model, nn.Module) else model
     params = [param for _, param in named if param.requires_grad]
-    return OPTIMIZERS[name](params, learning_rate=learning_rate, weight_decay=weight_decay, **own)
+    trained = _matrix_groups(params, hidden_matrices(model)) if name == "muon" else params
+    return OPTIMIZERS[name](trained, learning_rate=learning_rate, weight_decay=weight_decay, **own)
 
 
 def _adam(
@@ -54,12 +62,18 @@ def _adam(
 
 
 def _sgd(
-    params: list[nn.Parameter], *, learning_rate: float, weight_decay: float, momentum: float
+    params: list[nn.Parameter],
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    momentum: float,
+    nesterov: bool,
 ) -> torch.optim.Optimizer:
     return torch.optim.SGD(
         _decay_groups(params, weight_decay),
         lr=learning_rate,
         momentum=momentum,
+        nesterov=nesterov and momentum > 0,  # the same without momentum, and torch refuses it
         fused=_fused(params),
     )
 
@@ -70,6 +84,11 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "lars": Lars,
     "lamb": Lamb,
     "sgd": _sgd,
+    "adamw": _adam,
+    "nadamw": NAdamW,
+    "lion": Lion,
+    "schedule_free_adamw": ScheduleFreeAdamW,
+    "muon": Muon,
 }
 
 
@@ -82,6 +101,15 @@ def _decay_groups(params: list[nn.Parameter], weight_decay: float) -> list[dict[
     groups = [
         {"params": matrices, "weight_decay": weight_decay},
         {"params": vectors, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _matrix_groups(params: list[nn.Parameter], matrices: set[nn.Parameter]) -> list[dict[str, Any]]:
+    """Two groups of Muon: what it orthogonalises, and what is left to AdamW."""
+    groups = [
+        {"params": [param for param in params if param in matrices], "orthogonal": True},
+        {"params": [param for param in params if param not in matrices], "orthogonal": False},
     ]
     return [group for group in groups if group["params"]]
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from raybench.backends.torch.internals import foreach_kernels_work, fused_kernels_work
+from raybench.backends.torch.internals import foreach, foreach_kernels_work, fused_kernels_work
 
 Path = Literal["fused", "foreach", "plain"]
 
@@ -34,6 +34,24 @@ def dense_norm(tensor: Tensor) -> float:
     """
     flat = tensor.as_strided((tensor.numel(),), (1,))
     return math.sqrt(torch.dot(flat, flat).item())
+
+
+def add_all(tensors: list[Tensor], others: list[Tensor], factor: float) -> None:
+    """Add `factor` times the others, index by index."""
+    if foreach_kernels_work(tensors[0].device.type):
+        foreach.add_(tensors, others, alpha=factor)
+        return
+    for tensor, other in zip(tensors, others, strict=True):
+        tensor.add_(other, alpha=factor)
+
+
+def lerp_all(tensors: list[Tensor], others: list[Tensor], weight: float) -> None:
+    """Move each tensor by `weight` of its way to the other of its index."""
+    if foreach_kernels_work(tensors[0].device.type):
+        foreach.lerp_(tensors, others, weight)
+        return
+    for tensor, other in zip(tensors, others, strict=True):
+        tensor.lerp_(other, weight)
 
 
 @dataclass

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from raybench.backends.torch.internals import foreach, fused_adamw
-from raybench.backends.torch.optim.base import Optimizer
+from raybench.backends.torch.optim.base import Optimizer, like
 from raybench.backends.torch.optim.kernels import Bucket, dense_norm
 
 
@@ -32,31 +32,16 @@ class Lamb(Optimizer):
     STATES = ("exp_avg", "exp_avg_sq")
     SETTINGS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6}
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self._scratch = torch.empty(0)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._scratch = torch.empty(0)  # a copied or unpickled optimizer comes without it
-
     def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
         """Take one step with all tensors of a bucket, with the settings of its group."""
         settings = {name: group[name] for name in ("step", "lr", "beta1", "beta2", "epsilon")}
         settings["weight_decay"] = weight_decay
         if bucket.path == "fused":
-            _update_fused(bucket, self._scratch_for(bucket), **settings)
+            _update_fused(bucket, self.scratch_for(bucket), **settings)
         elif bucket.path == "foreach":
             _update_foreach(bucket, **settings)
         else:
             _update_plain(bucket, **settings)
-
-    def _scratch_for(self, bucket: Bucket) -> Tensor:
-        """Memory for the largest tensor, kept: new pages at every step would cost a tenth of it."""
-        largest = max(param.numel() for param in bucket.params)
-        if self._scratch.numel() < largest and not bucket.excluded:
-            self._scratch = bucket.params[0].new_zeros(largest)
-        return self._scratch
 
 
 def _update_fused(
@@ -80,7 +65,7 @@ def _update_fused(
         # AdamW's kernel at rate -1 and decay -1 is s <- 0 s + direction: one pass updates the
         # moments and leaves the direction in the scratch, whatever was there. The scratch serves
         # all tensors, so that it stays in cache.
-        update = scratch.as_strided(param.shape, param.stride())
+        update = like(scratch, param)
         adamw([update], [grad], [exp_avg], [exp_avg_sq], lr=-1.0, weight_decay=-1.0)
         if weight_decay:
             update.add_(param, alpha=weight_decay)

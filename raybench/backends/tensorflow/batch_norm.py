@@ -1,0 +1,73 @@
+"""Batch normalisation in Keras as torch computes it. Mirrors torch/sync_batch_norm.py."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from raybench.backends.tensorflow.internals import all_layers
+
+
+class BatchNorm(keras.layers.BatchNormalization):
+    """Keras's layer, whose running variance is the unbiased one of each batch, as torch's.
+
+    Keras keeps the biased one: of a batch of 16 samples and a last map of one pixel it is a
+    sixteenth smaller. In TensorFlow's fused kernel, which Keras does not use. `synchronized` is
+    Keras's: statistics over the samples of all workers.
+    """
+
+    def call(self, inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:
+        """Return (N, H, W, C), normalised over the batch in training."""
+        del mask
+        kind = self.compute_dtype
+        if not training or not self.trainable:
+            return self._fused(inputs, self.moving_mean, self.moving_variance)[0]
+        if self.synchronized:
+            return tf.cast(self._over_workers(tf.cast(inputs, tf.float32)), kind)
+        outputs, mean, variance = self._fused(inputs, None, None)
+        self._keep(mean, variance)
+        return outputs
+
+    def _fused(
+        self, inputs: tf.Tensor, mean: keras.Variable | None, variance: keras.Variable | None
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return outputs, and of a batch (mean None) its mean and unbiased variance."""
+        kept = [
+            None if one is None else tf.convert_to_tensor(one.value) for one in (mean, variance)
+        ]
+        outputs, of_batch, spread = tf.compat.v1.nn.fused_batch_norm(
+            inputs,
+            tf.convert_to_tensor(self.gamma.value),
+            tf.convert_to_tensor(self.beta.value),
+            *kept,
+            epsilon=self.epsilon,
+            is_training=mean is None,
+        )
+        return outputs, of_batch, spread
+
+    def _over_workers(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Normalise over the samples of all workers, each of which has its own part of them."""
+        axes = list(range(len(inputs.shape) - 1))
+        own = tf.cast(tf.size(inputs) / tf.shape(inputs)[-1], tf.float32)
+        parts = tf.concat(
+            [tf.reduce_sum(inputs, axes), tf.reduce_sum(inputs * inputs, axes), [own]], axis=0
+        )
+        context = tf.distribute.get_replica_context()
+        whole = context.all_reduce(tf.distribute.ReduceOp.SUM, parts)
+        number, channels = whole[-1], self.gamma.shape[0]
+        mean = whole[:channels] / number
+        variance = tf.maximum(whole[channels:-1] / number - mean * mean, 0.0)
+        self._keep(mean, variance * number / (number - 1))
+        scale = self.gamma.value * tf.math.rsqrt(variance + self.epsilon)
+        return inputs * scale + (self.beta.value - mean * scale)
+
+    def _keep(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
+        for running, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
+            running.assign(running * self.momentum + new * (1.0 - self.momentum))
+
+
+def synchronise(model: keras.Model) -> None:
+    """Let every batch normalisation take the samples of all workers."""
+    for layer in all_layers(model):
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.synchronized = True

@@ -1,0 +1,1 @@
+"""Models by name: of torchvision, timm, transformers and Keras, and some of both."""

@@ -1,0 +1,213 @@
+"""Networks that both frameworks have, described once: ResNet-18, -34, -50 and MobileNetV2.
+
+They are torchvision's, weight by weight: paddings, strides, the epsilon and momentum of batch
+normalisation. Keras's own ResNet50 (strides on other convolutions, biases) and MobileNetV2 (other
+paddings and epsilon) are other networks; they stay `keras:ResNet50` and `keras:MobileNetV2`.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Activation = Literal["relu", "relu6"]
+Arrays = dict[str, npt.NDArray[np.float32]]
+"""Weights by torchvision's names, in torch's layout."""
+
+EPSILON = 1e-5
+"""Of batch normalisation."""
+MOMENTUM = 0.1
+"""Share of a batch's statistics in the running ones, which hold the unbiased variance."""
+MEAN = (0.485, 0.456, 0.406)
+"""Of ImageNet's channels in 0..1; torchvision's weights expect (x - mean) / std."""
+STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution without bias, padded by `kernel // 2` on every side, then batch normalisation.
+
+    `name` and `norm` are torchvision's prefixes of their weights.
+    """
+
+    name: str
+    norm: str
+    inputs: int
+    filters: int
+    kernel: int = 1
+    stride: int = 1
+    depthwise: bool = False
+    activation: Activation | None = None
+
+    @property
+    def weight_shape(self) -> tuple[int, int, int, int]:
+        """(out, in, k, k); of a depthwise one `in` is 1."""
+        return (self.filters, 1 if self.depthwise else self.inputs, self.kernel, self.kernel)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Convolutions whose input is added to their output."""
+
+    convs: tuple[Conv, ...]
+    is_residual: bool = True
+    """Whether anything is added at all."""
+    shortcut: Conv | None = None
+    """What the input goes through before it is added; none adds it as it is."""
+    activation: Activation | None = None
+    """After the sum."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """Stem, blocks, average pooling, head."""
+
+    stem: Conv
+    max_pool: bool
+    """Whether a maximum over 3 x 3 pixels, stride 2, follows the stem."""
+    blocks: tuple[Block, ...]
+    last: Conv | None
+    """A convolution after the blocks."""
+    dropout: float
+    """Before the head."""
+    head: str
+    """torchvision's prefix of the last layer's weights."""
+    head_init: Literal["uniform", "normal"]
+    """How the head is drawn: uniform within 1 / sqrt(fan in), or normal of std 0.01, bias 0."""
+    weights: tuple[str, ...]
+    """torchvision's files of trained weights, the best first."""
+
+    @property
+    def features(self) -> int:
+        """Inputs of the head."""
+        return (self.last or self.blocks[-1].convs[-1]).filters
+
+    def convs(self) -> Iterator[Conv]:
+        """All convolutions, in torchvision's order."""
+        yield self.stem
+        for block in self.blocks:
+            yield from block.convs
+            if block.shortcut:
+                yield block.shortcut
+        if self.last:
+            yield self.last
+
+
+def initial_arrays(network: Network, num_outputs: int, seed: int) -> Arrays:
+    """Return the first weights for both frameworks, of torchvision's own distributions: normal,
+    kept by variance on the way back (He et al. 2015), batch normalisation 1 and 0."""
+    rng = np.random.default_rng(seed)
+    arrays: Arrays = {}
+    for conv in network.convs():
+        std = math.sqrt(2 / (conv.filters * conv.kernel**2))
+        arrays[f"{conv.name}.weight"] = _normal(rng, conv.weight_shape, std)
+        arrays |= _norm_arrays(conv.norm, conv.filters)
+    shape = (num_outputs, network.features)
+    if network.head_init == "normal":
+        weight, bias = _normal(rng, shape, 0.01), np.zeros(num_outputs, np.float32)
+    else:
+        bound = 1 / math.sqrt(network.features)
+        weight = rng.uniform(-bound, bound, shape).astype(np.float32)
+        bias = rng.uniform(-bound, bound, num_outputs).astype(np.float32)
+    return arrays | {f"{network.head}.weight": weight, f"{network.head}.bias": bias}
+
+
+def _normal(
+    rng: np.random.Generator, shape: tuple[int, ...], std: float
+) -> npt.NDArray[np.float32]:
+    return rng.standard_normal(shape, np.float32) * np.float32(std)
+
+
+def _norm_arrays(prefix: str, channels: int) -> Arrays:
+    zeros, ones = np.zeros(channels, np.float32), np.ones(channels, np.float32)
+    return {
+        f"{prefix}.weight": ones,
+        f"{prefix}.bias": zeros,
+        f"{prefix}.running_mean": zeros,
+        f"{prefix}.running_var": ones,
+    }
+
+
+def _resnet(depths: tuple[int, ...], weights: tuple[str, ...], *, bottleneck: bool) -> Network:
+    stem = Conv("conv1", "bn1", 3, 64, 7, 2, activation="relu")
+    blocks: list[Block] = []
+    channels = 64
+    for stage, depth in enumerate(depths):
+        width = 64 * 2**stage
+        outputs = width * (4 if bottleneck else 1)
+        for position in range(depth):
+            stride = 2 if stage and not position else 1
+            prefix = f"layer{stage + 1}.{position}."
+            make = _bottleneck if bottleneck else _basic
+            shortcut = None
+            if stride != 1 or channels != outputs:
+                names = f"{prefix}downsample.0", f"{prefix}downsample.1"
+                shortcut = Conv(*names, channels, outputs, 1, stride)
+            convs = make(prefix, channels, width, stride)
+            blocks.append(Block(convs, shortcut=shortcut, activation="relu"))
+            channels = outputs
+    return Network(stem, True, tuple(blocks), None, 0.0, "fc", "uniform", weights)
+
+
+def _basic(prefix: str, inputs: int, width: int, stride: int) -> tuple[Conv, ...]:
+    return (
+        Conv(f"{prefix}conv1", f"{prefix}bn1", inputs, width, 3, stride, activation="relu"),
+        Conv(f"{prefix}conv2", f"{prefix}bn2", width, width, 3),
+    )
+
+
+def _bottleneck(prefix: str, inputs: int, width: int, stride: int) -> tuple[Conv, ...]:
+    return (
+        Conv(f"{prefix}conv1", f"{prefix}bn1", inputs, width, activation="relu"),
+        Conv(f"{prefix}conv2", f"{prefix}bn2", width, width, 3, stride, activation="relu"),
+        Conv(f"{prefix}conv3", f"{prefix}bn3", width, 4 * width),
+    )
+
+
+def _mobilenet_v2() -> Network:
+    def conv(prefix: str, inputs: int, filters: int, kernel: int = 1, stride: int = 1) -> Conv:
+        names = f"{prefix}.0", f"{prefix}.1"
+        depthwise = inputs == filters and kernel > 1
+        return Conv(*names, inputs, filters, kernel, stride, depthwise, "relu6")
+
+    stages = (  # expansion, channels, blocks, stride: table 2 of the paper
+        *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
+        *((6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)),
+    )
+    blocks: list[Block] = []
+    channels = 32
+    for expansion, outputs, number, first_stride in stages:
+        for position in range(number):
+            stride = 1 if position else first_stride
+            prefix = f"features.{len(blocks) + 1}.conv"
+            hidden = channels * expansion
+            convs = [conv(f"{prefix}.0", channels, hidden)] if expansion > 1 else []
+            convs.append(conv(f"{prefix}.{len(convs)}", hidden, hidden, 3, stride))
+            names = f"{prefix}.{len(convs)}", f"{prefix}.{len(convs) + 1}"
+            convs.append(Conv(*names, hidden, outputs))
+            blocks.append(Block(tuple(convs), stride == 1 and channels == outputs))
+            channels = outputs
+    return Network(
+        stem=conv("features.0", 3, 32, 3, 2),
+        max_pool=False,
+        blocks=tuple(blocks),
+        last=conv(f"features.{len(blocks) + 1}", channels, 1280),
+        dropout=0.2,
+        head="classifier.1",
+        head_init="normal",
+        weights=("mobilenet_v2-7ebf99e0.pth", "mobilenet_v2-b0353104.pth"),
+    )
+
+
+NETWORKS: dict[str, Callable[[], Network]] = {
+    "resnet18": lambda: _resnet((2, 2, 2, 2), ("resnet18-f37072fd.pth",), bottleneck=False),
+    "resnet34": lambda: _resnet((3, 4, 6, 3), ("resnet34-b627a593.pth",), bottleneck=False),
+    "resnet50": lambda: _resnet(
+        (3, 4, 6, 3), ("resnet50-11ad3fa6.pth", "resnet50-0676ba61.pth"), bottleneck=True
+    ),
+    "mobilenet_v2": _mobilenet_v2,
+}
+"""By torchvision's names."""

@@ -1,0 +1,80 @@
+"""Batch normalisation over all workers: two workers are one with twice the batch."""
+
+import json
+import socket
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from group import run_group
+from headed_worker import outcome
+from local import FOR_EVER
+
+from raybench.backends.find import find_backend
+from raybench.core.spec import RunSpec
+
+SCRIPT = Path(__file__).with_name("headed_worker.py")
+
+
+def spec_of(framework: str, num_workers: int, **changes: object) -> RunSpec:
+    content: dict[str, object] = {
+        "objective": FOR_EVER,
+        "framework": framework,
+        "num_workers": num_workers,
+        "batch_size_per_worker": 8 // num_workers,
+        "sync_batch_norm": True,
+        "learning_rate": 1e-2,
+        "optimizer": "sgd",
+    }
+    return RunSpec(**(content | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.all)])
+def test_two_workers_equal_one_with_twice_the_batch(framework: str, tmp_path: Path) -> None:
+    """With a backbone that is frozen for the first epoch too: DDP is made anew when it is let go.
+
+    The last batch has unequal shares.
+    """
+    pytest.importorskip(framework)
+    cases: list[dict[str, object]] = [{}, {"frozen_epochs": 1.0}]
+    two_workers([spec_of(framework, 2, **case) for case in cases], tmp_path)
+    for index, case in enumerate(cases):
+        backend = find_backend(framework)
+        world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+        one = outcome(spec_of(framework, 1, **case), world)
+        for rank in range(2):
+            two = dict(np.load(tmp_path / f"{index}-{rank}.npz"))
+            for name, value in one.items():
+                np.testing.assert_allclose(two[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+        assert not one["per_worker"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"accumulate": 2}, "set accumulate: 1"),
+        ({"strategy": "single_process", "gpus_per_worker": 1}, "set strategy: distributed"),
+    ],
+)
+def test_what_cannot_be_synchronised_is_refused(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        spec_of("torch", 2, **changes)
+
+
+def two_workers(specs: list[RunSpec], folder: Path) -> None:
+    content = json.dumps([spec.document() for spec in specs])
+    ports = [str(free_port()) for _ in range(2)]
+    run_group(
+        [
+            [sys.executable, str(SCRIPT), content, str(rank), str(folder), *ports]
+            for rank in range(2)
+        ],
+        [folder / f"done-{rank}" for rank in range(2)],
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
