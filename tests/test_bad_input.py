@@ -20,9 +20,13 @@ from raybench import Workload
 from raybench.data.dataset import Dataset, Split
 
 
-def split(size, features=3, label=1, value=1.0):
+def split(size, features=3, label=None, value=1.0):
     inputs = np.full((size, features), value, np.float32)
-    return Split(inputs, np.full(size, label, np.int64))
+    labels = np.arange(size) % 2 if label is None else np.full(size, label)
+    return Split(inputs, labels.astype(np.int64))
+
+
+PRICES = np.linspace(0, 1, 8, dtype=np.float32)
 
 
 class OnDemand:

@@ -86,7 +86,8 @@ class DatasetSpec(Document):
     shape: list[PositiveInt] = [28, 28, 1]
     """Height, width, channels of `synthetic` images; other datasets bring their own."""
     num_classes: PositiveInt = 10
-    """Number of classes of `synthetic` labels."""
+    """Number of classes of `synthetic` labels, of tokens of a language model's, of numbers in a
+    label of a regression."""
     num_samples: PositiveInt = 4096
     """Number of `synthetic` training samples; validation and test get a quarter each."""
 

@@ -75,8 +75,8 @@ def _check_alike(split: Split, train: Split, where: str) -> None:
         )
     for (name, one), (_, other) in zip(_named(split), _named(train), strict=True):
         shape, wanted = tuple(one.shape[1:]), tuple(other.shape[1:])
-        if not shape or 0 in shape:
-            raise UserError(
+        if 0 in shape or not (shape or name):
+            raise UserError(  # one number of a sample is an input by name, not the only one
                 f"{where}{name} has inputs of shape {one.shape}; give (N, height, width, channels) "
                 "or (N, features), none of them 0."
             )
@@ -133,8 +133,8 @@ def _check_values(inputs: Array, num_tokens: int | None, where: str) -> None:
     rows = max(1, _CHUNK // max(1, int(np.prod(inputs.shape[1:]))))
     for start in range(0, len(inputs), rows):
         chunk = inputs[start : start + rows]
-        fine = np.isfinite(chunk) if is_float else _are_tokens(chunk, num_tokens)
-        whole: Array = fine.reshape(len(chunk), -1).all(axis=1)
+        fine: Array = np.isfinite(chunk) if is_float else _are_tokens(chunk, num_tokens)
+        whole = np.asarray(fine.reshape(len(chunk), -1).all(axis=1))
         if whole.all():
             continue
         first = int(np.argmin(whole))
@@ -154,5 +154,4 @@ def _check_values(inputs: Array, num_tokens: int | None, where: str) -> None:
 
 def _are_tokens(values: Array, num_tokens: int | None) -> Array:
     most = np.iinfo(values.dtype).max if num_tokens is None else num_tokens - 1
-    fine: Array = (values >= 0) & (values <= most)
-    return fine
+    return np.asarray((values >= 0) & (values <= most))

@@ -11,6 +11,7 @@ from raybench.data.digits import load_digits
 from raybench.data.memory import require_memory
 from raybench.data.mnist import load_mnist
 from raybench.data.synthetic import load_synthetic
+from raybench.data.weights import weighted
 
 ORDER_BYTES = 16
 """Of each sample of an epoch in memory: its place in the order, and in the arrays."""
@@ -43,7 +44,7 @@ def build_dataset(spec: DatasetSpec) -> Dataset:
 
 
 def limit_and_repeat(dataset: Dataset, spec: DatasetSpec) -> Dataset:
-    """Keep the first `spec.limit` training samples, `spec.repeat` times an epoch.
+    """Keep the first `spec.limit` training samples, `spec.repeat` times an epoch; weigh them.
 
     A limit above what there is, and an epoch whose order fills the memory, are UserErrors.
     """
@@ -59,4 +60,4 @@ def limit_and_repeat(dataset: Dataset, spec: DatasetSpec) -> Dataset:
         ORDER_BYTES * len(train) * spec.repeat,
         f"dataset.repeat {spec.repeat} (the order of {len(train) * spec.repeat:,} samples)",
     )
-    return dataclasses.replace(dataset, train=train, repeat=spec.repeat)
+    return weighted(dataclasses.replace(dataset, train=train, repeat=spec.repeat), spec)

@@ -2,15 +2,18 @@
 
 import mmap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from raybench.data.memory import available_bytes
-from raybench.data.on_demand import Array
+
+Array = npt.NDArray[Any]
 
 SHARE = 0.5
-"""Of the memory at hand: arrays beyond it are mapped so that they cannot be written to, since the
-system may refuse to promise so much memory to what could be."""
+"""Of the memory at hand: what is larger is read by rows. Such arrays are mapped so that they cannot
+be written to, since the system may refuse to promise so much memory to what could be."""
 
 
 def map_array(file: Path) -> Array:
@@ -32,3 +35,9 @@ def is_mapped(array: Array) -> bool:
             return True
         owner = owner.base
     return isinstance(owner, mmap.mmap)
+
+
+def is_beyond_memory(array: Array, num_rows: int) -> bool:
+    """Whether so many rows of a mapped file had better stay there than be copied into memory."""
+    num_bytes = array.nbytes / max(1, len(array)) * num_rows
+    return is_mapped(array) and num_bytes > SHARE * available_bytes()

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raybench.core.errors import UserError
+from raybench.data.mapped import is_beyond_memory
 
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]
@@ -45,9 +46,9 @@ class OnDemand(Protocol):
 
 @dataclass(frozen=True)
 class Selected:
-    """Some samples of others that are on demand, which are read when these are."""
+    """Some samples of others, which are read when these are."""
 
-    inputs: OnDemand
+    inputs: Array | OnDemand
     rows: Rows
 
     @property
@@ -66,9 +67,14 @@ class Selected:
 
 
 def select(inputs: Array | OnDemand, rows: Rows | slice) -> Array | OnDemand:
-    """Return the samples at `rows`, in that order; of those on demand none is read."""
+    """Return the samples at `rows`, in that order; of those on demand none is read.
+
+    Nor is any of a mapped file where they are more than memory holds.
+    """
     if isinstance(inputs, np.ndarray):
-        return inputs[rows]
+        if isinstance(rows, slice) or not is_beyond_memory(inputs, len(rows)):
+            return inputs[rows]
+        return Selected(inputs, rows)
     if isinstance(inputs, Selected):
         return Selected(inputs.inputs, inputs.rows[rows])
     return Selected(inputs, np.arange(inputs.shape[0])[rows])

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from raybench.core.errors import UserError
 from raybench.core.objective import Objective
 from raybench.core.record import Evaluation
 from raybench.core.spec import DatasetSpec, RunSpec
@@ -91,13 +92,17 @@ def probe_spec(
     batch = probe.batch_size_per_worker
     global_batch = batch * spec.num_workers * spec.accumulate
     samples = intervals * steps * global_batch
-    data = spec.dataset if probe.reads else synthetic_like(dataset, samples)
-    own = (len(dataset.train) if probe.reads else data.num_samples) * data.repeat
+    data, rows = spec.dataset, len(dataset.train)
+    if not probe.reads and has_twin(dataset):
+        data = synthetic_like(dataset, samples)
+        rows = data.num_samples
+    own = rows * data.repeat
     longer = data.repeat * math.ceil((samples + global_batch) / own)
     return spec.model_copy(
         update={
             "dataset": data.model_copy(update={"repeat": longer}),
             "objective": Objective(kind="best_at_budget", max_train_seconds=ENDLESS_S),
+            "augment": spec.augment if probe.reads else [],
             "exchange_gradients": probe.exchanges or spec.num_workers == 1,
             "batch_size_per_worker": batch,
             "eval_every_samples": steps * global_batch,
@@ -108,13 +113,34 @@ def probe_spec(
     )
 
 
+def has_twin(dataset: Dataset) -> bool:
+    """Whether synthetic data can stand for a dataset's: those of one array of pixels or numbers, or
+    of a language model's tokens.
+
+    Others are trained on as they are, which is the same where they are in memory; UserError where
+    they are on demand.
+    """
+    inputs = dataset.train.inputs
+    is_tokens = not isinstance(inputs, dict) and np.dtype(inputs.dtype).kind == "i"
+    if not isinstance(inputs, dict) and is_tokens == (dataset.task == "language_modelling"):
+        return True
+    if dataset.train.is_on_demand:
+        raise UserError(
+            f"dataset {dataset.name}: there are no synthetic data like its inputs, and they are "
+            "read on demand, so what reading them costs cannot be told apart; keep them in memory."
+        )
+    return False
+
+
 def synthetic_like(dataset: Dataset, samples: int) -> DatasetSpec:
     """Return synthetic data of a dataset's shape, as many as it has or `samples`, if they fit."""
+    assert not isinstance(dataset.input_shape, dict)
     fitting = max(1, SYNTHETIC_BYTES // math.prod(dataset.input_shape))
     return DatasetSpec(
         name="synthetic",
+        task=dataset.task,
         shape=list(dataset.input_shape),
-        num_classes=dataset.num_classes,
+        num_classes=dataset.num_outputs,
         num_samples=min(samples, len(dataset.train), fitting),
         validation_size=min(len(dataset.validation), FEW),
     )

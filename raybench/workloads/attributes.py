@@ -35,14 +35,15 @@ def check_attributes(workload: Workload, source: str) -> None:
 
 
 def _check_shape(shape: Any, source: str) -> None:
-    shapes = list(shape.values()) if isinstance(shape, dict) else [shape]
+    is_one = not isinstance(shape, dict)
+    shapes = [shape] if is_one else list(shape.values())
     must = "must be a tuple of whole numbers, (H, W, C) of an image or (features,), or a dict of"
-    if not shapes or not all(map(_is_shape, shapes)):
+    if not shapes or not all(map(_is_shape, shapes)) or (is_one and not shape):
         raise _wrong(source, "input_shape", f"{must} such", shape)
 
 
 def _is_shape(shape: Any) -> bool:
-    return isinstance(shape, tuple | list) and bool(shape) and all(map(_is_positive, shape))
+    return isinstance(shape, tuple | list) and all(map(_is_positive, shape))
 
 
 def _check_layers(layers: Any, source: str) -> None:

@@ -106,6 +106,6 @@ def missing_method(workload: Workload, method: str, use: str) -> UserError:
 def missing_hook(workload: Workload, metric: Metric, hook: str) -> UserError:
     """Return the error that says which hook a workload's own metric needs."""
     return UserError(
-        f"Workload {workload.name} has the metric {metric.name} and no {hook} to measure it; "
+        f"Workload {workload.name}: it has the metric {metric.name} and no {hook} to measure it; "
         f"write {hook}(self, outputs, labels), which returns one value for each sample."
     )

@@ -7,7 +7,7 @@ import pytest
 from framework_models import MODULES, backend
 
 from raybench.core.errors import UserError
-from raybench.core.metric import ACCURACY
+from raybench.core.metric import ACCURACY, METRICS, Metric
 from raybench.workloads.base import Workload
 
 INPUTS = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
@@ -20,14 +20,14 @@ def framework(request) -> str:
     return request.param
 
 
-def probe(framework, workload, inputs=INPUTS):
+def probe(framework, workload, inputs=INPUTS, labels=LABELS, metric=ACCURACY):
     module = importlib.import_module(f"raybench.backends.{framework}.probe")
-    return module.probe_model(workload, inputs, LABELS, metric=ACCURACY, gpu=False)
+    return module.probe_model(workload, inputs, labels, metric=metric, gpu=False)
 
 
-def refused(framework, workload):
+def refused(framework, workload, *data):
     with pytest.raises(UserError) as caught:
-        probe(framework, workload)
+        probe(framework, workload, *data)
     assert str(caught.value).startswith("Workload own: ")
     assert "\n" not in str(caught.value)
     return caught.value
@@ -205,6 +205,109 @@ def test_a_model_that_cannot_be_trained_is_refused(framework, workload, words):
 
 def test_the_traceback_of_the_users_code_is_kept(framework):
     assert 'raise RuntimeError("no weights' in refused(framework, Raises()).details
+
+
+PAIRS = np.linspace(0, 1, 16, dtype=np.float32).reshape(8, 2)
+TOKENS = np.arange(24, dtype=np.int64).reshape(8, 3) % 10
+RMSE, LOSS = METRICS["rmse"], METRICS["loss"]
+
+
+class Regressed(Own):
+    """One number too many: ten in place of two."""
+
+    task = "regression"
+
+
+class Spoken(Own):
+    """No outputs for each token."""
+
+    task = "language_modelling"
+
+
+class OwnMetric(Own):
+    metric = Metric(name="half", direction="max")
+
+    def torch_metric(self, outputs, labels):
+        return labels[: len(labels) // 2] * 1.0
+
+    def keras_metric(self, outputs, labels):
+        import tensorflow as tf
+
+        return tf.cast(labels[: len(labels) // 2], tf.float32)
+
+
+class NoHook(Own):
+    metric = OwnMetric.metric
+
+
+class Whole(Own):
+    """Answers in place of numbers that have a slope."""
+
+    def build_torch(self):
+        import torch
+
+        class Answers(torch.nn.Linear):
+            def forward(self, inputs):
+                return super().forward(inputs).argmax(dim=1)
+
+        return Answers(4, 10)
+
+    def build_keras(self):
+        import keras
+
+        inputs = keras.Input((4,))
+        scores = keras.layers.Dense(10)(inputs)
+        return keras.Model(inputs, keras.ops.argmax(scores, axis=1))
+
+
+@pytest.mark.parametrize(
+    ("workload", "data", "words"),
+    [
+        (
+            Regressed,
+            (INPUTS, PAIRS, RMSE),
+            "(8, 10) for 8 samples with labels of shape (8, 2); end",
+        ),
+        (Regressed, (INPUTS, PAIRS[:, 0], RMSE), "so that they are (8,)."),
+        (
+            Spoken,
+            (INPUTS, TOKENS, LOSS),
+            "of 3 tokens out of 10; end it so that they are (8, 3, 10)",
+        ),
+        (Spoken, ({"a": INPUTS, "b": TOKENS}, TOKENS, LOSS), "on inputs a (8, 4), b (8, 3)"),
+        (OwnMetric, (INPUTS, LABELS, OwnMetric.metric), "its half in "),
+        (NoHook, (INPUTS, LABELS, OwnMetric.metric), "has the metric half and no "),
+        (Whole, (), "must return a tensor of floating point numbers, not "),
+    ],
+)
+def test_what_other_tasks_and_metrics_need(framework, workload, data, words):
+    assert words in str(refused(framework, workload(), *data))
+
+
+class OfTheBatch(Own):
+    """Normalised by the batch in evaluations too."""
+
+    def build_torch(self):
+        import torch
+
+        class Model(torch.nn.Linear):
+            def forward(self, inputs):
+                outputs = super().forward(inputs)
+                return outputs / outputs.std(dim=0, keepdim=True)
+
+        return Model(4, 10)
+
+    def build_keras(self):
+        import keras
+
+        inputs = keras.Input((4,))
+        outputs = keras.layers.Dense(10)(inputs)
+        return keras.Model(inputs, outputs / keras.ops.std(outputs, axis=0, keepdims=True))
+
+
+def test_outputs_that_depend_on_the_batch_are_a_warning(framework):
+    (warning,) = probe(framework, OfTheBatch())
+    assert "depend on the other samples of the batch" in warning
 
 
 class Softmax(Own):

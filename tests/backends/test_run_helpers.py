@@ -1,5 +1,5 @@
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -51,6 +51,36 @@ def epoch(spec, data, num_epochs=1):
         take_until(training_steps(spec, data, world), total)[0]
         for world in worlds(spec.num_workers)
     ]
+
+
+def test_weights_of_samples_are_theirs_in_every_step():
+    data, weights = dataset(50), np.arange(50, dtype=np.float32) / 24.5
+    data = replace(data, train=replace(data.train, weights=weights))
+    for steps in epoch(RunSpec(num_workers=2, batch_size_per_worker=8, accumulate=2), data):
+        for number, step in enumerate(steps):
+            size = 32 if number == 0 else 18
+            real = step.indices > 0  # padding is of sample 0, whose own weight is 0 here
+            np.testing.assert_allclose(
+                step.weights[real], weights[step.indices][real] / size, rtol=1e-6
+            )
+            assert not step.weights[~real].any()
+
+
+def test_rounds_count_how_often_a_sample_stood_before():
+    plain = epoch(RunSpec(batch_size_per_worker=16), dataset(20, repeat=3))[0]
+    assert all(step.rounds is None for step in plain)
+    spec = RunSpec(batch_size_per_worker=8, num_workers=2, augment=["flip"])
+    ranks = epoch(spec, dataset(20, repeat=3), num_epochs=2)
+    seen = [
+        (int(row), int(number))
+        for steps in zip(*ranks, strict=True)
+        for step in steps
+        for row, number in zip(
+            step.indices[step.weights > 0], step.rounds[step.weights > 0], strict=True
+        )
+    ]
+    assert sorted(seen) == [(row, number) for row in range(20) for number in range(6)]
+    assert {number for _, number in seen[:60]} == {0, 1, 2}
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 31, 32, 33, 47, 48])

@@ -61,10 +61,77 @@ def test_what_cannot_be_trained_on_is_refused(changes, message, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
+def whole(inputs, labels, *, task="regression", num_classes=None, weights=None, **more):
+    one = Split(inputs, np.asarray(labels), weights)
+    return Dataset("own", num_classes, one, one, one, task=task, **more)
+
+
+NUMBERS = np.array([0.5, np.nan, 2.0, np.inf], np.float32)
+FOUR = np.ones((4, 2), np.float32)
+PAIRS = np.arange(8, dtype=np.float32).reshape(4, 2)
+TOKENS = np.arange(8).reshape(4, 2)
+BY_NAME = {"image": np.ones((4, 2), np.uint8), "codes": np.array([0, 3, -2, 1])}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (whole(FOUR, NUMBERS), r"NaN or infinite labels, first at sample 1 \(2 such samples\)"),
+        (whole(FOUR, np.ones(4, "f")), "all 4 training labels are 1.0; there is nothing to learn"),
+        (
+            whole(FOUR, np.ones(4, int), task="classification", num_classes=3),
+            "all training samples are of one class, 1; there is nothing to tell apart",
+        ),
+        (
+            whole(FOUR, [1] * 4, task="classification", num_classes=2, class_names=("a", "b")),
+            r"of one class, b \(1\)",
+        ),
+        (whole(FOUR, NUMBERS, task="classification", num_classes=2), "labels of float32 .4,.; of"),
+        (whole(FOUR, TOKENS, task="classification", num_classes=8), r"they are int64 classes of"),
+        (whole(FOUR, [0, 1, 2, 1], task="vision", num_classes=3), "task must be one of class"),
+        (
+            whole(TOKENS, TOKENS, task="language_modelling", num_classes=7),
+            "has the label 7 at sample 3",
+        ),
+        (
+            whole(TOKENS + 1, TOKENS % 8, task="language_modelling", num_classes=8),
+            "train split has the token or code 8 in sample 3; they go from 0 to 7",
+        ),
+        (
+            whole(TOKENS, np.full((4, 2), -100), task="language_modelling", num_classes=8),
+            "no token that counts",
+        ),
+        (
+            whole(TOKENS, [0, 1, 0, 1], task="classification", num_classes=2, vocabulary=("a",)),
+            "the token or code 1 in sample 0; they go from 0 to 0",
+        ),
+        (whole(BY_NAME, FOUR), "the train split's input codes has the token or code -2 in sample"),
+        (
+            dataclasses.replace(whole(BY_NAME | {"codes": TOKENS}, PAIRS), test=Split(FOUR, PAIRS)),
+            r"the test split has other inputs than the train split \(one array; codes, image\)",
+        ),
+        (
+            dataclasses.replace(whole(FOUR, PAIRS), test=Split(FOUR, PAIRS[:, :1])),
+            r"labels of float32 \(1,\), the train split of float32 \(2,\)",
+        ),
+        (
+            whole(FOUR, np.arange(4, dtype="f"), weights=np.array([1, 1, -1, np.nan], np.float32)),
+            r"the weight -1.0 at sample 2 \(2 such weights\)",
+        ),
+    ],
+)
+def test_what_no_task_can_have_is_refused(dataset, message):
+    with pytest.raises(UserError, match=f"^x: .*{message}") as caught:
+        check_dataset(dataset, "x")
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "dataset",
     [
         GOOD,
+        whole(BY_NAME | {"codes": np.arange(4)}, np.arange(8, dtype="f").reshape(4, 2)),
+        whole(TOKENS, TOKENS[:, ::-1].copy(), task="language_modelling", num_classes=8),
         dataclasses.replace(GOOD, num_classes=np.int64(3)),
         load_dataset(DatasetSpec(name="digits", limit=100)),
         load_dataset(DatasetSpec(name="synthetic", num_samples=8)),

@@ -7,7 +7,7 @@ import pytest
 
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
-from raybench.data import check
+from raybench.data import check, mapped
 from raybench.data.check import check_dataset
 from raybench.data.dataset import Dataset, Split, hold_out
 from raybench.data.load import limit_and_repeat
@@ -68,6 +68,21 @@ def test_a_split_is_held_out_limited_and_repeated_as_arrays_are():
     assert limited.num_train_samples == 12
     assert limited.input_shape == (2, 2, 1)
     np.testing.assert_array_equal(limited.train.read(np.arange(4)), other.array[:4])
+
+
+def test_of_a_file_larger_than_memory_no_rows_are_copied(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", np.arange(40, dtype=np.float32).reshape(20, 2))
+    rows, labels = np.array([9, 0, 3]), np.arange(20, dtype=np.int64)
+    small = Split(mapped.map_array(tmp_path / "x.npy"), labels).take(rows)
+    assert isinstance(small.inputs, np.ndarray)
+    monkeypatch.setattr(mapped, "SHARE", 0.0)
+    whole = Split(mapped.map_array(tmp_path / "x.npy"), labels)
+    assert not whole.array.flags.writeable
+    large = whole.take(rows)
+    assert isinstance(large.inputs, Selected)
+    np.testing.assert_array_equal(large.read(np.array([2, 0])), small.array[[2, 0]])
+    assert not whole.take(slice(5)).is_on_demand, "a part of the file is one too"
+    assert not Split(np.zeros((20, 2), np.uint8), labels).take(rows).is_on_demand
 
 
 def test_what_is_read_can_be_written_to():

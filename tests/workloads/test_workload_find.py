@@ -49,6 +49,13 @@ MODULE = """
     class OtherShape(Full):
         input_shape = (4,)
 
+    class OwnLoss(Full):
+        def torch_loss(self, outputs, labels):
+            return labels
+
+    class ByName(Workload):
+        name, task, input_shape = "by_name", "regression", {"a": [3], "b": ()}
+
     class NotAWorkload:
         pass
 """
@@ -123,6 +130,20 @@ def test_a_name_that_leads_nowhere_is_one_sentence(name, message):
 def test_a_dataset_that_does_not_fit_is_refused(name, input_shape, num_classes, message):
     with pytest.raises(UserError, match=message):
         find_workload(name, shape(input_shape, num_classes))
+
+
+def test_a_task_of_ones_own_needs_data_of_it():
+    with pytest.raises(UserError, match="full is of task classification, the dataset of regr"):
+        find_workload("users_own:Full", shape((3,), 1, task="regression"))
+    own_loss = find_workload("users_own:OwnLoss", shape((3,), 1, task="regression"))
+    assert own_loss.task == "classification", "its loss makes of the labels what it likes"
+    by_name = find_workload("users_own:ByName", shape({"a": (3,), "b": ()}, 2, task="regression"))
+    assert not hasattr(by_name, "num_classes")
+    with pytest.raises(
+        UserError, match=r"takes inputs of shape a \(3,\), b \(\), the dataset has a"
+    ):
+        find_workload("users_own:ByName", shape({"a": (4,)}, 2, task="regression"))
+    assert find_workload("mlp", shape((3,), 4, task="regression")).task == "regression"
 
 
 def test_require_framework():
@@ -275,6 +296,10 @@ def test_a_load_dataset_that_ends_or_fills_the_memory(own, code):
         ("input_shape = (28, 28.0, 1)", "attribute input_shape"),
         ("input_shape = (28, -1, 1)", "attribute input_shape"),
         ("input_shape = None", "attribute input_shape"),
+        ("input_shape = {}", "attribute input_shape"),
+        ("input_shape = {'a': 3}", "or a dict of such"),
+        ("task = 'vision'", "attribute task must be one of classification, regression,"),
+        ("metric = 'dice'", "attribute metric must be a raybench metric"),
         ("name = 7", "attribute name must be text"),
         ("name = ' '", "attribute name must be text"),
     ],

@@ -69,23 +69,23 @@ def sample_values(
 
     `scale` is that of the labels, which brings errors into their own unit.
     """
-    match metric.per_sample:
-        case "own":
-            if workload.keras_metric is None:
-                raise missing_hook(workload, metric, "keras_metric")
-            values = workload.keras_metric(outputs, labels)
-        case "loss":
-            values = losses
-        case "squared_error":
-            values = _mean(tf.square(_errors(outputs, labels) * scale))
-        case "absolute_error":
-            values = _mean(tf.abs(_errors(outputs, labels) * scale))
-        case "correct":
-            values = _correct(workload, outputs, labels)
-        case "correct_of_5":
-            most = tf.math.top_k(tf.cast(outputs, tf.float32), min(BEST, outputs.shape[-1]))
-            best = tf.cast(most.indices, labels.dtype)
-            values = _share(tf.reduce_any(best == labels[..., None], axis=-1), labels)
+    kind = metric.per_sample
+    if kind == "own":
+        if workload.keras_metric is None:
+            raise missing_hook(workload, metric, "keras_metric")
+        values = workload.keras_metric(outputs, labels)
+    elif kind == "loss":
+        values = losses
+    elif kind == "squared_error":
+        values = _mean(tf.square(_errors(outputs, labels) * scale))
+    elif kind == "absolute_error":
+        values = _mean(tf.abs(_errors(outputs, labels) * scale))
+    elif kind == "correct":
+        values = _correct(workload, outputs, labels)
+    else:  # correct_of_5
+        most = tf.math.top_k(tf.cast(outputs, tf.float32), min(BEST, outputs.shape[-1]))
+        best = tf.cast(most.indices, labels.dtype)
+        values = _share(tf.reduce_any(best == labels[..., None], axis=-1), labels)
     return tf.cast(values, tf.float32)
 
 

@@ -253,7 +253,8 @@ class Trainer:
         gradients = tape.gradient(
             loss, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
-        return loss, gradients
+        # That of an embedding comes as its rows alone, which no sum over passes takes.
+        return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def _evaluate_on(self, inputs: Inputs, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Traced: sums of loss and metric over a batch."""

@@ -73,22 +73,22 @@ def sample_values(
 
     `scale` is that of the labels, which brings errors into their own unit.
     """
-    match metric.per_sample:
-        case "own":
-            if workload.torch_metric is None:
-                raise missing_hook(workload, metric, "torch_metric")
-            values: Tensor = workload.torch_metric(outputs, labels)
-        case "loss":
-            values = losses
-        case "squared_error":
-            values = _mean(torch.square(_errors(outputs, labels) * scale))
-        case "absolute_error":
-            values = _mean(torch.abs(_errors(outputs, labels) * scale))
-        case "correct":
-            values = _correct(workload, outputs, labels)
-        case "correct_of_5":
-            best = outputs.topk(min(BEST, outputs.shape[-1]), dim=-1).indices
-            values = _share((best == labels.unsqueeze(-1)).any(dim=-1), labels)
+    kind = metric.per_sample
+    if kind == "own":
+        if workload.torch_metric is None:
+            raise missing_hook(workload, metric, "torch_metric")
+        values: Tensor = workload.torch_metric(outputs, labels)
+    elif kind == "loss":
+        values = losses
+    elif kind == "squared_error":
+        values = _mean(torch.square(_errors(outputs, labels) * scale))
+    elif kind == "absolute_error":
+        values = _mean(torch.abs(_errors(outputs, labels) * scale))
+    elif kind == "correct":
+        values = _correct(workload, outputs, labels)
+    else:  # correct_of_5
+        best = outputs.topk(min(BEST, outputs.shape[-1]), dim=-1).indices
+        values = _share((best == labels.unsqueeze(-1)).any(dim=-1), labels)
     return values.float()
 
 

@@ -1,0 +1,166 @@
+"""Tasks beside pictures by class: the same run in both frameworks, from memory or a mapped file."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from local import FRAMEWORKS
+from task_data import Letters, Prices, letters, prices
+
+from raybench.backends import room
+from raybench.backends.base import Trainer
+from raybench.backends.find import find_backend
+from raybench.backends.run import evaluate_split, run
+from raybench.core.clock import Ledger
+from raybench.core.objective import Objective
+from raybench.core.record import Evaluation
+from raybench.core.spec import RunSpec
+from raybench.data import mapped
+from raybench.data.dataset import Dataset
+from raybench.data.shared import open_shared
+from raybench.workloads.base import Workload
+
+TASKS = {"regression": (Prices(), prices()), "language_modelling": (Letters(), letters())}
+
+
+def spec_of(framework: str, metric: str, **changes: object) -> RunSpec:
+    content: dict[str, object] = {
+        "framework": framework,
+        "objective": Objective(kind="best_at_budget", metric=metric, max_train_seconds=1e6),
+        "optimizer": "sgd",
+        "learning_rate": 0.1,
+        "momentum": 0.0,
+        "epochs": 2.0,
+        "batch_size_per_worker": 8,
+        "accumulate": 2,
+    }
+    return RunSpec(**(content | changes))  # type: ignore[arg-type]
+
+
+def train(
+    spec: RunSpec, workload: Workload, dataset: Dataset
+) -> tuple[list[Evaluation], float, list[np.ndarray]]:
+    """Return the curve, the value on the test split, and the weights at the end."""
+    backend = find_backend(spec.framework)
+    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+    trainer: Trainer = backend.Trainer(spec, workload, dataset, world)
+    curve = list(run(spec, dataset, trainer, world, Ledger("setup")))
+    test = evaluate_split(dataset, trainer, world, "test")
+    model = trainer._model  # type: ignore[attr-defined]
+    if spec.framework == "torch":
+        weights = [one.detach().numpy().copy() for one in model.parameters()]
+    else:
+        weights = [one.value.numpy() for one in model.trainable_variables]
+    trainer.close()
+    return curve, test, weights
+
+
+@pytest.fixture(scope="module")
+def torch_runs() -> dict:
+    pytest.importorskip("torch")
+    metrics = {"regression": "rmse", "language_modelling": "perplexity"}
+    return {name: train(spec_of("torch", metrics[name]), *TASKS[name]) for name in TASKS}
+
+
+def numbers(curve: list[Evaluation]) -> np.ndarray:
+    return np.array([(point.train_loss, point.value) for point in curve])
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_both_frameworks_learn_the_same(torch_runs: dict, task: str) -> None:
+    pytest.importorskip("tensorflow")
+    curve, test, weights = torch_runs[task]
+    metric = "rmse" if task == "regression" else "perplexity"
+    again, other_test, others = train(spec_of("tensorflow", metric), *TASKS[task])
+    np.testing.assert_allclose(numbers(curve), numbers(again), rtol=1e-5)
+    assert test == pytest.approx(other_test, rel=1e-5)
+    for one, other in zip(weights, others, strict=True):
+        if one.shape != other.shape:  # torch's dense layers are the other way round
+            other = other.T
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    assert curve[-1].value < curve[0].value
+    assert curve[-1].best_value == curve[-1].value, "the least is the best"
+
+
+def test_the_first_loss_is_that_of_the_papers(torch_runs: dict) -> None:
+    """Of the first step, by numpy: weights of samples are in it, labels of no token are not."""
+    workload, dataset = TASKS["language_modelling"]
+    from task_data import TOKENS, weights_of
+
+    spec = spec_of("torch", "loss", epochs=16 / 40, eval_every_samples=16)
+    curve, _, _ = train(spec, workload, dataset)
+    from raybench.data.order import epoch_order
+
+    rows = epoch_order(40, seed=0, epoch=0)[:16]
+    logits = weights_of(TOKENS, TOKENS)[dataset.train.array[rows]].astype(np.float64)
+    losses = np.log(np.exp(logits).sum(axis=-1))
+    labels = dataset.train.labels[rows]
+    counted = labels >= 0
+    chosen = np.take_along_axis(logits, np.where(counted, labels, 0)[..., None], -1)[..., 0]
+    means = ((losses - chosen) * counted).sum(axis=1) / counted.sum(axis=1)
+    assert curve[0].train_loss == pytest.approx(means.mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_is_larger_than_memory_is_the_same_from_its_file(
+    framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload, dataset = TASKS["regression"]
+    spec = spec_of(framework, "mean_absolute_error")
+    expected = train(spec, workload, dataset)
+    open_shared(tmp_path / "x", lambda: dataset)
+    monkeypatch.setattr(mapped, "SHARE", 0.0)
+    monkeypatch.setattr(room, "SHARE", 0.0)
+    large = open_shared(tmp_path / "x", lambda: dataset)
+    assert not large.train.labels.flags.writeable
+    curve, test, weights = train(spec.model_copy(update={"prefetch": 2}), workload, large)
+    np.testing.assert_allclose(numbers(curve), numbers(expected[0]), rtol=1e-6)
+    assert test == expected[1]
+    for one, other in zip(weights, expected[2], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@dataclass
+class Changed:
+    inputs: object
+    other_rows: np.ndarray
+    shares: np.ndarray
+
+
+class ShiftedAndMixed:
+    """Adds the round to the pixels of a picture; mixes the loss with the next row's, by 3 to 1."""
+
+    asked: list[tuple[int, int]]
+
+    def __init__(self, augmentations: list, split, seed: int) -> None:
+        self._rows = len(split)
+        type(self).asked = []
+
+    def __call__(self, inputs: dict, rows: np.ndarray, rounds: np.ndarray) -> Changed:
+        self.asked += zip(rounds.tolist(), rows.tolist(), strict=True)
+        picture = inputs["picture"] // 2 + rounds.astype(np.uint8)[:, None, None, None]
+        shares = np.full(len(rows), 0.75, np.float32)
+        return Changed(inputs | {"picture": picture}, (rows + 1) % self._rows, shares)
+
+
+def test_augmented_samples_and_mixed_losses_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("torch", "tensorflow"):
+        pytest.importorskip(name)
+    module = ModuleType("raybench.data.augment")
+    module.Augmenter = ShiftedAndMixed  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "raybench.data.augment", module)
+    workload, dataset = TASKS["regression"]
+    found, asked = [], []
+    for framework in ("torch", "tensorflow"):
+        spec = spec_of(framework, "r2", augment=["flip", "mixup"], accumulate=1)
+        found.append(train(spec, workload, dataset))
+        asked.append(ShiftedAndMixed.asked)
+    np.testing.assert_allclose(numbers(found[0][0]), numbers(found[1][0]), rtol=1e-5)
+    assert asked[0] == asked[1]
+    wanted = [(number, row) for number in (0, 1) for row in range(len(dataset.train))]
+    assert sorted(asked[0]) == wanted, "every sample in every round, none in the warm-up"
+    plain = train(spec_of("torch", "r2", accumulate=1), workload, dataset)
+    assert (numbers(plain[0]) != numbers(found[0][0])).any()
