@@ -41,13 +41,6 @@ class DataShape:
         )
 
 
-def output_shape(task: Task, input_shape: tuple[int, ...], num_outputs: int) -> tuple[int, ...]:
-    """Return the shape of what a model gives for one sample."""
-    if task == "language_modelling":
-        return (*input_shape[:1], num_outputs)
-    return (num_outputs,)
-
-
 def _kind(dtype: "np.dtype[np.generic]") -> Kind:
     if dtype == np.uint8:
         return "pixels"

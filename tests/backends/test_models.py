@@ -24,6 +24,7 @@ SHIPPED = {
     "cnn7 128px": ("cnn7", (128, 128, 3), 173_642),
     "cifar_cnn": ("cifar_cnn", (32, 32, 3), 1_250_858),
     "deep_mlp": ("deep_mlp", (28, 28, 1), 75_850),
+    "small_resnet 16px": ("small_resnet", (16, 16, 3), 413_514),
 }
 
 

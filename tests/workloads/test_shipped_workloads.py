@@ -19,7 +19,7 @@ from raybench.workloads.shipped import WORKLOADS, cnn7, shipped_workload
         ("cnn7", (32, 32, 3), 124_490),
         ("cifar_cnn", (32, 32, 3), 1_250_858),
         ("deep_mlp", (28, 28, 1), 75_850),
-        ("small_resnet", (32, 32, 3), 1_647_242),
+        ("small_resnet", (32, 32, 3), 413_514),
         ("mlp", (8,), 102_282),
         ("mlp", (4, 4, 3), 112_522),
         ("text_bag", (128,), 1_289_610),
