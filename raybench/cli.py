@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "train one run spec",
     "scale": "measure how a training scales, or predict it from measurements",
     "diagnose": "say what bounds a training, and what a change would bring",
+    "init": "look at your data, and write a space file for them",
     "report": "rebuild tables and pictures of a results folder",
     "data": "list the decoded datasets that this machine keeps, remove some",
 }

@@ -32,11 +32,17 @@ LOADERS: dict[str, Callable[[DatasetSpec], Dataset]] = {
     "mnist": load_mnist,
     "synthetic": load_synthetic,
     "image_folder": _later("image_folder", "load_image_folder"),
+    "csv": _later("tables", "load_csv"),
+    "parquet": _later("tables", "load_parquet"),
+    "text": _later("tables", "load_text"),
+    "huggingface": _later("tables", "load_huggingface"),
     "npz": _later("npz", "load_npz"),
     "keras": _later("keras_sets", "load_keras"),
     "torchvision": _later("torchvision_sets", "load_torchvision"),
 }
-STORED = frozenset(("image_folder", "npz", "keras", "torchvision"))
+STORED = frozenset(
+    ("image_folder", "csv", "parquet", "text", "huggingface", "npz", "keras", "torchvision")
+)
 """Datasets whose arrays are mapped from the store of the machine already: nothing copies them."""
 
 

@@ -13,6 +13,7 @@ from raybench.core.clock import Ledger
 from raybench.core.record import Evaluation
 from raybench.core.spec import DatasetSpec
 from raybench.data.augment import augmenter
+from raybench.data.augment.geometry import draw_flip
 from raybench.data.load import load_dataset
 
 STEPS = 12
@@ -21,11 +22,11 @@ STEPS = 12
 def curve_of(framework: str, augment_s: float, monkeypatch: pytest.MonkeyPatch) -> Evaluation:
     """Train for 12 steps of 30 ms, whose batches take `augment_s` to augment."""
 
-    def slow(images, draws, settings):
+    def slow(images, drawn, settings):
         time.sleep(augment_s)
         return images
 
-    monkeypatch.setitem(augmenter.CHANGES, "flip", slow)
+    monkeypatch.setitem(augmenter.CHANGES, "flip", (draw_flip, slow))
     data = DatasetSpec(name="digits", limit=4 * STEPS)
     spec = small_spec(
         framework, dataset=data, epochs=1.0, batch_size_per_worker=4, augment=[Flip(kind="flip")]

@@ -5,11 +5,18 @@ import pytest
 from PIL import Image
 
 from raybench.core.augmentation import ColorJitter, Cutout, Flip, RandomCrop, RandomResizedCrop
-from raybench.data.augment.colour import color_jitter
-from raybench.data.augment.geometry import cutout, flip, random_crop
+from raybench.data.augment.colour import color_jitter, draw_colours
+from raybench.data.augment.geometry import (
+    cutout,
+    draw_crop,
+    draw_cutout,
+    draw_flip,
+    flip,
+    random_crop,
+)
 from raybench.data.augment.keys import Draws, sample_keys
 from raybench.data.augment.mixup import Mixing, mix
-from raybench.data.augment.resized_crop import parts, random_resized_crop
+from raybench.data.augment.resized_crop import draw_resized_crop, parts, random_resized_crop
 
 SHAPES = [(7, 5, 3), (5, 8, 1), (6, 6, 4), (1, 1, 3), (1, 9, 2)]
 CASES = [(shape, kind) for shape in SHAPES for kind in ("uint8", "float32")]
@@ -41,7 +48,7 @@ def test_random_crop_is_a_window_of_the_padded_image(shape, kind):
             for column in range(width):
                 if 0 <= row + top < height and 0 <= column + left < width:
                     expected[index, row, column] = images[index, row + top, column + left]
-    found = random_crop(images, draws, CROP)
+    found = random_crop(images, draw_crop(draws, shape, CROP), CROP)
     assert found.dtype == images.dtype
     np.testing.assert_array_equal(found, expected)
 
@@ -54,9 +61,13 @@ def test_flip_mirrors_those_below_the_probability(shape, kind):
         if draw < 0.5:
             expected[index] = images[index, :, ::-1]
     assert 5 < (draws(0) < 0.5).sum() < 35
-    np.testing.assert_array_equal(flip(images.copy(), draws, FLIP), expected)
+    np.testing.assert_array_equal(
+        flip(images.copy(), draw_flip(draws, shape, FLIP), FLIP), expected
+    )
     never = FLIP.model_copy(update={"probability": 0.0})
-    np.testing.assert_array_equal(flip(images.copy(), draws, never), images)
+    np.testing.assert_array_equal(
+        flip(images.copy(), draw_flip(draws, shape, never), never), images
+    )
 
 
 @pytest.mark.parametrize(("shape", "kind"), CASES)
@@ -72,7 +83,8 @@ def test_cutout_is_a_square_of_zeros_that_may_reach_over_the_edge(shape, kind):
             for column in range(width):
                 if top <= row < top + side and left <= column < left + side:
                     expected[index, row, column] = 0
-    np.testing.assert_array_equal(cutout(images.copy(), draws, CUTOUT), expected)
+    place = draw_cutout(draws, shape, CUTOUT)
+    np.testing.assert_array_equal(cutout(images.copy(), place, CUTOUT), expected)
 
 
 @pytest.mark.parametrize(("shape", "kind"), CASES)
@@ -80,7 +92,8 @@ def test_random_resized_crop_scales_a_part_bilinearly(shape, kind):
     images, draws = images_of(shape, kind, number=12), draws_of(12)
     height, width, _ = shape
     boxes = np.stack(parts(draws, height, width, RESIZED), axis=1)
-    found = random_resized_crop(images, draws, RESIZED)
+    taps = draw_resized_crop(draws, images.shape[1:], RESIZED)
+    found = random_resized_crop(images, taps, RESIZED)
     assert (found.dtype, found.shape) == (images.dtype, images.shape)
     for image, one, (top, left, rows, columns) in zip(images, found, boxes, strict=True):
         part = image[top : top + rows, left : left + columns].astype(np.float64)
@@ -106,7 +119,8 @@ def at(part, vertical, horizontal):
 
 def test_random_resized_crop_is_what_pil_makes_of_the_same_part():
     images, draws = images_of((40, 56, 3), "uint8", number=10), draws_of(10)
-    found = random_resized_crop(images, draws, RESIZED)
+    taps = draw_resized_crop(draws, images.shape[1:], RESIZED)
+    found = random_resized_crop(images, taps, RESIZED)
     boxes = np.stack(parts(draws, 40, 56, RESIZED), axis=1)
     for image, one, (top, left, rows, columns) in zip(images, found, boxes.tolist(), strict=True):
         part = Image.fromarray(image).crop((left, top, left + columns, top + rows))
@@ -144,7 +158,7 @@ def test_colours_change_one_after_the_other(shape, kind):
     channels = shape[2]
     grey_of = np.array([0.299, 0.587, 0.114]) if channels == 3 else np.full(channels, 1 / channels)
     factors = [1 + (2 * draws(n) - 1) * most for n, most in enumerate((0.3, 0.5, 0.9))]
-    found = color_jitter(images.copy(), draws, JITTER)
+    found = color_jitter(images.copy(), draw_colours(draws, shape, JITTER), JITTER)
     assert found.dtype == images.dtype
     for index, image in enumerate(images.astype(np.float64)):
         brightness, contrast, saturation = (float(one[index]) for one in factors)

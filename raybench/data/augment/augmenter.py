@@ -8,24 +8,34 @@ import numpy as np
 import numpy.typing as npt
 
 from raybench.core.augmentation import Augmentation, Mixup
-from raybench.data.augment.colour import color_jitter
-from raybench.data.augment.geometry import cutout, flip, random_crop
+from raybench.data.augment.colour import color_jitter, draw_colours
+from raybench.data.augment.geometry import (
+    cutout,
+    draw_crop,
+    draw_cutout,
+    draw_flip,
+    flip,
+    random_crop,
+)
 from raybench.data.augment.keys import Draws, Key, sample_keys
 from raybench.data.augment.mixup import ONE, Mixing, mix
-from raybench.data.augment.resized_crop import random_resized_crop
+from raybench.data.augment.resized_crop import draw_resized_crop, random_resized_crop
 from raybench.data.dataset import Split
 from raybench.data.inputs import Batch, each
 from raybench.data.on_demand import Array, Rows
 
-CHANGES: dict[str, Callable[[Array, Draws, Any], Array]] = {
-    "random_crop": random_crop,
-    "flip": flip,
-    "random_resized_crop": random_resized_crop,
-    "cutout": cutout,
-    "color_jitter": color_jitter,
+Drawn = tuple[npt.NDArray[Any], ...]
+"""What is drawn for the samples of a batch, (n, ...) each."""
+CHANGES: dict[str, tuple[Callable[..., Any], Callable[..., Array]]] = {
+    "random_crop": (draw_crop, random_crop),
+    "flip": (draw_flip, flip),
+    "random_resized_crop": (draw_resized_crop, random_resized_crop),
+    "cutout": (draw_cutout, cutout),
+    "color_jitter": (draw_colours, color_jitter),
 }
-"""What is done to images, by its kind; `mixup` alone needs other samples too."""
-CHUNK = 2**19
+"""What is drawn for samples, (draws, shape of one, settings) -> Drawn, and what is done to images,
+(images, drawn, settings) -> images, by its kind; `mixup` alone needs other samples too."""
+CHUNK = 2**18
 """Numbers that all changes are made to before the next ones: about what a core's cache holds."""
 
 Placed = tuple[int, Augmentation]
@@ -96,12 +106,17 @@ def is_image(inputs: Any) -> bool:
 
 def _change(images: Array, keys: Key, augmentations: list[Placed]) -> Array:
     """Return images after all changes."""
+    planned = []
+    for place, settings in augmentations:
+        draw, change = CHANGES[settings.kind]
+        planned.append((change, draw(Draws(keys, place), images.shape[1:], settings), settings))
     changed = np.empty(images.shape, images.dtype)
     for some in _chunks(images):
-        chunk = images[some].copy(order="C")
-        for place, augmentation in augmentations:
-            chunk = CHANGES[augmentation.kind](chunk, Draws(keys[some], place), augmentation)
-        changed[some] = chunk
+        changed[some] = images[some]
+        chunk = changed[some]
+        for change, drawn, settings in planned:
+            chunk = change(chunk, tuple(one[some] for one in drawn), settings)
+        changed[some] = chunk  # numpy leaves it where it is already there
     return changed
 
 

@@ -8,24 +8,32 @@ from raybench.data.on_demand import Array
 
 GREY = (0.299, 0.587, 0.114)
 """Parts of red, green and blue in a grey as bright (ITU-R BT.601, as PIL and torchvision)."""
+Factors = tuple[Uniform, Uniform, Uniform]
+"""(n,) each: of brightness, contrast and saturation."""
 
 
-def color_jitter(images: Array, draws: Draws, settings: ColorJitter) -> Array:
-    """Change colours, in place; (n, height, width, channels), bytes or float32.
+def draw_colours(draws: Draws, shape: tuple[int, ...], settings: ColorJitter) -> Factors:
+    """Return the factors; of other than three channels saturation stays."""
+    most = [settings.brightness, settings.contrast, settings.saturation]
+    if shape[2] != len(GREY):
+        most[2] = 0.0
+    brightness, contrast, saturation = (
+        1 + (2 * draws(number) - 1) * one for number, one in enumerate(most)
+    )
+    return brightness, contrast, saturation
+
+
+def color_jitter(images: Array, factors: Factors, settings: ColorJitter) -> Array:
+    """Change colours; (n, height, width, channels), bytes or float32, which are written to.
 
     Brightness multiplies a pixel, contrast its distance from the image's mean grey, saturation
-    from its own grey, one after the other. Together that is `own` x pixel + `grey` x its grey +
-    a number of the image, so values are cut to 0..255 once, at the end, and those of float32,
-    whose range nobody knows, are not cut. Grey of other than three channels is their mean, and
-    their saturation stays.
+    from its own grey, one after the other. Together that is `own` x pixel + `greys`, a multiple of
+    its grey and a number of the image, so values are cut to 0..255 once, at the end, and those of
+    float32, whose range nobody knows, are not cut. Grey of other than three channels is their mean.
     """
-    changes = (settings.brightness, settings.contrast, settings.saturation)
-    brightness, contrast, saturation = (
-        _factors(draws(number), most) for number, most in enumerate(changes)
-    )
+    del settings
+    brightness, contrast, saturation = factors
     number, height, width, channels = images.shape
-    if channels != len(GREY):
-        saturation = np.ones_like(saturation)
     planes = np.empty((channels, number, height * width), np.float32)
     for channel in range(channels):
         planes[channel] = images[..., channel].reshape(number, -1)
@@ -43,11 +51,6 @@ def color_jitter(images: Array, draws: Draws, settings: ColorJitter) -> Array:
             np.clip(plane, 0, 255, out=plane)
         images[..., channel] = plane.reshape(number, height, width)
     return images
-
-
-def _factors(uniform: Uniform, most: float) -> Uniform:
-    """Return factors from 1 - `most` to 1 + `most`."""
-    return 1 + (2 * uniform - 1) * most
 
 
 def _column(numbers: Uniform) -> Array:

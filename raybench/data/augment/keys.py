@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 Key = npt.NDArray[np.uint64]
 Uniform = npt.NDArray[np.float64]
+Whole = npt.NDArray[np.int64]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
@@ -35,7 +36,7 @@ class Draws:
         bits = _mixed(self.keys + np.uint64(offset)) >> np.uint64(11)
         return bits.astype(np.float64) * 2.0**-53
 
-    def of(self, samples: slice | npt.NDArray[np.intp]) -> "Draws":
+    def of(self, samples: npt.NDArray[np.intp]) -> "Draws":
         """Return those of some samples of the batch."""
         return Draws(self.keys[samples], self.place)
 
@@ -47,7 +48,7 @@ def sample_keys(seed: int, rounds: npt.NDArray[np.int64], rows: npt.NDArray[np.i
     return _mixed(rows.astype(np.uint64) * np.uint64(_GOLDEN) + in_round)
 
 
-def whole(uniform: Uniform, number: int | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def whole(uniform: Uniform, number: int | Whole) -> Whole:
     """Return whole numbers from 0 to `number` - 1, equally likely, of uniform ones."""
     return (uniform * number).astype(np.int64)
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raybench.core.augmentation import RandomResizedCrop
-from raybench.data.augment.keys import Draws, whole
+from raybench.data.augment.keys import Draws, Whole, whole
 from raybench.data.on_demand import Array
 
 TRIES = 10
@@ -15,23 +15,34 @@ ONE = 256
 """Weights of pixels are in whole 1/256, so that of bytes every sum is a whole number of 16 bits,
 and the pixels are the same on any machine."""
 
-Whole = npt.NDArray[np.int64]
+Taps = tuple[Whole, Whole, npt.NDArray[np.uint16]]
+"""(n, wanted) each: the two lines of the image that a line lies between, and the second's weight,
+from 0 to 256."""
 
 
-def random_resized_crop(images: Array, draws: Draws, settings: RandomResizedCrop) -> Array:
+def draw_resized_crop(
+    draws: Draws, shape: tuple[int, ...], settings: RandomResizedCrop
+) -> tuple[*Taps, *Taps]:
+    """Return between which rows the rows of the new images lie, and the same of columns."""
+    height, width, _ = shape
+    top, left, rows, columns = parts(draws, height, width, settings)
+    return *_taps(top, rows, height), *_taps(left, columns, width)
+
+
+def random_resized_crop(
+    images: Array, taps: tuple[*Taps, *Taps], settings: RandomResizedCrop
+) -> Array:
     """Cut a part out and scale it to the old size; (n, height, width, channels), any type.
 
     Centres of pixels are at halves; beyond the part, its border pixels go on. A part is never
     larger than the image, so pixels are never averaged.
     """
-    number, height, width, channels = images.shape
-    top, left, rows, columns = parts(draws, height, width, settings)
-    lines = images.reshape(number, height, width * channels)
-    tall = _scaled(lines, top, rows, height).reshape(images.shape)
+    del settings
+    first, second, weights = taps[3:]
+    left, right = int(first.min()), int(second.max()) + 1  # no part has other columns
+    tall = _between_rows(images[:, :, left:right], *taps[:3])
     # Columns as rows: a row is one run of memory, pixels of one column are not.
-    turned = _turned(tall).reshape(number, width, height * channels)
-    whole_size = _scaled(turned, left, columns, width)
-    return _turned(whole_size.reshape(number, width, height, channels))
+    return _turned(_between_rows(_turned(tall), first - left, second - left, weights))
 
 
 def parts(
@@ -73,22 +84,26 @@ def _largest(height: int, width: int, max_ratio: float) -> tuple[int, int]:
     )
 
 
-def _scaled(lines: Array, first: Whole, number: Whole, wanted: int) -> Array:
-    """Return `number` (n,) lines of each sample from its `first` (n,) on, scaled to `wanted`.
-
-    `lines` are (n, lines, numbers); (n, wanted, numbers) are returned, of the same type.
-    """
-    samples, length, numbers = lines.shape
+def _taps(first: Whole, number: Whole, wanted: int) -> Taps:
+    """Return the taps of `number` (n,) lines of each image from its `first` (n,) on."""
     last = (number - 1)[:, None]
     centres = (np.arange(wanted) + 0.5) * (number / wanted)[:, None] - 0.5
     centres = np.clip(centres, 0, last)
     before = centres.astype(np.int64)
     after = np.minimum(before + 1, last)
-    weights = np.rint((centres - before) * ONE).astype(np.uint16).reshape(-1, 1)
-    start = first[:, None] + np.arange(0, samples * length, length)[:, None]
-    flat = lines.reshape(samples * length, numbers)
-    one, other = (flat.take((start + at).ravel(), axis=0) for at in (before, after))
-    return _between(one, other, weights).reshape(samples, wanted, numbers)
+    weights = np.rint((centres - before) * ONE).astype(np.uint16)
+    return first[:, None] + before, first[:, None] + after, weights
+
+
+def _between_rows(
+    images: Array, first: Whole, second: Whole, weights: npt.NDArray[np.uint16]
+) -> Array:
+    """Return images (n, wanted, width, channels) of rows that lie between rows of `images`."""
+    number, height, width, channels = images.shape
+    lines = images.reshape(number * height, width * channels)
+    start = np.arange(0, number * height, height)[:, None]
+    one, other = (lines.take((start + at).ravel(), axis=0) for at in (first, second))
+    return _between(one, other, weights.reshape(-1, 1)).reshape(number, -1, width, channels)
 
 
 def _between(one: Array, other: Array, weights: npt.NDArray[np.uint16]) -> Array:

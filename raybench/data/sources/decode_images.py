@@ -15,6 +15,7 @@ from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
 from raybench.data.sources.decoder import Picture, Problem, Task, main, write_rows
 from raybench.data.sources.images import (
+    Fault,
     ImageError,
     ImageForm,
     decode,
@@ -31,6 +32,13 @@ PROBES = 16
 """Images that form and duration are told from."""
 WORTH_PROCESSES_S = 2.0
 """What takes one process less is done before others have started."""
+ADVICE: dict[Fault, str] = {
+    "broken": "mend or remove it",
+    "huge": "scale it down or remove it",
+    "colours": "set dataset.channels: 3, or 1 to make all of them grey",
+    "size": "set dataset.image_size, such as 64, to scale all of them",
+}
+"""The end of a sentence about an image that cannot be used."""
 MOST_PROBLEMS = 100
 """Nothing is decoded any more after so many problems."""
 
@@ -45,14 +53,14 @@ def probe(pictures: Sequence[Picture], spec: DatasetSpec) -> tuple[ImageForm, fl
     heads, error = [], None
     with huge_images_refused():
         with contextlib.suppress(ImageError):
-            read_head(chosen[0].source, chosen[0].name)  # PIL imports its decoders
+            read_head(chosen[0].content, chosen[0].name)  # PIL imports its decoders
         began = time.perf_counter()
         for picture in chosen:
             try:
-                heads.append(read_head(picture.source, picture.name))
-                decode(picture.source, form_of(spec, heads[-1:]))
+                heads.append(read_head(picture.content, picture.name))
+                decode(picture.content, form_of(spec, heads[-1:]))
             except ImageError as problem:
-                error = error or UserError(f"{picture.name} {problem}; mend or remove it.")
+                error = error or UserError(f"{picture.name} {problem}; {ADVICE[problem.fault]}.")
         seconds = time.perf_counter() - began
     if not heads:
         assert error is not None
@@ -182,16 +190,11 @@ def _decoder(task: Task) -> Iterator["subprocess.Popen[bytes]"]:
 
 def _error(problems: list[Problem], form: ImageForm) -> UserError:
     """Return what is wrong with the images, by the first of them."""
-    first = problems[0]
-    more = ""
+    first, more = problems[0], ""
     if len(problems) > 1:
-        count = (
-            f"{len(problems):,}" if len(problems) < MOST_PROBLEMS else f"{MOST_PROBLEMS} or more"
-        )
-        more = f" ({count} such images)"
-    if first.kind == "size":
-        return UserError(
-            f"{first.name} {first.reason}, and {form.told_by} {form.width} x {form.height}{more}; "
-            f"give dataset.image_size, such as {form.height}, to scale all of them."
-        )
-    return UserError(f"{first.name} {first.reason}{more}; mend or remove it.")
+        least = " or more" if len(problems) >= MOST_PROBLEMS else ""
+        more = f" ({min(len(problems), MOST_PROBLEMS)}{least} such images)"
+    other = ""
+    if first.fault == "size":
+        other = f", and {form.told_by} {form.width} x {form.height}"
+    return UserError(f"{first.name} {first.reason}{other}{more}; {ADVICE[first.fault]}.")

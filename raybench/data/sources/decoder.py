@@ -10,12 +10,12 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
 from raybench.data.sources.images import (
+    Fault,
     ImageError,
     ImageForm,
-    ImageSizeError,
     decode,
     huge_images_refused,
 )
@@ -31,11 +31,6 @@ class Picture:
     """As sentences call it: its path, or file, row and column."""
     content: str | bytes
     """Path of its file, or its bytes."""
-
-    @property
-    def source(self) -> Path | bytes:
-        """What `images.decode` takes."""
-        return Path(self.content) if isinstance(self.content, str) else self.content
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,7 @@ class Problem:
     name: str
     reason: str
     """The end of a sentence that begins with its name, without its full stop."""
-    kind: Literal["image", "size"]
+    fault: Fault
 
 
 def write_rows(task: Task, pictures: Iterable[Picture], target: int) -> list[Problem]:
@@ -68,12 +63,9 @@ def write_rows(task: Task, pictures: Iterable[Picture], target: int) -> list[Pro
     problems = []
     for picture in pictures:
         try:
-            pixels = decode(picture.source, task.form)
+            pixels = decode(picture.content, task.form)
         except ImageError as error:
-            kind: Literal["image", "size"] = (
-                "size" if isinstance(error, ImageSizeError) else "image"
-            )
-            problems.append(Problem(picture.row, picture.name, str(error), kind))
+            problems.append(Problem(picture.row, picture.name, str(error), error.fault))
             continue
         place = task.offset + picture.row * height * width * channels
         view = memoryview(pixels.tobytes())
@@ -101,11 +93,15 @@ def serve(asked: BinaryIO, answers: BinaryIO) -> None:
                 answer = write_rows(task, pictures, target)
             except OSError as error:
                 answer = error
-            pickle.dump(answer, answers)
-            answers.flush()
+            try:
+                pickle.dump(answer, answers)
+                answers.flush()
+            except BrokenPipeError:  # whoever asked was killed
+                return
 
 
 def main() -> None:
     """Serve whoever started this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for them
     serve(sys.stdin.buffer, sys.stdout.buffer)
+    os._exit(0)  # closing a pipe that nobody reads any more would be an error

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from raybench.core.errors import UserError
 from raybench.data.store.source import File
@@ -33,6 +34,11 @@ class Layout:
     prefixes: dict[str, str]
     """By split, what the names of its files begin with: `train/`."""
 
+    @property
+    def has_splits(self) -> bool:
+        """Whether the folder has splits of its own."""
+        return bool(self.prefixes["train"])
+
 
 def lay_out(files: Sequence[File], place: str) -> Layout:
     """Sort the images and tables of a folder; UserError, naming `place`, for what is no layout.
@@ -55,11 +61,26 @@ def lay_out(files: Sequence[File], place: str) -> Layout:
             )
         else:
             layout.splits[split].images.append(file)
-    for name, found in layout.splits.items():
-        if not found.images:
-            where = f"{place}/{prefixes[name]}".rstrip("/")
-            raise UserError(f"{where} holds no images; give it at least one, or remove it.")
     return layout
+
+
+def require_none_empty(layout: Layout, place: Path) -> None:
+    """Raise UserError for a folder of a split or of a class that holds no image."""
+    names = {name for known in SPLIT_NAMES.values() for name in known}
+    if layout.has_splits:
+        wanted = [one for one in place.iterdir() if one.is_dir() and one.name.lower() in names]
+    else:
+        wanted = [place]
+    has_classes = not any(split.metadata for split in layout.splits.values())
+    if has_classes:
+        wanted += [one for folder in wanted for one in folder.iterdir() if one.is_dir()]
+    images = [file.name for split in layout.splits.values() for file in split.images]
+    filled = {place} | {
+        place / folder for folder in {one for name in images for one in _first_two(name)}
+    }
+    for folder in wanted:
+        if folder not in filled and not folder.name.startswith("."):
+            raise UserError(f"{folder} holds no images; give it at least one, or remove it.")
 
 
 def class_of(name: str, prefix: str, place: str) -> str:
@@ -93,6 +114,12 @@ def _prefixes(files: Sequence[File], place: str) -> dict[str, str]:
         )
     # Beside others they are classes that are called so ("test" and "no_test").
     return found if "train" in found else {"train": ""}
+
+
+def _first_two(name: str) -> list[str]:
+    """Return the first folder of a file's name, and the first two."""
+    folders = name.split("/")[:-1]
+    return ["/".join(folders[:1]), "/".join(folders[:2])]
 
 
 def _split_of(name: str, prefixes: dict[str, str]) -> str | None:

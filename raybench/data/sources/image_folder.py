@@ -13,7 +13,7 @@ from raybench.data.sources.cut import cut, mixed_order
 from raybench.data.sources.decode_images import decode_images, probe
 from raybench.data.sources.decoder import Picture
 from raybench.data.sources.folder_labels import label_images
-from raybench.data.sources.folder_layout import METADATA, lay_out
+from raybench.data.sources.folder_layout import METADATA, lay_out, require_none_empty
 from raybench.data.sources.images import is_image
 from raybench.data.sources.labels import (
     Labelled,
@@ -86,6 +86,7 @@ def _build(writer: Writer, source: Source, spec: DatasetSpec) -> dict[str, Any]:
     """Write `images` and `labels`: one split after the other, each in a mixed order."""
     place = source.path
     layout = lay_out(source.files, str(place))
+    require_none_empty(layout, place)
     labelled = label_images(layout, place, spec.label)
     task = task_of(labelled["train"], spec.task)
     names: tuple[str, ...] = ()

@@ -24,12 +24,16 @@ ORIENTATION = 0x0112
 """Tag of EXIF."""
 
 
+Fault = Literal["broken", "huge", "colours", "size"]
+"""Why an image cannot be used, by what is to be done about it."""
+
+
 class ImageError(Exception):
-    """An image cannot be used; says why, after its name: 'is cut off'."""
+    """An image cannot be used; says why, after its name: 'is no image that PIL can read'."""
 
-
-class ImageSizeError(ImageError):
-    """An image has another size than the first one, and no size is asked for."""
+    def __init__(self, reason: str, fault: Fault = "broken") -> None:
+        super().__init__(reason)
+        self.fault: Fault = fault
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,7 @@ class ImageForm:
     width: int
     channels: Literal[1, 3]
     is_scaled: bool
-    """Whether images of other sizes are scaled to it; else they are an ImageSizeError."""
+    """Whether images of other sizes are scaled to it; else they are an ImageError."""
     is_greyed: bool
     """Whether colours may be lost with one channel; else they are an ImageError."""
     resize: Literal["stretch", "crop"] = "stretch"
@@ -69,7 +73,7 @@ class ImageHead:
     is_grey: bool
 
 
-def read_head(content: Path | bytes, name: str) -> ImageHead:
+def read_head(content: str | bytes, name: str) -> ImageHead:
     """Return what an image is, without decoding it; ImageError if it is none."""
     with _problems(), _open(content) as image:
         width, height = image.size
@@ -95,7 +99,7 @@ def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
     )
 
 
-def decode(content: Path | bytes, form: ImageForm) -> Pixels:
+def decode(content: str | bytes, form: ImageForm) -> Pixels:
     """Return an image of a file, or of its bytes, in `form.shape`.
 
     Turned upright as its camera noted, its first frame, without transparency (as PIL's
@@ -105,7 +109,7 @@ def decode(content: Path | bytes, form: ImageForm) -> Pixels:
     with _problems(), _open(content) as image:
         image.load()
         if form.channels == 1 and not form.is_greyed and image.mode not in GREY_MODES:
-            raise ImageError("has colours and the first images are grey: give channels: 3 (or 1)")
+            raise ImageError("has colours, and the first images are grey", "colours")
         upright = ImageOps.exif_transpose(image)
         return _scale(_in_channels(upright, form.channels), form)
 
@@ -124,7 +128,7 @@ def huge_images_refused() -> Iterator[None]:
         yield
 
 
-def _open(content: Path | bytes) -> "Image.Image":
+def _open(content: str | bytes) -> "Image.Image":
     return Image.open(io.BytesIO(content) if isinstance(content, bytes) else content)
 
 
@@ -137,8 +141,7 @@ def _problems() -> Iterator[None]:
         raise
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise ImageError(
-            f"is a huge image, above PIL's limit of {Image.MAX_IMAGE_PIXELS:,} pixels: scale it "
-            "down, or remove it"
+            f"is huge, above PIL's limit of {Image.MAX_IMAGE_PIXELS:,} pixels", "huge"
         ) from error
     except UnidentifiedImageError as error:
         raise ImageError("is no image that PIL can read") from error
@@ -150,7 +153,7 @@ def _in_channels(image: "Image.Image", channels: int) -> "Image.Image":
     if image.mode.startswith("I"):
         image = Image.fromarray(_from_16_bits(np.asarray(image)))
     elif image.mode == "F":
-        raise ImageError("holds floating-point numbers; write it with 8 or 16 bits a channel")
+        raise ImageError("holds floating-point numbers, not 8 or 16 bits a channel")
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")  # PIL warns of what it cannot keep otherwise
     mode = "L" if channels == 1 else "RGB"
@@ -159,7 +162,7 @@ def _in_channels(image: "Image.Image", channels: int) -> "Image.Image":
 
 def _from_16_bits(values: npt.NDArray[Any]) -> Pixels:
     if values.min() < 0 or values.max() > 0xFFFF:
-        raise ImageError("holds numbers of 32 bits; write it with 8 or 16 bits a channel")
+        raise ImageError("holds numbers of 32 bits, not 8 or 16 a channel")
     # 65535 is 255: 257 to one, rounded.
     return ((values.astype(np.int32) + 128) // 257).astype(np.uint8)
 
@@ -168,7 +171,7 @@ def _scale(image: "Image.Image", form: ImageForm) -> Pixels:
     size = (form.width, form.height)
     if image.size != size:
         if not form.is_scaled:
-            raise ImageSizeError(f"is {image.width} x {image.height} pixels")
+            raise ImageError(f"is {image.width} x {image.height} pixels", "size")
         # Bilinear over all the pixels that one is made of: shrinking leaves none out.
         image = image.resize(size, Image.Resampling.BILINEAR, box=_box(image, form))
     return np.asarray(image, np.uint8).reshape(form.shape)

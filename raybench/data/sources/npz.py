@@ -97,7 +97,8 @@ def _split(
         wanted.append(f"{weight}{end}")
     for name in wanted:
         if name not in arrays:
-            raise _missing(name, arrays, path)
+            others = {one: arrays[one] for one in arrays if one not in wanted}
+            raise _missing(name, others or arrays, path)
     inputs = {name: arrays[f"{name}{end}"] for name in columns}
     weights = arrays[wanted[-1]] if weight is not None and part == "train" else None
     if weights is not None and weights.shape != (len(arrays[f"{label}{end}"]),):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from raybench.data.memory import available_bytes
+from raybench.data.mapped import map_array
 from raybench.data.store.entries import (
     ABOUT,
     PART,
@@ -75,17 +75,6 @@ def _open(folder: Path, source: Source) -> Stored | None:
     about = json.loads((folder / ABOUT).read_text())
     arrays = {file.stem: map_array(file) for file in sorted(folder.glob("*.npy"))}
     return Stored(folder, arrays, about["description"])
-
-
-def map_array(file: Path) -> Array:
-    """Return the array of a file, mapped.
-
-    What is written to it stays in this process; one so large that the system would not promise
-    memory for that is read-only.
-    """
-    is_large = file.stat().st_size > available_bytes() / 2
-    array: Array = np.load(file, mmap_mode="r" if is_large else "c", allow_pickle=False)
-    return array.view(np.ndarray)
 
 
 def _build(folder: Path, source: Source, build: Callable[[Writer], Mapping[str, Any]]) -> None:

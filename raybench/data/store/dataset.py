@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from raybench.data.check import SPLITS
-from raybench.data.dataset import Dataset, Split
+from raybench.data.dataset import SPLITS, Dataset, Split
 from raybench.data.store.build import Stored
 from raybench.data.store.writer import Array, Writer
 

@@ -38,7 +38,9 @@ class Writer:
         return made
 
     def save(self, name: str, array: Array) -> None:
-        """Write an array that is in memory."""
+        """Write an array that is in memory; one that `array` has made is there already."""
+        if isinstance(array, np.memmap) and Path(str(array.filename)) == self.file(name).resolve():
+            return
         require_room(array.nbytes, self.what)
         try:
             np.save(self.file(name), np.ascontiguousarray(array), allow_pickle=False)

@@ -1,0 +1,72 @@
+"""What was seen of data, and how it is said."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from raybench.core.dataset_spec import Task
+from raybench.data.dataset import Array
+
+Kind = Literal["pictures", "table", "texts", "running text", "other"]
+MOST_CLASSES = 12
+"""Classes that are listed; of more the most and the least frequent ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What a space file needs to know of data, and sentences for the user."""
+
+    kind: Kind
+    dataset: dict[str, Any]
+    """The `dataset` of a space file."""
+    task: Task
+    num_train: int
+    """Training samples."""
+    lines: list[str]
+    """What was found, for the screen."""
+    input_shape: tuple[int, ...] | None = None
+    """Of one sample, where it is known."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """Comments on keys of `dataset`."""
+
+
+def class_lines(names: Sequence[str], counts: Array) -> list[str]:
+    """Return how many samples each class has, the most frequent first."""
+    total = int(counts.sum())
+    order = np.argsort(-counts, kind="stable")
+    shown = list(order)
+    left_out = len(order) - MOST_CLASSES
+    if left_out > 1:
+        shown = [*order[: MOST_CLASSES - 2], *order[-2:]]
+    width = max(len(names[number]) for number in shown)
+    lines = []
+    for place, number in enumerate(shown):
+        if left_out > 1 and place == MOST_CLASSES - 2:
+            lines.append(f"  ... {left_out:,} classes between them")
+        share = 100 * counts[number] / total
+        lines.append(f"  {names[number]:<{width}}  {int(counts[number]):>9,}  {share:5.1f} %")
+    return lines
+
+
+def balance_line(names: Sequence[str], counts: Array) -> str:
+    """Return a sentence on how evenly samples are spread over the classes."""
+    most, least = int(counts.argmax()), int(counts.argmin())
+    ratio = counts[most] / max(1, counts[least])
+    chance = 100 * counts[most] / counts.sum()
+    begin = f"always answering '{names[most]}' is right for {chance:.1f} %"
+    if ratio < 1.5:
+        return f"{begin}; the classes are about equally frequent."
+    return f"{begin}; '{names[most]}' is {ratio:.3g} times as frequent as '{names[least]}'" + (
+        "." if ratio < 10 else ": class_weights: balanced would make up for it."
+    )
+
+
+def number_line(column: str, values: Array) -> str:
+    """Return a sentence on labels of a regression."""
+    return (
+        f"label {column}: numbers from {values.min():.5g} to {values.max():.5g}, mean "
+        f"{values.mean():.5g}, standard deviation {values.std():.5g} (what always answering the "
+        "mean misses by: RMSE)."
+    )

@@ -1,0 +1,221 @@
+"""Columns of a table as numbers, by statistics of the training rows alone."""
+
+from collections import Counter
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raybench.core.errors import UserError
+from raybench.data.dataset import Array
+from raybench.data.sources.class_columns import is_number
+from raybench.data.sources.values import as_numbers, as_texts
+
+MAX_LEVELS = 128
+"""Names of a column that get a feature each, the most frequent ones."""
+MAX_COUNTED = 1_000_000
+"""Different names of a column that are counted; beyond, others are as names that are unseen."""
+ID_SHARE = 0.5
+"""Different names to rows beyond which a column says who, not what."""
+NUMBER_SHARE = 0.9
+"""Rows of a column of texts that are numbers beyond which the others are taken for mistakes."""
+Out = npt.NDArray[np.float32]
+"""(rows, width) of one column's features, to be written to."""
+
+
+class NotUsed(Exception):  # noqa: N818 (not an error: the column is left out)
+    """A column that nothing can be learnt from; the message ends a sentence that names it."""
+
+
+class Column(Protocol):
+    """A column of inputs: first `see` of all training rows, then `finish`, then `write`."""
+
+    name: str
+
+    def see(self, values: Any) -> None:
+        """Take the values of some training rows, in order (`pyarrow.Array`)."""
+        ...
+
+    def finish(self) -> None:
+        """Raise NotUsed, or UserError, or be ready."""
+        ...
+
+    @property
+    def features(self) -> list[str]:
+        """Names of what it becomes."""
+        ...
+
+    @property
+    def missing_share(self) -> float:
+        """Share of the training rows that have no value."""
+        ...
+
+    def write(self, values: Any, out: Out) -> None:
+        """Write the features of any rows."""
+        ...
+
+
+class Quantity:
+    """Numbers, dates, yes and no: less the mean, by the standard deviation.
+
+    What is missing is the mean, and a second feature says so where training rows lack any. Yes
+    and no stay 1 and 0.
+    """
+
+    def __init__(self, name: str, *, is_flag: bool = False, counted_rows: int = 0) -> None:
+        """`counted_rows`: of the table, where whole numbers may only count them; else 0."""
+        self.name, self._is_flag = name, is_flag
+        self._counted_rows, self._last = counted_rows, -np.inf
+        self._count, self._missing = 0, 0
+        self._mean, self._squares = 0.0, 0.0
+        self._low, self._high = np.inf, -np.inf
+
+    def see(self, values: Any) -> None:
+        """See `Column`."""
+        numbers = as_numbers(values)
+        known = numbers[~np.isnan(numbers)]
+        self._missing += len(numbers) - len(known)
+        if not len(known):
+            return
+        if self._counted_rows:
+            steps = np.diff(known, prepend=self._last)
+            self._counted_rows *= bool((steps > 0).all())  # 0 as soon as one does not go up
+            self._last = float(known[-1])
+        # Chan's way to join the moments of parts: no square of a large mean is taken.
+        mean = float(known.mean())
+        gap, total = mean - self._mean, self._count + len(known)
+        self._squares += float(((known - mean) ** 2).sum())
+        self._squares += gap * gap * self._count * len(known) / total
+        self._mean += gap * len(known) / total
+        self._count = total
+        self._low = min(self._low, float(known.min()))
+        self._high = max(self._high, float(known.max()))
+
+    def finish(self) -> None:
+        """See `Column`."""
+        if not self._count:
+            raise NotUsed("has no values")
+        if self._low == self._high and not self._missing:
+            raise NotUsed(f"is {self._low:g} in every training row")
+        if self._high - self._low < self._counted_rows and not self._missing:
+            raise NotUsed("counts the rows; if it is more, name it in dataset.columns")
+        deviation = float(np.sqrt(self._squares / self._count))
+        self._scale = 1.0 if self._is_flag or not deviation > 0 else deviation
+        self._offset = 0.0 if self._is_flag else self._mean
+
+    @property
+    def missing_share(self) -> float:
+        """Share of the training rows that have no value."""
+        return self._missing / (self._missing + self._count)
+
+    @property
+    def features(self) -> list[str]:
+        """See `Column`."""
+        return [self.name, f"{self.name} missing"] if self._missing else [self.name]
+
+    def write(self, values: Any, out: Out) -> None:
+        """See `Column`."""
+        numbers = as_numbers(values)
+        is_missing = np.isnan(numbers)
+        out[:, 0] = (np.where(is_missing, self._mean, numbers) - self._offset) / self._scale
+        if self._missing:
+            out[:, 1] = is_missing
+
+
+class Names:
+    """Texts (and codes named in `dataset.categories`): a feature for each name.
+
+    Of more than MAX_LEVELS names the most frequent have their own, all others share one, and
+    another feature says how frequent a name is: log of its share, standardised. A name that no
+    training row has is none of them; nothing is a name of its own where training rows have it.
+    """
+
+    def __init__(self, name: str, *, is_asked: bool = False) -> None:
+        """`is_asked`: the user has named the column, so that it cannot be left out."""
+        self.name, self._is_asked = name, is_asked
+        self._counts: Counter[str | None] = Counter()
+        self._rows = 0
+
+    def see(self, values: Any) -> None:
+        """See `Column`."""
+        texts = as_texts(values)
+        self._rows += len(texts)
+        for count in pc.value_counts(texts).to_pylist():
+            if len(self._counts) < MAX_COUNTED or count["values"] in self._counts:
+                self._counts[count["values"]] += count["counts"]
+
+    def finish(self) -> None:
+        """See `Column`."""
+        counts = self._counts
+        num_names = len(counts) - (None in counts)
+        if num_names == 0:
+            raise NotUsed("has no values")
+        if len(counts) == 1:
+            raise NotUsed(f"is '{next(iter(counts))}' in every training row")
+        if num_names > max(MAX_LEVELS, ID_SHARE * self._rows) and not self._is_asked:
+            raise NotUsed(
+                f"has a text of its own in most rows ({num_names:,} in {self._rows:,}); if these "
+                "are texts to learn from, name it in dataset.text"
+            )
+        frequent = sorted(counts, key=lambda name: (-counts[name], name or ""))
+        self._own = frequent[:MAX_LEVELS]
+        rest = frequent[MAX_LEVELS:]
+        self._is_rest = bool(rest)
+        self._known = pa.array([name for name in frequent if name is not None], pa.string())
+        place = {name: number for number, name in enumerate(self._own)}
+        places = [place.get(name, len(self._own)) for name in self._known.to_pylist()]
+        # Last, for what no training row has: no feature of its own.
+        self._places = np.array([*places, -1], dtype=np.int64)
+        self._missing_place = place.get(None, len(self._own) if None in counts else -1)
+        shares = np.array([counts[name] for name in self._known.to_pylist()]) / self._rows
+        logs = np.log(shares)
+        mean = float((shares * logs).sum() / shares.sum())
+        deviation = float(np.sqrt((shares * (logs - mean) ** 2).sum() / shares.sum())) or 1.0
+        self._frequency = np.append((logs - mean) / deviation, (logs.min() - mean) / deviation)
+
+    @property
+    def features(self) -> list[str]:
+        """See `Column`."""
+        own = [f"{self.name}={'' if name is None else name}" for name in self._own]
+        more = [f"{self.name}=another", f"{self.name} frequency"]
+        return own + more if self._is_rest else own
+
+    @property
+    def missing_share(self) -> float:
+        """Share of the training rows that have no name."""
+        return self._counts[None] / self._rows
+
+    @property
+    def num_names(self) -> int:
+        """Different names in the training rows."""
+        return len(self._counts) - (None in self._counts)
+
+    def write(self, values: Any, out: Out) -> None:
+        """See `Column`."""
+        texts = as_texts(values)
+        found = pc.fill_null(pc.index_in(texts, value_set=self._known), len(self._known))
+        numbers: Array = np.asarray(found).astype(np.int64)
+        places = np.where(np.asarray(texts.is_null()), self._missing_place, self._places[numbers])
+        out[:] = 0
+        rows = np.flatnonzero(places >= 0)
+        out[rows, places[rows]] = 1
+        if self._is_rest:
+            out[:, len(self._own) + 1] = self._frequency[numbers]
+
+    def num_not_numbers(self) -> int:
+        """Return how many training rows hold no number where nearly all do; else 0."""
+        names = {name: count for name, count in self._counts.items() if name is not None}
+        wrong = sum(count for name, count in names.items() if not is_number(name))
+        total = sum(names.values())
+        return wrong if 0 < wrong < (1 - NUMBER_SHARE) * total else 0
+
+
+def require_numbers(column: Names, place: str, value: str) -> None:
+    """Raise the UserError for a column of numbers with some texts in it."""
+    raise UserError(
+        f"{place}: column '{column.name}' holds numbers, and '{value}' there "
+        f"({column.num_not_numbers():,} such rows); leave such cells empty where nothing is known, "
+        "or list the column in dataset.categories if its values are names."
+    )

@@ -1,0 +1,207 @@
+"""What users' data have wrong: one sentence each, which names the culprit."""
+
+import shutil
+import struct
+import threading
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from raybench.core.errors import UserError
+from raybench.core.spec import DatasetSpec
+from raybench.data.load import build_dataset
+
+pytestmark = pytest.mark.usefixtures("own_store")
+NAMES = "size,colour,kind"
+ROWS = [f"{number},{'red' if number % 3 else 'blue'},{'ab'[number % 2]}" for number in range(60)]
+
+
+def table(folder, rows, names=NAMES, encoding="utf-8", file="t.csv"):
+    path = folder / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes("\n".join([names, *rows, ""]).encode(encoding))
+    return {"name": "csv", "path": str(path), "label": "kind"}
+
+
+def with_row(number, row):
+    """Return the rows with another one at line `number + 2` of the file."""
+    return [*ROWS[:number], row, *ROWS[number + 1 :]]
+
+
+def pictures(folder, counts=(("cat", 12), ("dog", 12)), size=(6, 6)):
+    for name, count in counts:
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            Image.new("RGB", size, (number, 0, 0)).save(folder / name / f"{number:02}.png")
+    return {"name": "image_folder", "path": str(folder)}
+
+
+def missing_column(folder):
+    return table(folder, ROWS) | {"label": "knid"}
+
+
+def unreadable_image(folder):
+    keys = pictures(folder / "p")
+    (folder / "p" / "cat" / "05.png").write_bytes(b"\x89PNG no more")
+    return keys
+
+
+def one_class_only(folder):
+    return table(folder, [row[:-1] + "a" for row in ROWS])
+
+
+def label_typo(folder):
+    rows = [row.replace(",a", ",setosa").replace(",b", ",virginica") for row in ROWS]
+    return table(folder, [*rows[:15], "15,red,setsoa", *rows[16:]])
+
+
+def unequal_lengths(folder):
+    return table(folder, with_row(7, "7,red"))
+
+
+def nan(folder):
+    return table(folder, with_row(9, "9,red,"))
+
+
+def text_among_numbers(folder):
+    return table(folder, with_row(9, "unknown,red,a"))
+
+
+def infinite_label(folder):
+    return table(folder, with_row(3, "inf,blue,a")) | {"label": "size", "task": "regression"}
+
+
+def empty_split(folder):
+    table(folder, ROWS, file="s/train.csv")
+    return table(folder, [], file="s/val.csv") | {"path": str(folder / "s")}
+
+
+def wrong_encoding(folder):
+    return table(folder, with_row(20, "20,grün,a"), encoding="latin-1")
+
+
+def wrong_encoding_of_names(folder):
+    return table(folder, ROWS, names="größe,colour,kind", encoding="latin-1")
+
+
+def huge_image(folder):
+    keys = pictures(folder / "p")
+    head = b"IHDR" + struct.pack(">IIBBBBB", 40_000, 5_000, 8, 2, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head))
+    (folder / "p" / "dog" / "huge.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk + b"\0\0\0\1IDAT")
+    return keys
+
+
+def zero_bytes(folder):
+    (folder / "t.csv").touch()
+    return {"name": "csv", "path": str(folder / "t.csv"), "label": "kind"}
+
+
+def image_of_zero_bytes(folder):
+    keys = pictures(folder / "p")
+    (folder / "p" / "cat" / "00.png").write_bytes(b"")
+    return keys
+
+
+def nested_folders(folder):
+    keys = pictures(folder / "p")
+    Image.new("RGB", (6, 6)).save(folder / "p" / "stray.png")
+    return keys
+
+
+def path_that_is_a_file(folder):
+    (folder / "pictures.zip").write_bytes(b"PK")
+    return {"name": "image_folder", "path": str(folder / "pictures.zip")}
+
+
+def no_such_path(folder):
+    return {"name": "parquet", "path": str(folder / "none"), "label": "kind"}
+
+
+def no_names(folder):
+    return table(folder, ["1,2,3"] * 9, names="1,2,3")
+
+
+def twice_the_same_name(folder):
+    return table(folder, ROWS, names="kind, size ,size")
+
+
+def cut_off_parquet(folder):
+    (folder / "t.parquet").write_bytes(b"PAR1 and no more")
+    return {"name": "parquet", "path": str(folder / "t.parquet"), "label": "kind"}
+
+
+def class_of_no_training_row(folder):
+    table(folder, ROWS, file="s/train.csv")
+    return table(folder, [*ROWS[:5], "5,red,aa"], file="s/test.csv") | {"path": str(folder / "s")}
+
+
+BROKEN = [
+    (missing_column, r"t\.csv has no column 'knid'.*did you mean 'kind'\?"),
+    (unreadable_image, r"p/cat/05\.png .*(decode|read|image).*"),
+    (one_class_only, r"t\.csv: label column 'kind' is 'a' in every row"),
+    (label_typo, r"line 17 of .*t\.csv: the class 'setsoa' .* 1 row only; did you mean 'setosa'"),
+    (unequal_lengths, r"t\.csv: line 9 has 2 values, the line of names has 3"),
+    (nan, r"line 11 of .*t\.csv: label column 'kind' is empty there .one row"),
+    (text_among_numbers, r"line 11 of .*: column 'size' holds numbers, and 'unknown' there"),
+    (infinite_label, r"line 5 of .*: label column 'size' is empty there, or not a number"),
+    (empty_split, r"s/val\.csv has a line of names and no rows"),
+    (wrong_encoding, r"line 22 of .*t\.csv: column 'colour' is not UTF-8 .*'grün' if .* Latin-1"),
+    (wrong_encoding_of_names, r"t\.csv: line 1, the names.*'größe,colour,kind'"),
+    (huge_image, r"p/dog/huge\.png .*huge"),
+    (zero_bytes, r"t\.csv is empty"),
+    (image_of_zero_bytes, r"p/cat/00\.png "),
+    (nested_folders, r"p/stray\.png is in no folder of a class"),
+    (path_that_is_a_file, r"pictures\.zip is a file"),
+    (no_such_path, r"there is no .*/none"),
+    (no_names, r"t\.csv: line 1 must name the columns"),
+    (twice_the_same_name, r"two columns have the name 'size' .columns 2 and 3."),
+    (cut_off_parquet, r"t\.parquet is not a whole Parquet file"),
+    (class_of_no_training_row, r"line 7 of .*test\.csv: the class 'aa' .1 row. is not in .*'a'\?"),
+]
+
+
+@pytest.mark.parametrize(
+    ("break_it", "sentence"), BROKEN, ids=lambda one: getattr(one, "__name__", "")
+)
+def test_one_sentence_names_the_culprit(tmp_path, break_it, sentence):
+    keys = break_it(tmp_path)
+    with pytest.raises(UserError, match=sentence) as raised:
+        build_dataset(DatasetSpec(**keys))
+    text = str(raised.value)
+    assert "\n" not in text
+    assert text.endswith((".", "?"))
+
+
+def test_a_changed_file_is_read_anew(tmp_path, capsys):
+    keys = table(tmp_path, ROWS)
+    before = build_dataset(DatasetSpec(**keys))
+    table(tmp_path, [row.replace(",a", ",c") for row in ROWS])
+    after = build_dataset(DatasetSpec(**keys))
+    assert (before.class_names, after.class_names) == (("a", "b"), ("b", "c"))
+    assert "t.csv has changed since it was stored" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_noticed_before(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(UserError, match=r"needs .* and its disk has 1\.0 kB left"):
+        build_dataset(DatasetSpec(**table(tmp_path, ROWS)))
+
+
+def test_two_that_write_at_once_read_it_once(tmp_path, own_store, capsys):
+    spec = DatasetSpec(**table(tmp_path, ROWS * 200))
+    found = []
+    both = [
+        threading.Thread(target=lambda: found.append(build_dataset(spec).train.inputs))
+        for _ in range(2)
+    ]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    np.testing.assert_array_equal(*found)
+    assert capsys.readouterr().err.count("reading 12,000 rows once") == 1
+    assert len(list(own_store.iterdir())) == 2, "the arrays, and their lock"

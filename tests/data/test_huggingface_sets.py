@@ -1,0 +1,68 @@
+"""Sets of Hugging Face's `datasets`, written to a folder; its library reads no net here."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from raybench.core.errors import UserError
+from raybench.core.spec import DatasetSpec
+from raybench.data.load import build_dataset
+
+pytestmark = pytest.mark.usefixtures("own_store")
+datasets = pytest.importorskip("datasets")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet():
+    datasets.disable_progress_bars()
+
+
+def load(path, **keys):
+    return build_dataset(DatasetSpec(name="huggingface", path=str(path), **keys))
+
+
+def save(folder, splits, features):
+    made = {
+        name: datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+        for name, columns in splits.items()
+    }
+    datasets.DatasetDict(made).save_to_disk(str(folder))
+    return folder
+
+
+def test_images_and_classes_by_their_names(tmp_path):
+    pictures = [Image.fromarray(np.full((4, 5, 3), number, np.uint8)) for number in range(12)]
+    columns = {"img": pictures, "label": [0, 1] * 6}
+    features = {"img": datasets.Image(), "label": datasets.ClassLabel(names=["ship", "car"])}
+    save(tmp_path / "s", {"train": columns, "validation": columns}, features)
+    found = load(tmp_path / "s")
+    assert (found.class_names, found.input_shape) == (("ship", "car"), (4, 5, 3))
+    assert [len(split) for split in (found.train, found.validation, found.test)] == [11, 12, 1]
+    np.testing.assert_array_equal(found.train.inputs[:, 0, 0, 0] % 2, found.train.labels)
+
+
+def test_texts_and_a_test_split_whose_labels_are_secret(tmp_path):
+    columns = {"text": ["good film", "bad film"] * 10, "label": [1, 0] * 10}
+    features = {"text": datasets.Value("string"), "label": datasets.ClassLabel(num_classes=2)}
+    secret = {"text": ["which film"] * 5, "label": [-1] * 5}
+    save(tmp_path / "s", {"train": columns, "test": secret}, features)
+    found = load(tmp_path / "s", sequence_length=2)
+    assert [len(split) for split in (found.train, found.validation, found.test)] == [16, 2, 2]
+    words = [found.vocabulary[number] for number in found.train.inputs[:, 0]]
+    assert [word == "good" for word in words] == found.train.labels.astype(bool).tolist()
+
+
+def test_a_table_whose_label_has_to_be_named(tmp_path):
+    columns = {"size": [float(number) for number in range(40)], "price": [1.5, 2.5] * 20}
+    features = {"size": datasets.Value("float64"), "price": datasets.Value("float64")}
+    save(tmp_path / "s", {"train": columns}, features)
+    with pytest.raises(UserError, match=r"dataset\.label: name the column.*size, price"):
+        load(tmp_path / "s")
+    assert load(tmp_path / "s", label="price").task == "regression"
+
+
+def test_what_is_not_there(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="datasets' cache has no set of that name"):
+        load("no_such_owner/no_such_set")
+    with pytest.raises(UserError, match="no whole folder of datasets' save_to_disk"):
+        load(tmp_path)

@@ -1,0 +1,249 @@
+"""Folders of images as users have them: by class, with splits or without, or with metadata.csv."""
+
+import collections
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from raybench.core.errors import UserError
+from raybench.core.spec import DatasetSpec
+from raybench.data.load import build_dataset
+from raybench.data.mapped import is_mapped
+from raybench.data.sources.cut import mixed_order
+from raybench.data.store import build as store
+from raybench.workloads.find import load_workload_dataset
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(store, "_in_use", {})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "pictures"
+
+
+def picture(path, value=0, size=(6, 4)):
+    """Write a grey image, which its value tells apart."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", size, value).save(path)
+
+
+def classes(folder, counts, first=0):
+    for name, count in counts.items():
+        for number in range(count):
+            picture(folder / name / f"{number:03d}.png", first)
+            first += 1
+
+
+def load(folder, **keys):
+    return build_dataset(DatasetSpec(name="image_folder", path=str(folder), **keys))
+
+
+def values(split):
+    return split.array[:, 0, 0, 0].tolist()
+
+
+def test_a_folder_with_all_splits(folder):
+    classes(folder / "train", {"cat": 3, "dog": 4})
+    classes(folder / "val", {"dog": 2}, 50)
+    classes(folder / "Test", {"cat": 1, "dog": 1}, 60)
+    found = load(folder)
+    assert (found.name, found.num_classes, found.class_names) == ("image_folder", 2, ("cat", "dog"))
+    assert found.input_shape == (4, 6, 1)
+    pairs = sorted(zip(values(found.train), found.train.labels.tolist(), strict=True))
+    assert pairs == [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 1), (6, 1)]
+    assert sorted(values(found.validation)) == [50, 51]
+    assert found.validation.labels.tolist() == [1, 1]
+    assert sorted(zip(values(found.test), found.test.labels.tolist(), strict=True)) == [
+        (60, 0),
+        (61, 1),
+    ]
+    # Mapped, not copied: all splits are views of one file.
+    assert not found.train.array.flags.owndata
+    with pytest.raises(UserError, match=r"validation_size 2: .* has a split of its own for it"):
+        load(folder, validation_size=2)
+
+
+def test_one_folder_is_cut_by_seed_with_every_class_by_its_share(folder):
+    classes(folder, {"a": 100, "b": 50, "c": 50, "rare": 1})
+    sizes = {"validation_size": 0.2, "test_size": 20}
+    found = load(folder, **sizes)
+    parts = (found.train, found.validation, found.test)
+    assert [len(part) for part in parts] == [141, 40, 20]
+    together = values(parts[0]) + values(parts[1]) + values(parts[2])
+    assert sorted(together) == list(range(201)), "one sample in two splits"
+    counts = [collections.Counter(part.labels.tolist()) for part in parts]
+    for count, wanted in zip(counts[1:], ([20, 10, 10], [10, 5, 5]), strict=True):
+        assert all(abs(count[label] - size) <= 1 for label, size in enumerate(wanted)), counts
+    assert counts[0][3] == 1, "what there is one of is trained on"
+    again, other = load(folder, **sizes), load(folder, **sizes, split_seed=1)
+    assert values(again.test) == values(found.test)
+    assert values(other.test) != values(found.test)
+    smaller = load(folder, validation_size=10, test_size=20)
+    assert values(smaller.test) == values(found.test), "the test split moves with another's size"
+    assert len(list(Path(store.make_store_folder()).glob("*/about.json"))) == 2
+    few = load(folder, limit=20)
+    assert np.bincount(few.train.labels)[:3].tolist() == pytest.approx([10, 5, 5], abs=1)
+
+
+def test_workers_map_the_store_and_nothing_is_copied_into_the_session(folder, tmp_path):
+    classes(folder, {"a": 20, "b": 20})
+    spec = DatasetSpec(
+        name="image_folder", path=str(folder), image_size=8, class_weights="balanced"
+    )
+    _, found = load_workload_dataset("mnist_small", spec, shared=tmp_path / "session")
+    assert is_mapped(found.train.array)
+    assert not (tmp_path / "session").exists()
+
+
+def test_any_part_of_a_mixed_order_is_alike():
+    labels = np.repeat([0, 1, 2], [700, 200, 100])
+    order = mixed_order(labels, 1000, seed=3)
+    assert sorted(order) == list(range(1000))
+    for start in (0, 130, 777):
+        part = np.bincount(labels[order[start : start + 200]], minlength=3)
+        np.testing.assert_allclose(part, [140, 40, 20], atol=1)
+    assert (mixed_order(None, 9, seed=1) != np.arange(9)).any()
+
+
+def test_nested_folders_and_other_files(folder, capsys):
+    classes(folder / "cat", {"deep/er": 2, ".": 1})
+    classes(folder, {"dog": 3}, 10)
+    (folder / "cat" / "notes.txt").write_text("no image")
+    (folder / ".DS_Store").write_text("hidden")
+    found = load(folder, validation_size=1, test_size=1)
+    assert sum(len(part) for part in (found.train, found.validation, found.test)) == 6
+    said = capsys.readouterr().err
+    assert "1 files are left out, which are no images by their names" in said
+    assert "decoding 6 images once" in said
+    load(folder, validation_size=1, test_size=1)
+    assert capsys.readouterr().err == "", "a second study has nothing to wait for"
+
+
+def test_metadata_tells_labels_and_targets(folder, capsys):
+    for number in range(9):
+        picture(folder / "images" / f"{number}.png", number)
+    rows = [f"images/{number}.png,{number % 2},{number / 4}" for number in range(8)]
+    (folder / "metadata.csv").write_text("file_name, label ,weight\n" + "\n".join(rows))
+    found = load(folder)
+    assert found.class_names == ("0", "1")
+    for split in (found.train, found.validation, found.test):
+        assert [value % 2 for value in values(split)] == split.labels.tolist()
+    assert "1 images that no metadata.csv lists are left out, such as images/8.png" in (
+        capsys.readouterr().err
+    )
+    scaled = load(folder, label="weight")
+    assert (scaled.task, scaled.num_classes) == ("regression", None)
+    own = scaled.train.labels * scaled.label_scale + scaled.label_offset
+    np.testing.assert_allclose(own, np.array(values(scaled.train)) / 4, atol=1e-5)
+    assert abs(scaled.train.labels.mean()) < 1e-6
+    assert load(folder, label=["label", "weight"]).num_outputs == 2
+
+
+def test_metadata_of_splits(folder):
+    for part, number in (("train", 4), ("test", 2)):
+        for row in range(number):
+            picture(folder / part / f"{row}.png", row)
+        rows = [f"{row}.png,{'ab'[row % 2]}" for row in range(number)]
+        (folder / part / "metadata.csv").write_text("file_name,kind\n" + "\n".join(rows))
+    found = load(folder, validation_size=1)
+    assert [len(part) for part in (found.train, found.validation, found.test)] == [3, 1, 2]
+    assert sorted(values(found.test)) == [0, 1]
+
+
+def test_sizes_and_channels_that_are_asked_for(folder):
+    classes(folder, {"a": 2, "b": 2})
+    picture(folder / "b" / "large.png", 9, size=(50, 40))
+    message = r"large.png is 50 x 40 pixels, and .*000.png 6 x 4; set dataset.image_size, such as"
+    with pytest.raises(UserError, match=message):
+        load(folder)
+    assert load(folder, image_size=8, channels=3).input_shape == (8, 8, 3)
+
+
+def write_metadata(folder, text):
+    picture(folder / "1.png", 1)
+    (folder / "metadata.csv").write_bytes(text)
+
+
+def two_classes_and(path, content=b""):
+    def make(folder):
+        classes(folder, {"cat": 2, "dog": 2})
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+
+    return make
+
+
+BROKEN = {
+    "not there": (lambda folder: None, r"pictures does not exist"),
+    "a file": (lambda folder: folder.write_text("x"), r"pictures is a file, and image_folder"),
+    "empty": (lambda folder: folder.mkdir(), r"pictures holds no files"),
+    "no images": (
+        lambda folder: (folder.mkdir(), (folder / "x.txt").write_text("")),
+        r"holds 1 files, none of them an image",
+    ),
+    "one class": (lambda folder: classes(folder, {"cat": 2}), r"one class only \(cat\)"),
+    "zero bytes": (two_classes_and("cat/bad.png"), r"cat/bad.png is no image that PIL can read"),
+    "beside classes": (two_classes_and("x.png"), r"x.png is in no folder of a class"),
+    "beside splits": (
+        two_classes_and("train/cat/1.png"),
+        r"cat/000.png lies outside of the splits train",
+    ),
+    "no train": (
+        lambda folder: classes(folder / "test", {"cat": 1}),
+        r"holds test and no train",
+    ),
+    "empty split": (
+        lambda folder: (classes(folder / "train", {"a": 2, "b": 2}), (folder / "val").mkdir()),
+        r"pictures/val holds no images",
+    ),
+    "empty class": (
+        lambda folder: (classes(folder, {"a": 2, "b": 2}), (folder / "c").mkdir()),
+        r"pictures/c holds no images",
+    ),
+    "class typo": (
+        lambda folder: (
+            classes(folder / "train", {"cat": 2, "dog": 2}),
+            classes(folder / "test", {"catt": 1}),
+        ),
+        r"test/catt/000.png: the class catt is none of the training split: did you mean cat\?",
+    ),
+    "no such column": (
+        lambda folder: write_metadata(folder, b"file_nam,label\n1.png,a\n"),
+        r"metadata.csv has no column file_name, but file_nam, label; did you mean file_nam\?",
+    ),
+    "which column": (
+        lambda folder: write_metadata(folder, b"file_name,kind,age\n1.png,a,3\n"),
+        r"which of its columns file_name, kind, age is the label",
+    ),
+    "no label": (
+        lambda folder: write_metadata(folder, b"file_name,label\n1.png,\n"),
+        r"metadata.csv, line 2: column label is empty",
+    ),
+    "short row": (
+        lambda folder: write_metadata(folder, b"file_name,label\n\n1.png\n"),
+        r"metadata.csv, line 3: has 1 values, the first line names 2",
+    ),
+    "no such image": (
+        lambda folder: write_metadata(folder, b"file_name,label\n1.png,a\n2.png,b\n"),
+        r"metadata.csv, line 3: there is no image .*2.png",
+    ),
+    "encoding": (
+        lambda folder: write_metadata(folder, "file_name,label\n1.png,Bär\n".encode("latin-1")),
+        r"metadata.csv, line 2: is not UTF-8",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_wrong_is_one_sentence_that_names_it(folder, what):
+    make, message = BROKEN[what]
+    make(folder)
+    with pytest.raises(UserError, match=message) as caught:
+        load(folder)
+    assert str(folder) in str(caught.value)

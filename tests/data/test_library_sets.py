@@ -1,0 +1,245 @@
+"""npz files, and sets that Keras and torchvision have fetched: read by their own files."""
+
+import gzip
+import json
+import pickle
+import struct
+
+import numpy as np
+import pytest
+
+from raybench.core.errors import UserError
+from raybench.core.spec import DatasetSpec
+from raybench.data.load import build_dataset
+from raybench.data.store import build as store
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(store, "_in_use", {})
+
+
+def pixels(number, *shape):
+    rng = np.random.default_rng(number)
+    return rng.integers(0, 256, (number, *shape), dtype=np.uint8)
+
+
+def digits(number, classes=10):
+    return np.arange(number) % classes
+
+
+def write_idx(file, array):
+    head = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+    with gzip.open(file, "wb") as opened:
+        opened.write(head + array.tobytes())
+
+
+def write_cifar(folder, train=20, test=10):
+    folder.mkdir(parents=True)
+    images = pixels(train + test, 3072)
+    for number in range(5):
+        rows = slice(number * train // 5, (number + 1) * train // 5)
+        batch = {b"data": images[rows], b"labels": digits(train)[rows].tolist()}
+        (folder / f"data_batch_{number + 1}").write_bytes(pickle.dumps(batch))
+    batch = {b"data": images[train:], b"labels": digits(test).tolist()}
+    (folder / "test_batch").write_bytes(pickle.dumps(batch))
+    names = [f"class {number}".encode() for number in range(10)]
+    (folder / "batches.meta").write_bytes(pickle.dumps({b"label_names": names}))
+    return images.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+
+
+def rows_of(split):
+    return {row.tobytes() for row in split.array}
+
+
+@pytest.mark.parametrize("name", ["keras", "torchvision"])
+def test_cifar(tmp_path, name):
+    inner = "cifar-10-batches-py"
+    below = {"keras": f"{inner}-target/{inner}", "torchvision": inner}
+    images = write_cifar(tmp_path / "sets" / below[name])
+    known = {"keras": "cifar10", "torchvision": "CIFAR10"}[name]
+    keys = {"name": name, "set": known, "path": str(tmp_path / "sets")}
+    found = build_dataset(DatasetSpec(**keys, validation_size=4))
+    assert [len(one) for one in (found.train, found.validation, found.test)] == [16, 4, 10]
+    assert found.input_shape == (32, 32, 3)
+    assert found.class_names[3] == "class 3"
+    assert rows_of(found.train) | rows_of(found.validation) == {i.tobytes() for i in images[:20]}
+    place = [image.tobytes() for image in images].index(found.test.array[0].tobytes())
+    assert found.test.labels[0] == (place - 20) % 10
+    small = build_dataset(DatasetSpec(**keys, validation_size=4, image_size=8, channels=1))
+    assert small.input_shape == (8, 8, 1)
+
+
+def test_sets_like_mnist(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
+    for folder in ("keras/datasets/fashion-mnist", "root/FashionMNIST/raw"):
+        (tmp_path / folder).mkdir(parents=True)
+        for part, number in (("train", 20), ("t10k", 10)):
+            write_idx(tmp_path / folder / f"{part}-images-idx3-ubyte.gz", pixels(number, 28, 28))
+            labels = digits(number).astype(np.uint8)
+            write_idx(tmp_path / folder / f"{part}-labels-idx1-ubyte.gz", labels)
+    keras = build_dataset(DatasetSpec(name="keras", set="fashion_mnist", validation_size=5))
+    torch = build_dataset(
+        DatasetSpec(
+            name="torchvision", set="FashionMNIST", path=str(tmp_path / "root"), validation_size=5
+        )
+    )
+    assert keras.input_shape == torch.input_shape == (28, 28, 1)
+    for part in ("train", "validation", "test"):
+        np.testing.assert_array_equal(getattr(keras, part).array, getattr(torch, part).array)
+        np.testing.assert_array_equal(getattr(keras, part).labels, getattr(torch, part).labels)
+
+
+def test_texts_of_keras_are_tokens(tmp_path):
+    texts = np.empty(6, object)
+    texts[:] = [[1, 2, 9], [3], [2, 2, 2, 2, 2], [9, 1], [1], [2, 1]]
+    labels = digits(6, 2)
+    np.savez(tmp_path / "imdb.npz", x_train=texts, y_train=labels, x_test=texts, y_test=labels)
+    words = {"the": 1, "and": 2, "a": 3, "rare": 9}
+    (tmp_path / "imdb_word_index.json").write_text(json.dumps(words))
+    spec = DatasetSpec(
+        name="keras",
+        set="imdb",
+        path=str(tmp_path),
+        sequence_length=4,
+        vocabulary_size=5,
+        validation_size=1,
+        test_size=None,
+    )
+    found = build_dataset(spec)
+    assert found.vocabulary == ("<padding>", "<unknown>", "the", "and", "a")
+    assert found.test.inputs.dtype == np.int32
+    wanted = {(2, 3, 1, 0), (4, 0, 0, 0), (3, 3, 3, 3), (1, 2, 0, 0), (2, 0, 0, 0), (3, 2, 0, 0)}
+    assert set(map(tuple, found.test.array.tolist())) == wanted
+
+
+def test_a_table_of_keras_is_a_regression_in_its_own_unit(tmp_path):
+    inputs = np.arange(60, dtype=np.float64).reshape(30, 2) * [1, 1000]
+    np.savez(tmp_path / "california_housing.npz", x=inputs, y=inputs[:, 0] * 3 + 5)
+    spec = DatasetSpec(name="keras", set="california_housing", path=str(tmp_path))
+    found = build_dataset(spec)
+    assert (found.task, found.num_outputs) == ("regression", 1)
+    assert [len(one) for one in (found.train, found.validation, found.test)] == [24, 3, 3]
+    np.testing.assert_allclose(found.train.array.std(axis=0), 1, rtol=1e-5)
+    own = found.test.labels * found.label_scale + found.label_offset
+    assert {round(float(value)) % 6 for value in own} == {5}
+
+
+def npz(path, **arrays):
+    np.savez(path / "data.npz", **arrays)
+    return {"name": "npz", "path": str(path / "data.npz")}
+
+
+def test_arrays_of_a_user(tmp_path):
+    keys = npz(
+        tmp_path,
+        image_train=pixels(8, 4, 4),
+        mask_train=np.ones((8, 3), np.int64),
+        kind_train=np.array(["b", "a"] * 4),
+        heavy_train=np.arange(8),
+        image_val=pixels(2, 4, 4),
+        mask_val=np.zeros((2, 3), np.int64),
+        kind_val=np.array(["a", "a"]),
+    )
+    spec = DatasetSpec(**keys, columns=["image", "mask"], label="kind", weight="heavy", test_size=2)
+    found = build_dataset(spec)
+    assert found.input_shape == {"image": (4, 4, 1), "mask": (3,)}
+    assert found.class_names == ("a", "b")
+    assert found.validation.labels.tolist() == [0, 0]
+    assert found.train.inputs["mask"].dtype == np.int32
+    together = sorted([*found.train.weights.tolist(), *found.test.weights.tolist()])
+    assert together == list(range(8))
+
+
+LABELS = digits(6, 2)
+BROKEN = {
+    "damaged": (lambda path: (path / "data.npz").write_bytes(b"PK no"), {}, "no whole .npz file"),
+    "objects": (
+        lambda path: npz(path, x=np.array([{}] * 6, object), y=LABELS),
+        {},
+        "holds Python objects",
+    ),
+    "names": (
+        lambda path: npz(path, x_trian=pixels(6, 2), y_train=LABELS),
+        {},
+        "no array x_train, but x_trian; did you mean x_trian",
+    ),
+    "unequal": (
+        lambda path: npz(path, x=pixels(5, 2), y=LABELS),
+        {},
+        "train split: 5 inputs and 6 labels",
+    ),
+    "one class": (
+        lambda path: npz(path, x=pixels(6, 2), y=LABELS * 0),
+        {},
+        r"one class only \(0\)",
+    ),
+    "one hot": (
+        lambda path: npz(path, x=pixels(6, 2), y=np.eye(6, dtype=int)),
+        {},
+        r"save y.argmax\(axis=1\)",
+    ),
+    "channels first": (
+        lambda path: npz(path, x=pixels(6, 3, 8, 8), y=LABELS),
+        {},
+        "have their channels first",
+    ),
+    "unknown class": (
+        lambda path: npz(
+            path, x_train=pixels(6, 2), y_train=LABELS, x_test=pixels(2, 2), y_test=np.array([1, 2])
+        ),
+        {},
+        "test split: the label 2 of sample 1 is no class of the training split",
+    ),
+    "NaN label": (
+        lambda path: npz(path, x=pixels(6, 2), y=np.array([1.5, 2, np.nan, 1, 2, 3])),
+        {},
+        "train split: the label of sample 2 is NaN",
+    ),
+    "size of a table": (
+        lambda path: npz(path, x=pixels(6, 2), y=LABELS),
+        {"image_size": 8},
+        "dataset.image_size: the inputs are uint8 of shape",
+    ),
+    "nothing to train on": (
+        lambda path: npz(path, x=pixels(6, 2), y=LABELS),
+        {"validation_size": 4, "test_size": 2},
+        "4 samples for validation and 2 for the test leave nothing of the 6",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_wrong_with_arrays_is_said(tmp_path, what):
+    make, keys, message = BROKEN[what]
+    make(tmp_path)
+    with pytest.raises(UserError, match=message) as caught:
+        build_dataset(DatasetSpec(name="npz", path=str(tmp_path / "data.npz"), **keys))
+    assert "data.npz" in str(caught.value) or keys
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"name": "keras", "set": "cifar"}, "cifar is none of the sets of keras .* did you mean"),
+        ({"name": "torchvision", "set": "SVHN"}, "SVHN of torchvision is not on this machine"),
+    ],
+)
+def test_a_set_that_is_not_there_is_not_fetched(tmp_path, monkeypatch, keys, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        build_dataset(DatasetSpec(**keys))
+
+
+def test_no_code_of_a_file_is_run(tmp_path):
+    class Attack:
+        def __reduce__(self):
+            return (tmp_path.joinpath("ran").write_text, ("x",))
+
+    write_cifar(tmp_path / "cifar-10-batches-py")
+    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(pickle.dumps({b"data": Attack()}))
+    spec = DatasetSpec(name="torchvision", set="CIFAR10", path=str(tmp_path))
+    with pytest.raises(UserError, match=r"test_batch cannot be read \(asks for "):
+        build_dataset(spec)
+    assert not (tmp_path / "ran").exists()

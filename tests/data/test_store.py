@@ -1,0 +1,229 @@
+"""Datasets of the store: built once, whole or not there, another key when a file changes."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raybench.core.errors import UserError
+from raybench.data import mapped
+from raybench.data.store import build as store
+from raybench.data.store import place
+from raybench.data.store.build import stored
+from raybench.data.store.entries import list_entries, remove_entry, remove_unfinished
+from raybench.data.store.source import Source, file_at
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("RAYBENCH_CACHE", str(folder))
+    monkeypatch.setattr(store, "_in_use", {})
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "data.txt"
+    path.write_text("first")
+    return path
+
+
+def source(path, **options):
+    return Source(name="toy", path=path, files=[file_at(path)], options=options)
+
+
+def write(writer):
+    writer.array("images", (100, 4), np.uint8)[:] = 7
+    writer.save("labels", np.arange(100))
+    return {"class_names": ["a", "b"]}
+
+
+def never(writer):
+    raise AssertionError("is there already")
+
+
+def give_back(monkeypatch):
+    """Give back the locks of what this process has opened, as its end would."""
+    for lock in store._in_use.values():
+        lock.release()
+    monkeypatch.setattr(store, "_in_use", {})
+
+
+def in_new_process(code, path):
+    """Start a process that runs `code` with the dataset of `path` at hand."""
+    head = f"""
+        import sys, time
+        import numpy as np
+        from pathlib import Path
+        from raybench.data.store.build import stored
+        from raybench.data.store.source import Source, file_at
+        path = Path({str(path)!r})
+        source = Source(name="toy", path=path, files=[file_at(path)], options={{}})
+        def build(writer):
+            writer.array("images", (100, 4), np.uint8)[:] = 7
+            print("building", flush=True)
+            sys.stdin.readline()
+            return {{}}
+        """
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(head) + textwrap.dedent(code)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_what_is_stored_is_built_once_and_mapped(cache, data):
+    for build in (write, never):
+        found = stored(source(data, image_size=8), build)
+        assert found.about == {"class_names": ["a", "b"]}
+        np.testing.assert_array_equal(found.arrays["images"], np.full((100, 4), 7))
+        np.testing.assert_array_equal(found.arrays["labels"], np.arange(100))
+    found.arrays["images"][:] = 0  # stays in this process
+    np.testing.assert_array_equal(stored(source(data, image_size=8), never).arrays["images"], 7)
+    about = json.loads((found.folder / "about.json").read_text())
+    assert about["path"] == str(data)
+    assert about["options"] == {"image_size": 8}
+    assert about["samples"] == 100
+
+
+def test_an_array_that_memory_could_not_hold_is_mapped_to_be_read(cache, data, monkeypatch):
+    monkeypatch.setattr(mapped, "available_bytes", lambda: 1200)
+    arrays = stored(source(data), write).arrays
+    assert not arrays["labels"].flags.writeable
+    assert arrays["images"].flags.writeable, "528 bytes with their head: could be asked for"
+
+
+def test_the_key_is_of_files_and_options_wherever_they_lie(tmp_path, data):
+    keys = {source(data).key, source(data, image_size=8).key, source(data, image_size=9).key}
+    os.utime(data, (1, 1))
+    keys.add(source(data).key)
+    data.write_text("longer than it was")
+    os.utime(data, (1, 1))
+    keys.add(source(data).key)
+    assert len(keys) == 5
+    (tmp_path / "elsewhere").mkdir()
+    moved = data.rename(tmp_path / "elsewhere" / "data.txt")
+    assert source(moved).key in keys
+
+
+def test_a_changed_file_is_read_anew_and_its_old_content_removed(cache, data, monkeypatch, capsys):
+    stored(source(data), write)
+    other = stored(source(data, image_size=8), write).folder
+    give_back(monkeypatch)
+    data.write_text("changed under the cache")
+    capsys.readouterr()
+    found = stored(source(data), write)
+    assert "data.txt has changed since it was stored, so it is read anew" in capsys.readouterr().err
+    assert {entry.folder for entry in list_entries(cache)} == {found.folder, other}
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(cache, data):
+    def write_both(writer):
+        data.write_text("another content")
+        return write(writer)
+
+    with pytest.raises(UserError, match=r"data.txt was changed while dataset toy was read"):
+        stored(source(data), write_both)
+    assert [path.suffix for path in cache.iterdir()] == [".lock"]
+
+
+def test_two_processes_at_once_build_once_and_the_second_says_that_it_waits(cache, data):
+    code = "print(stored(source, build).arrays['images'].sum(), flush=True)"
+    first = in_new_process(code, data)
+    assert first.stdout.readline() == "building\n"
+    second = in_new_process(code, data)
+    waits = "raybench: dataset toy is being stored by another process; waiting for it.\n"
+    assert second.stderr.readline() == waits
+    assert first.communicate("go\n")[0] == "2800\n"
+    assert second.communicate()[0] == "2800\n", "built again"
+
+
+def test_what_a_killed_builder_leaves_is_removed_by_the_next(cache, data):
+    process = in_new_process("stored(source, build)", data)
+    assert process.stdout.readline() == "building\n"
+    assert remove_unfinished(cache) == 0, "is still being built"
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    (left,) = cache.glob("*.part-*")
+    assert (left / "images.npy").stat().st_size >= 400
+    found = stored(source(data), write)
+    assert {path.name for path in cache.iterdir()} == {
+        found.folder.name,
+        f"{found.folder.name}.lock",
+    }
+
+
+def test_what_is_used_is_not_removed(cache, data, monkeypatch):
+    process = in_new_process("stored(source, build); print('open', flush=True); input()", data)
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    assert [process.stdout.readline() for _ in range(2)] == ["building\n", "open\n"]
+    (entry,) = list_entries(cache)
+    assert not remove_entry(entry.folder)
+    assert stored(source(data), never).arrays["images"].sum() == 2800
+    process.communicate("\n")
+    give_back(monkeypatch)
+    assert remove_entry(entry.folder)
+    assert list(cache.iterdir()) == []
+
+
+def test_what_was_deleted_by_hand_is_built_again(cache, data):
+    shutil.rmtree(stored(source(data), write).folder)
+    assert stored(source(data), write).arrays["images"].sum() == 2800
+
+
+def test_a_build_that_fails_leaves_nothing_and_is_tried_again(cache, data):
+    def fail(writer):
+        writer.array("images", (4,), np.uint8)
+        raise UserError("no good")
+
+    with pytest.raises(UserError, match="no good"):
+        stored(source(data), fail)
+    assert [path.suffix for path in cache.iterdir()] == [".lock"]
+    stored(source(data), write)
+
+
+def test_too_small_a_disk_is_said_before_anything_is_written(cache, data, monkeypatch):
+    usage = shutil.disk_usage(data)._replace(free=10**9)
+    monkeypatch.setattr(place.shutil, "disk_usage", lambda folder: usage)
+    message = (
+        rf"^dataset toy needs 3.0 GB in {cache}, and its disk has 1.0 GB left; .* RAYBENCH_CACHE"
+    )
+    with pytest.raises(UserError, match=message):
+        stored(source(data), lambda writer: writer.array("images", (10**6, 3000), np.uint8))
+
+
+@pytest.mark.parametrize("moment", ["reserving", "writing"])
+def test_a_disk_that_others_have_filled_is_one_sentence(cache, data, monkeypatch, moment):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def write_more(writer):
+        writer.array("images", (100, 4), np.uint8)
+        return full() if moment == "writing" else {}
+
+    if moment == "reserving":
+        monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(UserError, match=r"^dataset toy needs .* left; remove stored datasets"):
+        stored(source(data), write_more)
+    assert [path.suffix for path in cache.iterdir()] == [".lock"]
+
+
+def test_a_place_that_cannot_be_is_named(data, monkeypatch):
+    monkeypatch.setenv("RAYBENCH_CACHE", f"{data}/below_a_file")
+    with pytest.raises(UserError, match=r"below_a_file, where decoded .* set RAYBENCH_CACHE to"):
+        stored(source(data), write)

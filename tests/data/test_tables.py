@@ -1,0 +1,172 @@
+"""Tables as datasets: columns by name, statistics of the training rows alone, splits."""
+
+import io
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from PIL import Image
+
+from raybench.core.errors import UserError
+from raybench.core.spec import DatasetSpec
+from raybench.data.load import build_dataset
+
+pytestmark = pytest.mark.usefixtures("own_store")
+ROWS = 400
+
+
+def load(path, name="csv", **keys):
+    return build_dataset(DatasetSpec(name=name, path=str(path), **keys))
+
+
+@pytest.fixture(scope="module")
+def houses():
+    rng = np.random.default_rng(0)
+    size = rng.uniform(30, 200, ROWS).round(1)
+    return pd.DataFrame(
+        {
+            "id": np.arange(ROWS),
+            "size": np.where(rng.random(ROWS) < 0.1, np.nan, size),
+            "built": rng.integers(1900, 2020, ROWS),
+            "garden": rng.random(ROWS) < 0.5,
+            "town": rng.choice(["Bonn", "Köln", "Aachen"], ROWS, p=[0.6, 0.3, 0.1]),
+            "sold": pd.date_range("2020-01-01", periods=ROWS).strftime("%Y-%m-%d"),
+            "country": "DE",
+            "price": (1000 * size + rng.normal(0, 5000, ROWS)).round(2),
+        }
+    )
+
+
+@pytest.fixture
+def csv(houses, tmp_path):
+    houses.to_csv(tmp_path / "houses.csv", index=False)
+    return tmp_path / "houses.csv"
+
+
+def test_a_regression_in_the_labels_own_unit(csv, houses, capsys):
+    found = load(csv, label="price")
+    assert (found.task, found.num_classes, found.num_outputs) == ("regression", None, 1)
+    assert [len(split) for split in (found.train, found.validation, found.test)] == [320, 40, 40]
+    # size and whether it is missing, built, garden, three towns, sold; neither id nor country.
+    assert found.input_shape == (8,)
+    own = [
+        split.labels * found.label_scale + found.label_offset
+        for split in (found.train, found.validation, found.test)
+    ]
+    np.testing.assert_allclose(
+        np.sort(np.concatenate(own)), np.sort(houses["price"]), rtol=1e-5, atol=0.1
+    )
+    assert found.train.labels.dtype == np.float32
+    assert abs(found.train.labels.mean()) < 1e-5
+    assert found.train.labels.std() == pytest.approx(1, abs=1e-4)
+    told = capsys.readouterr().err
+    assert "column 'id' is left out: it counts the rows" in told
+    assert "column 'country' is left out: it is 'DE' in every training row" in told
+
+
+def test_statistics_are_of_the_training_rows_alone(csv):
+    found = load(csv, label="price", columns=["size", "built"])
+    known = found.train.inputs[:, 1] == 0
+    np.testing.assert_allclose(found.train.inputs[known, 0].mean(), 0, atol=1e-5)
+    np.testing.assert_allclose(found.train.inputs[known, 0].std(), 1, atol=1e-4)
+    assert not found.train.inputs[~known, 0].any(), "what is missing is the mean"
+    assert abs(found.validation.inputs[:, 2].mean()) > 1e-3, "not of all rows"
+
+
+def test_the_split_is_a_function_of_its_seed_and_keeps_the_share_of_classes(csv):
+    first = load(csv, label="town", validation_size=0.25, test_size=50)
+    again = load(csv, label="town", validation_size=0.25, test_size=50)
+    other = load(csv, label="town", validation_size=0.25, test_size=50, split_seed=1)
+    assert first.class_names == ("Aachen", "Bonn", "Köln")
+    assert [len(split) for split in (first.train, first.validation, first.test)] == [250, 100, 50]
+    np.testing.assert_array_equal(first.train.inputs, again.train.inputs)
+    assert not np.array_equal(first.train.inputs, other.train.inputs)
+    counts = [np.bincount(split.labels) / len(split) for split in (first.train, first.validation)]
+    np.testing.assert_allclose(*counts, atol=0.02)
+
+
+def test_files_of_the_splits_in_a_folder(houses, tmp_path):
+    for name, rows in (("train", slice(300)), ("val", slice(300, 350)), ("test", slice(350, None))):
+        houses[rows].to_csv(tmp_path / f"{name}.csv", index=False, sep=";")
+    found = load(tmp_path, label="price", columns=["size"])
+    assert [len(split) for split in (found.train, found.validation, found.test)] == [300, 50, 50]
+    own = found.validation.labels * found.label_scale + found.label_offset
+    np.testing.assert_allclose(own, houses["price"][300:350], rtol=1e-5, atol=0.1)
+
+
+def test_parts_of_a_parquet_table_and_a_csv_are_the_same(houses, csv, tmp_path):
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    houses[:150].to_parquet(parts / "part-0.parquet")
+    houses[150:].to_parquet(parts / "part-1.parquet")
+    keys = {"label": "price", "columns": ["size", "town", "sold", "garden"]}
+    one, other = load(csv, **keys), load(parts, "parquet", **keys)
+    # In Parquet the days are text, as CSV's are dates: each its own name.
+    assert one.input_shape != other.input_shape
+    keys["columns"] = ["size", "town", "garden"]
+    one, other = load(csv, **keys), load(parts, "parquet", **keys)
+    np.testing.assert_allclose(one.train.inputs, other.train.inputs, atol=1e-6)
+    np.testing.assert_array_equal(one.test.labels, other.test.labels)
+
+
+def test_several_labels_are_a_vector_and_weights_have_mean_1(csv):
+    found = load(csv, label=["price", "built"], weight="id", columns=["town"])
+    assert found.train.labels.shape == (320, 2)
+    assert found.num_outputs == 2
+    assert found.label_scale.shape == (2,)
+    assert found.train.weights.mean() == pytest.approx(1, abs=1e-5)
+    assert found.validation.weights is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "task", "names"),
+    [
+        ([0, 1, 2], "classification", ("0", "1", "2")),
+        ([2.0, 10.0, 3.0], "classification", ("2", "3", "10")),
+        ([True, False, True], "classification", ("false", "true")),
+        ([0.5, 1.5, 1.0], "regression", ()),
+        (list(range(50)), "regression", ()),
+    ],
+)
+def test_the_task_is_told_from_the_labels(tmp_path, labels, task, names):
+    rows = 200
+    frame = pd.DataFrame(
+        {"x": np.random.default_rng(0).normal(size=rows), "y": (labels * rows)[:rows]}
+    )
+    frame.to_parquet(tmp_path / "t.parquet")
+    found = load(tmp_path / "t.parquet", "parquet", label="y")
+    assert (found.task, found.class_names) == (task, names)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "path"])
+def test_a_column_of_images(tmp_path, kind):
+    images = []
+    for number in range(20):
+        content = io.BytesIO()
+        Image.new("RGB", (5, 4), (number, 0, 0)).save(content, "PNG")
+        (tmp_path / f"{number}.png").write_bytes(content.getvalue())
+        images.append(content.getvalue() if kind == "bytes" else f"{number}.png")
+    table = pa.table({"image": images, "label": [number % 2 for number in range(20)]})
+    pa.parquet.write_table(table, tmp_path / "t.parquet")
+    found = load(tmp_path / "t.parquet", "parquet", label="label", image="image")
+    assert (found.input_shape, found.train.inputs.dtype) == ((4, 5, 3), np.uint8)
+    assert [len(split) for split in (found.train, found.validation, found.test)] == [16, 2, 2]
+    for split in (found.train, found.validation, found.test):
+        np.testing.assert_array_equal(split.inputs[:, 0, 0, 0] % 2, split.labels)
+
+
+def test_what_is_stored_is_not_read_again(csv, own_store, capsys):
+    load(csv, label="price")
+    assert "reading 400 rows once" in capsys.readouterr().err
+    load(csv, label="price", limit=10)
+    assert capsys.readouterr().err == ""
+    assert len([path for path in own_store.iterdir() if path.is_dir()]) == 1
+
+
+def test_a_named_column_that_says_nothing_is_an_error(csv):
+    with pytest.raises(UserError, match=r"no column 'prise'.*did you mean 'price'"):
+        load(csv, label="prise")
+    with pytest.raises(UserError, match=r"dataset\.columns: column 'price'.*dataset.label already"):
+        load(csv, label="price", columns=["price"])

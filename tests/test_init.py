@@ -1,0 +1,176 @@
+"""`raybench init`: what it says of data, and that its file is a space file as it stands."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from raybench import init
+from raybench.core.documents import parse_yaml
+from raybench.core.study import build_study
+from raybench.workloads.shipped import WORKLOADS
+
+pytestmark = pytest.mark.usefixtures("own_store")
+OWN = """
+import numpy as np
+from raybench import Workload
+from raybench.data.dataset import Dataset, Split
+
+class Mine(Workload):
+    name, input_shape, num_classes = "mine", (3,), 2
+
+    def load_dataset(self, spec):
+        split = Split(np.zeros((40, 3), np.float32), np.arange(40) % 2)
+        return Dataset("mine", 2, train=split, validation=split, test=split)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_store(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYBENCH_CACHE", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def table(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "row": np.arange(300),
+            "size": np.where(rng.random(300) < 0.2, np.nan, rng.normal(size=300)),
+            "colour": rng.choice(["red", "blue"], 300),
+            "price": rng.normal(size=300).round(4),
+            "sold": rng.random(300) < 0.9,
+        }
+    )
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    return tmp_path / "t.csv"
+
+
+def study_of(path="space.yaml"):
+    from pathlib import Path
+
+    text = Path(path).read_text(encoding="utf-8")
+    study, space = build_study(parse_yaml(text, path), path)
+    assert {"framework", "num_workers", "batch_size_per_worker", "learning_rate"} <= set(space)
+    return study, text
+
+
+def test_a_table(table, capsys):
+    assert init.main([str(table), "--label", "sold"]) == 0
+    out = capsys.readouterr().out
+    assert "t.csv: 300 rows, 5 columns" in out
+    assert re.search(r"true +\d+ +9\d\.\d %", out)
+    assert "Missing in training rows: size" in out
+    assert "Column 'row' is left out: it counts the rows" in out
+    assert out.endswith("python -m raybench.tune space.yaml\n")
+    study, text = study_of()
+    assert (study.workload, study.dataset.label, study.objective.metric) == (
+        "mlp",
+        "sold",
+        "accuracy",
+    )
+    assert study.dataset.path == str(table)
+    assert study.auto[0] == "target"
+    assert "python -m raybench.tune space.yaml --dry-run" in text
+
+
+def test_a_regression_in_one_framework(table):
+    assert init.main([str(table), "--label", "price", "--framework", "torch"]) == 0
+    study, _ = study_of()
+    assert (study.objective.metric, study.space["framework"]) == ("rmse", ["torch"])
+
+
+def test_the_label_is_asked_for_and_files_are_kept(table, capsys):
+    assert init.main([str(table)]) == 2
+    error = capsys.readouterr().err
+    assert "by --label: row (numbers), size (numbers), colour (2 classes)" in error
+    assert init.main([str(table), "--label", "sold"]) == 0
+    assert init.main([str(table), "--label", "price"]) == 2
+    assert "space.yaml is there already" in capsys.readouterr().err
+    assert study_of()[0].dataset.label == "sold"
+    assert init.main([str(table), "--label", "price", "--force"]) == 0
+    assert study_of()[0].dataset.label == "price"
+
+
+def test_texts_in_a_table(tmp_path, capsys):
+    text = "a text that is a good deal longer than any name is, {}"
+    pd.DataFrame(
+        {"words": [text.format(number) for number in range(80)], "label": [0, 1] * 40}
+    ).to_parquet(tmp_path / "t.parquet")
+    assert init.main([str(tmp_path / "t.parquet"), "--out", "a.yaml"]) == 0
+    study, _ = study_of("a.yaml")
+    assert (study.workload, study.dataset.text, study.dataset.sequence_length) == (
+        "text_bag", "words", 32,
+    )  # fmt: skip
+
+
+def test_running_text(tmp_path, capsys):
+    (tmp_path / "book.txt").write_text("Call me Ishmael. " * 500)
+    assert init.main(["book.txt"]) == 0
+    study, _ = study_of()
+    assert (study.workload, study.dataset.tokens) == ("char_lm", "characters")
+    assert study.objective.metric == "loss"
+
+
+def test_a_folder_of_images_of_several_sizes(tmp_path, capsys):
+    for name, count in (("it's #1", 12), ("dog", 24)):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for number in range(count):
+            image = Image.new("RGB", (40 + number, 35))
+            image.save(tmp_path / "pets" / name / f"{number}.jpg")
+    (tmp_path / "pets" / "notes.txt").write_text("taken in May")
+    assert init.main([str(tmp_path / "pets")]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"dog +24 +66\.7 %", out)
+    assert "1 files are no images by their names" in out
+    study, _ = study_of()
+    assert (study.workload, study.dataset.image_size) == ("small_resnet", 32)
+
+
+def test_images_in_a_table(tmp_path, capsys):
+    paths = []
+    for number in range(40):
+        paths.append(f"{number}.png")
+        Image.new("L", (20 + number, 30), number).save(tmp_path / paths[-1])
+    pd.DataFrame({"file": paths, "kind": ["a", "a", "a", "b"] * 10}).to_csv("t.csv", index=False)
+    assert init.main(["t.csv", "--label", "kind"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"a +24 +75\.0 %", out)
+    assert "sizes among" in out
+    study, _ = study_of()
+    assert (study.dataset.image, study.dataset.image_size) == ("file", 32)
+    assert study.workload == "mnist_small"
+
+
+def test_a_class_of_ones_own(tmp_path, capsys):
+    (tmp_path / "my_init_workload.py").write_text(OWN)
+    assert init.main(["my_init_workload:Mine"]) == 0
+    study, _ = study_of()
+    assert (study.workload, study.dataset.name) == ("my_init_workload:Mine", "workload")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("none", None, "there is no file or folder"),
+        ("data.json", b"{}", "is nothing that init knows"),
+        ("t.csv", b"", "t.csv is empty"),
+        ("pets/cat/1.png", b"\x89PNG no more", "pets/cat/1.png "),
+    ],
+)
+def test_what_is_no_data_is_one_sentence(tmp_path, capsys, name, content, sentence):
+    if content is not None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / "pets" / "dog").mkdir(parents=True)
+        Image.new("L", (4, 4)).save(tmp_path / "pets" / "dog" / "1.png")
+    assert init.main([name.split("/")[0]]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "space.yaml").exists()
+
+
+def test_the_workloads_that_are_suggested_are_shipped():
+    assert {"mlp", "text_bag", "char_lm", "small_resnet", "mnist_small"} <= set(WORKLOADS)
