@@ -94,7 +94,7 @@ def resolved(
     if target is not None and chance is not None and metric.gap(target, chance) <= 0:
         raise UserError(
             f"objective.target: {target:g} is not better than chance, whose {metric.words} is "
-            f"{chance:.4g} (an answer that does not look at the inputs); name a "
+            f"{chance:.6g} (an answer that does not look at the inputs); name a "
             f"{'higher' if metric.direction == 'max' else 'lower'} one."
         )
     return objective.model_copy(update=named | {"chance": chance})

@@ -141,6 +141,9 @@ def build_scaling_study(content: dict[str, Any], source: str, *, name: str) -> S
                     f"{source}: 'base.{key}': is the grid's; write {own}: [{base[key]}] at the top "
                     "level."
                 )
+        asked = base.get("objective")
+        if isinstance(asked, dict) and not {"kind", "target"} & asked.keys():
+            base = base | {"objective": BASE["objective"] | asked}  # a metric alone, say
         validate(RunSpec, BASE | base, f"{source}: base")
         content = content | {"base": BASE | base}
     for key in OWN_KEYS:

@@ -123,6 +123,11 @@ def test_axes_are_told_where_cells_are_listed(capsys) -> None:
     assert "torch 1x64 adam 0.001 dataset image_size=28,repeat=4 schedule cosine" in printed
 
 
+def test_a_metric_alone_leaves_the_rest_of_the_objective_as_it_is() -> None:
+    objective = study_of(base={"objective": {"metric": "loss"}}).base.objective
+    assert (objective.kind, objective.max_train_seconds) == ("best_at_budget", 600.0)
+
+
 def test_a_study_has_one_metric(capsys) -> None:
     study_file(GOOD + "axes: {objective.metric: [accuracy, loss]}\n")
     assert "judged by one metric, here by accuracy and loss" in refusal(capsys, "my.yaml")
