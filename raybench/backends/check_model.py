@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from raybench.backends.find import find_part
-from raybench.backends.heads import needs_check
+from raybench.backends.heads import needs_check, start_warnings
 from raybench.backends.probe import ProbeModel
 from raybench.core.documents import validate
 from raybench.core.errors import UserError
@@ -63,7 +63,8 @@ def check_models(spec: RunSpec, frameworks: list[str]) -> list[str]:
     for answer in answers:
         if "error" in answer:
             raise UserError(answer["error"], details=answer.get("details"))
-    return list(dict.fromkeys(one for answer in answers for one in answer["warnings"]))
+    own = start_warnings(workload, spec)
+    return own + [warning for answer in answers for warning in answer["warnings"]]
 
 
 def _start(request: dict[str, Any]) -> "subprocess.Popen[bytes]":

@@ -7,6 +7,7 @@ from raybench.backends.base import Step
 from raybench.core.errors import UserError
 from raybench.core.spec import RunSpec
 from raybench.workloads.base import Workload
+from raybench.workloads.named.find import size_warnings
 from raybench.workloads.named.workload import NamedWorkload
 
 
@@ -29,13 +30,18 @@ def needs_check(spec: RunSpec) -> bool:
     return spec.weights != "none" or spec.frozen_epochs != 0 or spec.sync_batch_norm
 
 
-def frozen_warnings(workload: Workload, spec: RunSpec) -> list[str]:
-    """Return a sentence where a backbone is frozen that nobody has trained."""
-    if not spec.frozen_epochs or spec.weights != "none" or not isinstance(workload, NamedWorkload):
+def start_warnings(workload: Workload, spec: RunSpec) -> list[str]:
+    """Return sentences where images are small for a model by name, and where a backbone is frozen
+    that nobody has trained."""
+    if not isinstance(workload, NamedWorkload):
         return []
+    warnings = size_warnings(workload)
+    if not spec.frozen_epochs or spec.weights != "none":
+        return warnings
     return [
+        *warnings,
         f"Workload {workload.name}: frozen_epochs freezes weights that are drawn by chance; set "
-        "weights to a file or to cached."
+        "weights to a file or to cached.",
     ]
 
 

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import nn
 
-from raybench.backends.heads import frozen_warnings, needs_check
+from raybench.backends.heads import needs_check
 from raybench.backends.torch.freezing import Freezing
 from raybench.backends.torch.model import build_model
 from raybench.backends.torch.named.build import start_from
@@ -13,7 +13,6 @@ from raybench.backends.torch.sync_batch_norm import synchronise
 from raybench.core.errors import UserError
 from raybench.core.spec import RunSpec
 from raybench.workloads.base import Workload
-from raybench.workloads.named.find import size_warnings
 from raybench.workloads.named.workload import NamedWorkload
 
 SIDES = (32, 48, 64, 80, 96, 128, 160, 192, 224, 256, 299, 384)
@@ -21,17 +20,15 @@ SIDES = (32, 48, 64, 80, 96, 128, 160, 192, 224, 256, 299, 384)
 
 
 def check_start(workload: Workload, spec: RunSpec) -> list[str]:
-    """Return warnings of weights, size of images, head and batch normalisation; UserError for what
-    cannot be."""
+    """Return sentences of weights that were drawn anew; UserError for weights, a head, images and
+    batch normalisation that cannot be."""
     if not isinstance(workload, NamedWorkload) and not needs_check(spec):
         return []
     model = build_model(workload, spec.seed)
     warnings = start_from(model, workload, spec.weights)
     if spec.frozen_epochs:
         Freezing(model, workload)
-        warnings += frozen_warnings(workload, spec)
     if isinstance(workload, NamedWorkload):
-        warnings += size_warnings(workload)
         _check_size(model, workload)
     if spec.sync_batch_norm:
         synchronise(model, "cpu")
