@@ -3,9 +3,8 @@
 import argparse
 import difflib
 import sys
-import time
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pandas as pd
@@ -58,7 +57,7 @@ def _list(unused_for: timedelta | None) -> int:
             "key": entry.key,
             "samples": f"{entry.about['samples']:,}",
             "size": size_in_words(entry.about["bytes"]),
-            "last used": f"{_age_in_words(time.time() - entry.last_used)} ago",
+            "last used": f"{_age_in_words(_now() - entry.last_used)} ago",
             "made from": entry.about["path"],
             "with": _options(entry.about["options"]),
         }
@@ -111,7 +110,7 @@ def _entries(unused_for: timedelta | None) -> list[Entry]:
     entries = list_entries(store_folder())
     if unused_for is None:
         return entries
-    before = time.time() - unused_for.total_seconds()
+    before = _now() - unused_for.total_seconds()
     return [entry for entry in entries if entry.last_used < before]
 
 
@@ -127,6 +126,10 @@ def _age(text: str) -> timedelta:
     if unit not in SECONDS or not number.isdecimal():
         raise argparse.ArgumentTypeError(f"{text} is no age such as 12h, 30d or 8w")
     return timedelta(seconds=int(number) * SECONDS[unit])
+
+
+def _now() -> float:
+    return datetime.now(UTC).timestamp()  # files carry the machine's time of day
 
 
 def _age_in_words(seconds: float) -> str:
