@@ -30,7 +30,8 @@ def left_out() -> dict[str, list[str]]:
 
 def peer_variants(decay: float) -> Variants:
     """Return the variants of every installed library, looping and foreach."""
-    found: Variants = {"radam": {}, "lars": {}, "lamb": {}}
+    families = ("radam", "lars", "lamb", "nadamw", "lion", "schedule_free_adamw")
+    found: Variants = {family: {} for family in families}
     lacking = left_out()
     if "timm" not in lacking:
         _add_timm(found, decay)
@@ -46,11 +47,17 @@ def _add_timm(found: Variants, decay: float) -> None:
         made: torch.optim.Optimizer = kind(groups(params, decay, always_adapt=True), **options)
         return made
 
+    def plain(kind: Any, options: dict[str, Any], params: Params) -> torch.optim.Optimizer:
+        made: torch.optim.Optimizer = kind(groups(params, decay), **options)
+        return made
+
     for form, foreach in (("loop", False), ("foreach", True)):
         shared = {"lr": 1e-3, "foreach": foreach}
         lamb, lars = shared | {"max_grad_norm": None}, shared | {"momentum": 0.9}
         found["lamb"][f"timm {form}"] = partial(build, timm.optim.Lamb, lamb)
         found["lars"][f"timm {form}"] = partial(build, timm.optim.Lars, lars)
+        for family, kind in (("nadamw", timm.optim.NAdamW), ("lion", timm.optim.Lion)):
+            found[family][f"timm {form}"] = partial(plain, kind, shared)
 
 
 def _add_pytorch_optimizer(found: Variants, decay: float) -> None:

@@ -9,13 +9,13 @@
 | lamb                | beta1, beta2, epsilon (1e-6)          | added to the direction, inside the |
 |                     |                                       | ratio                              |
 | sgd                 | momentum, nesterov                    | added to the gradient (L2)         |
-| adamw               | as adam, whose usual name it is      | as adam                            |
+| adamw               | as adam, whose usual name it is       | as adam                            |
 | nadamw              | beta1, beta2, epsilon                 | decoupled, times the rate          |
 | lion                | beta1, beta2 (0.99)                   | decoupled, times the rate          |
 | schedule_free_adamw | beta1, beta2, epsilon                 | added to the direction: decoupled, |
 |                     |                                       | times the rate                     |
-| muon                | momentum (0.95); beta1, beta2, eps.   | decoupled, times the rate          |
-|                     | for what AdamW trains                 |                                    |
+| muon                | momentum (0.95); beta1, beta2 and     | decoupled, times the rate          |
+|                     | epsilon for what AdamW trains         |                                    |
 
 Momentum is 0.9, beta2 0.999 and epsilon 1e-8 where a row says nothing else. Biases and norm
 parameters (ndim <= 1) get neither weight decay nor trust ratio. A new optimizer is a row here, its

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from group_worker import join, leave
-from optim_reference import NAMES, gradients, initial_weights, rates
+from optim_reference import IN_GROUPS, gradients, initial_weights, rates
 
 from raybench.backends.base import World
 from raybench.backends.find import find_backend
@@ -60,7 +60,7 @@ def keras_weights_of_the_paper(world: World) -> dict[str, np.ndarray]:
     """Steps of every optimizer on the problem of optim_reference.py, by both workers."""
     return {
         f"{name}{index}": weights
-        for name in NAMES
+        for name in IN_GROUPS
         for index, weights in enumerate(keras_weights(name, world.strategy))  # type: ignore[attr-defined]
     }
 

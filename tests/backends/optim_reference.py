@@ -26,6 +26,8 @@ RATES = {
 }
 NAMES = list(RATES)
 """All but adamw, which is adam under another name."""
+IN_GROUPS = [name for name in NAMES if name not in ("nadamw", "lion")]
+"""Those that several workers are tried with: the two others have nothing that adam has not."""
 BIAS_AFTER_100 = {
     "adam": -0.1,
     "radam": -0.01873,

@@ -123,6 +123,43 @@ def test_radam_is_torch_radam():
         np.testing.assert_allclose(p.detach(), q.detach(), **TOLERANCE)
 
 
+@pytest.mark.parametrize("name", ["nadamw", "lion"])
+def test_what_timm_has_is_the_same(name):
+    timm = pytest.importorskip("timm.optim")
+    kind = {"nadamw": timm.NAdamW, "lion": timm.Lion}[name]
+    ours, theirs = parameters(), parameters()
+    run(build(name, ours, weight_decay=0.05), ours, name)
+    groups = [
+        {"params": theirs[:3], "weight_decay": 0.05},
+        {"params": theirs[3:], "weight_decay": 0.0},
+    ]
+    run(kind(groups), theirs, name)
+    for p, q in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(p.detach(), q.detach(), **TOLERANCE)
+
+
+def test_muon_takes_matrices_as_torch_does():
+    """Theirs computes in bfloat16, of two digits."""
+    ours, theirs = parameters(), parameters()
+    run(build("muon", ours, weight_decay=0.05), ours, "muon", last=5)
+    settings = {"weight_decay": 0.05, "adjust_lr_fn": "match_rms_adamw"}
+    run(torch.optim.Muon(theirs[:1], **settings), theirs, "muon", last=5)
+    moved = (ours[0] - torch.tensor(initial_weights()[0])).abs().max()
+    assert (ours[0] - theirs[0]).abs().max() < 0.05 * moved
+
+
+def test_wide_matrices_are_orthogonalised_in_the_same_steps():
+    from raybench.backends.torch.optim import orthogonal
+
+    matrix = torch.randn(6, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = orthogonal.orthogonalised(matrix)
+    assert torch.equal(orthogonal.orthogonalised(matrix.T), found.T)
+    plain = orthogonal._of_any(matrix / matrix.norm())
+    np.testing.assert_allclose(found, plain, atol=1e-7)
+    values = torch.linalg.svdvals(found)
+    assert 0.6 < values.min() < values.max() < 1.3
+
+
 @pytest.mark.parametrize(("name", "path"), NAMES_AND_PATHS)
 def test_gradients_are_left_alone(name, path):
     params = parameters()

@@ -100,11 +100,12 @@ def test_optimizers_measures_what_is_installed(capsys: pytest.CaptureFixture[str
     missing = optimizers.left_out()
     assert missing == {"timm": ["timm"], "pytorch-optimizer": ["pytorch_optimizer"]}
     families = optimizers.families(0.01)
-    assert set(families) == {"adam", "radam", "lamb", "lars"}
+    new = {"nadamw", "lion", "schedule_free_adamw"}
+    assert set(families) == {"adam", "radam", "lamb", "lars"} | new
     names = {name for variants in families.values() for name in variants}
     assert not [name for name in names if name.startswith(("timm", "pytorch-optimizer"))]
     bars = optimizers.bars()
-    assert {peer for _, peer, _ in bars} == {"torch default", "torch fused"}
+    assert {peer for _, peer, _ in bars} == {"torch default", "torch fused", "torch"}
 
 
 @pytest.mark.usefixtures("bare")
@@ -116,7 +117,7 @@ def test_optimizers_measures_all_where_all_is_installed(monkeypatch: pytest.Monk
         monkeypatch.setitem(sys.modules, name, fake)
     optimizers = module("optimizers")
     assert optimizers.left_out() == {}
-    assert len(optimizers.bars()) == len(optimizers.BARS) == 5
+    assert len(optimizers.bars()) == len(optimizers.BARS) == 8
 
 
 @pytest.mark.usefixtures("bare")

@@ -13,6 +13,9 @@ STUDY_2 = {  # learning rate of epoch 0, 1, 2, ... (studies.md section 3)
 }
 
 
+KINDS = ["constant", "cosine", "linear", "polynomial", "step", "one_cycle", "ramp_decay"]
+
+
 def schedule(samples_per_epoch=EPOCH, **changes):
     changes = {"batch_size_per_worker": 10, "learning_rate": 0.1} | changes
     return build_schedule(RunSpec(**changes), samples_per_epoch)
@@ -104,15 +107,88 @@ def test_epochs_of_the_ramp_begin_exactly_where_the_samples_say(samples_per_epoc
 
 
 def warmup(kind: str) -> float:
-    return 0.0 if kind == "ramp_decay" else 1.0  # it has a ramp of its own
+    return 0.0 if kind in ("ramp_decay", "one_cycle") else 1.0  # they have a ramp of their own
 
 
-def test_ramp_decay_refuses_a_second_warm_up():
-    with pytest.raises(ValueError, match="a ramp of its own; set warmup_epochs: 0"):
-        schedule(schedule="ramp_decay", warmup_epochs=1.0)
+@pytest.mark.parametrize("kind", ["ramp_decay", "one_cycle"])
+@pytest.mark.parametrize("key", ["warmup_epochs", "warmup_samples"])
+def test_a_ramp_of_its_own_refuses_a_second_warm_up(kind, key):
+    with pytest.raises(ValueError, match=f"schedule {kind} has a ramp of its own; set {key}: 0"):
+        schedule(schedule=kind, **{key: 1})
 
 
-@pytest.mark.parametrize("kind", ["constant", "cosine", "ramp_decay"])
+def test_schedule_free_refuses_what_does_the_same():
+    for changes, wanted in (
+        ({"schedule": "cosine"}, "set schedule: constant .* not cosine"),
+        ({"ema_decay": 0.9}, "leave out ema_decay"),
+        ({"beta1": 0.0}, "needs beta1 above 0"),
+    ):
+        with pytest.raises(ValueError, match=wanted):
+            RunSpec(optimizer="schedule_free_adamw", **changes)
+    assert RunSpec(optimizer="schedule_free_adamw", warmup_samples=100).schedule == "constant"
+
+
+def test_a_warm_up_in_samples_is_one_in_epochs():
+    for kind in ("cosine", "step", "constant"):
+        epochs = schedule(schedule=kind, epochs=5.0, warmup_epochs=0.5)
+        samples = schedule(schedule=kind, epochs=5.0, warmup_samples=EPOCH // 2)
+        assert [epochs(n) for n in range(0, 5 * EPOCH, 10)] == [
+            samples(n) for n in range(0, 5 * EPOCH, 10)
+        ]
+
+
+STEPS = 500
+"""Of 10 samples: 5 epochs."""
+
+
+def torch_rates(build):
+    """Rates of the steps by a schedule of torch; ours are those at a share of all samples."""
+    lr = pytest.importorskip("torch.optim.lr_scheduler")
+    torch = pytest.importorskip("torch")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    made = build(lr, optimizer)
+    found = []
+    for _ in range(STEPS):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        made.step()
+    return found
+
+
+def test_schedules_are_those_of_torch():
+    cases = {
+        "linear": lambda lr, o: lr.LinearLR(o, 1.0, 0.1, total_iters=STEPS),
+        "cosine": lambda lr, o: lr.CosineAnnealingLR(o, STEPS, eta_min=0.01),
+        "step": lambda lr, o: lr.MultiStepLR(o, [100, 400], gamma=0.3),
+        "polynomial": lambda lr, o: lr.PolynomialLR(o, STEPS, power=3.0),
+    }
+    for kind, build in cases.items():
+        final = 0.0 if kind == "polynomial" else 0.1
+        keys = {"step_at": [0.2, 0.8], "step_factor": 0.3, "decay_power": 3.0}
+        ours = schedule(schedule=kind, epochs=5.0, final_rate=final, **keys)
+        found = [ours(10 * step) for step in range(STEPS)]
+        assert found == pytest.approx(torch_rates(build), rel=1e-9, abs=1e-12), kind
+
+
+def test_one_cycle_is_that_of_torch():
+    def build(lr, optimizer):
+        return lr.OneCycleLR(optimizer, 0.1, total_steps=STEPS, final_div_factor=1 / 25 / 0.05)
+
+    ours = schedule(schedule="one_cycle", epochs=5.0, final_rate=0.05)
+    found = [ours(10 * step) for step in range(STEPS)]
+    # Torch counts the last step as the end: it is one step of 500 ahead of ours there.
+    assert found == pytest.approx(torch_rates(build), abs=0.1 / STEPS * math.pi)
+    assert ours(0) == pytest.approx(0.1 / 25)
+    assert ours(0.3 * 5 * EPOCH) == pytest.approx(0.1)
+    assert ours(5 * EPOCH) == ours(6 * EPOCH) == pytest.approx(0.005)
+
+
+def test_a_polynomial_ends_at_the_final_rate():
+    ours = schedule(schedule="polynomial", epochs=4.0, final_rate=0.2, warmup_epochs=2.0)
+    assert [ours(n * EPOCH) for n in (2, 3, 4)] == pytest.approx([0.1, 0.04, 0.02])
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_schedule_depends_on_samples_alone(kind):
     changes = {"schedule": kind, "warmup_epochs": warmup(kind), "epochs": 8.0}
     one, other = schedule(**changes), schedule(**changes)
@@ -122,7 +198,7 @@ def test_a_schedule_depends_on_samples_alone(kind):
     assert forward == list(reversed(backward)), "the order of the calls must not matter"
 
 
-@pytest.mark.parametrize("kind", ["constant", "cosine", "ramp_decay"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_same_epochs_give_the_same_rates_whatever_the_workers(kind):
     # Strong scaling: without a scaling rule the workers must not move the schedule.
     one = schedule(schedule=kind, batch_size_per_worker=40, warmup_epochs=warmup(kind))
@@ -131,7 +207,7 @@ def test_the_same_epochs_give_the_same_rates_whatever_the_workers(kind):
         assert one(samples) == four(samples)
 
 
-@pytest.mark.parametrize("kind", ["constant", "cosine", "ramp_decay"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("workers", [1, 3])
 def test_rates_are_positive_numbers_all_through_the_run(kind, workers):
     rates = schedule(schedule=kind, num_workers=workers, epochs=12.0, warmup_epochs=warmup(kind))
