@@ -21,7 +21,7 @@ import numpy as np
 
 from raybench.backends.find import find_part
 from raybench.backends.heads import needs_check, start_warnings
-from raybench.backends.probe import ProbeModel
+from raybench.backends.probe import Probed, ProbeModel
 from raybench.core.documents import validate
 from raybench.core.errors import UserError
 from raybench.core.metric import find_metric
@@ -41,8 +41,8 @@ TIMEOUT_S = 300.0
 """Seconds after which a model that has not answered is taken for one that never will."""
 
 
-def check_models(spec: RunSpec, frameworks: list[str]) -> list[str]:
-    """Try the user's own model in each framework; return warnings, each a sentence.
+def check_models(spec: RunSpec, frameworks: list[str]) -> Probed:
+    """Try the user's own model in each framework; return what is known of it, all warnings in one.
 
     It is built, and a small batch of the real data goes through model, loss and back. What
     cannot be trained is a UserError, with the traceback in its `details`. Shipped workloads and
@@ -50,7 +50,7 @@ def check_models(spec: RunSpec, frameworks: list[str]) -> list[str]:
     """
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
     if isinstance(workload, LayerWorkload) and not needs_check(spec):
-        return []
+        return Probed([])
     request = {"spec": spec.document(), "sample": _sample(dataset)}
     request["shape"] = asdict(DataShape.of(dataset))
     with contextlib.ExitStack() as closing, ThreadPoolExecutor(len(frameworks)) as pool:
@@ -64,7 +64,10 @@ def check_models(spec: RunSpec, frameworks: list[str]) -> list[str]:
         if "error" in answer:
             raise UserError(answer["error"], details=answer.get("details"))
     own = start_warnings(workload, spec)
-    return own + [warning for answer in answers for warning in answer["warnings"]]
+    return Probed(
+        own + [warning for answer in answers for warning in answer["warnings"]],
+        any(answer["batch_statistics"] for answer in answers),
+    )
 
 
 def _start(request: dict[str, Any]) -> "subprocess.Popen[bytes]":
@@ -143,8 +146,11 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
         inputs, labels = _of_sample(request["sample"])
         metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
         gpu = bool(spec.gpus_per_worker)
-        warnings += probe_model(workload, inputs, labels, metric=metric, gpu=gpu)
-        return {"warnings": warnings}
+        probed = probe_model(workload, inputs, labels, metric=metric, gpu=gpu)
+        return {
+            "warnings": warnings + probed.warnings,
+            "batch_statistics": probed.batch_statistics and not spec.sync_batch_norm,
+        }
     except UserError as error:
         return {"error": str(error), "details": error.details or traceback.format_exc()}
 

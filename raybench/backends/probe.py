@@ -1,6 +1,6 @@
 """What both frameworks' probes of a user's model have in common: the checks of its numbers."""
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,23 @@ ALONE = 1e-2
 """Of the largest output: what rounding may change between a large and a small batch."""
 
 
+class Probed(NamedTuple):
+    """What a model is known by once it was tried."""
+
+    warnings: list[str]
+    """Sentences."""
+    batch_statistics: bool = False
+    """Whether a layer normalises over the samples of one worker's batch; False of what was not
+    tried."""
+
+
 class ProbeModel(Protocol):
     """Signature of a backend's `probe_model`."""
 
     def __call__(
         self, workload: Workload, inputs: Batch, labels: Array, *, metric: Metric, gpu: bool
-    ) -> list[str]:
-        """Build the model, take a batch through it and back; warnings, or a UserError."""
+    ) -> Probed:
+        """Build the model, take a batch through it and back; UserError for what cannot train."""
         ...
 
 

@@ -163,7 +163,9 @@ def _check(cells: Sequence[StudyCell]) -> _Checked:
         metrics[objective.judged_by.name] = objective.judged_by
         checked.datasets[shared_key(spec.workload, spec.dataset)] = dataset
         checked.warnings.extend(
-            one for one in check_models(spec, list(frameworks)) if one not in checked.warnings
+            one
+            for one in check_models(spec, list(frameworks)).warnings
+            if one not in checked.warnings
         )
     names = list(dict.fromkeys([*metrics, *(cell.spec.objective.metric for cell in cells)]))
     named = [name for name in names if name is not None]

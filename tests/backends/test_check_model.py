@@ -10,6 +10,7 @@ import pytest
 
 from raybench.backends import check_model
 from raybench.backends.check_model import check_models
+from raybench.backends.probe import Probed
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec, RunSpec
 
@@ -84,7 +85,7 @@ def beside_the_user(tmp_path, monkeypatch):
 
 def check(name, frameworks=("torch",)):
     spec = RunSpec(workload=name, dataset=DatasetSpec(name="digits"))
-    return check_models(spec, list(frameworks))
+    return check_models(spec, list(frameworks)).warnings
 
 
 def refused(name, frameworks=("torch",)):
@@ -143,4 +144,4 @@ def test_what_is_known_to_be_whole_starts_no_process(name, monkeypatch):
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
     spec = RunSpec(workload=name, dataset=DatasetSpec(image_size=8))
-    assert check_models(spec, BOTH) == []
+    assert check_models(spec, BOTH) == Probed([])

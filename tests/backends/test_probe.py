@@ -22,7 +22,7 @@ def framework(request) -> str:
 
 def probe(framework, workload, inputs=INPUTS, labels=LABELS, metric=ACCURACY):
     module = importlib.import_module(f"raybench.backends.{framework}.probe")
-    return module.probe_model(workload, inputs, labels, metric=metric, gpu=False)
+    return module.probe_model(workload, inputs, labels, metric=metric, gpu=False).warnings
 
 
 def refused(framework, workload, *data):

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from raybench.backends.probe import (
     Array,
+    Probed,
     check_alone,
     check_gradients,
     check_outputs,
@@ -18,6 +19,7 @@ from raybench.backends.probe import (
 from raybench.backends.tensorflow.judging import sample_losses, sample_values
 from raybench.backends.tensorflow.model import (
     Inputs,
+    batch_statistics,
     build_model,
     num_parameters,
     prepare_inputs,
@@ -31,14 +33,15 @@ from raybench.workloads.users_code import users_code
 
 def probe_model(
     workload: Workload, inputs: Batch, labels: Array, *, metric: Metric, gpu: bool
-) -> list[str]:
-    """Build the model, take a batch through it, loss and metric, and back; warnings, or a
-    UserError.
+) -> Probed:
+    """Build the model, take a batch through it, loss and metric, and back.
+
+    UserError for what cannot train.
 
     With `gpu`, there; where this machine has none, nothing is tried.
     """
     if gpu and not tf.config.list_physical_devices("GPU"):
-        return []
+        return Probed([])
     model = _build(workload)
     batch = prepare_inputs(each(inputs, tf.constant))
     answers = tf.constant(labels)
@@ -59,7 +62,7 @@ def probe_model(
     warnings += check_alone(workload, _array(alone), _array(whole))
     if workload.keras_loss is None:
         warnings += softmax_warning(workload, _array(outputs))
-    return warnings
+    return Probed(warnings, batch_statistics(model))
 
 
 def _outputs(workload: Workload, model: keras.Model, batch: Inputs, *, training: bool) -> tf.Tensor:

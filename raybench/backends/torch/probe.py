@@ -6,6 +6,7 @@ from torch.nn.parameter import is_lazy
 
 from raybench.backends.probe import (
     Array,
+    Probed,
     check_alone,
     check_gradients,
     check_outputs,
@@ -18,6 +19,7 @@ from raybench.backends.probe import (
 from raybench.backends.torch.judging import sample_losses, sample_values
 from raybench.backends.torch.model import (
     Inputs,
+    batch_statistics,
     build_model,
     has_channels,
     num_parameters,
@@ -32,14 +34,15 @@ from raybench.workloads.users_code import users_code
 
 def probe_model(
     workload: Workload, inputs: Batch, labels: Array, *, metric: Metric, gpu: bool
-) -> list[str]:
-    """Build the model, take a batch through it, loss and metric, and back; warnings, or a
-    UserError.
+) -> Probed:
+    """Build the model, take a batch through it, loss and metric, and back.
+
+    UserError for what cannot train.
 
     With `gpu`, there; where this machine has none, nothing is tried.
     """
     if gpu and not torch.cuda.is_available():
-        return []
+        return Probed([])
     device = "cuda" if gpu else "cpu"
     model = _build(workload).to(device)
     if has_channels(each(inputs, lambda one: tuple(one.shape[1:]))):
@@ -63,7 +66,7 @@ def probe_model(
     warnings += check_alone(workload, _array(alone), _array(whole))
     if workload.torch_loss is None:
         warnings += softmax_warning(workload, _array(outputs))
-    return warnings
+    return Probed(warnings, batch_statistics(model))
 
 
 def _outputs(workload: Workload, model: nn.Module, batch: Inputs) -> torch.Tensor:

@@ -41,6 +41,11 @@ HOOKS_OF = {
     "loss": ("torch_loss", "keras_loss"),
 }
 """Hooks of a workload that say what is averaged, where it is not the labels alone."""
+SAMPLED_WHOLE = (
+    "The model has batch normalisation over each worker's own samples, so workers are searched "
+    "like all else and not predicted (search.factorise: false); sync_batch_norm: true would take "
+    "the samples of all workers."
+)
 AUTOSCALED_CONCURRENCY = 4
 """Trials at once on a cluster that starts nodes by itself, at least."""
 
@@ -110,7 +115,17 @@ def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, lis
         objective = objective.model_copy(update={"target": study.objective.target})
     study = study.model_copy(update={"objective": objective})
     spec = spec.model_copy(update={"objective": objective})
-    return study, dataset, check_models(spec, frameworks)
+    warnings, has_batch_statistics = check_models(spec, frameworks)
+    if has_batch_statistics and _takes_apart(study, space):
+        search = study.search.model_copy(update={"factorise": False})
+        return study.model_copy(update={"search": search}), dataset, [*warnings, SAMPLED_WHOLE]
+    return study, dataset, warnings
+
+
+def _takes_apart(study: StudySpec, space: Space) -> bool:
+    """Whether the search would predict other numbers of workers, and nobody has asked for that."""
+    several = len(possible_values(space["num_workers"])) > 1 if "num_workers" in space else False
+    return several and "factorise" not in study.search.model_fields_set and study.search.factorise
 
 
 def first_values(study: StudySpec, space: Space) -> dict[str, object]:

@@ -53,7 +53,7 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
     objective, dataset = check_task(spec, [spec.framework], is_target_ours=ours)
     spec = spec.model_copy(update={"objective": objective})
     console = make_console(file=sys.stdout)
-    for warning in check_models(spec, [spec.framework]):
+    for warning in check_models(spec, [spec.framework]).warnings:
         say(console, warning)
     if options.dry_run:
         console.print(to_yaml(spec.document()), soft_wrap=True)

@@ -13,7 +13,7 @@ from raybench.core.placement import Placement
 from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
 from raybench.data.load import load_dataset
-from raybench.search.pipeline.preflight import (
+from raybench.search.pipeline.preflight import SAMPLED_WHOLE, (
     check_address,
     check_evaluations,
     check_room,
@@ -181,3 +181,27 @@ def test_a_target_that_cannot_be_held(fixed: dict[str, Any], is_refused: bool) -
         return
     with pytest.raises(UserError, match="2 evaluations in a row cannot come"):
         check_evaluations(study, dataset)
+
+
+@pytest.mark.parametrize(
+    ("search", "fixed", "is_apart"),
+    [
+        ({}, {}, False),
+        ({"factorise": True}, {}, True),
+        pytest.param({}, {"sync_batch_norm": True}, True, marks=pytest.mark.all),
+    ],
+)
+def test_workers_of_a_network_with_batch_normalisation_are_not_predicted(
+    search: dict[str, bool], fixed: dict[str, bool], is_apart: bool
+) -> None:
+    content = {
+        "workload": "resnet18",
+        "dataset": {"name": "synthetic", "shape": [32, 32, 3], "num_samples": 64},
+        "objective": {"target": 0.5},
+        "search": search,
+        "space": {"num_workers": [1, 2]},
+        "fixed": {"framework": "torch"} | fixed,
+    }
+    study, _, warnings = check_study(*build_study(content, "test"))
+    assert study.search.factorise == is_apart
+    assert (SAMPLED_WHOLE in warnings) != is_apart
