@@ -13,7 +13,8 @@ from raybench.core.placement import Placement
 from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
 from raybench.data.load import load_dataset
-from raybench.search.pipeline.preflight import SAMPLED_WHOLE, (
+from raybench.search.pipeline.preflight import (
+    SAMPLED_WHOLE,
     check_address,
     check_evaluations,
     check_room,
