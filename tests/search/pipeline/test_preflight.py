@@ -188,7 +188,7 @@ def test_a_target_that_cannot_be_held(fixed: dict[str, Any], is_refused: bool) -
     ("search", "fixed", "is_apart"),
     [
         ({}, {}, False),
-        ({"factorise": True}, {}, True),
+        pytest.param({"factorise": True}, {}, True, marks=pytest.mark.all),
         pytest.param({}, {"sync_batch_norm": True}, True, marks=pytest.mark.all),
     ],
 )
