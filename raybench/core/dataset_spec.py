@@ -1,5 +1,6 @@
 """Which data a run trains on: the `dataset` of a file."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
@@ -31,6 +32,24 @@ NEEDS_LABEL: tuple[str, ...] = ("csv", "parquet")
 
 Part = PositiveInt | Annotated[float, Field(gt=0, lt=1)]
 """Samples, as a number of them or as a share of all."""
+
+
+def with_whole_paths(content: Any) -> Any:
+    """Return a file's content with the paths of datasets that are there as whole paths.
+
+    They are seen from where the command runs; a worker's own folder is another.
+    """
+    if isinstance(content, list):
+        return [with_whole_paths(one) for one in content]
+    if not isinstance(content, dict):
+        return content
+    whole = {key: with_whole_paths(one) for key, one in content.items()}
+    dataset = whole.get("dataset")
+    if isinstance(dataset, dict) and isinstance(dataset.get("path"), str):
+        path = Path(dataset["path"]).expanduser()
+        if dataset["path"] and path.exists():
+            whole["dataset"] = dataset | {"path": str(path.absolute())}
+    return whole
 
 
 class DatasetSpec(Document):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raybench.core.dataset_spec import with_whole_paths
 from raybench.core.documents import validate
 from raybench.core.errors import UserError
 from raybench.core.scaling_file import build_scaling_study, load_scaling_content, set_in_scaling
@@ -37,7 +38,9 @@ def chosen_study(options: argparse.Namespace) -> Chosen:
     settings += options.settings
     asked: str | None = options.study
     if asked is None:
-        content = set_in_scaling(DEFAULT | (QUICK if options.quick else {}), settings)
+        content = with_whole_paths(
+            set_in_scaling(DEFAULT | (QUICK if options.quick else {}), settings)
+        )
         source = "the default study"
         return Chosen(build_scaling_study(content, source, name=DEFAULT_NAME), source)
     if Path(asked).suffix or Path(asked).exists():
@@ -46,7 +49,8 @@ def chosen_study(options: argparse.Namespace) -> Chosen:
                 "--quick is for the named studies; shorten a study of yours by --set repeats=1 or "
                 "--set epochs=2."
             )
-        content, name = load_scaling_content(Path(asked), settings), _name_of(Path(asked))
+        content = with_whole_paths(load_scaling_content(Path(asked), settings))
+        name = _name_of(Path(asked))
         return Chosen(build_scaling_study(content, asked, name=name), asked)
     if asked not in STUDIES:
         raise UserError(

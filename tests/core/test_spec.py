@@ -3,6 +3,7 @@ import json
 import pytest
 import yaml
 
+from raybench.core.dataset_spec import with_whole_paths
 from raybench.core.documents import apply_settings, parse_yaml, to_yaml, validate
 from raybench.core.errors import UserError
 from raybench.core.objective import Objective
@@ -209,3 +210,13 @@ def test_a_setting_overrides_both_names(key, setting):
 def test_how_gradients_are_exchanged_is_checked(key, value):
     with pytest.raises(UserError, match=rf"spec\.yaml: '{key}'"):
         spec(**{key: value})
+
+
+def test_paths_of_data_are_whole_where_the_data_are_there(tmp_path, monkeypatch):
+    (tmp_path / "here.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    content = {"dataset": {"path": "here.csv"}, "space": {"dataset": [{"path": "here.csv"}]}}
+    found = with_whole_paths(content | {"base": {"dataset": {"path": "not_there"}}})
+    assert found["dataset"]["path"] == str(tmp_path / "here.csv")
+    assert found["base"]["dataset"]["path"] == "not_there"
+    assert with_whole_paths({"dataset": "digits"}) == {"dataset": "digits"}

@@ -16,6 +16,7 @@ from raybench.cluster.run_once import run_once
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import INTERRUPTED, Interrupt
 from raybench.core.clock import OTHER, PHASES
+from raybench.core.dataset_spec import with_whole_paths
 from raybench.core.documents import apply_settings, read_mapping, to_yaml, validate
 from raybench.core.errors import UserError
 from raybench.core.metric import ACCURACY, Metric
@@ -95,7 +96,9 @@ def read_spec(options: argparse.Namespace) -> RunSpec:
         if value is not None:
             settings.insert(0, f"{key}={value}")
     source = str(options.spec) if options.spec else "run spec"
-    return validate(RunSpec, apply_settings(content, settings), source)
+    if not options.spec and any(one.startswith(("dataset=", "dataset.name=")) for one in settings):
+        del content["dataset"]  # the size of its pictures is for the digits
+    return validate(RunSpec, with_whole_paths(apply_settings(content, settings)), source)
 
 
 def names_target(options: argparse.Namespace) -> bool:

@@ -14,6 +14,7 @@ from rich.console import Console
 from raybench.cluster.capacity import local_capacity
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import INTERRUPTED, Interrupt
+from raybench.core.dataset_spec import with_whole_paths
 from raybench.core.documents import read_mapping
 from raybench.core.errors import UserError
 from raybench.core.objective import Objective
@@ -182,7 +183,7 @@ def study_content(options: argparse.Namespace) -> tuple[dict[str, Any], str, str
     if options.workers is not None:
         settings.append(f"space.num_workers=[{options.workers}]")
     settings += _confirm_settings(options.confirm, options.no_confirm)
-    content = load_content(path, [*settings, *options.settings])
+    content = with_whole_paths(load_content(path, [*settings, *options.settings]))
     return content, str(path), path.stem
 
 
