@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from raybench import init
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
@@ -27,10 +29,18 @@ def block(kind: str, containing: str) -> str:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder as a reader of the README has it: the default search was run, my_model exists."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as a reader of the README has it: the default search was run, my_model exists, and
+    my_data.csv, of which init has written my_data.yaml."""
     shutil.copytree(ROOT / "tests/fixtures/digits_study", tmp_path / "results/digits")
     (tmp_path / "my_model.py").write_text(block("python", "class MyModel"))
+    rows = [
+        f"{room % 7},{'north' if room % 3 else 'south'},{room % 7 * 90.5}" for room in range(300)
+    ]
+    (tmp_path / "my_data.csv").write_text("\n".join(["rooms,side,price", *rows]))
+    monkeypatch.setenv("RAYBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    assert init.main(["my_data.csv", "--label", "price", "--out", "my_data.yaml"]) == 0
     return tmp_path
 
 
@@ -39,7 +49,9 @@ def test_no_command_is_left_out() -> None:
     assert [*MAKE_COMMANDS] == ["make tune", "make test"]
 
 
-@pytest.mark.parametrize("line", PYTHON_COMMANDS)
+@pytest.mark.parametrize(
+    "line", [line for line in PYTHON_COMMANDS if f"{line} --dry-run" not in PYTHON_COMMANDS]
+)
 def test_command(line: str, folder: Path) -> None:
     words = shlex.split(line)
     while "=" in words[0]:  # RAYBENCH_DATA=... before the command
@@ -49,6 +61,8 @@ def test_command(line: str, folder: Path) -> None:
         pytest.skip("tests/data reads MNIST; a dry run would need the files here")
     if "raybench.report" in words:
         words = [word.replace("results/digits", str(folder / "results/digits")) for word in words]
+    elif "raybench.init" in words:
+        words.append("--force")
     elif "--dry-run" not in words:
         words.append("--dry-run")
     if "results/digits/best.yaml" in words:
