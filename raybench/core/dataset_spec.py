@@ -48,7 +48,7 @@ def with_whole_paths(content: Any) -> Any:
     if isinstance(dataset, dict) and isinstance(dataset.get("path"), str):
         path = Path(dataset["path"]).expanduser()
         if dataset["path"] and path.exists():
-            whole["dataset"] = dataset | {"path": str(path.absolute())}
+            whole["dataset"] = dataset | {"path": str(path.resolve())}
     return whole
 
 
