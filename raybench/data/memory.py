@@ -8,11 +8,12 @@ from raybench.core.errors import UserError
 
 GIB = 2**30
 _MEMINFO = Path("/proc/meminfo")
-_CGROUPS = (  # limit, use, and statistics of a container: version 2, then version 1
-    ("memory.max", "memory.current", "memory.stat"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+_CGROUPS = (  # controllers, place, limit, use and statistics: version 2, then version 1
+    ("", "", "memory.max", "memory.current", "memory.stat"),
+    ("memory", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat"),
 )
 _CGROUP_FOLDER = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 def require_memory(num_bytes: int, what: str) -> None:
@@ -26,8 +27,25 @@ def require_memory(num_bytes: int, what: str) -> None:
 
 
 def available_bytes() -> int:
-    """Return the bytes of memory that can still be taken: the machine's, or the container's."""
-    return min(_of_machine(), *(_of_container(*names) for names in _CGROUPS))
+    """Return the bytes of memory that can still be taken: the machine's, or the container's.
+
+    Of a container within others (a job of SLURM, a systemd slice) the least that any of them has.
+    """
+    left = [_of_machine()]
+    for controllers, place, *names in _CGROUPS:
+        root = _CGROUP_FOLDER / place
+        own = root / _own_group(controllers).lstrip("/")
+        folders = [one for one in (own, *own.parents) if one.is_relative_to(root)]
+        left += [_of_container(*(one / name for name in names)) for one in folders]
+    return min(left)
+
+
+def _own_group(controllers: str) -> str:
+    """Return the place of this process's group, where the system tells: `/slurm/job_7`."""
+    if not _OWN_GROUPS.is_file():
+        return "/"
+    lines = (line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines())
+    return next((path for _, own, path in lines if controllers in own.split(",")), "/")
 
 
 def _of_machine() -> int:
@@ -40,8 +58,7 @@ def _of_machine() -> int:
     return int(entries["MemAvailable"].split()[0]) * 1024
 
 
-def _of_container(limit_name: str, use_name: str, statistics_name: str) -> int:
-    files = [_CGROUP_FOLDER / name for name in (limit_name, use_name, statistics_name)]
+def _of_container(*files: Path) -> int:
     if not all(file.is_file() for file in files):
         return sys.maxsize
     limit, use, statistics = (file.read_text() for file in files)

@@ -48,6 +48,7 @@ def machine(tmp_path, monkeypatch):
     (tmp_path / "meminfo").write_text("MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n")
     monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
     monkeypatch.setattr(memory, "_CGROUP_FOLDER", tmp_path / "cgroup")
+    monkeypatch.setattr(memory, "_OWN_GROUPS", tmp_path / "no_groups")
     (tmp_path / "cgroup" / "memory").mkdir(parents=True)
     return tmp_path / "cgroup"
 
@@ -64,6 +65,23 @@ def test_a_containers_limit_counts(machine, limit, left):
     (machine / "memory.current").write_text(f"{2**30}\n")
     (machine / "memory.stat").write_text(f"anon 5\ninactive_file {2**28}\n")
     assert available_bytes() == left
+
+
+@pytest.mark.parametrize(
+    ("groups", "base"), [("0::/job/step\n", ""), ("4:cpu,memory:/job/step\n", "memory")]
+)
+def test_a_container_within_others_counts(machine, tmp_path, monkeypatch, groups, base):
+    (tmp_path / "groups").write_text(groups)
+    monkeypatch.setattr(memory, "_OWN_GROUPS", tmp_path / "groups")
+    job = machine / base / "job"
+    (job / "step").mkdir(parents=True)
+    limit = "memory.limit_in_bytes" if base else "memory.max"
+    use = "memory.usage_in_bytes" if base else "memory.current"
+    for folder, most in ((job, 2**30), (job / "step", 2**32)):
+        (folder / limit).write_text(f"{most}\n")
+        (folder / use).write_text("0\n")
+        (folder / "memory.stat").write_text("inactive_file 0\n")
+    assert available_bytes() == 2**30
 
 
 def test_a_container_of_the_first_kind_counts(machine):
