@@ -142,22 +142,22 @@ def training_steps(
     epoch, first = divmod(samples, dataset.num_train_samples)
     while True:
         order = epoch_order(dataset.num_train_samples, seed=spec.seed, epoch=epoch)
+        rows = order % num_rows
+        rounds = epoch * dataset.repeat + order // num_rows if spec.augment else None
         for start in range(first, len(order), spec.global_batch_size):
-            copies, batch = np.divmod(order[start : start + spec.global_batch_size], num_rows)
-            rounds = epoch * dataset.repeat + copies if spec.augment else None
-            yield (
-                make_step(
-                    spec,
-                    batch,
-                    world,
-                    schedule,
-                    samples,
-                    of_samples=dataset.train.weights,
-                    rounds=rounds,
-                    is_frozen=samples < frozen,
-                ),
-                len(batch),
+            part = slice(start, start + spec.global_batch_size)
+            batch = rows[part]
+            step = make_step(
+                spec,
+                batch,
+                world,
+                schedule,
+                samples,
+                of_samples=dataset.train.weights,
+                rounds=None if rounds is None else rounds[part],
+                is_frozen=samples < frozen,
             )
+            yield step, len(batch)
             samples += len(batch)
         epoch, first = epoch + 1, 0
 
@@ -182,24 +182,25 @@ def make_step(
 
     `of_samples` are the training split's own weights, `rounds` those of the samples of the batch.
     """
-    weights = np.full(len(batch), 1.0 / len(batch), np.float32)
-    if of_samples is not None:
-        weights *= of_samples[batch]
-    longest = max(map(len, _shares(spec, batch, world)))
+    shares = _shares(spec, batch, world)
+    longest = max(map(len, shares))
     passes = max(1, math.ceil(longest / spec.batch_size_per_worker))
     width = max(1, math.ceil(longest / passes))
-
-    def laid_out(values: np.ndarray) -> np.ndarray:
-        shares = _shares(spec, values, world)
-        rows = np.zeros((len(shares), passes * width), values.dtype)
-        for row, share in zip(rows, shares, strict=True):
-            row[: len(share)] = share
-        return _side_by_side(rows, passes)
-
+    indices = np.zeros((len(shares), passes * width), np.int64)
+    weights = np.zeros((len(shares), passes * width), np.float32)
+    for replica, share in enumerate(shares):
+        own = 1.0 if of_samples is None else of_samples[share]
+        indices[replica, : len(share)] = share
+        weights[replica, : len(share)] = own / len(batch)
+    given: Indices | None = None
+    if rounds is not None:
+        given = np.zeros_like(indices)
+        for replica, of_share in enumerate(_shares(spec, rounds, world)):
+            given[replica, : len(of_share)] = of_share
     return Step(
-        indices=laid_out(batch),
-        weights=laid_out(weights),
-        rounds=None if rounds is None else laid_out(rounds),
+        indices=_side_by_side(indices, passes),
+        weights=_side_by_side(weights, passes),
+        rounds=None if given is None else _side_by_side(given, passes),
         learning_rate=schedule(float(samples)),
         is_frozen=is_frozen,
     )
@@ -214,7 +215,7 @@ def _shares(spec: RunSpec, of_batch: np.ndarray, world: World) -> list[np.ndarra
 
 def _side_by_side(rows: np.ndarray, passes: int) -> np.ndarray:
     """Return a row of each replica as (passes, samples of all replicas)."""
-    return np.concatenate(np.split(rows.reshape(len(rows) * passes, -1), len(rows)), axis=1)
+    return rows.reshape(len(rows), passes, -1).swapaxes(0, 1).reshape(passes, -1)
 
 
 def warm_up_step(spec: RunSpec, dataset: Dataset, world: World, samples: int = 0) -> Step:
