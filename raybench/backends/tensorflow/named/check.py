@@ -1,12 +1,18 @@
 """How a model begins, tried before any worker starts. Mirrors torch's."""
 
+import keras
+
 from raybench.backends.heads import needs_check
 from raybench.backends.tensorflow.freezing import Freezing
+from raybench.backends.tensorflow.internals import all_layers
 from raybench.backends.tensorflow.model import build_model
 from raybench.backends.tensorflow.named.build import start_from
 from raybench.core.spec import RunSpec
 from raybench.workloads.base import Workload
 from raybench.workloads.named.workload import NamedWorkload
+
+USUAL_MOMENTUM = 0.99
+"""Keras's own."""
 
 
 def check_start(workload: Workload, spec: RunSpec) -> list[str]:
@@ -18,4 +24,18 @@ def check_start(workload: Workload, spec: RunSpec) -> list[str]:
     warnings = start_from(model, workload, spec.weights)
     if spec.frozen_epochs:
         Freezing(model, workload)
-    return warnings
+    return warnings if warnings or spec.weights != "none" else _slow_statistics(model, workload)
+
+
+def _slow_statistics(model: keras.Model, workload: Workload) -> list[str]:
+    """Return a sentence where evaluations lag far behind training."""
+    kinds = keras.layers.BatchNormalization
+    slowest = max((one.momentum for one in all_layers(model) if isinstance(one, kinds)), default=0)
+    if slowest <= USUAL_MOMENTUM:
+        return []
+    steps = round(3 / (1 - slowest))
+    return [
+        f"Workload {workload.name}: its batch normalisation has momentum {slowest:g}, so without "
+        f"weights it is evaluated near chance for the first {steps:,} steps or so; begin with "
+        "weights, or take another network."
+    ]
