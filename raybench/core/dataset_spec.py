@@ -35,7 +35,7 @@ Part = PositiveInt | Annotated[float, Field(gt=0, lt=1)]
 
 
 def with_whole_paths(content: Any) -> Any:
-    """Return a file's content with the paths of datasets that are there as whole paths.
+    """Return a file's content with the paths of data and weights that are there as whole paths.
 
     They are seen from where the command runs; a worker's own folder is another.
     """
@@ -45,11 +45,19 @@ def with_whole_paths(content: Any) -> Any:
         return content
     whole = {key: with_whole_paths(one) for key, one in content.items()}
     dataset = whole.get("dataset")
-    if isinstance(dataset, dict) and isinstance(dataset.get("path"), str):
-        path = Path(dataset["path"]).expanduser()
-        if dataset["path"] and path.exists():
-            whole["dataset"] = dataset | {"path": str(path.resolve())}
-    return whole
+    if isinstance(dataset, dict):
+        whole["dataset"] = _whole(dataset, "path")
+    return _whole(whole, "weights")
+
+
+def _whole(content: dict[str, Any], key: str) -> dict[str, Any]:
+    value = content.get(key)
+    if isinstance(value, list):
+        return content | {key: [_whole({key: one}, key)[key] for one in value]}
+    if not isinstance(value, str) or not value:
+        return content
+    path = Path(value).expanduser()
+    return content | {key: str(path.resolve())} if path.exists() else content
 
 
 class DatasetSpec(Document):

@@ -216,7 +216,11 @@ def test_paths_of_data_are_whole_where_the_data_are_there(tmp_path, monkeypatch)
     (tmp_path / "here.csv").touch()
     monkeypatch.chdir(tmp_path)
     content = {"dataset": {"path": "here.csv"}, "space": {"dataset": [{"path": "here.csv"}]}}
-    found = with_whole_paths(content | {"base": {"dataset": {"path": "not_there"}}})
+    content["fixed"] = {"weights": "here.csv"}
+    content["base"] = {"dataset": {"path": "not_there"}, "weights": ["none", "here.csv"]}
+    found = with_whole_paths(content)
+    assert found["fixed"]["weights"] == str(tmp_path / "here.csv")
+    assert found["base"]["weights"] == ["none", str(tmp_path / "here.csv")]
     assert found["dataset"]["path"] == str(tmp_path / "here.csv")
     assert found["base"]["dataset"]["path"] == "not_there"
     assert with_whole_paths({"dataset": "digits"}) == {"dataset": "digits"}
