@@ -11,8 +11,11 @@ from raybench.core.spec import RunSpec
 from raybench.workloads.base import Workload
 from raybench.workloads.named.workload import NamedWorkload
 
-USUAL_MOMENTUM = 0.99
-"""Keras's own."""
+SLOW = 0.99
+"""Momentum, Keras's own, of which short trainings see the end; torch's would be 0.9."""
+FORGOTTEN = 5.0
+"""Time constants until the statistics that a layer began with count for less than a hundredth:
+each of dozens of layers scales its outputs by what is left of them."""
 
 
 def check_start(workload: Workload, spec: RunSpec) -> list[str]:
@@ -31,9 +34,9 @@ def _slow_statistics(model: keras.Model, workload: Workload) -> list[str]:
     """Return a sentence where evaluations lag far behind training."""
     kinds = keras.layers.BatchNormalization
     slowest = max((one.momentum for one in all_layers(model) if isinstance(one, kinds)), default=0)
-    if slowest <= USUAL_MOMENTUM:
+    if slowest < SLOW:
         return []
-    steps = round(3 / (1 - slowest))
+    steps = round(FORGOTTEN / (1 - slowest))
     return [
         f"Workload {workload.name}: its batch normalisation has momentum {slowest:g}, so without "
         f"weights it is evaluated near chance for the first {steps:,} steps or so; begin with "
