@@ -18,7 +18,6 @@ from raybench.data.sources.table import (
 )
 from raybench.data.sources.values import is_number_type
 
-
 ROW_NUMBERS = re.compile(r"__index_level_\d+__|Unnamed: \d+")
 """What pandas calls its index in Parquet, and in a CSV that is read."""
 
