@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from raybench.core.dataset_spec import Task
 from raybench.core.errors import UserError
 from raybench.data.sources.image_column import require_image_column
-from raybench.data.sources.images import is_image
+from raybench.data.sources.images import ImageError, is_image, read_head
 from raybench.data.sources.label_columns import MAX_NUMBERED_CLASSES, told_task
 from raybench.data.sources.table import Table, column_of, is_text, require_columns
 from raybench.data.sources.values import as_texts, is_number_type
@@ -81,7 +81,10 @@ def _is_image(table: Table, name: str) -> bool:
             return False
         try:
             require_image_column(table, name)
-        except UserError:
+            first = next((value for value in _some(table, name).to_pylist() if value), None)
+            if isinstance(first, bytes):  # or a hash, or an array
+                read_head(first, name)
+        except (UserError, ImageError):
             return False
         return True
     values = [value for value in _some(table, name).to_pylist() if value]
