@@ -125,7 +125,12 @@ def _age(text: str) -> timedelta:
     number, unit = text[:-1], text[-1:]
     if unit not in SECONDS or not number.isdecimal():
         raise argparse.ArgumentTypeError(f"{text} is no age such as 12h, 30d or 8w")
-    return timedelta(seconds=int(number) * SECONDS[unit])
+    try:
+        return timedelta(seconds=int(number) * SECONDS[unit])
+    except OverflowError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text} is longer ago than anything was stored"
+        ) from error
 
 
 def _now() -> float:

@@ -1,6 +1,7 @@
 """`python -m raybench.init`: look at your data, and write a space file for them."""
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,12 +58,18 @@ def init(options: argparse.Namespace) -> int:
     for line in seen.lines:
         print(line)
     start = start_for(seen, options.framework, workload)
-    out.write_text(space_text(seen, start, file=out), encoding="utf-8")
+    text = space_text(seen, start, file=out)
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"--out {out} cannot be written ({error.strerror}); name another."
+        ) from error
     print(
         f"Task: {seen.task.replace('_', ' ')}; workload {start.workload} ({start.comment}).\n"
         f"\nWrote {out}: look through it, then\n"
-        f"  python -m raybench.tune {out} --dry-run\n"
-        f"  python -m raybench.tune {out}"
+        f"  python -m raybench.tune {shlex.quote(str(out))} --dry-run\n"
+        f"  python -m raybench.tune {shlex.quote(str(out))}"
     )
     return cli.DONE
 
@@ -73,6 +80,8 @@ def _see(options: argparse.Namespace) -> "tuple[Seen, str | None]":
     from raybench.workloads.find import load_workload_dataset
 
     path = Path(options.data).expanduser()
+    if any("\ud800" <= character <= "\udfff" for character in str(path)):  # bytes, no UTF-8
+        raise UserError(f"{str(path)!r} is no name that a space file can hold; rename it.")
     if ":" in options.data and not path.exists():
         for key in ("label", "task"):
             if getattr(options, key) is not None:

@@ -47,6 +47,14 @@ STORED = frozenset(
 """Datasets whose arrays are mapped from the store of the machine already: nothing copies them."""
 
 
+NOT_USED = {
+    "image_folder": ("columns", "categories", "image", "text", "weight"),
+    "text": ("label", "columns", "categories", "image", "text", "weight", "image_size", "channels"),
+    "npz": ("categories", "image", "text"),
+}
+"""Keys that such files have nothing for: whoever sets one believes that it does something."""
+
+
 def load_dataset(spec: DatasetSpec) -> Dataset:
     """Load, scale and split the dataset; a second call with an equal spec costs nothing.
 
@@ -65,6 +73,11 @@ def _load(spec_json: str) -> Dataset:
 
 def build_dataset(spec: DatasetSpec) -> Dataset:
     """Load, scale and split anew: as `load_dataset`, and nothing of it is kept here."""
+    for key in NOT_USED.get(spec.name, ()):
+        if getattr(spec, key) is not None:
+            raise UserError(
+                f"dataset.{key} is not for {spec.name}, which has no use for it; leave it out."
+            )
     return limit_and_repeat(LOADERS[spec.name](spec), spec)
 
 

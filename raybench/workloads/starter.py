@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,7 @@ def space_text(seen: Seen, start: Start, *, file: Path) -> str:
     ]
     batches = _batches(seen)
     direction = "at least" if metric.direction == "max" else "at most"
-    name = file if file.parent != Path() else file.name
+    name = shlex.quote(str(file))
     lines = [
         f"# {clean(seen.lines[0])}",
         f"# Task: {seen.task.replace('_', ' ')}.",

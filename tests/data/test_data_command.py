@@ -10,6 +10,7 @@ from raybench import cli
 from raybench.data.store import build as store
 from raybench.data.store.build import stored
 from raybench.data.store.source import Source
+from raybench.data_command import main
 
 
 @pytest.fixture
@@ -86,3 +87,9 @@ def test_mistakes(capsys, keys, arguments, message):
         code = left.code
     assert code == cli.WRONG_INPUT
     assert message in capsys.readouterr().err
+
+
+def test_an_age_beyond_all_time_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["--unused-for", "99999999999w"])
+    assert "99999999999w is longer ago than anything was stored" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from raybench.data.look.tables import see_table
 from raybench.data.sources import text_files
 from raybench.data.sources.files import ENDINGS
 from raybench.data.sources.images import is_image
+from raybench.data.sources.tables import require_text_task
 from raybench.data.store.place import size_in_words
 from raybench.data.store.source import list_files
 
@@ -30,9 +31,16 @@ def see(path: Path, *, label: str | None = None, task: Task | None = None) -> Se
     if kind == "image_folder":
         return see_images(path, label=label, task=task)
     if kind == "npz":
+        asked = {"label": label, "task": task}
         content: dict[str, Any] = {"name": "npz", "path": str(path)}
+        content |= {key: value for key, value in asked.items() if value is not None}
         return see_dataset(build_dataset(DatasetSpec.model_validate(content)), content)
     if kind == "text":
+        if label is not None:
+            raise UserError(
+                f"--label is for tables, and {path} is text: of classes by folder, or running text "
+                "whose next characters are the labels; leave it out."
+            )
         return _see_text(path, task)
     return see_table(path, kind, label=label, task=task)
 
@@ -97,6 +105,16 @@ def see_dataset(dataset: Dataset, content: dict[str, Any]) -> Seen:
 def _see_text(path: Path, task: Task | None) -> Seen:
     if task == "classification" or (task is None and text_files.is_class_folder(path)):
         return _see_text_folder(path)
+    content: dict[str, Any] = {
+        "name": "text",
+        "path": str(path),
+        "tokens": "characters",
+        "sequence_length": LENGTH,
+    }
+    if task is not None:
+        content["task"] = task
+    build = DatasetSpec.model_validate(content)
+    require_text_task(build)
     texts = text_files.running_texts(path)
     total = sum(map(len, texts.values()))
     different = len(set().union(*map(set, texts.values())))
@@ -108,13 +126,6 @@ def _see_text(path: Path, task: Task | None) -> Seen:
         if len(texts) > 1
         else "Validation and test are cut off its end, a tenth each.",
     ]
-    content: dict[str, Any] = {
-        "name": "text",
-        "path": str(path),
-        "tokens": "characters",
-        "sequence_length": LENGTH,
-    }
-    build = DatasetSpec.model_validate(content)
     if num_train < 2:
         build_dataset(build)  # says what is too short
     return Seen(

@@ -33,13 +33,19 @@ SIZES = (32, 48, 64, 96, 128, 160, 192, 224)
 def see_images(path: Path, *, label: str | None, task: Task | None) -> Seen:
     """Look at a folder of images; UserError for one that cannot be used."""
     files = list_files(path)
-    kept = [file for file in files if is_image(file.name) or file.name.endswith(METADATA)]
+    kept = [
+        file for file in files if is_image(file.name) or file.name.rpartition("/")[2] == METADATA
+    ]
     layout = lay_out(kept, str(path))
     samples = label_images(layout, path, label)
-    task = task_of(samples["train"], task)
+    if task == "language_modelling":
+        raise UserError(f"--task {task} is not for images ({path}); leave it out.")
+    asked, task = task, task_of(samples["train"], task)
     content: dict[str, Any] = {"name": "image_folder", "path": str(path)}
     if label is not None:
         content["label"] = label
+    if asked is not None:
+        content["task"] = asked
     total = sum(len(found) for found in samples.values())
     size = size_in_words(sum(file.size for file in kept))
     lines = [f"{path}: {total:,} images, {size}."]
@@ -56,7 +62,8 @@ def see_images(path: Path, *, label: str | None, task: Task | None) -> Seen:
     else:
         lines.append(number_line(label or "label", as_numbers(samples["train"])))
     if set(samples) == {"train"}:
-        lines.append("Validation and test are cut from them, a tenth each, of each class as much.")
+        alike = ", of each class as much" if task == "classification" else ""
+        lines.append(f"Validation and test are cut from them, a tenth each{alike}.")
     else:
         lines.append(", ".join(f"{part}: {len(found):,}" for part, found in samples.items()) + ".")
     chosen = [one.name for one in samples["train"]][:: max(1, len(samples["train"]) // LOOKED_AT)]

@@ -8,10 +8,10 @@ import pyarrow.compute as pc
 from raybench.core.dataset_spec import Task
 from raybench.core.errors import UserError
 from raybench.data.sources.image_column import require_image_column
-from raybench.data.sources.images import is_image
+from raybench.data.sources.images import ImageError, is_image, read_head
 from raybench.data.sources.label_columns import MAX_NUMBERED_CLASSES, told_task
 from raybench.data.sources.table import Table, column_of, is_text, require_columns
-from raybench.data.sources.values import is_number_type
+from raybench.data.sources.values import as_texts, is_number_type
 
 USUAL_LABELS = ("label", "labels", "class", "target", "y")
 USUAL_TEXTS = ("text", "review", "sentence", "comment", "content", "body", "document", "message")
@@ -56,7 +56,7 @@ def _candidates(table: Table, images: list[str]) -> str:
         if told_task(table, [name], MAX_NUMBERED_CLASSES) == "regression":
             shown.append(f"{name} (numbers)")
             continue
-        number = int(pc.count_distinct(column_of(table, name)).as_py())
+        number = len(pc.unique(as_texts(column_of(table, name)).drop_null()))
         if 1 < number <= FEW:
             shown.append(f"{name} ({number} classes)")
     listed = ", ".join(shown) or "none of its columns looks like one"
@@ -81,7 +81,10 @@ def _is_image(table: Table, name: str) -> bool:
             return False
         try:
             require_image_column(table, name)
-        except UserError:
+            first = next((value for value in _some(table, name).to_pylist() if value), None)
+            if isinstance(first, bytes):  # or a hash, or an array
+                read_head(first, name)
+        except (UserError, ImageError):
             return False
         return True
     values = [value for value in _some(table, name).to_pylist() if value]

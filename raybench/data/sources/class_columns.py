@@ -43,11 +43,17 @@ def read_classes(
     names = sorted(found, key=_class_order)
     if len(names) > max(2, MAX_CLASS_SHARE * train.num_rows):
         if is_text(train, column) and 2 * sum(map(is_number, names)) > len(names):
-            raise no_number(train, column)
+            numbers_of_texts(train, column)  # a UserError where one is none
+        are_numbers = all(map(is_number, names))
         raise UserError(
             f"{train.source}: label column '{column}' has {len(names):,} different values in "
-            f"{train.num_rows:,} rows, too many for classes; name another column"
-            + ("." if is_text(train, column) else ", or set dataset.task: regression.")
+            f"{train.num_rows:,} rows (such as '{names[0]}'), too many for classes; name another "
+            "column, or "
+            + (
+                "set dataset.task: regression."
+                if are_numbers
+                else "write numbers as 1234.5 if they are such, for a regression."
+            )
         )
     for split, table in tables.items():
         _require_known(table, column, names, texts[split], train)
@@ -137,7 +143,15 @@ def _rows(number: int) -> str:
     return f"{number:,} row" if number == 1 else f"{number:,} rows"
 
 
-def no_number(table: Table, column: str) -> UserError:
+def numbers_of_texts(table: Table, column: str) -> npt.NDArray[np.float64]:
+    """Return numbers that a column holds as texts; UserError, with the row, where one is none."""
+    texts = as_texts(column_of(table, column)).to_pylist()
+    if not all(map(is_number, texts)):
+        raise _no_number(table, column)
+    return np.array(texts, np.float64)
+
+
+def _no_number(table: Table, column: str) -> UserError:
     """Return the error for labels that are texts where numbers are needed: the first of them."""
 
     def is_no_number(values: Any) -> Array:

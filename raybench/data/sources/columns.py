@@ -1,5 +1,6 @@
 """Which column of a table is used for what."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,9 @@ from raybench.data.sources.table import (
     require_same_columns,
 )
 from raybench.data.sources.values import is_number_type
+
+ROW_NUMBERS = re.compile(r"__index_level_\d+__|Unnamed: \d+")
+"""What pandas calls its index in Parquet, and in a CSV that is read."""
 
 
 @dataclass(frozen=True)
@@ -77,17 +81,30 @@ def _inputs(spec: DatasetSpec, table: Table, used: set[str]) -> tuple[list[str],
                 )
         return spec.columns, ()
     others = [name for name in table.schema.names if name not in used - set(spec.categories or [])]
+    numbers = [name for name in others if _numbers_rows(name, table.schema.field(name).type)]
+    others = [name for name in others if name not in numbers]
     inputs = [name for name in others if is_input_type(table.schema.field(name).type)]
     if not inputs:
         raise UserError(
             f"{table.source} has no column of inputs beside {', '.join(sorted(used))}; its columns "
             f"are {', '.join(table.schema.names[:MAX_SHOWN])}."
         )
-    return inputs, tuple(
+    left_out = [
         f"column '{name}' is left out: it holds {table.schema.field(name).type}."
         for name in others
         if name not in inputs
-    )
+    ]
+    left_out += [
+        f"column '{name}' is left out: it holds pandas' numbers of the rows; if it is more, name "
+        "it in dataset.columns."
+        for name in numbers
+    ]
+    return inputs, tuple(left_out)
+
+
+def _numbers_rows(name: str, kind: Any) -> bool:
+    """Whether a column is the index of a data frame: where rows stood, it may tell the label."""
+    return bool(ROW_NUMBERS.fullmatch(name)) and pa.types.is_integer(kind)
 
 
 def is_input_type(kind: Any) -> bool:

@@ -1,5 +1,6 @@
 """A CSV file as a table: its mistakes found by line and column."""
 
+import contextlib
 import csv
 import io
 import re
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 
 from raybench.core.errors import UserError
@@ -62,19 +64,25 @@ class CsvTable:
 
     def _read(self, head: str) -> Any:
         comma = self._delimiter != "," and _DECIMAL_COMMA.search(head)
+        point = "," if comma and not _DECIMAL_POINT.search(head) else "."
         try:
-            return pa.csv.read_csv(
+            table = pa.csv.read_csv(
                 str(self._path),
                 parse_options=pa.csv.ParseOptions(
                     delimiter=self._delimiter, newlines_in_values=True
                 ),
                 convert_options=pa.csv.ConvertOptions(
                     null_values=list(MISSING),
-                    decimal_point="," if comma and not _DECIMAL_POINT.search(head) else ".",
+                    decimal_point=point,
                 ),
             )
         except pa.ArrowInvalid as error:
             raise self._not_a_table(str(error)) from error
+        for number, field in enumerate(table.schema):
+            if pa.types.is_string(field.type):
+                column = _without_blanks(table.column(number), point)
+                table = table.set_column(number, field.name, column)
+        return table
 
     def _not_a_table(self, problem: str) -> UserError:
         """Return the error for what pyarrow cannot read: the first line that is not as the rest."""
@@ -116,7 +124,7 @@ def _head(path: Path) -> str:
         raise UserError(f"{path} is UTF-16; save it as UTF-8: iconv -f utf-16 -t utf-8.")
     if b"\0" in head:
         raise UserError(f"{path} is not text (it holds a zero byte); give the path of a CSV file.")
-    names = head.split(b"\n", 1)[0]
+    names = head.splitlines()[0]
     if not _is_utf8(names):
         raise UserError(
             f"{path}: line 1, the names of the columns, is not UTF-8 "
@@ -134,22 +142,45 @@ def _delimiter(head: str) -> str:
 
 def _names(path: Path, head: str, delimiter: str) -> list[str]:
     """Return the names of the columns; UserError where one stands twice, or all are numbers."""
-    reader = csv.reader(io.StringIO(head), delimiter=delimiter)
-    given = [name.strip() for name in next(cells for cells in reader if any(cells))]
-    # pandas writes its row numbers under an empty name.
-    names = [name or f"column {number}" for number, name in enumerate(given, start=1)]
+    reader = csv.reader(io.StringIO(head, newline=""), delimiter=delimiter)
+    given = [name.strip() for name in next(cells for cells in reader if cells)]
+    if not any(given):
+        raise UserError(
+            f"{path}: line {reader.line_num} must name the columns, and all its cells are empty; "
+            "remove it."
+        )
+    if all(map(_is_number, given)):
+        raise UserError(
+            f"{path}: line 1 must name the columns, and holds numbers ({given[0]}, ...); write a "
+            "line of names above it."
+        )
+    # pandas writes its row numbers under an empty name, and calls it so itself.
+    names = [name or f"Unnamed: {number}" for number, name in enumerate(given)]
     for number, name in enumerate(names):
         if name in names[:number]:
             raise UserError(
                 f"{path}: two columns have the name '{name}' (columns {names.index(name) + 1} and "
                 f"{number + 1}); give each its own."
             )
-    if all(map(_is_number, given)):
-        raise UserError(
-            f"{path}: line 1 must name the columns, and holds numbers ({given[0]}, ...); write a "
-            "line of names above it."
-        )
     return names
+
+
+def _without_blanks(texts: Any, point: str) -> Any:
+    """Return a column of texts as numbers if it holds these, and blanks where one is missing.
+
+    pyarrow takes no cell of spaces for a missing number, and all others for texts then.
+    """
+    trimmed = pc.utf8_trim_whitespace(texts)
+    is_missing = pc.is_in(trimmed, value_set=pa.array(MISSING))
+    if not pc.any(pc.and_(is_missing, pc.not_equal(trimmed, texts))).as_py():
+        return texts
+    known = pc.if_else(is_missing, pa.scalar(None, pa.string()), trimmed)
+    if known.null_count == len(known):
+        return texts
+    for kind in (pa.int64(), pa.float64()):
+        with contextlib.suppress(pa.ArrowInvalid):
+            return pc.replace_substring(known, point, ".").cast(kind)
+    return texts
 
 
 def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:

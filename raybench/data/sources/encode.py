@@ -21,6 +21,8 @@ ID_SHARE = 0.5
 """Different names to rows beyond which a column says who, not what."""
 NUMBER_SHARE = 0.9
 """Rows of a column of texts that are numbers beyond which the others are taken for mistakes."""
+SHOWN = 40
+"""Characters of a text that a sentence shows."""
 Out = npt.NDArray[np.float32]
 """(rows, width) of one column's features, to be written to."""
 
@@ -156,8 +158,9 @@ class Names:
             raise NotUsed(f"is '{next(iter(counts))}' in every training row")
         if num_names > max(MAX_LEVELS, ID_SHARE * self._rows) and not self._is_asked:
             raise NotUsed(
-                f"has a text of its own in most rows ({num_names:,} in {self._rows:,}); if these "
-                "are texts to learn from, name it in dataset.text"
+                f"has a text of its own in most rows ({num_names:,} in {self._rows:,}, such as "
+                f"'{str(max(counts, key=str))[:SHOWN]}'); if these are texts to learn from, name "
+                "it in dataset.text"
             )
         frequent = sorted(counts, key=lambda name: (-counts[name], name or ""))
         self._own = frequent[:MAX_LEVELS]

@@ -8,6 +8,7 @@ from raybench.data.sources.csv_file import CsvTable
 from raybench.data.sources.folder_layout import SPLIT_NAMES
 from raybench.data.sources.parquet_file import ParquetTable
 from raybench.data.sources.table import Table, Tables
+from raybench.data.store.source import list_files
 
 ENDINGS = {
     "csv": (".csv", ".tsv", ".csv.gz", ".tsv.gz"),
@@ -59,13 +60,15 @@ def _open(kind: str, files: list[Path], source: Path) -> Table:
 
 
 def find_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
-    """Return the files below a folder that end so, by name; hidden ones are left out."""
+    """Return the files below a folder that end so, by name; hidden ones are left out.
+
+    Links are followed, as for the key of the store: a class may be one.
+    """
     return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.name.lower().endswith(endings)
-        and path.is_file()
-        and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
+        folder / file.name
+        for file in list_files(folder)
+        if file.name.lower().endswith(endings)
+        and not any(part.startswith("_") for part in file.name.split("/"))
     )
 
 

@@ -17,9 +17,10 @@ from raybench.data.sources.decode_images import PROBES, decode_images, probe
 from raybench.data.sources.decoder import Picture
 from raybench.data.sources.label_columns import read_labels
 from raybench.data.sources.labels import standardise
-from raybench.data.sources.table import Table, Tables, is_text_type
+from raybench.data.sources.table import Table, Tables, is_text, is_text_type
 from raybench.data.sources.weights import read_weights
 from raybench.data.store.build import Stored
+from raybench.data.store.source import File, file_at
 from raybench.data.store.writer import Writer
 
 OPTIONS = ("image", "label", "task", "weight", "image_size", "resize", "channels", "split_seed")
@@ -48,6 +49,24 @@ def store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str,
             seconds_each=seconds_each,
         )
     return {"task": labels.task, "class_names": list(labels.class_names)}
+
+
+def image_files(spec: DatasetSpec, tables: Tables) -> list[File]:
+    """Return the files that a column of paths names: where one changes, all is decoded anew.
+
+    None of images whose bytes stand in the table. What is not there is said when it is read.
+    """
+    found = {}
+    assert spec.image is not None
+    for _, table in tables.items():
+        if spec.image not in table.schema.names or not is_text(table, spec.image):
+            continue
+        for batch in table.batches([spec.image]):
+            for cell in batch.column(0).to_pylist():
+                path = Path(table.folder, cell or "").absolute()
+                if path.is_file():
+                    found[str(path)] = file_at(path, name=str(path))
+    return [found[name] for name in sorted(found)]
 
 
 def stored_images(spec: DatasetSpec, found: Stored, *, source: str) -> Dataset:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from raybench.core.dataset_spec import Task
 from raybench.core.errors import UserError
 from raybench.data.dataset import Array
-from raybench.data.sources.class_columns import no_number, read_classes
+from raybench.data.sources.class_columns import numbers_of_texts, read_classes
 from raybench.data.sources.table import (
     Table,
     Tables,
@@ -115,8 +115,9 @@ def _quantities(tables: Tables, columns: Sequence[str]) -> Labels:
         found = []
         for column in columns:
             if is_text(table, column):
-                raise no_number(table, column)
-            found.append(as_numbers(column_of(table, column)))
+                found.append(numbers_of_texts(table, column))
+            else:
+                found.append(as_numbers(column_of(table, column)))
         values[split] = found[0] if len(columns) == 1 else np.stack(found, axis=1)
     for number, column in enumerate(columns):
         one = values["train"] if len(columns) == 1 else values["train"][:, number]

@@ -106,9 +106,23 @@ def _split(
             f"{path}: the weights {wanted[-1]} are of shape {weights.shape}; give one for each of "
             f"the {len(arrays[f'{label}{end}']):,} training samples."
         )
+    if weights is not None:
+        _require_weights(weights, wanted[-1], path)
     return RawSplit(
         inputs if len(columns) > 1 else inputs[columns[0]], arrays[f"{label}{end}"], weights
     )
+
+
+def _require_weights(weights: npt.NDArray[Any], name: str, path: Path) -> None:
+    if weights.dtype.kind not in "fiub":
+        raise UserError(f"{path}: the weights {name} are {weights.dtype}; save numbers from 0.")
+    wrong = ~(np.isfinite(weights) & (weights >= 0))
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise UserError(
+            f"{path}: the weight {name}[{first}] is {weights[first]:g} ({int(wrong.sum()):,} such "
+            "weights); weights are finite numbers from 0."
+        )
 
 
 def _missing(name: str, arrays: dict[str, npt.NDArray[Any]], path: Path) -> UserError:

@@ -45,12 +45,34 @@ class ParquetTable:
                     f"{file} and {files[0]} have other columns ({', '.join(sorted(other))}); the "
                     "files of one table need the same ones in the same order."
                 )
+        joined = self._joined(schemas)
         self.schema = pa.schema(
-            [field.with_name(name) for name, field in zip(names, schemas[0], strict=True)]
+            [field.with_name(name) for name, field in zip(names, joined, strict=True)]
         )
         self.num_rows = sum(self._rows)
         if not self.num_rows:
             raise UserError(f"{source} has no rows; give it some.")
+
+    def _joined(self, schemas: Sequence[Any]) -> Any:
+        """Return types that all files' values have a place in: a part's column may be empty, or
+        whole where another's has fractions."""
+        joined = schemas[0].remove_metadata()
+        for file, schema in zip(self._files, schemas, strict=True):
+            try:
+                joined = pa.unify_schemas(
+                    [joined, schema.remove_metadata()], promote_options="permissive"
+                )
+            except pa.ArrowException as error:
+                name, one, other = next(
+                    (field.name, field.type, schema.field(field.name).type)
+                    for field in joined
+                    if field.type != schema.field(field.name).type
+                )
+                raise UserError(
+                    f"{file}: column '{name}' holds {other}, and {one} in {self._files[0]}; the "
+                    "files of one table need the same types."
+                ) from error
+        return joined
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """See `Table`."""

@@ -72,7 +72,8 @@ def table_dataset(
     weights = None
     if ready.roles.weight is not None:
         weights = read_weights(tables.train, ready.roles.weight)[members[0].rows]
-        weights /= weights.mean()
+        if weights.any():  # else it is said where all datasets are weighed
+            weights /= weights.mean()
     of_split = {
         member.split: labels.values[_table_of(member, tables)][member.rows] for member in members
     }

@@ -14,6 +14,7 @@ from raybench.data.sources.columns import find_roles
 from raybench.data.sources.huggingface import open_huggingface, with_usual_columns
 from raybench.data.sources.image_column import (
     OPTIONS,
+    image_files,
     require_image_column,
     store_images,
     stored_images,
@@ -57,6 +58,7 @@ def load_text(spec: DatasetSpec) -> Dataset:
     """Return texts by class (`path/CLASS/*.txt`), or the running text of a file or folder."""
     assert spec.path is not None
     path = Path(spec.path).expanduser()
+    require_text_task(spec)
     found = _listed(spec.path)
     if spec.task == "classification" or (spec.task is None and text_files.is_class_folder(path)):
         if path.is_file():
@@ -76,11 +78,21 @@ def load_text(spec: DatasetSpec) -> Dataset:
     return read_dataset(stored(_source(spec, found), build))
 
 
+def require_text_task(spec: DatasetSpec) -> None:
+    """Raise UserError for a task that files of text have no labels for."""
+    if spec.task == "regression":
+        raise UserError(
+            f"dataset.task: regression is not for files of text ({spec.path}), which have no "
+            "numbers to learn; leave it out, or put texts and numbers into a table."
+        )
+
+
 def _load(spec: DatasetSpec, found: Sequence[File], open_tables: Open) -> Dataset:
     if spec.image is not None:
         options = {key: getattr(spec, key) for key in OPTIONS}
-        source = _source(spec, found, options)
-        kept = stored(source, lambda writer: _store_images(spec, open_tables(), writer))
+        tables = open_tables()
+        source = _source(spec, [*found, *image_files(spec, tables)], options)
+        kept = stored(source, lambda writer: _store_images(spec, tables, writer))
         return stored_images(spec, kept, source=str(spec.path))
 
     def build(writer: Writer) -> Mapping[str, Any]:

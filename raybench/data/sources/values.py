@@ -55,10 +55,14 @@ def as_texts(values: Any) -> Any:
     """Return a `pyarrow.Array` as texts without spaces at their ends, null where there is none."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
+    if pa.types.is_float16(values.type):
+        values = values.cast(pa.float32())  # pyarrow compares none of 16 bits
     if pa.types.is_floating(values.type):
         values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
         whole = values.cast(pa.int64(), safe=False)
-        if pc.all(pc.equal(whole.cast(values.type), values)).as_py() is not False:
-            values = whole  # 3, not 3.0: what a missing value makes of whole numbers
+        # 3, not 3.0: what a missing value makes of whole numbers. Each by itself: another part of
+        # the column, or another split, may have no fraction.
+        is_whole = pc.equal(whole.cast(values.type), values)
+        values = pc.if_else(is_whole, whole.cast(pa.string()), values.cast(pa.string()))
     texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)

@@ -36,8 +36,9 @@ def list_entries(store: Path) -> list[Entry]:
     for file in store.glob(f"*/{ABOUT}"):
         if PART in file.parent.name:
             continue
-        about = json.loads(file.read_text())
-        found.append(Entry(folder=file.parent, about=about, last_used=file.stat().st_mtime))
+        with contextlib.suppress(FileNotFoundError):  # another process removes it
+            about = json.loads(file.read_text())
+            found.append(Entry(folder=file.parent, about=about, last_used=file.stat().st_mtime))
     return sorted(found, key=lambda entry: entry.last_used, reverse=True)
 
 
@@ -60,7 +61,8 @@ def remove_entry(folder: Path) -> bool:
     lock = EntryLock(folder)
     if not lock.try_alone():
         return False
-    shutil.rmtree(folder)
+    with contextlib.suppress(FileNotFoundError):  # two were asked to remove it
+        shutil.rmtree(folder)
     lock.remove()
     return True
 

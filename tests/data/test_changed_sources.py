@@ -1,0 +1,127 @@
+"""What lies under the store has changed, is linked, or is asked for what it has not."""
+
+import os
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from PIL import Image
+
+from raybench.core.errors import UserError
+from raybench.core.spec import DatasetSpec
+from raybench.core.yaml_files import parse_yaml
+from raybench.data.load import build_dataset
+from raybench.data.store.entries import remove_entry
+from raybench.init import main
+
+pytestmark = pytest.mark.usefixtures("own_store")
+
+
+def load(path, name, **keys):
+    return build_dataset(DatasetSpec(name=name, path=str(path), **keys))
+
+
+def grey(path, value):
+    Image.fromarray(np.full((8, 8), value, np.uint8)).save(path)
+
+
+def test_images_that_a_table_names_are_read_anew_when_they_change(tmp_path):
+    lines = [f"{row}.png,{'ab'[row % 2]}" for row in range(20)]
+    (tmp_path / "table.csv").write_text("\n".join(["image,kind", *lines]))
+    for value in (7, 200):
+        for row in range(20):
+            grey(tmp_path / f"{row}.png", value)
+        found = load(tmp_path / "table.csv", "csv", image="image", label="kind")
+        assert (found.train.read(np.arange(16)) == value).all()
+
+
+def test_files_of_one_name_size_and_time_are_two(tmp_path):
+    for value in (1.0, 2.0):
+        folder = tmp_path / str(value)
+        folder.mkdir()
+        np.savez(folder / "data.npz", x=np.full((50, 3), value), y=np.arange(50) % 2)
+        os.utime(folder / "data.npz", (1e9, 1e9))
+        assert load(folder / "data.npz", "npz").train.array[0, 0] == value
+
+
+def test_a_class_of_texts_may_be_a_link(tmp_path):
+    for kind in ("texts/good", "texts/bad", "elsewhere"):
+        (tmp_path / kind).mkdir(parents=True)
+        for row in range(5):
+            (tmp_path / kind / f"{row}.txt").write_text(f"{kind} {row}")
+    (tmp_path / "texts/fair").symlink_to(tmp_path / "elsewhere")
+    assert load(tmp_path / "texts", "text").class_names == ("bad", "fair", "good")
+
+
+def test_weights_that_are_none_are_named(tmp_path):
+    weights = np.where(np.arange(50) == 5, np.nan, 1.0)
+    np.savez(tmp_path / "w.npz", x=np.ones((50, 3)), y=np.arange(50) % 2, w=weights)
+    with pytest.raises(UserError, match=r"the weight w\[5\] is nan \(1 such weights\)"):
+        load(tmp_path / "w.npz", "npz", weight="w")
+    lines = [f"{row % 7},{'ab'[row % 2]},{int(row == 3)}" for row in range(20)]
+    (tmp_path / "w.csv").write_text("\n".join(["x,kind,w", *lines]))
+    with pytest.raises(UserError, match="weights of all 4 training samples of csv are 0"):
+        load(
+            *(tmp_path / "w.csv", "csv"),
+            label="kind",
+            weight="w",
+            validation_size=0.4,
+            test_size=0.4,
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("image_folder", "weight"), ("text", "label"), ("npz", "text")]
+)
+def test_a_key_that_would_do_nothing_is_refused(tmp_path, name, key):
+    with pytest.raises(UserError, match=f"dataset.{key} is not for {name}"):
+        load(tmp_path, name, **{key: "column"})
+
+
+def test_a_text_has_no_numbers_to_learn(tmp_path):
+    (tmp_path / "a.txt").write_text("a text " * 1000)
+    with pytest.raises(UserError, match="task: regression is not for files of text"):
+        load(tmp_path / "a.txt", "text", task="regression")
+
+
+def test_what_another_has_removed_is_gone(tmp_path):
+    assert remove_entry(tmp_path / "npz-0123")
+
+
+def test_init_writes_the_label_and_task_that_were_asked_for(tmp_path):
+    np.savez(tmp_path / "d.npz", x=np.ones((50, 3)), y=np.arange(50) % 2, z=np.arange(50))
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures/old_metadata.csv").write_text("file_name,age\n")
+    lines = [f"{row}.png,{20 + row}" for row in range(20)]
+    (tmp_path / "pictures/metadata.csv").write_text("\n".join(["file_name,age", *lines]))
+    for row in range(20):
+        grey(tmp_path / f"pictures/{row}.png", row)
+    asked = {
+        "d.npz": ["--label", "z", "--task", "regression"],
+        "pictures": ["--task", "regression"],
+    }
+    for data, arguments in asked.items():
+        out = tmp_path / f"{data}.yaml"
+        assert main([str(tmp_path / data), *arguments, "--out", str(out)]) == 0
+        dataset = parse_yaml(out.read_text(), "out")["dataset"]
+        assert build_dataset(DatasetSpec.model_validate(dataset)).task == "regression"
+
+
+def test_init_says_where_it_cannot_write_and_quotes_where_it_can(tmp_path, capsys):
+    data, out = tmp_path / "table.csv", tmp_path / "my space.yaml"
+    lines = [f"{row % 7},{'ab'[row % 2]}" for row in range(60)]
+    data.write_text("\n".join(["x,label", *lines]))
+    assert main([str(data), "--out", str(tmp_path), "--force"]) == 2
+    assert "cannot be written (Is a directory); name another" in capsys.readouterr().err
+    assert main([str(data), "--out", str(out)]) == 0
+    assert f"python -m raybench.tune '{out}' --dry-run" in capsys.readouterr().out
+
+
+def test_bytes_that_are_no_images_are_no_images(tmp_path):
+    table = pa.table(
+        {"x": np.arange(60) % 7, "hash": [b"%d" % row for row in range(60)], "label": [0, 1] * 30}
+    )
+    pa.parquet.write_table(table, tmp_path / "t.parquet")
+    assert main([str(tmp_path / "t.parquet"), "--out", str(tmp_path / "s.yaml")]) == 0
+    assert "image" not in parse_yaml((tmp_path / "s.yaml").read_text(), "out")["dataset"]
