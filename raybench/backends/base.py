@@ -19,7 +19,7 @@ class Step:
     weights: NDArray[np.float32]
     """(passes, samples): weight of a sample's loss. 1 / samples of all workers together, so
     that the workers' gradients *sum* to the global batch's; times `Split.weights` where the data
-    have weights; 0 for padding."""
+    have weights and nothing is mixed (`reading.Samples.mixed`); 0 for padding."""
     rounds: NDArray[np.int64] | None = None
     """(passes, samples), where it is asked for: how often the sample stood in training before, by
     the order of training: epoch x repeat + its copy in the epoch. With seed and index it keys

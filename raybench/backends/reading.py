@@ -42,8 +42,9 @@ class Samples:
 
     inputs: Batch
     labels: Array
-    mixed: tuple[Array, Array] | None = None
-    """Labels of the samples that these are mixed with, and the shares that these keep."""
+    mixed: tuple[Array, Array, Array] | None = None
+    """Labels of the samples that these are mixed with, and what the loss by a sample's own label
+    counts and that by the other's: their shares, each times the weight of its own sample."""
 
 
 class Reader:
@@ -63,8 +64,12 @@ class Reader:
         if changed.other_rows is None:
             return Samples(changed.inputs, labels)
         assert changed.shares is not None
+        own, rest = changed.shares, 1 - changed.shares
+        if self.split.weights is not None:
+            own = own * self.split.weights[rows]
+            rest = rest * self.split.weights[changed.other_rows]
         others = self.split.labels[changed.other_rows]
-        return Samples(changed.inputs, labels, (others, changed.shares))
+        return Samples(changed.inputs, labels, (others, own, rest))
 
 
 def training_reader(spec: RunSpec, split: Split) -> Reader | None:

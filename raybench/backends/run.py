@@ -8,6 +8,7 @@ import numpy as np
 from raybench.backends.base import Step, Trainer, World
 from raybench.backends.heads import frozen_samples
 from raybench.backends.mean_answer import mean_of_mean
+from raybench.backends.reading import mixes
 from raybench.backends.recording import Recording
 from raybench.core.checkpoint import RunState
 from raybench.core.clock import WORKER_PHASES, Ledger, merge_ranks
@@ -139,6 +140,8 @@ def training_steps(
     schedule = build_schedule(spec, dataset.num_train_samples)
     num_rows = len(dataset.train)
     frozen = frozen_samples(spec, dataset.num_train_samples)
+    # A mixed sample has a part of the other's weight too, which comes with its labels.
+    of_samples = None if mixes(spec) else dataset.train.weights
     epoch, first = divmod(samples, dataset.num_train_samples)
     while True:
         order = epoch_order(dataset.num_train_samples, seed=spec.seed, epoch=epoch)
@@ -153,7 +156,7 @@ def training_steps(
                 world,
                 schedule,
                 samples,
-                of_samples=dataset.train.weights,
+                of_samples=of_samples,
                 rounds=None if rounds is None else rounds[part],
                 is_frozen=samples < frozen,
             )

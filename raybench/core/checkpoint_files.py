@@ -40,7 +40,8 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
         "weights_bytes": len(checkpoint.weights),
         "weights_sha256": hashlib.sha256(checkpoint.weights).hexdigest(),
     }
-    _write(partial / STATE_FILE, json.dumps(content, allow_nan=False, indent=1).encode())
+    # NaN and infinity are values of metrics too; Python's JSON has words for them.
+    _write(partial / STATE_FILE, json.dumps(content, indent=1).encode())
     target = folder / name
     # A run that was continued from an older one comes by here again.
     shutil.rmtree(target, ignore_errors=True)

@@ -93,6 +93,8 @@ def _nothing(results: StudyResults) -> str:
     reached = "nothing was measured" if best is None else f"the best was {metric.shown(best)}"
     if not results.is_timed:
         return f"No result: {reached}."
+    if best is not None and results.target is not None and metric.reaches(best, results.target):
+        reached += ", too late or not held"  # max_train_seconds, hold
     return f"No run reached the target of {_target(results)}: {reached}."
 
 

@@ -1,12 +1,13 @@
 """Tasks beside pictures by class: the same run in both frameworks, from memory or a mapped file."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from headed import CLASSES, PICTURES, Headed
 from local import FRAMEWORKS
 from task_data import Letters, Prices, letters, prices
 
@@ -164,3 +165,15 @@ def test_augmented_samples_and_mixed_losses_are_the_same(monkeypatch: pytest.Mon
     assert sorted(asked[0]) == wanted, "every sample in every round, none in the warm-up"
     plain = train(spec_of("torch", "r2", accumulate=1), workload, dataset)
     assert (numbers(plain[0]) != numbers(found[0][0])).any()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_sample_of_weight_0_has_no_part_in_mixed_losses(framework: str) -> None:
+    """What its label is changes nothing, with whichever sample it is mixed."""
+    spec = spec_of(framework, "loss", augment=["mixup"], accumulate=1)
+    labels, weights = PICTURES.train.labels, np.arange(24, dtype=np.float32) % 2
+    curves = []
+    for given in (labels, np.where(weights > 0, labels, (labels + 1) % CLASSES)):
+        split = replace(PICTURES.train, labels=given, weights=weights)
+        curves.append(numbers(train(spec, Headed(), replace(PICTURES, train=split))[0]))
+    np.testing.assert_array_equal(curves[0], curves[1])

@@ -1,6 +1,7 @@
 """The state that a run is continued from, and the folder of its checkpoints."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,6 +76,17 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path / "other", checkpoint(1, tensorflow))
     assert sorted(file.name for file in path.iterdir()) == ["state.json", "weights.npz"]
     assert read_checkpoint(path, tensorflow) == checkpoint(1, tensorflow)
+
+
+def test_a_metric_that_is_not_finite_is_kept(tmp_path: Path) -> None:
+    """A perplexity beyond all numbers, a metric that has none: the run goes on, and is saved."""
+    curve = [evaluation(0, value=math.inf, best_value=math.inf), evaluation(1, value=math.nan)]
+    write_checkpoint(tmp_path, Checkpoint(state=RunState.after(SPEC, curve), weights=b"w"))
+    found = latest_checkpoint(tmp_path, SPEC)
+    assert found is not None
+    first, second = found.state.evaluations
+    assert (first.value, first.best_value) == (math.inf, math.inf)
+    assert math.isnan(second.value)
 
 
 def test_the_last_two_are_kept(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from raybench.data.dataset import IGNORED, Dataset
 from raybench.workloads.base import Workload, missing_hook, refuse_label_smoothing
 
 Mixed = tuple[tf.Tensor, ...]
-"""Labels of the samples that others are mixed with, and the shares that these keep (N,); or
-nothing where none are mixed."""
+"""Labels of the samples that others are mixed with, and what the loss by the own label and that by
+the other's count (N,); or nothing where none are mixed."""
 BEST = 5
 """Answers of which one must be right for `correct_of_5`."""
 
@@ -29,9 +29,9 @@ class Judge:
         losses = sample_losses(self._workload, outputs, labels, self._smoothing)
         if not mixed:
             return losses
-        others, shares = mixed
+        others, own, rest = mixed
         other = sample_losses(self._workload, outputs, others, self._smoothing)
-        return shares * losses + (1 - shares) * other
+        return own * losses + rest * other
 
     def losses_and_values(
         self, outputs: tf.Tensor, labels: tf.Tensor

@@ -113,6 +113,7 @@ class Trainer:
 
     def warm_up(self, step: Step) -> None:
         """Run training and evaluation code on noise, then restore every state."""
+        self._freeze(step.is_frozen)  # of a run that goes on where the backbone is let go
         copies = self._copies()
         saved = [values_of(variables) for variables in copies]
         num_rows = max(int(step.indices.max()) + 1, self._evaluation_batch)
@@ -193,11 +194,14 @@ class Trainer:
         rows: list[list[float]] = []
         for arrays in replicas:
             rows += self._world.gather(own_numbers(self.input_seconds(), arrays, own))
-        return b"" if self._world.rank else pack_state(replicas[0], own, rows)
+        is_frozen = self._freezing is not None and self._freezing.is_on
+        return b"" if self._world.rank else pack_state(replicas[0], own, rows, is_frozen=is_frozen)
 
     def restore(self, state: bytes) -> None:
         """Take what `state` returned on rank 0."""
-        self._earlier_input_s = unpack_state(state, self._copies(), self._world.rank)
+        self._earlier_input_s, is_frozen = unpack_state(state, self._copies(), self._world.rank)
+        if self._freezing:
+            self._freezing.set(is_frozen)
 
     def close(self) -> None:
         """Release model, optimizer, traced functions and data."""

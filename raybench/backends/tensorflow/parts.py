@@ -30,7 +30,8 @@ class InMemoryPart:
     def __init__(self, inputs: Inputs, labels: tf.Tensor, *, mixed: bool = False) -> None:
         """`mixed`: each sample with itself, to warm up what mixes them."""
         self._inputs, self._labels = inputs, labels
-        self._mixed: Mixed = (labels, tf.ones(len(labels))) if mixed else ()
+        shares = tf.ones(len(labels)), tf.zeros(len(labels))
+        self._mixed: Mixed = (labels, *shares) if mixed else ()
         self._waited_s = 0.0
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
@@ -159,7 +160,8 @@ def signature(split: Split) -> tuple[tf.TensorSpec | dict[str, tf.TensorSpec], t
 
 def mixed_signature(spec: RunSpec, split: Split) -> tuple[tf.TensorSpec, ...]:
     """Return that of labels and shares of what samples are mixed with; nothing where none are."""
-    return (signature(split)[1], tf.TensorSpec([None], tf.float32)) if mixes(spec) else ()
+    shares = [tf.TensorSpec([None], tf.float32)] * 2
+    return (signature(split)[1], *shares) if mixes(spec) else ()
 
 
 def _any_rows(inputs: Array | OnDemand) -> tf.TensorSpec:

@@ -32,7 +32,9 @@ def copies_of(variables: list[keras.Variable], strategy: tf.distribute.Strategy)
     return [list(copies) for copies in zip(*each, strict=True)]
 
 
-def pack_state(arrays: list[Array], own: list[int], rows: list[list[float]]) -> bytes:
+def pack_state(
+    arrays: list[Array], own: list[int], rows: list[list[float]], *, is_frozen: bool
+) -> bytes:
     """Return the state of a run: the first replica's values; `rows` as `own_numbers` gives.
 
     `own` are the positions of the arrays that the rows are of.
@@ -40,19 +42,21 @@ def pack_state(arrays: list[Array], own: list[int], rows: list[list[float]]) -> 
     named = {f"{index:06d}": _plain(array) for index, array in enumerate(arrays)}
     buffer = io.BytesIO()
     ranks = {"own": np.array(own, np.int64), "ranks": np.array(rows)}
-    np.savez(buffer, allow_pickle=False, **ranks, **named)
+    np.savez(buffer, allow_pickle=False, is_frozen=np.array(is_frozen), **ranks, **named)
     return buffer.getvalue()
 
 
-def unpack_state(state: bytes, copies: Copies, rank: int) -> float:
-    """Give the copies of this rank's replicas what `pack_state` was given; return the seconds.
+def unpack_state(state: bytes, copies: Copies, rank: int) -> tuple[float, bool]:
+    """Give the copies of this rank's replicas what `pack_state` was given; return the seconds, and
+    whether the backbone was frozen.
 
     UserError if they are of another model, or were written by something else.
     """
     try:
         with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
             own, rows = arrays["own"].tolist(), arrays["ranks"][rank : rank + len(copies)]
-            saved = [arrays[name] for name in sorted(set(arrays.files) - {"own", "ranks"})]
+            is_frozen = "is_frozen" in arrays and bool(arrays["is_frozen"])
+            saved = [arrays[name] for name in sorted(arrays.files) if name.isdigit()]
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise not_ours(error) from None
     check_same_model(
@@ -66,7 +70,7 @@ def unpack_state(state: bytes, copies: Copies, rank: int) -> float:
             saved[index] = row[first : first + size].reshape(shape).astype(saved[index].dtype)
             first += size
         set_values(variables, saved)
-    return float(rows[0][0])
+    return float(rows[0][0]), is_frozen
 
 
 def differing(replicas: list[list[Array]], gather: Gather) -> list[int]:

@@ -9,8 +9,9 @@ from raybench.core.spec import RunSpec
 from raybench.data.dataset import IGNORED, Dataset
 from raybench.workloads.base import Workload, missing_hook, refuse_label_smoothing
 
-Mixed = tuple[Tensor, Tensor]
-"""Labels of the samples that others are mixed with, and the shares that these keep (N,)."""
+Mixed = tuple[Tensor, Tensor, Tensor]
+"""Labels of the samples that others are mixed with, and what the loss by the own label and that by
+the other's count (N,)."""
 BEST = 5
 """Answers of which one must be right for `correct_of_5`."""
 
@@ -33,9 +34,9 @@ class Judge:
         losses = sample_losses(self._workload, outputs, labels, self._smoothing)
         if mixed is None:
             return losses
-        others, shares = mixed
+        others, own, rest = mixed
         other = sample_losses(self._workload, outputs, others, self._smoothing)
-        return shares * losses + (1 - shares) * other
+        return own * losses + rest * other
 
     def losses_and_values(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss of each sample (N,) and what the metric averages (N,), both float32."""

@@ -94,6 +94,7 @@ class Trainer:
 
     def warm_up(self, step: Step) -> None:
         """Run training and evaluation code on noise, then restore every state."""
+        self._freeze(step.is_frozen)  # of a run that goes on where the backbone is let go
         weights = {name: value.clone() for name, value in self._model.state_dict().items()}
         optimizer = copy.deepcopy(self._optimizer.state_dict())
         averages = copy.deepcopy(self._averaging.state())
@@ -190,11 +191,13 @@ class Trainer:
         rows = self._world.gather([self.input_seconds(), *random_state(self._devices)])
         if self._world.rank:
             return b""
-        return pack_state(self._model, self._optimizer, self._averaging, rows)
+        is_frozen = self._freezing is not None and self._freezing.is_on
+        return pack_state(self._model, self._optimizer, self._averaging, rows, is_frozen=is_frozen)
 
     def restore(self, state: bytes) -> None:
         """Take what `state` returned on rank 0."""
-        rows = unpack_state(state, self._model, self._optimizer, self._averaging)
+        rows, is_frozen = unpack_state(state, self._model, self._optimizer, self._averaging)
+        self._set_frozen(is_frozen)
         row = rows[self._world.rank]
         self._earlier_input_s = row[0]
         set_random_state(row[1:], self._devices)
@@ -219,14 +222,18 @@ class Trainer:
 
         The optimizer of a backbone that is let go begins anew, that of the head with it.
         """
+        if self._set_frozen(is_on) and not is_on:
+            self._optimizer = self._build_optimizer()
+
+    def _set_frozen(self, is_on: bool) -> bool:
+        """Freeze the backbone or let it go; return whether that is new."""
         if self._freezing is None or self._freezing.is_on == is_on:
-            return
+            return False
         self._freezing.set(is_on)
         self._parallel = self._model
         self._parallel = self._exchange.renew()
         self._into_training()
-        if not is_on:
-            self._optimizer = self._build_optimizer()
+        return True
 
     def _precision(self) -> AbstractContextManager[object]:
         if self._spec.precision == "fp32":

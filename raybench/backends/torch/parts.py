@@ -78,7 +78,9 @@ class InMemoryPart:
     def _batch(self, index: torch.Tensor, weights: torch.Tensor) -> Batch:
         inputs = each(self._inputs, lambda one: one.index_select(0, index))
         labels = self._labels.index_select(0, index)
-        mixed = (labels, torch.ones_like(weights)) if self._mixed else None
+        if not self._mixed:
+            return Batch(inputs, labels, weights)
+        mixed = labels, torch.ones_like(weights), torch.zeros_like(weights)
         return Batch(inputs, labels, weights, mixed)
 
 
@@ -147,8 +149,8 @@ class OnDemandPart:
         found = self._reader.read(rows, rounds)
         mixed = None
         if found.mixed is not None:
-            others, shares = found.mixed
-            mixed = self._pinned(others), self._pinned(shares)
+            others, own, rest = found.mixed
+            mixed = self._pinned(others), self._pinned(own), self._pinned(rest)
         inputs = each(found.inputs, self._pinned)
         return Batch(inputs, self._pinned(found.labels), self._pinned(weights), mixed)
 
@@ -166,7 +168,8 @@ class OnDemandPart:
         """Return a pass on the device."""
         move, mixed = self._on_device, None
         if batch.mixed is not None:
-            mixed = move(batch.mixed[0]), move(batch.mixed[1])
+            others, own, rest = batch.mixed
+            mixed = move(others), move(own), move(rest)
         return Batch(each(batch.inputs, move), move(batch.labels), move(batch.weights), mixed)
 
 

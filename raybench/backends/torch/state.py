@@ -19,9 +19,12 @@ def pack_state(
     optimizer: torch.optim.Optimizer,
     averaging: Averaging,
     rows: list[list[float]],
+    *,
+    is_frozen: bool,
 ) -> bytes:
     """Return the state of a run; `rows` holds the numbers that each rank has of its own."""
     content = {
+        "is_frozen": is_frozen,
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
         "averaging": averaging.state(),
@@ -34,8 +37,9 @@ def pack_state(
 
 def unpack_state(
     state: bytes, model: nn.Module, optimizer: torch.optim.Optimizer, averaging: Averaging
-) -> list[list[float]]:
-    """Give model, optimizer and averages what `pack_state` was given; return its `rows`.
+) -> tuple[list[list[float]], bool]:
+    """Give model, optimizer and averages what `pack_state` was given; return its `rows`, and
+    whether the backbone was frozen.
 
     UserError if they are of another model, or were written by something else.
     """
@@ -46,9 +50,10 @@ def unpack_state(
     check_same_model(_shapes(content["model"]), _shapes(model.state_dict()))
     model.load_state_dict(content["model"])
     optimizer.load_state_dict(content["optimizer"])
-    averaging.restore(content["averaging"])
+    if "averaging" in content:  # the first checkpoints had none, nor anything frozen
+        averaging.restore(content["averaging"])
     rows: list[list[float]] = content["ranks"].tolist()
-    return rows
+    return rows, content.get("is_frozen", False)
 
 
 def seed_replicas(devices: list[torch.device], seed: int) -> None:
