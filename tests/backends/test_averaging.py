@@ -55,7 +55,7 @@ def test_the_moving_average_is_evaluated_and_saved(framework: str) -> None:
     assert trainer.evaluate("validation", ROWS) != averaged
 
 
-@pytest.mark.parametrize("beta1", [0.9, 0.5])
+@pytest.mark.parametrize("beta1", [0.9, pytest.param(0.5, marks=pytest.mark.all)])
 def test_schedule_free_evaluates_x(framework: str, beta1: float) -> None:
     name = "schedule_free_adamw"
     reference = Reference(name, initial_weights(), weight_decay=0.05, beta1=beta1)

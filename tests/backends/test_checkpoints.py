@@ -32,7 +32,7 @@ def build(spec: RunSpec) -> Trainer:
     return find_backend(spec.framework).Trainer(spec, workload, dataset, world)
 
 
-ALIKE = ("adamw", "nadamw", "lion", "muon")
+ALIKE = ("adamw", "nadamw", "lion", "muon", "radam", "lamb", "sgd")
 """Those whose state is of the kinds that others have; test_*_optim.py saves theirs too."""
 EACH = [pytest.param(name, marks=pytest.mark.all) if name in ALIKE else name for name in OPTIMIZERS]
 

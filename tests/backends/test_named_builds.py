@@ -39,7 +39,11 @@ def images_of(pixels: int, channels: int = 3) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("name", "channels"),
-    [("resnet18", 3), ("mobilenet_v2", 1), pytest.param("resnet50", 3, marks=pytest.mark.all)],
+    [
+        ("mobilenet_v2", 1),
+        pytest.param("resnet18", 3, marks=pytest.mark.all),
+        pytest.param("resnet50", 3, marks=pytest.mark.all),
+    ],
 )
 def test_one_name_is_one_network_in_both_frameworks(name: str, channels: int) -> None:
     """Equal parameters and first weights, outputs, and running statistics after a batch."""
@@ -88,7 +92,7 @@ def test_trained_weights_and_a_new_head_in_torch(trained: tuple[Path, Any], name
     assert set(model.head) == {"net.fc.weight", "net.fc.bias"}
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.all)])
 def test_cached_weights_give_torchvisions_outputs_in_both_frameworks(
     trained: tuple[Path, Any], framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +121,7 @@ def test_cached_weights_give_torchvisions_outputs_in_both_frameworks(
         start_from(model, workload, str(tmp_path / "none.pth"))
 
 
+@pytest.mark.all
 def test_a_keras_model_takes_the_librarys_weights_and_saved_ones(tmp_path: Path) -> None:
     keras = pytest.importorskip("keras")
     from raybench.backends.tensorflow.named import start_from

@@ -30,7 +30,8 @@ def spec_of(framework: str, num_workers: int, **changes: object) -> RunSpec:
     return RunSpec(**(content | changes))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.all)])
+@pytest.mark.all
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_two_workers_equal_one_with_twice_the_batch(framework: str, tmp_path: Path) -> None:
     """With a backbone that is frozen for the first epoch too: DDP is made anew when it is let go.
 
