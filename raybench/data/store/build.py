@@ -77,6 +77,10 @@ def _open(folder: Path, source: Source) -> Stored | None:
     return Stored(folder, arrays, about["description"])
 
 
+def _layout(folder: Path) -> int:
+    return int(json.loads((folder / ABOUT).read_text())["layout"])
+
+
 def _build(folder: Path, source: Source, build: Callable[[Writer], Mapping[str, Any]]) -> None:
     """Build the entry if it is still not there."""
     lock = EntryLock(folder)
@@ -87,7 +91,9 @@ def _build(folder: Path, source: Source, build: Callable[[Writer], Mapping[str, 
         remove_unfinished(folder.parent, locked=folder)
         old = entries_of(folder.parent, source)
         if old:
-            tell(f"{source.path} has changed since it was stored, so it is read anew.")
+            is_ours = any(_layout(one) == LAYOUT for one in old)
+            why = "has changed since it was stored" if is_ours else "was stored by another version"
+            tell(f"{source.path} {why}, so it is read anew.")
         part = Path(tempfile.mkdtemp(prefix=f"{folder.name}{PART}", dir=folder.parent))
         try:
             _write(part, source, build)
