@@ -88,7 +88,7 @@ def _see(options: argparse.Namespace) -> "tuple[Seen, str | None]":
                 raise UserError(f"--{key} is for data in files; {options.data} says it itself.")
         _, dataset = load_workload_dataset(options.data, DatasetSpec(name="workload"))
         return see_dataset(dataset, {"name": "workload"}), options.data
-    return see(path.absolute(), label=options.label, task=options.task), None
+    return see(path.resolve(), label=options.label, task=options.task), None
 
 
 if __name__ == "__main__":

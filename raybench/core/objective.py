@@ -13,6 +13,8 @@ from raybench.core.metric import ACCURACY, Direction, Metric, find_metric, named
 
 TIME: Final = "time_to_target"
 BUDGET: Final = "best_at_budget"
+LIMITS = {"rmse": 0.0, "mean_absolute_error": 0.0, "r2": 1.0}
+"""What no model gets beyond, of the metrics of errors."""
 OTHER_KINDS = {"time_to_accuracy": TIME, "accuracy_at_budget": BUDGET}
 """Older names of the kinds, which stay valid."""
 
@@ -90,6 +92,12 @@ def resolved(
         raise UserError(
             f"objective.target: of {metric.name} it is a fraction above 0, at most 1: 0.98, not 98 "
             f"(found {target:g})."
+        )
+    limit = LIMITS.get(metric.name)
+    if target is not None and limit is not None and metric.gap(limit, target) <= 0:
+        raise UserError(
+            f"objective.target: {target:g} cannot be reached: {metric.words} is "
+            f"{'below' if metric.direction == 'max' else 'above'} {limit:g}; name another."
         )
     if target is not None and chance is not None and metric.gap(target, chance) <= 0:
         raise UserError(

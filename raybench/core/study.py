@@ -215,8 +215,19 @@ def apply_settings_to_study(content: dict[str, Any], settings: list[str]) -> dic
             setting = f"fixed.{setting.strip()}"
         elif key.startswith("space."):
             content = _without(content, "fixed", key.removeprefix("space."))
+        elif key not in StudySpec.model_fields and (whole := _deeper(key)):
+            raise UserError(f"--set {setting}: unknown key '{key}'; did you mean '{whole}'?")
         content = apply_settings(content, [setting])
     return content
+
+
+def _deeper(key: str) -> str | None:
+    """Return the key with what it lies below: `objective.max_train_seconds`."""
+    for name, field in StudySpec.model_fields.items():
+        model = field.annotation
+        if isinstance(model, type) and issubclass(model, Document) and key in model.model_fields:
+            return f"{name}.{key}"
+    return None
 
 
 def _without(content: dict[str, Any], part: str, key: str) -> dict[str, Any]:

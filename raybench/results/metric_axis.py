@@ -15,8 +15,8 @@ SHARE_TICKS = (0, 30, 50, 70, 80, 90, 95, 98, 99, 99.5, 99.8, 99.9, 100)
 MARGIN = 0.05
 """Of the range of values, above and below them."""
 FAR_BELOW = 0.25
-"""A metric without a least value is shown so far below chance: the first evaluation of a bad run
-would else take the whole picture."""
+"""A metric without a worst value is shown so far beyond chance: the first evaluation of a bad run,
+or one that has burst, would else take the whole picture."""
 
 
 def drawn(metric: Metric, values: "pd.Series[float]") -> "pd.Series[float]":
@@ -63,13 +63,15 @@ def _value_scale(
     axes: Axes, results: StudyResults, values: "pd.Series[float] | list[float]"
 ) -> None:
     low, high = float(min(values)), float(max(values))
+    chance = results.chance
     if results.metric.direction == "min" and low > 0:
+        if chance is not None:
+            high = min(high, max(chance * (chance / low) ** FAR_BELOW, low))
         axes.set_yscale("log")
         room = max((high / low) ** MARGIN, 1.02)
         axes.set_ylim(low / room, high * room)
         plain_ticks(axes, "y")
         return
-    chance = results.chance
     if chance is not None and results.metric.direction == "max":
         low = max(low, chance - FAR_BELOW * max(high - chance, 0.0))
     if chance is not None and results.metric.direction == "min":

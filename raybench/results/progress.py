@@ -189,7 +189,9 @@ class Progress:
             return f"{where}  {self._outcome(record)}"
         if record.time_to_target_s is not None:
             return f"{where}  target after {record.time_to_target_s:.2f} s"
-        reached = record.spec.objective.judged_by.shown(record.best_value)
+        metric = record.spec.objective.judged_by
+        name = "" if metric.is_share else f"{metric.words} "
+        reached = f"{name}{metric.shown(record.best_value)}"
         return f"{where}  {reached} after {record.ledger['train']:.2f} s, stopped by {record.stop}"
 
 

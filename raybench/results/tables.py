@@ -21,7 +21,8 @@ def top(trials: pd.DataFrame, *, number: int = 10, metric: Metric = ACCURACY) ->
 
     `metric` is the study's: `StudyResults.metric`.
     """
-    return _readable(ranked(trials).head(number), metric)
+    begun = trials[trials[metric.best_column].notna() | (trials["state"] == "failed")]
+    return _readable(ranked(begun).head(number), metric)
 
 
 def best_per_framework(trials: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataFrame:

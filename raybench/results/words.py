@@ -22,7 +22,9 @@ def verdict_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
     lines = _timed(results, verdict) if results.is_timed else [_best(results, verdict)]
     if len(verdict.ties) > 1:
         what = "fastest" if results.is_timed else results.metric.superlative
-        lines.append(f"Not told apart from the {what}: trials {', '.join(verdict.ties[1:])}.")
+        others = verdict.ties[1:]
+        trials = "trial" if len(others) == 1 else "trials"
+        lines.append(f"Not told apart from the {what}: {trials} {', '.join(others)}.")
     return lines
 
 
@@ -95,7 +97,8 @@ def _nothing(results: StudyResults) -> str:
         return f"No result: {reached}."
     if best is not None and results.target is not None and metric.reaches(best, results.target):
         reached += ", too late or not held"  # max_train_seconds, hold
-    return f"No run reached the target of {_target(results)}: {reached}."
+    advice = "name one that runs reach, or raise objective.max_train_seconds (with --fresh)"
+    return f"No run reached the target of {_target(results)}: {reached}; {advice}."
 
 
 def _timed(results: StudyResults, verdict: Verdict) -> list[str]:

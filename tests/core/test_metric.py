@@ -141,3 +141,9 @@ def test_an_objective_is_resolved_by_the_task_and_the_labels():
 def test_targets_that_cannot_be_are_refused(given, task, message):
     with pytest.raises(UserError, match=message):
         resolved(Objective(**given), task=task, own=None, chance=1.5)
+
+
+@pytest.mark.parametrize(("metric", "target"), [("rmse", -5.0), ("rmse", 0.0), ("r2", 10.0)])
+def test_a_target_beyond_what_a_metric_can_be_is_refused(metric: str, target: float) -> None:
+    with pytest.raises(UserError, match="cannot be reached"):
+        resolved(Objective(metric=metric, target=target), task="regression", own=None, chance=None)

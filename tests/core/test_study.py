@@ -196,3 +196,8 @@ def test_set_knows_both_names():
     changed = apply_settings_to_study(changed, ["space.exchange_every=[1,8]"])
     assert changed["space"]["accumulate"] == [1, 8]
     assert changed["fixed"] == {}
+
+
+def test_a_key_without_what_it_lies_below_is_named_whole():
+    with pytest.raises(UserError, match=r"did you mean 'objective\.max_train_seconds'\?"):
+        apply_settings_to_study(content(), ["max_train_seconds=20"])

@@ -19,6 +19,8 @@ EVALUATIONS = 20
 """Evaluations that a run like the reference has on its way to the target."""
 EVALUATION_SHARE = 0.2
 """Seconds of evaluation per second of training, at most."""
+FEWEST = 4
+"""Evaluations in the seconds a trial may train, at least: it ends at one of them."""
 PATIENCE = 4.0
 """Times the reference's seconds to the target that a trial may train."""
 SHARE_OF_BUDGET = 6.0
@@ -38,6 +40,11 @@ class Measured:
     def values(self) -> list[float]:
         """The metric at every evaluation."""
         return [point.value for point in self.curve]
+
+    def reaches(self, target: float) -> bool:
+        """Whether an evaluation has got to a target."""
+        metric = self.record.spec.objective.judged_by
+        return any(metric.reaches(value, target) for value in self.values)
 
     def samples_to(self, target: float | None) -> float:
         """Return the training samples to a target, or twice all where it was not reached."""
@@ -152,14 +159,25 @@ def set_cadence(study: StudySpec, one: Measured, num_train_samples: int) -> tupl
     samples = one.samples_to(target)
     epochs = float(known_values(study.fixed, {})["epochs"])
     most = int(epochs * num_train_samples) // (study.objective.hold + 1)
+    speed = one.record.samples / max(one.record.ledger["train"], 1e-9)
+    in_a_run = speed * study.objective.max_train_seconds
+    most = min(most, max(1, int(in_a_run / FEWEST)))
     cadence = cadence_from(samples, one.evaluation_samples, most)
-    is_dear = one.evaluation_samples / EVALUATION_SHARE > samples / EVALUATIONS
-    how = f"evaluated every {cadence:,} samples (about {max(1, round(samples / cadence))} times "
-    how += "to the target" if target is not None else "in a run"
-    if is_dear:
+    is_reached = target is not None and one.reaches(target)
+    counted = samples if is_reached else min(in_a_run, epochs * num_train_samples)
+    how = f"evaluated every {cadence:,} samples (about {max(1, round(counted / cadence))} times "
+    how += "to the target" if is_reached else "in a run"
+    if 2 * samples / EVALUATIONS < cadence:
         how += (
-            "; more often would cost more than a fifth of training: the validation set is large "
-            "for it, dataset.validation_size makes it smaller"
+            "; evaluations take long beside so short a training, dataset.validation_size makes "
+            "them shorter"
+        )
+    if target is not None and not is_reached:
+        metric = study.objective.judged_by
+        best = metric.shown(one.record.best_value)
+        how += (
+            f"; the reference did not get to the target: its best {metric.words} was {best}, so "
+            "trials may need more max_train_seconds, or another target"
         )
     fixed = study.fixed | {CADENCE: cadence}
     return study.model_copy(update={"fixed": fixed}), f"{how})"

@@ -1,5 +1,6 @@
 """`target: auto`: which configuration is the reference, and what follows from its runs."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from raybench.search.pipeline.reference_settings import (
     Measured,
     cadence_from,
     held,
+    set_cadence,
     set_target,
     target_from,
 )
@@ -161,3 +163,13 @@ def test_the_reference_takes_a_part_of_the_time_budget() -> None:
     study, space = build_study(STUDY | settings, "test")
     spec = reference_spec(study, space)
     assert (spec.objective.target, spec.objective.max_train_seconds) == (0.9, 20)
+
+
+def test_a_reference_that_missed_the_target_says_so_and_leaves_trials_evaluations() -> None:
+    study, _ = build_study(STUDY | {"objective": {"target": 0.9, "max_train_seconds": 40}}, "test")
+    ledger = {"train": 50.0, "eval": 30.0}
+    run = replace(record(stop="max_train_seconds"), samples=5000, ledger=ledger, best_value=0.5)
+    found, how = set_cadence(study, Measured(run, [evaluation(value=0.5)]), 1_000_000)
+    assert found.fixed["eval_every_samples"] == 1000  # a quarter of what 40 s hold
+    assert "(about 4 times in a run" in how
+    assert "did not get to the target: its best accuracy was 50.0 %" in how
