@@ -39,8 +39,7 @@ EACH = [pytest.param(name, marks=pytest.mark.all) if name in ALIKE else name for
 
 @pytest.mark.parametrize("optimizer", EACH)
 def test_a_continued_run_equals_a_whole_one(framework: str, optimizer: str, tmp_path: Path) -> None:
-    is_free = optimizer == "schedule_free_adamw"
-    spec = spec_of(framework, optimizer, schedule="constant" if is_free else "cosine")
+    spec = spec_of(framework, optimizer)
     curve, trainer = whole(spec, alone(framework), tmp_path)
     assert [point.samples for point in curve] == [48, 90, 138, 180]
     expected = all_of(trainer, framework)
