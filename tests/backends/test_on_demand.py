@@ -110,7 +110,7 @@ def as_floats(dataset: Dataset) -> Dataset:
     return replace(dataset, **parts)
 
 
-@pytest.mark.parametrize("prefetch", [0, 3])
+@pytest.mark.parametrize("prefetch", [pytest.param(0, marks=pytest.mark.all), 3])
 def test_a_continued_run_on_demand_equals_a_whole_one(
     framework: str, prefetch: int, tmp_path: Path
 ) -> None:

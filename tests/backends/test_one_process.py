@@ -11,7 +11,11 @@ import pytest
 @pytest.mark.parametrize(
     "imports",
     [
-        "import raybench.backends.tensorflow.model, raybench.backends.torch.model, torch._dynamo",
+        pytest.param(
+            "import raybench.backends.tensorflow.model, raybench.backends.torch.model, "
+            "torch._dynamo",
+            marks=pytest.mark.all,
+        ),
         pytest.param(
             "import raybench.backends.torch.model, raybench.backends.tensorflow.model, "
             "torch._dynamo",
