@@ -273,7 +273,7 @@ def test_accuracies_that_overlap_are_not_told_apart(tmp_path):
     results, verdict = judged_at_budget(tmp_path, first, near)
     assert verdict.ties == ("0000", "0001")
     line = verdict_lines(results, verdict)[-1]
-    assert line == "Not told apart from the most accurate: trials 0001."
+    assert line == "Not told apart from the most accurate: trial 0001."
 
 
 def test_a_confirming_run_that_failed_has_no_accuracy(tmp_path):
