@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import keras
 import tensorflow as tf
 from keras import ops
@@ -26,6 +28,8 @@ class Adam(Optimizer):
 
     STATES = ("exp_avg", "exp_avg_sq")
     SETTINGS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+    NESTEROV: ClassVar[bool] = False
+    """Whether the direction looks ahead (NAdamW)."""
 
     def update(
         self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
@@ -41,4 +45,5 @@ class Adam(Optimizer):
             beta1=self.beta1,
             beta2=self.beta2,
             epsilon=self.epsilon,
+            nesterov=self.NESTEROV,
         )
