@@ -22,13 +22,15 @@ Measured = Annotated[
 """May be NaN, which JSON does not know: null in a file."""
 
 Phase = Literal["search", "confirm", "reference", "scaling"]
-Role = Literal["trial", "finalist", "confirm", "reference", "sentinel", "scaling"]
-"""What a run is for: proposed by the search; a placement that was only predicted; a winner with a
-new seed; what sets a target; what measures how trials disturb each other; a repeat of a cell of a
-scaling study, which is its `source`."""
+Role = Literal["trial", "finalist", "race", "confirm", "reference", "sentinel", "scaling"]
+"""What a run is for: proposed by the search; a placement that was only predicted; a contender with
+a new seed, beside others, to find the winner; a winner with a new seed, alone, for its printed
+time; what sets a target; what measures how trials disturb each other; a repeat of a cell of a
+scaling study."""
 PHASE_OF: dict[Role, Phase] = {
     "trial": "search",
     "finalist": "search",
+    "race": "confirm",
     "confirm": "confirm",
     "reference": "reference",
     "sentinel": "reference",
