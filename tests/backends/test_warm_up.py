@@ -6,7 +6,7 @@ from local import small_spec
 from on_demand_data import Kept, on_demand
 
 from raybench.backends.find import find_backend
-from raybench.backends.run import training_steps, warm_up_step
+from raybench.backends.steps import training_steps, warm_up_step
 from raybench.workloads.find import load_workload_dataset
 
 
