@@ -23,7 +23,7 @@ from raybench.scaling.named.claims import NOT_MEASURED, Claim, claim, measured, 
 from raybench.scaling.named.find import STUDIES
 from raybench.workloads.base import LayerWorkload
 from raybench.workloads.find import load_workload_dataset, require_framework
-from raybench.workloads.layers import num_parameters
+from raybench.workloads.layer_shapes import num_parameters
 
 
 def usual(spec: RunSpec) -> float:
