@@ -15,7 +15,7 @@ from raybench.data.memory import require_memory
 from raybench.data.shared import open_shared, shared_key
 from raybench.workloads.attributes import check_attributes
 from raybench.workloads.base import LayerWorkload, Workload, missing_method
-from raybench.workloads.layers import num_parameters, output_shapes
+from raybench.workloads.layer_shapes import num_parameters, output_shapes
 from raybench.workloads.named.find import is_named, named_workload, require_library
 from raybench.workloads.named.networks import NETWORKS
 from raybench.workloads.named.workload import NamedWorkload

@@ -11,7 +11,7 @@ from one_worker import weights_of
 from optim_reference import Reference, gradients, initial_weights, rates
 
 from raybench.backends.find import find_backend
-from raybench.backends.run import take_until, training_steps
+from raybench.backends.steps import take_until, training_steps
 from raybench.core.errors import UserError
 from raybench.core.spec import RunSpec
 from raybench.workloads.base import Workload, refuse_label_smoothing

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from raybench.backends.base import Step
-from raybench.backends.run import make_step, warm_up_step
+from raybench.backends.steps import make_step, warm_up_step
 from raybench.core.spec import RunSpec
 from tests.backends.test_run_helpers import FakeWorld, counted, dataset, steps_of
 

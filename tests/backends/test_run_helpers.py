@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from raybench.backends.run import make_step, take_until, training_steps, warm_up_step
+from raybench.backends.steps import make_step, take_until, training_steps, warm_up_step
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset, Split
 

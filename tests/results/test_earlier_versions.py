@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_load import curve, results_folder, run_line
+from made_results import curve, results_folder, run_line
 
 from raybench.core.checkpoint import RunState, spec_digest
 from raybench.core.documents import read_mapping, to_yaml

@@ -1,7 +1,7 @@
 """Runs are ranked against those that were laid out alike, from records written by hand."""
 
 import pytest
-from test_load import OBJECTIVE, results_folder, run_line
+from made_results import OBJECTIVE, results_folder, run_line
 from test_tables import shown
 
 from raybench.core.record import RunRecord
