@@ -140,7 +140,11 @@ def comparable(
 
 
 def _named(objective: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
-    """Return an objective with its metric named; as in `usual` where the task is to tell it."""
+    """Return an objective with its metric named; as in `usual` where the task is to tell it.
+
+    Without `is_share`, which follows from the metric and was not kept at first.
+    """
+    objective = objective | {"is_share": None}
     if objective["metric"] is not None:
         return objective
     return objective | {key: usual[key] for key in OF_FIRST_VERSIONS}

@@ -111,9 +111,9 @@ def _telling_layout(runs: pd.DataFrame) -> dict[str, str]:
     """
     trained = runs[runs["state"] != "failed"]
     found = {}
-    if trained["num_nodes"].nunique() > 1:
+    if len(set(trained["num_nodes"].dropna())) > 1:
         found["hosts"] = "num_nodes"
-    if trained["accelerators"].nunique(dropna=False) > 1:
+    if len(set(trained["accelerators"].fillna(""))) > 1:
         found["GPUs"] = "accelerators"
     if "hosts" in found and trained["waited_for"].notna().any():
         found["waited for"] = "waited_for"

@@ -20,6 +20,7 @@ from raybench.cluster.signals import INTERRUPTED, Interrupt
 from raybench.core.documents import read_mapping
 from raybench.core.errors import UserError
 from raybench.core.metric import ACCURACY, Metric
+from raybench.core.objective import naming
 from raybench.core.record import RunRecord
 from raybench.core.scaling_study import ScalingStudy, StudyCell, study_cells
 from raybench.data.dataset import Dataset
@@ -105,8 +106,7 @@ def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
 
 def with_metric(study: ScalingStudy, metric: Metric) -> ScalingStudy:
     """Return the study with the metric of its runs named, as results are read by it."""
-    named = {"metric": metric.name, "direction": metric.direction}
-    objective = study.base.objective.model_copy(update=named)
+    objective = study.base.objective.model_copy(update=naming(metric))
     return study.model_copy(update={"base": study.base.model_copy(update={"objective": objective})})
 
 
