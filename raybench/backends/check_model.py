@@ -53,7 +53,7 @@ def check_models(spec: RunSpec, frameworks: list[str], *, others: Sequence[RunSp
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
     if isinstance(workload, LayerWorkload) and not any(map(needs_check, (spec, *others))):
         return Probed([])
-    request = {"spec": spec.document(), "sample": _sample(dataset)}
+    request: dict[str, Any] = {"spec": spec.document(), "sample": _sample(dataset)}
     request["others"] = [other.document() for other in others]
     request["shape"] = asdict(DataShape.of(dataset))
     with contextlib.ExitStack() as closing, ThreadPoolExecutor(len(frameworks)) as pool:
