@@ -89,6 +89,7 @@ def make_step(
         weights=_side_by_side(weights, passes),
         rounds=None if given is None else _side_by_side(given, passes),
         learning_rate=schedule(float(samples)),
+        num_samples=sum(map(len, shares)),
         is_frozen=is_frozen,
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from raybench.backends.check_model import check_models
 from raybench.core.errors import UserError
 from raybench.core.metric import ACCURACY, Metric
+from raybench.core.objective import naming
 from raybench.core.scaling_study import ScalingStudy, StudyCell
 from raybench.data.dataset import Dataset
 from raybench.data.shared import shared_key
@@ -54,6 +55,5 @@ def check_cells(cells: Sequence[StudyCell]) -> Checked:
 
 def with_metric(study: ScalingStudy, metric: Metric) -> ScalingStudy:
     """Return the study with the metric of its runs named, as results are read by it."""
-    named = {"metric": metric.name, "direction": metric.direction}
-    objective = study.base.objective.model_copy(update=named)
+    objective = study.base.objective.model_copy(update=naming(metric))
     return study.model_copy(update={"base": study.base.model_copy(update={"objective": objective})})

@@ -122,6 +122,8 @@ def test_schedule_free_is_saved_at_x(framework: str) -> None:
     plain.load(saved)
     assert plain.evaluate("validation", ROWS) == averaged
     assert not np.array_equal(weights_of(plain, framework)[0], trained[0])
+    trainer.load(saved)
+    assert trainer.evaluate("validation", ROWS) == averaged, "what was loaded is evaluated"
 
 
 def test_the_gradient_of_a_step_is_clipped(framework: str) -> None:

@@ -28,7 +28,10 @@ def parts(step: Step, replicas: int) -> list[Step]:
         np.split(step.weights, replicas, axis=1),
         strict=True,
     )
-    return [Step(indices=i, weights=w, learning_rate=step.learning_rate) for i, w in columns]
+    return [
+        Step(indices=i, weights=w, learning_rate=step.learning_rate, num_samples=i.size)
+        for i, w in columns
+    ]
 
 
 @pytest.mark.parametrize("size", SIZES)
