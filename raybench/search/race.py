@@ -95,7 +95,7 @@ class Race:
     def due(self) -> list[Run]:
         """Return the runs of the present stage that are not known yet, round by round.
 
-        None when the race is over.
+        [] when the race is over.
         """
         return self._missing() if self._stage < len(self.stages) else []
 
