@@ -162,7 +162,7 @@ class Race:
         noise = pooled(raced, is_timed=self.is_timed)
         order = ranked(groups, noise, is_timed=self.is_timed)
         for name in order[1:]:
-            if is_apart(groups[order[0]], groups[name], noise, errors=DROP, is_timed=self.is_timed):
+            if self.is_behind(groups[order[0]], groups[name], noise):
                 self._dropped[name] = self._stage
         order = [name for name in order if name not in self._dropped]
         self._stage += 1
