@@ -17,6 +17,9 @@ from raybench.speed.placement import Placer
 
 Costs = tuple[float, float]
 """Seconds and worker-seconds."""
+FIRST_SLOWDOWN = 2.0
+"""How much longer than the next the first interval of a run may have taken: two processes share
+a core while the second of them imports and compiles."""
 
 
 class Rungs:
@@ -166,8 +169,14 @@ class EarlyStopping:
 def next_evaluation_s(evaluation: Evaluation, epochs: float) -> float:
     """Return the train seconds at a run's next evaluation: the soonest it can be at the target.
 
-    Evaluations are equally many samples apart; the last one may come sooner.
+    Evaluations are equally many samples apart; the last one may come sooner. What comes next is
+    taken to go at the mean pace so far or at that since the last evaluation, the faster one: a
+    machine that was loaded, or cold, need not be so any more. Of a first evaluation, which
+    has no other beside it, the pace may have been half of what it will be.
     """
-    epoch = evaluation.epoch
-    following = min(epoch + epoch / (evaluation.index + 1), epochs)
-    return float(evaluation.train_s * following / epoch)
+    epoch, index = evaluation.epoch, evaluation.index
+    following = min(epoch + epoch / (index + 1), epochs)
+    mean = evaluation.train_s / epoch
+    latest = evaluation.samples / epoch / evaluation.samples_per_s
+    pace = min(mean, latest) / (FIRST_SLOWDOWN if index == 0 else 1.0)
+    return float(evaluation.train_s + pace * (following - epoch))

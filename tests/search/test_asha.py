@@ -89,11 +89,31 @@ def test_of_many_finished_trials_the_best_decide() -> None:
 
 @pytest.mark.parametrize(
     ("index", "epoch", "epochs", "seconds"),
-    [(0, 0.5, 3.0, 2.0), (3, 2.0, 3.0, 5.0), (3, 2.0, 2.25, 4.5)],
+    [(0, 0.5, 3.0, 1.5), (3, 2.0, 3.0, 5.0), (3, 2.0, 2.25, 4.5)],
 )
 def test_the_next_evaluation_is_foreseen(
     index: int, epoch: float, epochs: float, seconds: float
 ) -> None:
-    """One second of training between evaluations; the last of the run comes sooner."""
+    """One second of training between evaluations; the last of the run comes sooner. Of a first
+    one, half of its second may have been the machine's."""
     point = evaluation(index + 1.0, index=index, epoch=epoch)
     assert next_evaluation_s(point, epochs) == pytest.approx(seconds)
+
+
+def test_a_slow_first_evaluation_does_not_stop_what_is_fast_since() -> None:
+    """4 s for the first thousand samples, one for each since: the target may be reached at 8 s."""
+    cap = Cap(1.0, costs)
+    cap.reached(ONE, 8.5)
+    slow_start = evaluation(7.0, index=3, samples_per_s=1000.0)
+    assert next_evaluation_s(slow_start, 9.0) == pytest.approx(8.0)
+    assert cap.allows(ONE, next_evaluation_s(slow_start, 9.0))
+    slow_since = evaluation(7.0, index=3, samples_per_s=250.0)  # 1 s each, then 4 s
+    assert next_evaluation_s(slow_since, 9.0) == pytest.approx(8.75)
+    assert not cap.allows(ONE, next_evaluation_s(slow_since, 9.0))
+
+
+def test_a_cold_first_evaluation_alone_stops_nothing_that_may_be_in_time() -> None:
+    cap = Cap(1.5, costs)
+    cap.reached(ONE, 2.0)
+    assert cap.allows(ONE, next_evaluation_s(evaluation(1.9, samples_per_s=1000 / 1.9), 9.0))
+    assert not cap.allows(ONE, next_evaluation_s(evaluation(2.1, samples_per_s=1000 / 2.1), 9.0))
