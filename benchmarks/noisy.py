@@ -7,7 +7,7 @@ import numpy as np
 from recorded import Config, Point, Task
 
 from raybench.core.repeats import Repeat
-from raybench.search.race import Contender, Race, stages
+from raybench.search.race import Contender, Race, Stages
 
 NOISE = 0.03
 """Of a trial's seconds, as a standard deviation of their logarithm; measured between runs."""
@@ -56,9 +56,9 @@ def confirm(
 
 
 def race(
-    task: Task, leaders: Sequence[Leader], *, number: int, seed: int | None
+    task: Task, leaders: Sequence[Leader], plan: Stages, *, seed: int | None
 ) -> tuple[Config, float]:
-    """Race the leaders over `number` new runs at most (`search.race`); they are best first.
+    """Race the leaders over the stages of a plan (`search.race`); they are best first.
 
     With a `seed`, runs draw recorded seeds, those of a round all the same one. Returns the winner
     and the slot-seconds of the runs.
@@ -68,7 +68,7 @@ def race(
         Contender(str(place), None if own is None else Repeat(own, True), config.num_workers)
         for place, (config, own) in enumerate(leaders)
     ]
-    found = Race(contenders, stages(number), axis="seconds")
+    found = Race(contenders, plan, axis="seconds")
     used = 0.0
     while due := found.due():
         for run in due:

@@ -31,6 +31,7 @@ from seed_worlds import Alone, Plateau, Stretched
 
 from raybench.results.provenance import machine, versions
 from raybench.search.policy import DEFAULT, Reference, SearchPolicy, third_best
+from raybench.search.race import stages
 
 RESULTS = Path(__file__).with_name("results")
 WORLDS: dict[str, Callable[[], Table]] = {
@@ -127,7 +128,7 @@ def study(task: NoisyTask, seed: int, way: Way) -> Summary:
             winner, spent = confirm(task, [c for c, _ in leaders[:3]], repeats=3, seed=seed)
             found[name] = [task.tta(winner) / task.best_s, sum(spent) / task.best_s]
         else:
-            winner, seconds = race(task, leaders, number=int(name), seed=seed)
+            winner, seconds = race(task, leaders, stages(int(name)), seed=seed)
             found[name] = [task.tta(winner) / task.best_s, seconds / task.best_s]
     return found
 
