@@ -7,7 +7,7 @@ from typing import Any
 from recorded import Task
 from replay import Contestant
 
-from raybench.search.policy import DEFAULT, SearchPolicy
+from raybench.search.policy import DEFAULT, SearchPolicy, first_best
 
 
 def scaled_rates(factor: float) -> SearchPolicy:
@@ -16,7 +16,7 @@ def scaled_rates(factor: float) -> SearchPolicy:
     return SearchPolicy(base_rates=rates)
 
 
-LUCKIEST = SearchPolicy(reference=lambda times: times[0])
+LUCKIEST = SearchPolicy(reference=first_best)
 ALONE = tuple(source for source in DEFAULT.draws if source != "neighbour")
 OURS = "raybench"
 CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {

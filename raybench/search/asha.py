@@ -6,13 +6,14 @@ Pure bookkeeping over run specs and evaluations; `ask_tell.py` asks it after eve
 import bisect
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from raybench.core.record import Evaluation, RunRecord, StopReason
 from raybench.core.spec import RunSpec
 from raybench.core.study import TIME, StudySpec
-from raybench.search.policy import DEFAULT, SearchPolicy
+from raybench.search.policy import DEFAULT, SearchPolicy, first_best
 from raybench.speed.placement import Placer
 
 Costs = tuple[float, float]
@@ -124,11 +125,14 @@ class EarlyStopping:
         objective, beta = study.objective, study.search.cap_factor
         self._limit_s, self._metric = objective.max_train_seconds, objective.judged_by
         self._target = objective.target if objective.kind == TIME else None
+        # A grid is exact: only what cannot win any more is stopped, and what noise may hide is for
+        # the file's `cap_factor` to say.
+        is_grid = study.search.sampler == "grid"
         self._cap: Cap | None = None
         if beta is not None and self._target is not None:
-            self._cap = Cap(beta, self._costs, policy)
-        # A grid is exact: only what cannot win any more is stopped.
-        self._has_rungs = policy.rungs and study.search.sampler != "grid"
+            reference = first_best if is_grid else policy.reference
+            self._cap = Cap(beta, self._costs, replace(policy, reference=reference))
+        self._has_rungs = policy.rungs and not is_grid
         self._rungs: dict[int, Rungs] = {}
 
     def judge(self, trial: str, spec: RunSpec, evaluation: Evaluation) -> StopReason | None:

@@ -32,6 +32,11 @@ BASE_RATES: Mapping[str, float] = MappingProxyType(
 )
 
 
+def first_best(times: Sequence[float]) -> float:
+    """Return the first of times in order."""
+    return times[0]
+
+
 def third_best(times: Sequence[float]) -> float:
     """Return the third of times in order; of fewer, the last."""
     return times[min(3, len(times)) - 1]
