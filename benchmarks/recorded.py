@@ -48,8 +48,9 @@ class Point:
     evaluation: int
     samples: int
     train_s: float
-    accuracy: float
-    best_accuracy: float
+    value: float
+    """Accuracy."""
+    best_value: float
     score: float
     time_to_target_s: float | None
 
