@@ -9,13 +9,16 @@ from peer_axes import AxesPeer, Axis, Tool, Values, limits
 from peer_ray import TuneScheduler
 from recorded import Point, Space
 
+FAILURES = 100
+"""`max_failure` of `flaml.tune.run`."""
+
 
 class Flaml(Tool):
     """BlendSearch, or CFO, with the seconds of training as the cost, under Ray's ASHA.
 
     As `flaml.tune.run(..., scheduler="asha", use_ray=True)` sets them up. No values are known to
-    be cheap here (`low_cost_partial_config`), and it starts where it likes. What it proposes a
-    second time it does not want trained: `ask` says nothing then.
+    be cheap here (`low_cost_partial_config`), and it starts where it likes. It proposes nothing
+    where it would repeat itself, and is asked anew, as often as `tune.run` does.
     """
 
     def __init__(
@@ -42,15 +45,19 @@ class Flaml(Tool):
         )
         self.scheduler = TuneScheduler(limits(max_seconds), "train_s")
         self.configs: dict[str, Values] = {}
+        self.names: dict[str, str] = {}
+        """The searcher's, by ours."""
 
     def ask(self, trial: str) -> Values | None:
         """Ask, and register the trial."""
-        found = self.searcher.suggest(trial)
-        if found is None:
-            return None
-        self.configs[trial] = found
-        self.scheduler.add(trial)
-        return dict(found)
+        for number in range(FAILURES):
+            name = f"{trial}.{number}"
+            found = self.searcher.suggest(name)
+            if found is not None:
+                self.names[trial], self.configs[trial] = name, found
+                self.scheduler.add(trial)
+                return dict(found)
+        return None
 
     def result(self, trial: str, point: Point) -> dict[str, Any]:
         """Return what a training function would report, and the configuration, as Tune adds it."""
@@ -60,14 +67,14 @@ class Flaml(Tool):
         """Ask the scheduler; the searcher hears of it if the trial goes on."""
         if not self.scheduler.goes_on(trial, point):
             return False
-        self.searcher.on_trial_result(trial, self.result(trial, point))
+        self.searcher.on_trial_result(self.names[trial], self.result(trial, point))
         return True
 
     def tell(self, trial: str, point: Point, stop: str) -> None:
         """Complete the trial in both, whatever ended it."""
         del stop
         self.scheduler.end(trial, point)
-        self.searcher.on_trial_complete(trial, self.result(trial, point))
+        self.searcher.on_trial_complete(self.names[trial], self.result(trial, point))
 
 
 class FlamlTune(AxesPeer):

@@ -2,13 +2,14 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from peer import GRACE, THOUSANDTHS
 from peer_axes import AxesPeer, Axis, Tool, Values
-from recorded import Point
+from recorded import Point, Space
 
 FIDELITY = "thousandths"
 """Of max_train_seconds: seconds are what a rung costs."""
@@ -83,6 +84,11 @@ class PriorBand(Tool):
 class Neps(AxesPeer):
     """PriorBand over a table's space, with raybench's first configuration as the prior."""
 
+    def __init__(self, space: Space, seed: int, folder: Path, *, has_prior: bool = True):
+        self.has_prior = has_prior
+        super().__init__(space, seed, folder)
+
     def build(self, axes: Sequence[Axis], seed: int, max_seconds: float, folder: Path) -> Tool:
         """Build it."""
-        return PriorBand(axes, seed, max_seconds, folder)
+        known = axes if self.has_prior else [replace(axis, prior=None) for axis in axes]
+        return PriorBand(known, seed, max_seconds, folder)

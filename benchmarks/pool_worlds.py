@@ -106,22 +106,30 @@ class Pool:
 
 
 class Draws:
-    """Hands out the seeds of every option in a random order, anew once all were used."""
+    """Hands out an option's recorded runs: any of them each time, or every one once.
 
-    def __init__(self, pool: Pool, rng: np.random.Generator) -> None:
-        self._pool, self._rng = pool, rng
+    With replacement the recorded seeds are all there is, and the truth is their median exactly;
+    but two runs may be the same one. Each once (in a random order, anew once all were met), a
+    policy that repeats as often as there are seeds has seen the truth itself.
+    """
+
+    def __init__(self, pool: Pool, rng: np.random.Generator, *, is_once: bool = False) -> None:
+        self._pool, self._rng, self._is_once = pool, rng, is_once
         self._left: dict[int, list[int]] = {}
         self.used: dict[int, set[int]] = {}
         """The seeds that were met, by option."""
 
     def next(self, option: int) -> Run:
         """Train an option once more."""
+        runs = self._pool.options[option].runs
         left = self._left.setdefault(option, [])
         if not left:
-            left.extend(self._rng.permutation(len(self._pool.options[option].runs)).tolist())
+            left.extend(self._rng.permutation(len(runs)).tolist())
         seed = left.pop()
+        if not self._is_once:
+            left.clear()
         self.used.setdefault(option, set()).add(seed)
-        return self._pool.options[option].runs[seed]
+        return runs[seed]
 
     def unused_s(self, option: int) -> float | None:
         """Return the median seconds to the target of the seeds not met; None: all were."""
