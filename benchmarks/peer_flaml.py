@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from peer import result_of
+from peer import GRACE, result_of
 from peer_axes import AxesPeer, Axis, Tool, Values, limits
 from peer_ray import TuneScheduler
 from recorded import Point, Space
@@ -28,6 +28,7 @@ class Flaml(Tool):
         max_seconds: float,
         folder: Path,
         method: str = "BlendSearch",
+        grace: float = GRACE,
     ):
         import flaml
         from flaml import tune
@@ -43,7 +44,7 @@ class Flaml(Tool):
         self.searcher = getattr(flaml, method)(
             metric="score", mode="min", space=space, seed=seed, cost_attr="train_s"
         )
-        self.scheduler = TuneScheduler(limits(max_seconds), "train_s")
+        self.scheduler = TuneScheduler(limits(max_seconds), "train_s", grace)
         self.configs: dict[str, Values] = {}
         self.names: dict[str, str] = {}
         """The searcher's, by ours."""

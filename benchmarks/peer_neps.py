@@ -22,7 +22,14 @@ class PriorBand(Tool):
     has nothing left to train: it is told the same again at once.
     """
 
-    def __init__(self, axes: Sequence[Axis], seed: int, max_seconds: float, folder: Path):
+    def __init__(
+        self,
+        axes: Sequence[Axis],
+        seed: int,
+        max_seconds: float,
+        folder: Path,
+        grace: float = GRACE,
+    ):
         import neps
         import torch
         from neps.optimizers.algorithms import priorband
@@ -34,7 +41,7 @@ class PriorBand(Tool):
         np.random.seed(seed)  # noqa: NPY002
         torch.manual_seed(seed)
         space: dict[str, Any] = {
-            FIDELITY: neps.HPOInteger(round(GRACE * THOUSANDTHS), THOUSANDTHS, is_fidelity=True)
+            FIDELITY: neps.HPOInteger(round(grace * THOUSANDTHS), THOUSANDTHS, is_fidelity=True)
         }
         for axis in axes:
             prior = (

@@ -21,13 +21,20 @@ class Smac(Tool):
     """
 
     def __init__(
-        self, axes: Sequence[Axis], seed: int, max_seconds: float, folder: Path, by: str = "budget"
+        self,
+        axes: Sequence[Axis],
+        seed: int,
+        max_seconds: float,
+        folder: Path,
+        by: str = "budget",
+        grace: float = GRACE,
     ):
         import ConfigSpace
         import smac
+        from smac.main.exceptions import ConfigurationSpaceExhaustedException
         from smac.runhistory.dataclasses import TrialValue
 
-        self._value = TrialValue
+        self._value, self._exhausted = TrialValue, ConfigurationSpaceExhaustedException
         self.max_seconds = max_seconds
         space = ConfigSpace.ConfigurationSpace(seed=seed)
         for axis in axes:
@@ -43,7 +50,7 @@ class Smac(Tool):
         budgets: dict[str, float] = {}
         if by == "budget":
             facade = smac.MultiFidelityFacade
-            budgets = {"min_budget": GRACE * max_seconds, "max_budget": max_seconds}
+            budgets = {"min_budget": grace * max_seconds, "max_budget": max_seconds}
         else:
             facade = smac.HyperparameterOptimizationFacade
         scenario = smac.Scenario(
@@ -59,9 +66,12 @@ class Smac(Tool):
         )
         self.asked: dict[str, Any] = {}
 
-    def ask(self, trial: str) -> Values:
-        """Ask."""
-        self.asked[trial] = self.facade.ask()
+    def ask(self, trial: str) -> Values | None:
+        """Ask; it says so where every configuration of a finite space has been seen."""
+        try:
+            self.asked[trial] = self.facade.ask()
+        except self._exhausted:
+            return None
         return dict(self.asked[trial].config)
 
     def goes_on(self, trial: str, point: Point) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from peer import GRACE, THOUSANDTHS, result_of
+from peer import THOUSANDTHS, result_of
 from peer_axes import Axis, Tool, Values, limits
 from peer_flaml import Flaml
 from peer_neps import PriorBand
@@ -25,8 +25,11 @@ from recorded import Point
 GROUP = "optimizer"
 MISS = 2.0
 """How far the worst miss scores above the log of max_seconds, as in `core.score`."""
-MOST = 300
-"""Trials of a tool at most, whatever is left of its budget."""
+GRACE = 1 / 8
+"""No run is stopped before this share of max_seconds. Pools are evaluated 40 to 110 times in it and
+their schedules decay over all of it: a 64th, as in the tables, is one or two evaluations."""
+MOST = 8
+"""Trials of a tool at most, over the pool's configurations, whatever is left of its budget."""
 
 
 def axes_of(pool: Pool) -> tuple[Axis, ...]:
@@ -118,7 +121,7 @@ class RayTool(Tool):
             choose(trial, axes)
 
         self.searcher = OptunaSearch(space=define, metric="score", mode="min", seed=seed)
-        self.scheduler = TuneScheduler(limits(max_seconds), "train_s")
+        self.scheduler = TuneScheduler(limits(max_seconds), "train_s", GRACE)
 
     def ask(self, trial: str) -> Values:
         """Suggest, then register with the scheduler."""
@@ -155,10 +158,10 @@ TOOLS: dict[str, tuple[str, Any]] = {
     "Optuna, Hyperband": ("optuna", partial(OptunaTool, pruner="hyperband")),
     "Optuna, halving": ("optuna", partial(OptunaTool, pruner="halving")),
     "Ray Tune, Optuna and ASHA": ("ray", RayTool),
-    "FLAML BlendSearch, ASHA": ("flaml", Flaml),
-    "FLAML CFO, ASHA": ("flaml", partial(Flaml, method="CFO")),
-    "NePS PriorBand, no prior": ("neps", PriorBand),
-    "SMAC3, budgets": ("smac", Smac),
+    "FLAML BlendSearch, ASHA": ("flaml", partial(Flaml, grace=GRACE)),
+    "FLAML CFO, ASHA": ("flaml", partial(Flaml, method="CFO", grace=GRACE)),
+    "NePS PriorBand, no prior": ("neps", partial(PriorBand, grace=GRACE)),
+    "SMAC3, budgets": ("smac", partial(Smac, grace=GRACE)),
     "SMAC3, seeds": ("smac", partial(Smac, by="seeds")),
 }
 """Name: its module, maker(axes, seed, max_seconds, folder)."""
@@ -190,7 +193,7 @@ def replay(pool: Pool, tool: Tool, draws: Draws, budget_s: float) -> Outcome:
     spent, best, named = 0.0, math.inf, None
     runs: dict[str, tuple[Run, float]] = {}
     number = 0
-    while spent < budget_s and number < MOST:
+    while spent < budget_s and number < MOST * len(pool.options):
         trial = f"t{number}"
         values = tool.ask(trial)
         if values is None:

@@ -4,9 +4,10 @@ Pools of AlgoPerf (five optimizers' listed settings, five seeds each) and of Zeu
 four to ten) in `RAYBENCH_DATA` are replayed: every run of a study is one of that
 configuration's recorded seeds, drawn with replacement. A study names one configuration; the truth
 is the median time to the target of all its recorded seeds, a missed target counting as infinite.
-Two columns hold against luck that is in both: `unused seeds`, the median of those that the study did not meet,
-where there are any, over the best; and `each seed once`, the same studies drawn without
-replacement (of the policies that need no library), where many repetitions are the truth itself.
+Two columns leave out what a study has met: `unused seeds`, the median of those that it did not
+meet, where there are any, over the best (pessimistic: it met the lucky ones); and `each seed
+once`, the same studies drawn without replacement (of the policies that need no library;
+optimistic: who repeats as often as there are seeds has seen the truth itself).
 
 Policies: one run each; raybench's search (as of a grid: every configuration once, in random
 order, capped) alone, with the 3 x 3 medians it had, and with its race; and search libraries, told
