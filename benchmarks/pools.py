@@ -15,8 +15,8 @@ to spend as much as raybench with its race does in the mean, one run at a time, 
 documented. FLAML counts seconds as cost; NePS resumes what it promotes.
 
 Bars, of raybench's race of 24: named within 5 % in >= 93 of 100 studies on criteo1tb and in >= 84
-on fastmri; and no policy within its cost (1.1 times) is within 5 % more often in the mean of the
-pools.
+on fastmri; and no policy that costs 1.1 times as much or less is within 5 % more often, in the mean
+of the pools of AlgoPerf, and of Zeus, that it was run on.
 
     python benchmarks/pools.py [--replays 400] [--library-replays 60] [--pools criteo1tb ...]
 
