@@ -9,6 +9,7 @@ from pool_worlds import Draws, Pool, Run
 
 from raybench.core.repeats import Repeat
 from raybench.core.study import SearchSpec
+from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.race import Contender, Race, stages
 
 TOP, REPEATS = 3, 3
@@ -39,19 +40,26 @@ def until(run: Run, cap_s: float) -> Repeat:
 
 
 def search(
-    pool: Pool, draws: Draws, rng: np.random.Generator, cap_factor: float | None
+    pool: Pool,
+    draws: Draws,
+    rng: np.random.Generator,
+    cap_factor: float | None,
+    policy: SearchPolicy = DEFAULT,
 ) -> dict[int, Repeat]:
     """Run every option once, in random order, as raybench's search does of a grid.
 
-    `cap_factor` stops runs that come later than so many times the best so far; None never does.
+    `cap_factor` stops runs that come later than so many times the policy's reference of the times
+    so far; None never does.
     """
     found: dict[int, Repeat] = {}
-    best = math.inf
+    times: list[float] = []
     for option in rng.permutation(len(pool.options)).tolist():
-        cap_s = math.inf if cap_factor is None else cap_factor * best
+        cap_s = math.inf
+        if cap_factor is not None and times:
+            cap_s = cap_factor * policy.reference(sorted(times))
         found[option] = until(draws.next(option), cap_s)
         if found[option].is_hit:
-            best = min(best, found[option].seconds)
+            times.append(found[option].seconds)
     return found
 
 

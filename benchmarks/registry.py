@@ -16,6 +16,7 @@ def scaled_rates(factor: float) -> SearchPolicy:
     return SearchPolicy(base_rates=rates)
 
 
+LUCKIEST = SearchPolicy(reference=lambda times: times[0])
 ALONE = tuple(source for source in DEFAULT.draws if source != "neighbour")
 OURS = "raybench"
 CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -43,6 +44,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "raybench, rates x 10": ("contestant:Raybench", {"policy": scaled_rates(10.0)}),
     "raybench, rates / 30": ("contestant:Raybench", {"policy": scaled_rates(1 / 30)}),
     "raybench, workers sampled": ("contestant:Raybench", {"factorise": False}),
+    "raybench, cap at the luckiest": ("contestant:Raybench", {"policy": LUCKIEST}),
     "raybench, no cap": ("contestant:Raybench", {"cap_factor": None}),
     "raybench, no rungs": ("contestant:Raybench", {"policy": SearchPolicy(rungs=False)}),
     "raybench, repetitions": ("contestant:Raybench", {"policy": SearchPolicy(resolution=0.0)}),

@@ -3,12 +3,14 @@
 Those of a study's other phases stand where they are used.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
 Draw = Literal["sampler", "neighbour", "random"]
+Reference = Callable[[Sequence[float]], float]
+"""Of times to the target in order, at least one: the time that others are compared with."""
 
 BASE_RATES: Mapping[str, float] = MappingProxyType(
     {
@@ -28,6 +30,11 @@ BASE_RATES: Mapping[str, float] = MappingProxyType(
         "muon": 1e-3,
     }
 )
+
+
+def third_best(times: Sequence[float]) -> float:
+    """Return the third of times in order; of fewer, the last."""
+    return times[min(3, len(times)) - 1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +72,10 @@ class SearchPolicy:
     rung_factor: float = 4.0
     """Ratio of the seconds of two rungs; the best 1 / `rung_factor` of a rung go on."""
     num_compared: int = 8
-    """Finished trials that the cap compares with: the best by what is known of them."""
+    """Finished trials that the cap compares with: the fastest and the cheapest by what is known of
+    them."""
+    reference: Reference = third_best
+    """Which of their times the cap stands on."""
     efficient: float = 0.5
     """A trial runs on more workers while these do at least this share of the work per worker
     that those of the most economical placement do."""
