@@ -138,13 +138,12 @@ def run_all(options: argparse.Namespace, known: list[Pool]) -> list[Cell]:
                 file=sys.stderr,
                 flush=True,
             )
-    mine = {key_of(row) for row in cells}
+    there = {key_of(row) for row in cells}
     for file in options.add:
-        cells += [
-            row
-            for row in map(_with_infinity, json.loads(file.read_text())["cells"])
-            if key_of(row) not in mine and row["pool"] in {pool.name for pool in known}
-        ]
+        for row in map(_with_infinity, json.loads(file.read_text())["cells"]):
+            if key_of(row) not in there and row["pool"] in {pool.name for pool in known}:
+                cells.append(row)
+                there.add(key_of(row))
     order = [*POLICIES, *LIBRARIES]
     names = [pool.name for pool in known]
     return sorted(cells, key=lambda r: (names.index(r["pool"]), order.index(r["policy"])))
@@ -163,7 +162,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--replays", type=int, default=400)
     parser.add_argument("--library-replays", type=int, default=60)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--add", type=Path, nargs="+", default=[], help="results/*.json to join")
+    parser.add_argument(
+        "--add", type=Path, nargs="+", default=[], help="results to join; the first counts"
+    )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     if options.data is None or not (options.data / "algoperf").is_dir():
