@@ -65,12 +65,16 @@ class Smac(Tool):
             scenario, _never_called(by == "budget"), overwrite=True, logging_level=False
         )
         self.asked: dict[str, Any] = {}
+        self.is_exhausted = False
 
     def ask(self, trial: str) -> Values | None:
         """Ask; it says so where every configuration of a finite space has been seen."""
+        if self.is_exhausted:
+            return None
         try:
             self.asked[trial] = self.facade.ask()
         except self._exhausted:
+            self.is_exhausted = True
             return None
         return dict(self.asked[trial].config)
 

@@ -162,15 +162,25 @@ def test_a_tool_pays_what_it_trains_and_resumes_what_it_promotes(
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["Optuna, Hyperband", pytest.param("Ray Tune, Optuna and ASHA", marks=pytest.mark.all)],
+    ("name", "module"),
+    [
+        ("Optuna, Hyperband", "optuna"),
+        pytest.param("Ray Tune, Optuna and ASHA", "ray.tune", marks=pytest.mark.all),
+        pytest.param("FLAML BlendSearch, ASHA", "flaml", marks=pytest.mark.all),
+        pytest.param("NePS PriorBand, no prior", "neps", marks=pytest.mark.all),
+        pytest.param("SMAC3, budgets", "smac", marks=pytest.mark.all),
+        pytest.param("SMAC3, seeds", "smac", marks=pytest.mark.all),
+    ],
 )
 def test_a_library_spends_its_budget_and_names_the_clear_best(
-    make: Any, worlds: ModuleType, tmp_path: Path, name: str
+    make: Any, worlds: ModuleType, tmp_path: Path, name: str, module: str
 ) -> None:
+    pytest.importorskip(module)
     tools = importlib.import_module("pool_tools")
     pool = make((80.0,) * 3, (10.0,) * 3, (math.inf,) * 3, (90.0,) * 3)
     draws = worlds.Draws(pool, np.random.default_rng(0))
-    outcome = tools.replay(pool, tools.seeded(pool, name, 0, tmp_path), draws, 600.0)
+    tool = tools.seeded(pool, name, 0, tmp_path)
+    outcome = tools.replay(pool, tool, draws, 600.0)
     assert outcome.named == 1
-    assert 600 <= outcome.seconds <= 700 or outcome.num_runs == tools.MOST * 4
+    ended_early = outcome.num_runs == tools.MOST * 4 or tool.ask("one more") is None
+    assert 600 <= outcome.seconds <= 700 or ended_early
