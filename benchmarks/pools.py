@@ -22,8 +22,9 @@ of the pools of AlgoPerf, and of Zeus, that it was run on.
 
 Libraries that are not installed are named at the start and left out; `README.md` says how to
 install them apart. Policies can be run apart (`--policies`) and put into one table
-(`--add FILE.json`). Two minutes without libraries; SMAC3 takes half an hour. Writes
-results/pools.{md,json,png}; prints losses like wins; exit 1 below a bar.
+(`--add FILE.json`; `--policies` without names runs none). Two minutes without libraries; SMAC3
+and NePS take an hour. Writes results/pools.{md,json,png}; prints losses like wins; exit 1 below a
+bar.
 """
 
 import argparse
@@ -125,7 +126,7 @@ def cell(pool: Pool, name: str, options: argparse.Namespace, budget_s: float) ->
 def run_all(options: argparse.Namespace, known: list[Pool]) -> list[Cell]:
     """Replay all policies, pool by pool; join what was run before."""
     cells: list[Cell] = []
-    for pool in known:
+    for pool in known if options.policies else []:
         # Libraries are given what the race costs, also where its row was not asked for.
         budget = cell(pool, RACED, options, 0.0)
         budget_s = budget["cost"] * pool.best_s
@@ -158,7 +159,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=os.environ.get("RAYBENCH_DATA"))
     parser.add_argument("--pools", nargs="+", metavar="NAME", help="default: all")
-    parser.add_argument("--policies", nargs="+", choices=[*POLICIES, *LIBRARIES])
+    parser.add_argument("--policies", nargs="*", choices=[*POLICIES, *LIBRARIES])
     parser.add_argument("--replays", type=int, default=400)
     parser.add_argument("--library-replays", type=int, default=60)
     parser.add_argument("--first-seed", type=int, default=0)
@@ -172,7 +173,7 @@ def parse() -> argparse.Namespace:
     for file in options.add:
         if not file.is_file():
             parser.error(f"--add: no file {file}")
-    wanted = options.policies or [*POLICIES, *LIBRARIES]
+    wanted = [*POLICIES, *LIBRARIES] if options.policies is None else options.policies
     options.left_out = installed.left_out(
         {name: [LIBRARIES[name]] for name in wanted if name in LIBRARIES}
     )
@@ -196,8 +197,8 @@ def main() -> int:
     lines = [
         *lines_of(known, cells, held),
         *installed.note(options.left_out),
-        f"{options.replays} studies of each policy ({options.library_replays} of each library: "
-        f"see n) from seed {options.first_seed}; {machine()['processor']}, {programs}",
+        f"n studies of each policy from seed {options.first_seed}: python benchmarks/pools.py; "
+        f"{machine()['processor']}, {programs}",
     ]
     print("\n".join(lines))
     options.out.mkdir(exist_ok=True)
