@@ -200,13 +200,13 @@ def main() -> int:
         f"n studies of each policy from seed {options.first_seed}: python benchmarks/pools.py; "
         f"{machine()['processor']}, {programs}",
     ]
-    print("\n".join(lines))
     options.out.mkdir(exist_ok=True)
     (options.out / "pools.md").write_text("\n".join(lines) + "\n")
     content = {"bars": held, "cells": cells, "versions": programs}
     text = json.dumps(content, indent=1).replace(": Infinity", ": null")
     (options.out / "pools.json").write_text(text + "\n")
     draw(cells, options.out / "pools.png")
+    print("\n".join(lines))
     return 0 if all(good for *_, good in held) else 1
 
 
