@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -26,6 +26,9 @@ from raybench.results.trials import CURVE_COLUMNS as CURVE_COLUMNS
 from raybench.results.trials import PREDICTION_COLUMNS as PREDICTION_COLUMNS
 from raybench.results.trials import TRIAL_COLUMNS as TRIAL_COLUMNS
 from raybench.results.trials import curve_table, prediction_table, trial_table
+
+if TYPE_CHECKING:
+    from raybench.results.repeated import Repeated
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,12 @@ class StudyResults:
         return None if value is None else float(value)
 
     @property
+    def value_at_start(self) -> float | None:
+        """What the metric is before a run has begun, as the race takes it: `chance`, of an accuracy
+        of which nobody has said it one over the number of classes."""
+        return _value_at_start(self.study, self.metric)
+
+    @property
     def is_timed(self) -> bool:
         """Whether the study is judged by the time to a target, not by what a budget reaches."""
         kind = self.study["study"]["objective"]["kind"]
@@ -88,6 +97,14 @@ class StudyResults:
     def searched(self) -> tuple[str, ...]:
         """The keys of the run spec that the study searched, in the order of its space."""
         return tuple(self.study["study"].get("space", {}))
+
+    @cached_property
+    def repeated(self) -> "dict[str, Repeated]":
+        """The configurations that were trained again; see `results.repeated`."""
+        # Late: it reads what this module makes.
+        from raybench.results.repeated import repeated
+
+        return repeated(self)
 
     @cached_property
     def confirmed(self) -> pd.DataFrame:
@@ -154,6 +171,16 @@ def metric_of(study: Mapping[str, Any]) -> Metric:
     )
 
 
+def _value_at_start(study: Mapping[str, Any], metric: Metric) -> float | None:
+    content = study["study"]
+    chance = content["objective"].get("chance")
+    if chance is not None or metric != ACCURACY:
+        return None if chance is None else float(chance)
+    dataset = content.get("dataset")
+    num_classes = dataset.get("num_classes") if isinstance(dataset, dict) else None
+    return 1.0 / num_classes if isinstance(num_classes, int) and num_classes > 0 else None
+
+
 def load(folder: str | Path, files: Sequence[str] = ()) -> StudyResults:
     """Read a results folder, or what is below a URL now; needs neither Ray nor a framework.
 
@@ -173,7 +200,14 @@ def load(folder: str | Path, files: Sequence[str] = ()) -> StudyResults:
         folder=folder,
         study=study,
         runs=records.runs,
-        trials=trial_table(records.runs.values(), space, fixed, metric),
+        trials=trial_table(
+            records.runs.values(),
+            space,
+            fixed,
+            metric,
+            curves=records.curves,
+            chance=_value_at_start(study, metric),
+        ),
         curves=curve_table(records.curves, metric),
         predictions=prediction_table(records.predictions),
         evaluations=records.curves,
