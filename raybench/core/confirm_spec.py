@@ -1,6 +1,6 @@
 """How winners are confirmed: the runs of the race, and those of a winner alone."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -8,6 +8,8 @@ from raybench.core.documents import Document, NonNegativeInt, PositiveInt
 
 TOP, REPEATS = 3, 3
 """What the older form has where it names only one of its keys."""
+MOST = 200
+"""Runs of a race at most."""
 RACE_KEY = "confirm.race"
 OLDER_KEYS = ("confirm.top", "confirm.repeats")
 
@@ -18,7 +20,7 @@ class ConfirmSpec(Document):
     Files of earlier versions have `top` and `repeats`; `race` is then the product of the two.
     """
 
-    race: NonNegativeInt = 24
+    race: Annotated[int, Field(ge=0, le=MOST)] = 24
     """Runs with new seeds that the best few of the search share out to find the fastest, and as
     many to find the cheapest (most of them are the same runs); 0 leaves the result unconfirmed.
     Within a time budget, as many of them as there is time for."""
@@ -44,4 +46,4 @@ class ConfirmSpec(Document):
             )
         if type(top) is not int or type(repeats) is not int:
             return content  # their own fields say what is wrong
-        return content | {"race": max(top * repeats, 0)}
+        return content | {"race": min(max(top * repeats, 0), MOST)}
