@@ -39,14 +39,23 @@ def crossing(
     reached_s = record.time_to_target_s
     if reached_s is None:
         return None
-    raw, objective = Crossing(reached_s, is_interpolated=False), record.spec.objective
+    objective = record.spec.objective
     if objective.kind != TIME or objective.target is None:
-        return raw
+        return Crossing(reached_s, is_interpolated=False)
+    known = chance if objective.chance is None else objective.chance
+    return crossing_of(points, reached_s, target=objective.target, chance=known)
+
+
+def crossing_of(
+    points: Sequence[Evaluation], reached_s: float, *, target: float, chance: float | None
+) -> Crossing:
+    """Return when a curve crossed any `target`, which it is known to have reached at `reached_s`,
+    the seconds of one of `points`."""
+    raw = Crossing(reached_s, is_interpolated=False)
     place = next((n for n, one in enumerate(points) if math.isclose(one.train_s, reached_s)), None)
     if place is None:
         return raw
-    at = points[place]
-    before_s, before = 0.0, objective.chance if objective.chance is not None else chance
+    at, before_s, before = points[place], 0.0, chance
     if at.index > 0:
         if place == 0 or points[place - 1].index != at.index - 1:
             return raw
@@ -54,7 +63,7 @@ def crossing(
     period = reached_s - before_s
     if before is None or period <= LONG_PERIOD * reached_s:
         return raw
-    way, rest = at.value - before, objective.target - before
+    way, rest = at.value - before, target - before
     if not math.isfinite(way) or way * rest <= 0:
         return raw
     return Crossing(before_s + period * min(rest / way, 1.0), is_interpolated=True)

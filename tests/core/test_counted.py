@@ -1,0 +1,55 @@
+"""Which runs count when configurations are compared, and as what."""
+
+from dataclasses import replace
+
+import pytest
+
+from raybench.core.counted import first_trial, is_told, repeat_of
+from raybench.core.objective import Objective
+from raybench.core.record import Failure, RunRecord, StopReason
+from raybench.core.repeats import Repeat
+from raybench.core.spec import RunSpec
+from tests.search.made_up import evaluation, record
+
+
+@pytest.mark.parametrize(
+    ("stop", "stopped_by", "failure", "expected"),
+    [
+        ("target", "scheduler", None, True),
+        ("epochs", "scheduler", None, True),
+        (None, "cap", None, True),
+        (None, "time_budget", None, False),
+        (None, "interrupted", None, False),
+        (None, "scheduler", "nan", True),
+        (None, "scheduler", "worker_lost", False),
+    ],
+)
+def test_what_was_cut_off_says_nothing_and_what_lost_does(
+    stop: StopReason | None, stopped_by: StopReason, failure: Failure | None, expected: bool
+) -> None:
+    assert is_told(record(stop=stop, stopped_by=stopped_by, failure=failure)) == expected
+
+
+def budget(value: float, failure: Failure | None = None, **metric: str) -> RunRecord:
+    objective = Objective.model_validate({"kind": "best_at_budget", **metric})
+    made = record("0000", RunSpec(objective=objective), stop="max_train_seconds", value=value)
+    return replace(made, failure=failure)
+
+
+def test_a_run_is_its_seconds_or_its_value() -> None:
+    timed = Objective(target=0.9, chance=0.1)
+    hit = record("0000", RunSpec(objective=timed), 2.0, value=1.0)
+    assert repeat_of(hit, []) == Repeat(2.0, True)
+    points = [evaluation(1.0, value=0.8), evaluation(2.0, index=1, value=1.0)]
+    assert repeat_of(hit, points) == Repeat(1.5, True)
+    miss = record("0000", RunSpec(objective=timed), 7.0, stop=None, stopped_by="cap")
+    assert repeat_of(miss, []) == Repeat(7.0, False)
+    assert repeat_of(budget(0.9), []) == Repeat(-0.9, True)
+    assert repeat_of(budget(0.4, metric="rmse", direction="min"), []) == Repeat(0.4, True)
+    assert not repeat_of(budget(0.9, "nan"), []).is_hit
+
+
+def test_the_first_trial_has_the_least_number() -> None:
+    runs = [record("10000"), record("0003"), record("0001-race0", role="race", source="0001")]
+    assert first_trial(runs) == "0003"
+    assert first_trial(runs[2:]) is None
