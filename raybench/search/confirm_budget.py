@@ -1,15 +1,15 @@
 """Who is to be confirmed, how long that takes, and how much of it a time budget has room for."""
 
 import bisect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from raybench.core.counted import repeat_of
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.core.study import TIME, StudySpec
 from raybench.results.topology import Layout, Usual, layout_of, usual_of
 from raybench.search.race import stages
-from raybench.search.race_repeats import measured_s
 
 SLACK = 1.5
 """A winner's run alone may take so much longer than the search's, which was a lucky one."""
@@ -53,7 +53,7 @@ class Contenders:
 
 
 @dataclass(frozen=True)
-class Affordable:
+class Plan:
     """What there is time for."""
 
     race: int
@@ -64,15 +64,15 @@ class Affordable:
 
 @dataclass
 class ConfirmBudget:
-    """Follows the runs of a search, and says how long it takes to confirm the best of them.
-
-    `at_once` tells how many runs of a spec there is room for at the same time.
-    """
+    """Follows the runs of a search, and says how long it takes to confirm the best of them."""
 
     study: StudySpec
     at_once: Callable[[RunSpec], int] = lambda spec: 1
+    """How many runs of a spec there is room for at the same time."""
     least_race: int = 0
     """Race whose contenders are kept even where the study asks for a smaller one."""
+    chance: float | None = None
+    """What the metric is before a run has begun, where the objective does not say it."""
     _costs: dict[str, Cost] = field(default_factory=dict)
     _usual: Usual = field(init=False)
     _of_kind: dict[tuple[str, ...], Contenders] = field(default_factory=dict)
@@ -102,18 +102,20 @@ class ConfirmBudget:
         Left out too are those laid out unlike others of their size (`results.topology`).
         """
         ledger, spec = record.ledger, record.spec
-        seconds = measured_s(record, tuple(curve)) if self._is_timed else ledger["train"]
-        if record.failure is not None or seconds is None or record.best_value is None:
+        if record.failure is not None or record.best_value is None:
             return
+        repeat = repeat_of(record, tuple(curve), chance=self.chance)
+        if not repeat.is_hit:
+            return
+        seconds = repeat.seconds if self._is_timed else ledger["train"]
         # The first runs of a worker import much of the framework: the least is that of warm ones.
         beside = sum(ledger[phase] for phase in BESIDE)
         self._beside[spec.framework] = min(beside, self._beside.get(spec.framework, beside))
-        metric = self.study.objective.judged_by
-        rank = seconds if self._is_timed else -metric.sign * record.best_value
         layout = layout_of(record)
         # An earlier run of the trial, or those on more hosts, may be among the best.
         is_changed = self._usual.add(layout) or record.trial in self._costs
-        cost = Cost(record.trial, spec, rank, spec.num_workers * seconds, seconds, layout)
+        worker_seconds = spec.num_workers * seconds
+        cost = Cost(record.trial, spec, repeat.seconds, worker_seconds, seconds, layout)
         self._costs[record.trial] = cost
         if is_changed:
             self._of_kind = {}
@@ -148,12 +150,15 @@ class ConfirmBudget:
         """
         found = self.contenders()
         others = [one.fastest[0] for one in self._of_kind.values() if one.fastest]
-        both = [*found.first(1), *(one for one in others if one not in found.fastest)]
-        return both
+        return [*found.first(1), *(one for one in others if one not in found.fastest)]
 
-    def cost(self, trial: str) -> Cost:
-        """Return what a run of the search took, whose configuration can be confirmed."""
-        return self._costs[trial]
+    def is_comparable(self, record: RunRecord) -> bool:
+        """Whether a run was laid out as that of the search, on the same model of GPU, or failed."""
+        if record.failure is not None:
+            return True
+        layout, cost = layout_of(record), self._costs.get(record.source or "")
+        same = cost is not None and cost.layout.accelerators == layout.accelerators
+        return same and self._usual.objection(layout) is None
 
     def alone_s(self, cost: Cost) -> float:
         """Return the seconds to expect of a run alone, with room for bad luck."""
@@ -181,32 +186,43 @@ class ConfirmBudget:
         """Return the seconds that confirming as the study asks for takes."""
         return self.race_s(self.study.confirm.race) + self.fresh_s(self.study.confirm.fresh)
 
-    def affordable(self, answered: Iterable[RunRecord], left_s: float) -> Affordable:
+    def plan(self, answered: Iterable[RunRecord], left_s: float) -> Plan:
         """Return what can be run within `left_s`: at most what the study asks for.
 
-        Runs alone come first where there is little time, up to half of it: a race without them
-        would print times that are too good. `answered` are runs of an earlier session that
-        confirm: they cost nothing any more.
+        Where there is little time, runs alone take up to half of it, and the race what they leave.
+        `answered` are confirming runs of an earlier session: they cost nothing any more.
         """
         wanted = self.study.confirm
         if not self.winners():
-            return Affordable(0, 0)
+            return Plan(0, 0)
         for record in answered:
             cost = self._costs.get(record.source or "")
             if cost is not None:
                 left_s += self.alone_s(cost) if record.role == "confirm" else self._beside_s(cost)
         if self.confirming_s() <= left_s:
-            return Affordable(wanted.race, wanted.fresh)
-        fresh = next(
-            (n for n in range(wanted.fresh, 1, -1) if self.fresh_s(n) <= MOST_FRESH * left_s), 1
-        )
-        race = next(
-            (n for n in range(wanted.race, 0, -1) if self.race_s(n) + self.fresh_s(fresh) <= left_s),
-            0,
-        )
+            return Plan(wanted.race, wanted.fresh)
+        fresh = 1
+        while fresh < wanted.fresh and self.fresh_s(fresh + 1) <= MOST_FRESH * left_s:
+            fresh += 1
+        race = wanted.race
+        while race and self.race_s(race) + self.fresh_s(fresh) > left_s:
+            race -= 1
         # The expectation has room for bad luck; one run is worth trying without it.
         is_worth_it = self.alone_s(self.winners()[0]) < SLACK * left_s
-        return Affordable(race, fresh if is_worth_it else 0)
+        return Plan(race, fresh if is_worth_it else 0)
+
+    def runs_alone(
+        self, winners: Sequence[str], answered: Iterable[RunRecord], left_s: float
+    ) -> tuple[int, int]:
+        """Return how many of the winners can be run alone, and how often, within `left_s`.
+
+        `answered` are runs alone of an earlier session.
+        """
+        expected = {trial: self.alone_s(self._costs[trial]) for trial in winners}
+        left_s += sum(expected.get(record.source or "", 0.0) for record in answered)
+        found = affordable(list(expected.values()), self.study.confirm.fresh, left_s)
+        is_worth_it = bool(expected) and next(iter(expected.values())) < SLACK * left_s
+        return (1, 1) if found == (0, 0) and is_worth_it else found
 
     def reserve_s(self) -> float:
         """Return the seconds to set aside of the study's time budget while it searches."""
@@ -215,3 +231,18 @@ class ConfirmBudget:
             return 0.0
         one = self.alone_s(winners[0])
         return min(self.confirming_s() + NUM_FINALISTS * one, max(MOST * budget, one))
+
+
+def affordable(run_s: list[float], repeats: int, left_s: float) -> tuple[int, int]:
+    """Return how many configurations, the first ones, can be run how often within `left_s`.
+
+    `run_s` are the seconds of a run of each. As many runs as fit, at most `repeats` of each;
+    of equally many, fewer configurations more often. (0, 0) if not even one fits.
+    """
+    best = (0, 0)
+    for count in range(1, len(run_s) + 1):
+        for times in range(1, repeats + 1):
+            is_better = (count * times, times) > (best[0] * best[1], best[1])
+            if is_better and times * sum(run_s[:count]) <= left_s:
+                best = (count, times)
+    return best

@@ -29,9 +29,16 @@ class Races:
 
         None while it may still win.
         """
-        caps = [race.cap_s(run.name) for race in self._races if run in race.due()]
+        caps = [race.cap_s(run.name) for race in self._races if _asks(race, run)]
         known = [cap for cap in caps if cap is not None]
         return max(known) if known and len(known) == len(caps) else None
+
+
+def _asks(race: Race, run: Run) -> bool:
+    """Whether a run matters to a race; beyond the last stage (`race.more`), to all it runs in."""
+    if race.stages:
+        return run in race.due()
+    return any(one.name == run.name for one in race.contenders)
 
 
 def in_turns(runs: Sequence[Run], specs: Mapping[str, RunSpec]) -> list[Run]:

@@ -2,10 +2,10 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from raybench.core.counted import first_trial, is_told, repeat_of
 from raybench.core.objective import TIME
 from raybench.core.record import Evaluation, RunRecord, StopReason
 from raybench.core.repeats import Repeat
@@ -14,7 +14,6 @@ from raybench.search.confirm_budget import ConfirmBudget, Cost
 from raybench.search.pipeline.side_by_side import side_by_side
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.search.race import Axis, Contender, Race, Run, Stages, more
-from raybench.search.race_repeats import FIRST_TRIAL, repeat_of
 from raybench.search.races import Races, in_turns
 
 SEEDS_FROM = 3000
@@ -34,8 +33,6 @@ class LiveRace:
     """What was recorded before."""
     slots: int
     """Runs at the same time at most; the pool admits fewer where they are wide."""
-    chance: float | None = None
-    """What the metric is before a run has begun, where the objective does not say it."""
     out: list[str] = field(default_factory=list)
     """Contenders whose runs the machines broke, or laid out so that they compare with no other."""
     _learned: dict[tuple[str, int], Repeat] = field(default_factory=dict)
@@ -45,6 +42,7 @@ class LiveRace:
     def __post_init__(self) -> None:
         self._is_timed = self.budget.study.objective.kind == TIME
         found = self.budget.contenders()
+        self._cold = first_trial(self.records.runs.values())
         self._costs = {cost.trial: cost for cost in (*found.fastest, *found.cheapest)}
         for record in self.records.runs.values():
             if record.role == "race" and record.source in self._costs and self._says(record):
@@ -110,7 +108,7 @@ class LiveRace:
 
     def _contender(self, cost: Cost) -> Contender:
         own = None
-        if cost.trial != FIRST_TRIAL:
+        if cost.trial != self._cold:
             curve = self.records.curves.get(cost.trial, [])
             own = self._repeat(self.records.runs[cost.trial], curve)
         return Contender(cost.trial, own, cost.spec.num_workers)
@@ -152,8 +150,7 @@ class LiveRace:
 
     def _says(self, record: RunRecord) -> bool:
         """Whether a run says something of its contender: an answer, on machines as the others'."""
-        assert record.source is not None
-        return record.is_answer and self.budget.is_comparable(record, record.source)
+        return is_told(record) and self.budget.is_comparable(record)
 
     def _repeat(self, record: RunRecord, curve: list[Evaluation]) -> Repeat:
-        return repeat_of(record, curve, chance=self.chance)
+        return repeat_of(record, curve, chance=self.budget.chance)
