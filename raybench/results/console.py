@@ -44,7 +44,7 @@ def print_table(
     right: Sequence[str] = (),
     below: str = "",
 ) -> None:
-    """Print a table of texts, a line `below`, and an empty line; no head, no cell is ever cut.
+    """Print a table of texts, the lines `below`, an empty line; no head, no cell is ever cut.
 
     Where the terminal is too narrow, columns of `drop` are left out, the first of them first;
     those of `wrap` take several lines. Columns of `right` are aligned there.
@@ -66,8 +66,8 @@ def print_table(
         table.add_row(*(Text(cell) for cell in row))
     console.print(Text(title, style="bold"), soft_wrap=True)
     console.print(table, crop=False)
-    if below:
-        say(console, below)
+    for line in below.splitlines():
+        say(console, line)
     console.print()
 
 

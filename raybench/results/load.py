@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -26,6 +26,9 @@ from raybench.results.trials import CURVE_COLUMNS as CURVE_COLUMNS
 from raybench.results.trials import PREDICTION_COLUMNS as PREDICTION_COLUMNS
 from raybench.results.trials import TRIAL_COLUMNS as TRIAL_COLUMNS
 from raybench.results.trials import curve_table, prediction_table, trial_table
+
+if TYPE_CHECKING:
+    from raybench.results.repeated import Repeated
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,14 @@ class StudyResults:
     def searched(self) -> tuple[str, ...]:
         """The keys of the run spec that the study searched, in the order of its space."""
         return tuple(self.study["study"].get("space", {}))
+
+    @cached_property
+    def repeated(self) -> "dict[str, Repeated]":
+        """The configurations that were trained again; see `results.repeated`."""
+        # Late: it reads what this module makes.
+        from raybench.results.repeated import repeated
+
+        return repeated(self)
 
     @cached_property
     def confirmed(self) -> pd.DataFrame:
@@ -169,7 +180,14 @@ def load(folder: str | Path, files: Sequence[str] = ()) -> StudyResults:
         folder=folder,
         study=study,
         runs=records.runs,
-        trials=trial_table(records.runs.values(), space, fixed, metric),
+        trials=trial_table(
+            records.runs.values(),
+            space,
+            fixed,
+            metric,
+            curves=records.curves,
+            chance=study["study"]["objective"].get("chance"),
+        ),
         curves=curve_table(records.curves, metric),
         predictions=prediction_table(records.predictions),
         evaluations=records.curves,

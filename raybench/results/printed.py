@@ -1,5 +1,8 @@
 """The tables of a study as they are printed: numbers in their units, columns that fit."""
 
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -30,19 +33,34 @@ DROPPED = (
     "in search {metric}",
     "global batch",
     "test {metric}",
+    "expected worker s",
     "worker s to target",
 )
 """Columns that a narrow terminal does not show, the first of them first."""
+MARK = "*"
+MARK_SAYS = (
+    f"{MARK} between two evaluations that are far apart: where the line from one to the other "
+    "crosses the target"
+)
+Marked = Mapping[str, Sequence[bool]]
+"""Which cells of a column have a MARK."""
 LONGEST = 400
 """Characters of one cell; the files hold the whole text."""
 
 
 def print_frame(
-    console: Console, frame: pd.DataFrame, title: str, *, below: str = "", metric: Metric = ACCURACY
+    console: Console,
+    frame: pd.DataFrame,
+    title: str,
+    *,
+    below: str = "",
+    metric: Metric = ACCURACY,
+    marked: Marked = MappingProxyType({}),
 ) -> None:
     """Print a table, a line `below`, an empty line; numbers right, missing values as a dash.
 
-    `metric` says how columns of its name are written.
+    `metric` says how columns of its name are written; cells that are `marked` get a MARK, which a
+    line below explains.
     """
     own = SHARE if metric.is_share else OTHER
     kinds = ("best", "median", "in search", "test")
@@ -50,6 +68,14 @@ def print_frame(
     cells = pd.DataFrame(
         {name: [_cell(value, formats.get(str(name))) for value in frame[name]] for name in frame}
     )
+    for name, are_marked in marked.items():
+        if any(are_marked):
+            cells[name] = [
+                text + (MARK if is_marked else " ")
+                for text, is_marked in zip(cells[name], are_marked, strict=True)
+            ]
+    if any(any(are_marked) for are_marked in marked.values()):
+        below = "\n".join(filter(None, [below, MARK_SAYS]))
     numeric = [name for name in frame.columns if pd.api.types.is_numeric_dtype(frame[name])]
     drop = [name.format(metric=metric.words) for name in DROPPED]
     print_table(console, cells, title, drop=drop, wrap=WRAPPED, right=numeric, below=below)
@@ -70,32 +96,69 @@ def of_runs(
     )
 
 
+def marks_of_runs(frame: pd.DataFrame, trials: pd.DataFrame) -> Marked:
+    """Return which of `of_runs`' times are interpolated."""
+    is_interpolated = trials.set_index("trial")["is_interpolated"].eq(True).fillna(False)
+    marks = [bool(is_interpolated[trial]) for trial in frame["trial"]]
+    return dict.fromkeys(("target after s", "worker s to target"), marks)
+
+
+def of_race(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the part of `confirmed` that a race is decided by, for a terminal."""
+    rows = table.to_dict("records")
+    return pd.DataFrame(
+        {
+            "trial": table["trial"],
+            "configuration": brief(table["config"]),
+            "reached": [f"{row['hits']} of {row['runs']}" for row in rows],
+            "expected s": table["expected_s"],
+            "90 % s": _ranges(rows, "expected_low_s", "expected_high_s", SECONDS),
+            "expected worker s": table["expected_s"] * table["num_workers"],
+            "in search s": table["search_s"],
+        }
+    )
+
+
 def of_confirmed(table: pd.DataFrame, *, is_timed: bool, metric: Metric = ACCURACY) -> pd.DataFrame:
     """Return `confirmed` for a terminal; `is_timed`: judged by the time to a target."""
     rows = table.to_dict("records")
     head = {
         "trial": table["trial"],
         "configuration": brief(table["config"]),
-        "reached" if is_timed else "finished": [f"{row['hits']} of {row['runs']}" for row in rows],
+        "reached" if is_timed else "finished": [
+            f"{row['new_hits']} of {row['new_runs']}" for row in rows
+        ],
     }
     if is_timed:
+        has_misses = (table["new_hits"] < table["new_runs"]).any()
         middle = {
             "median s": table["median_s"],
-            "range s": [f"{row['low_s']:.2f} - {row['high_s']:.2f}" for row in rows],
+            **({"expected s": table["printed_s"]} if has_misses else {}),
+            "90 % s": _ranges(rows, "interval_low_s", "interval_high_s", SECONDS),
             "worker s to target": table["worker_seconds_to_target"],
             "in search s": table["search_s"],
         }
     else:
         name, form = metric.name, SHARE if metric.is_share else OTHER
-        ranges = [
-            (form.format(row[f"low_{name}"]), form.format(row[f"high_{name}"])) for row in rows
-        ]
         middle = {
             f"median {metric.words}": table[f"median_{name}"],
-            "range": [" - ".join(ends) for ends in ranges],
+            "90 %": _ranges(rows, f"interval_low_{name}", f"interval_high_{name}", form),
             f"in search {metric.words}": table[f"search_{name}"],
         }
     return pd.DataFrame(head | middle | {f"test {metric.words}": table[metric.test_column]})
+
+
+def marks_of_confirmed(table: pd.DataFrame) -> Marked:
+    """Return which of `of_confirmed`'s medians have an interpolated time in them."""
+    return {"median s": list(table["is_interpolated"].eq(True))}
+
+
+def _ranges(rows: list[dict[Any, Any]], low: str, high: str, form: str) -> list[str]:
+    """Return two columns as `0.85 - 1.96`; a dash where nothing bounds it."""
+    return [
+        f"{form.format(row[low])} - {form.format(row[high])}" if math.isfinite(row[high]) else "-"
+        for row in rows
+    ]
 
 
 def brief(labels: pd.Series) -> pd.Series:

@@ -1,14 +1,16 @@
 """The orders of a study: its runs by score, its confirmed configurations, and both in one table."""
 
-from typing import Any
+import math
+import statistics
 
 import numpy as np
 import pandas as pd
 
 from raybench.core.metric import Metric
-from raybench.core.record import MACHINE_FAULTS
+from raybench.core.repeats import Noise, expected_running_time, interval
 from raybench.results.label import BASE_KEYS
 from raybench.results.load import StudyResults
+from raybench.results.repeated import Repeated, noise_of_all
 from raybench.results.trials import searched_columns
 
 CONFIRMED_COLUMNS = (
@@ -17,15 +19,30 @@ CONFIRMED_COLUMNS = (
     "num_workers",
     "runs",
     "hits",
+    "expected_s",
+    "expected_low_s",
+    "expected_high_s",
+    "new_runs",
+    "new_hits",
+    "is_alone",
     "median_s",
     "low_s",
     "high_s",
+    "interval_low_s",
+    "interval_high_s",
+    "printed_s",
     "worker_seconds_to_target",
     "search_s",
+    "is_interpolated",
 )
 """Columns of `confirmed` before those of the metric."""
-OF_METRIC = ("median", "low", "high", "search", "test")
+OF_METRIC = ("median", "low", "high", "interval_low", "interval_high", "search", "test")
 """The others: `median_accuracy`, ..., `test_accuracy`."""
+
+
+SECONDS = {name: name for name in ("expected_s", "expected_low_s", "expected_high_s")}
+SECONDS |= {"time_to_target_s": "printed_s", "low_s": "low_s", "high_s": "high_s"}
+"""Columns of seconds in `ranking`, and what they are in `confirmed`."""
 
 
 def ranked(trials: pd.DataFrame) -> pd.DataFrame:
@@ -36,7 +53,10 @@ def ranked(trials: pd.DataFrame) -> pd.DataFrame:
     """
     chosen = trials[(trials["phase"] == "search") & (trials["state"] != "failed")]
     chosen = chosen[chosen["unranked"].isna()]
-    return chosen.sort_values("score", kind="stable")
+    # The recorded score knows the recorded time alone.
+    earlier = np.log((chosen["crossed_s"] / chosen["time_to_target_s"]).fillna(1.0))
+    order = (chosen["score"] + earlier).sort_values(kind="stable").index
+    return chosen.loc[order]
 
 
 def kinds(trials: pd.DataFrame) -> list[str]:
@@ -53,66 +73,92 @@ def kind_of(trials: pd.DataFrame) -> pd.Series:
 
 
 def confirmed(results: StudyResults) -> pd.DataFrame:
-    """Return one row per confirmed configuration, best first: see `StudyResults.confirmed`.
+    """Return one row per configuration that was trained again, best first.
 
-    Columns: trial, config, num_workers, runs, hits, median_s, low_s, high_s (train seconds
-    to the target; a miss counts as infinite), worker_seconds_to_target, search_s (what the
-    search had measured), median_accuracy, low_accuracy (the least), high_accuracy,
-    search_accuracy (best on validation), test_accuracy; of another metric by its name. A run that
-    failed counts as the worst: with accuracy 0, of metrics that are no shares with infinity.
+    | column | of it |
+    |---|---|
+    | trial, config, num_workers | which it is |
+    | runs, hits | it is chosen by, its own in the search included; that reached the target |
+    | expected_s | expected running time: seconds of all `runs`, misses included, over `hits` |
+    | expected_low_s, expected_high_s | its 90 % interval, by the noise of all configurations |
+    | new_runs, new_hits | that its printed time is of, with new seeds |
+    | is_alone | whether these ran alone, after it was chosen; else they are those of the race |
+    | median_s, low_s, high_s | their median (a miss counts as infinite), fastest and slowest |
+    | interval_low_s, interval_high_s | 90 % interval of what a run takes typically |
+    | printed_s | median_s, or of runs with misses their expected running time |
+    | worker_seconds_to_target | num_workers x printed_s |
+    | search_s | what the search had measured |
+    | is_interpolated | whether a target was crossed between two evaluations (`core.crossing`) |
+    | median_accuracy, low_, high_ | of the new runs; of another metric by its name |
+    | interval_low_accuracy, interval_high_ | with best_at_budget the 90 % interval |
+    | search_accuracy, test_accuracy | best on validation in the search; mean on the test split |
 
-    Order: the share of runs that reached the target, then median_s; with best_at_budget
-    (where `hits` are the runs that did not fail) median_accuracy.
+    A run that failed counts as the worst: with accuracy 0, of metrics that are no shares with
+    infinity. Studies without a race choose and print by the same runs. With best_at_budget `hits`
+    are the runs that did not fail, and there are no seconds.
+
+    Order: by the upper end of expected_s, so that one lucky run is no better than five good ones;
+    of as many runs, by expected_s (`core.repeats.ranked`). With best_at_budget by the mean value.
     """
-    trials, metric = results.trials, results.metric
-    # A run that was cut off says nothing: it had no chance to reach the target. Nor does one
-    # whose workers the machine lost.
-    says = (trials["state"] != "stopped") & ~trials["failure"].isin(MACHINE_FAULTS)
-    says &= trials["unranked"].isna()
-    searched = trials.set_index("trial")
+    found, metric = results.repeated, results.metric
+    trials, noise = results.trials.set_index("trial"), noise_of_all(results.repeated, results)
     rows = []
-    for source, group in trials[(trials["role"] == "confirm") & says].groupby("source", sort=False):
-        if source not in searched.index:
-            continue  # its search run was lost: nothing says what was confirmed
-        origin: Any = searched.loc[source]
-        same = (kind_of(group) == (origin["accelerators"] or "")) | (group["state"] == "failed")
-        group = group[same]
-        if group.empty:
-            continue  # other models of GPU than the search's run had
-        times = group["time_to_target_s"].fillna(float("inf"))
-        is_failed = group["state"] == "failed"
-        worst = worst_value(metric)
-        values = group[metric.best_column].fillna(worst).mask(is_failed, worst)
-        hits = (times < float("inf")) if results.is_timed else ~is_failed
-        rows.append(
-            {
-                "trial": source,
-                "config": origin["config"],
-                "num_workers": int(origin["num_workers"]),
-                "runs": len(group),
-                "hits": int(hits.sum()),
-                "median_s": float(times.median()),
-                "low_s": float(times.min()),
-                "high_s": float(times.max()),
-                "worker_seconds_to_target": float(times.median()) * int(origin["num_workers"]),
-                "search_s": origin["time_to_target_s"],
-                f"median_{metric.name}": float(values.median()),
-                f"low_{metric.name}": float(values.min()),
-                f"high_{metric.name}": float(values.max()),
-                f"search_{metric.name}": origin[metric.best_column],
-                metric.test_column: group[metric.test_column].mean(),
-            }
-        )
+    for trial, one in found.items():
+        runs, origin = trials.loc[list(one.printed_runs)], trials.loc[trial]
+        row = {"trial": trial, "config": origin["config"], "num_workers": one.num_workers}
+        row |= {"runs": len(one.chosen), "hits": one.hits, "is_alone": one.is_alone}
+        row |= {"new_runs": len(one.printed)}
+        row |= {"new_hits": sum(repeat.is_hit for repeat in one.printed)}
+        row |= _values(results, one, runs, noise) | {
+            metric.test_column: runs[metric.test_column].mean()
+        }
+        row[f"search_{metric.name}"] = origin[metric.best_column]
+        if results.is_timed:
+            row |= _seconds(one, noise) | {"search_s": origin["crossed_s"]}
+            row["is_interpolated"] = bool(runs["is_interpolated"].eq(True).any())
+        rows.append(row)
     columns = [*CONFIRMED_COLUMNS, *(f"{one}_{metric.name}" for one in OF_METRIC)]
-    table = pd.DataFrame(rows, columns=columns)
-    if results.is_timed:
-        return by_hits(table, "median_s")
-    return table.sort_values(
-        f"median_{metric.name}",
-        ascending=metric.direction == "min",
-        kind="stable",
-        ignore_index=True,
-    )
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _seconds(one: Repeated, noise: Noise) -> dict[str, float]:
+    """Return the columns of seconds."""
+    times = [repeat.seconds if repeat.is_hit else math.inf for repeat in one.printed]
+    middle = statistics.median(times)
+    printed = middle if max(times) < math.inf else expected_running_time(one.printed)
+    low, high = interval(one.printed, noise)
+    expected = expected_running_time(one.chosen)
+    expected_low, expected_high = interval(one.chosen, noise)
+    return {
+        "expected_s": expected,
+        # An interval is around the geometric mean: a slow run may leave the mean outside.
+        "expected_low_s": min(expected_low, expected),
+        "expected_high_s": max(expected_high, expected),
+        "median_s": middle,
+        "low_s": min(times),
+        "high_s": max(times),
+        "interval_low_s": min(low, printed),
+        "interval_high_s": max(high, printed),
+        "printed_s": printed,
+        "worker_seconds_to_target": one.num_workers * printed,
+    }
+
+
+def _values(
+    results: StudyResults, one: Repeated, runs: pd.DataFrame, noise: Noise
+) -> dict[str, float]:
+    """Return the columns of the metric that are of the new runs."""
+    metric = results.metric
+    worst = worst_value(metric)
+    values = runs[metric.best_column].fillna(worst).mask(runs["state"] == "failed", worst)
+    found = {"median": values.median(), "low": values.min(), "high": values.max()}
+    if not results.is_timed:
+        ends = sorted(-metric.sign * end for end in interval(one.printed, noise, is_timed=False))
+        limits = (0.0, 1.0) if metric.is_share else (-math.inf, math.inf)
+        low, high = (min(max(end, limits[0]), limits[1]) for end in ends)
+        found |= {"interval_low": min(low, found["median"])}
+        found |= {"interval_high": max(high, found["median"])}
+    return {f"{which}_{metric.name}": float(value) for which, value in found.items()}
 
 
 def worst_value(metric: Metric) -> float:
@@ -120,27 +166,20 @@ def worst_value(metric: Metric) -> float:
     return 0.0 if metric.is_share else -metric.sign * float("inf")
 
 
-def by_hits(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """Order by the share of hits: a fast median does not make up for a miss; then `columns`."""
-    order = table.assign(missed=1.0 - table["hits"] / table["runs"])
-    order = order.sort_values(["missed", *columns], kind="stable", ignore_index=True)
-    return order.drop(columns="missed")
-
-
 def ranking(results: StudyResults) -> pd.DataFrame:
     """Return one row per run of the search, the confirmed first, each part best first.
 
-    Columns: trial, config, is_confirmed, runs, hits, time_to_target_s, low_s, high_s,
-    worker_seconds_to_target, best_accuracy (or another metric's), then the searched keys
-    (framework, num_workers, ...).
-    A confirmed configuration stands with the medians, the fastest and the slowest of its confirm
-    runs, never with the lucky run that the search picked it for; any other with its one search
-    run. Seconds are missing where the target was not reached: by the median run, for `high_s` by
-    every run.
+    Columns: trial, config, is_confirmed, runs, hits, expected_s, expected_low_s, expected_high_s,
+    time_to_target_s, low_s, high_s, worker_seconds_to_target, best_accuracy (or another metric's),
+    then the searched keys (framework, num_workers, ...).
+    A confirmed configuration stands as in `confirmed`: with the expected running time it was chosen
+    by, and with the time that is printed of it (`printed_s`), its fastest and its slowest run,
+    never with the lucky run that the search picked it for; any other with its one search run.
+    Seconds are missing where no run reached the target, for `high_s` where one did not.
     """
     search = ranked(results.trials).set_index("trial")
     proof = results.confirmed.set_index("trial").reindex(search.index)
-    is_confirmed, single = proof["runs"].notna(), search["time_to_target_s"]
+    is_confirmed, single = proof["runs"].notna(), search["crossed_s"]
     # Where no target is asked for, a run that did not fail is a hit: as in `confirmed`.
     is_hit = single.notna() | (not results.is_timed)
     found = {
@@ -149,8 +188,8 @@ def ranking(results: StudyResults) -> pd.DataFrame:
         "runs": proof["runs"].fillna(1).astype(int),
         "hits": proof["hits"].where(is_confirmed, is_hit).astype(int),
     }
-    for name, of in (("time_to_target_s", "median_s"), ("low_s", "low_s"), ("high_s", "high_s")):
-        seconds = proof[of].astype(float).where(is_confirmed, single)
+    for name in SECONDS:
+        seconds = proof[SECONDS[name]].astype(float).where(is_confirmed, single)
         found[name] = seconds.where(np.isfinite(seconds))
     found["worker_seconds_to_target"] = search["num_workers"] * found["time_to_target_s"]
     metric = results.metric

@@ -1,5 +1,6 @@
 """Whether the result hangs on the target: too easy or too hard, and one point either side."""
 
+from raybench.core.crossing import crossing_of
 from raybench.core.objective import time_to_target
 from raybench.core.score import small_difference
 from raybench.results.load import StudyResults
@@ -41,13 +42,14 @@ def fastest_at(results: StudyResults, target: float) -> tuple[str, float, int] |
     names = set(ranked(results.trials)["trial"])
     metric, hold = results.metric, int(results.study["study"]["objective"].get("hold", 1))
     times: dict[str, float] = {}
-    for name, curve in results.curves.groupby("trial", sort=False):
+    for name, points in results.evaluations.items():
         if name not in names:
             continue
-        values, seconds = curve[metric.name].tolist(), curve["train_s"].tolist()
+        values, seconds = [one.value for one in points], [one.train_s for one in points]
         found = time_to_target(values, seconds, target=target, hold=hold, metric=metric)
         if found is not None:
-            times[str(name)] = found
+            crossed = crossing_of(points, found, target=target, chance=results.chance)
+            times[name] = crossed.seconds
     if not times:
         return None
     first = min(times, key=lambda name: times[name])

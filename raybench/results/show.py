@@ -7,9 +7,19 @@ import pandas as pd
 from rich.console import Console
 
 from raybench.results.console import say
+from raybench.results.edges import edge_lines
+from raybench.results.how_sure import how_sure_lines
 from raybench.results.load import StudyResults
 from raybench.results.place import shown
-from raybench.results.printed import brief, of_confirmed, of_runs, print_frame
+from raybench.results.printed import (
+    brief,
+    marks_of_confirmed,
+    marks_of_runs,
+    of_confirmed,
+    of_race,
+    of_runs,
+    print_frame,
+)
 from raybench.results.sensitivity import sensitivity_lines, target_warning
 from raybench.results.tables import (
     BATCH_STATISTICS,
@@ -26,6 +36,8 @@ from raybench.results.words import verdict_lines as verdict_lines
 
 MOST_CAUSES = 8
 """Causes of failures that are printed; `trials.csv` holds all of them."""
+MOST_RACED = 12
+"""Contenders of a race that are printed."""
 LABEL = "configuration: framework, workers x batch per worker, optimizer, rate, other searched keys"
 
 
@@ -40,10 +52,12 @@ def show(console: Console, results: StudyResults, *, plots: Sequence[Path] = ())
         say(console, "no run has finished.")
     else:
         _show_tables(console, results)
-        for line in [*verdict_lines(results, judge(results)), *unranked_lines(results)]:
+        verdict = judge(results)
+        for line in [*verdict_lines(results, verdict), *unranked_lines(results)]:
             say(console, line)
         warning = target_warning(results)
-        for line in [*sensitivity_lines(results), *([warning] if warning else [])]:
+        sure = [*how_sure_lines(results, verdict), *edge_lines(results, verdict)]
+        for line in [*sure, *sensitivity_lines(results), *([warning] if warning else [])]:
             say(console, line)
     for note in results.study.get("notes", []):
         say(console, str(note))
@@ -58,10 +72,11 @@ def _show_tables(console: Console, results: StudyResults) -> None:
     best = top(trials, metric=metric)
     if len(best):
         title = "Best ten of the search, one run each"
-        table = of_runs(best, trials, metric=metric)
-        print_frame(console, table, title, below=LABEL, metric=metric)
+        table, marks = of_runs(best, trials, metric=metric), marks_of_runs(best, trials)
+        print_frame(console, table, title, below=LABEL, metric=metric, marked=marks)
         each = of_runs(best_per_framework(trials, metric=metric), trials, metric=metric)
-        print_frame(console, each, "Best of each framework, one run each", metric=metric)
+        marks, title = marks_of_runs(each, trials), "Best of each framework, one run each"
+        print_frame(console, each, title, metric=metric, marked=marks)
     predicted = predictions(results)
     if len(predicted):
         predicted["configuration"] = brief(predicted["configuration"])
@@ -71,9 +86,7 @@ def _show_tables(console: Console, results: StudyResults) -> None:
             say(console, BATCH_STATISTICS)
             console.print()
     print_frame(console, ledger_totals(trials), "Where the seconds went (all runs)")
-    if len(results.confirmed):
-        printed = of_confirmed(results.confirmed, is_timed=results.is_timed, metric=metric)
-        print_frame(console, printed, "Confirmed: new seeds, one run at a time", metric=metric)
+    _show_repeated(console, results)
     disturbed = slow_down(trials)
     if disturbed is not None:
         sentinel = trials["config"][trials["role"] == "sentinel"].iloc[0]
@@ -83,6 +96,26 @@ def _show_tables(console: Console, results: StudyResults) -> None:
             "another trial than alone (one run each); confirmed times are of runs alone.",
         )
         console.print()
+
+
+def _show_repeated(console: Console, results: StudyResults) -> None:
+    """Print the race, where there was one, and what ran alone."""
+    table, metric = results.confirmed, results.metric
+    is_raced = bool((results.trials["role"] == "race").any())
+    if is_raced and results.is_timed:
+        raced = of_race(table.head(MOST_RACED))
+        more = len(table) - len(raced)
+        below = f"and {more} more: raybench.load(...).confirmed has them" if more > 0 else ""
+        print_frame(console, raced, "Race: new seeds, beside other runs", below=below)
+    alone = table[table["is_alone"].astype(bool)]
+    printed = table.head(MOST_RACED) if alone.empty and not results.is_timed else alone
+    if len(printed):
+        title = "Confirmed: new seeds, one run at a time"
+        if alone.empty:
+            title = "Race: new seeds, beside other runs"
+        cells = of_confirmed(printed, is_timed=results.is_timed, metric=metric)
+        marks = marks_of_confirmed(printed) if results.is_timed else {}
+        print_frame(console, cells, title, metric=metric, marked=marks)
 
 
 def _show_failures(console: Console, broken: pd.DataFrame) -> None:

@@ -98,8 +98,8 @@ def _readable(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     }
     more |= {key: runs[key] for key in searched_columns(runs)}
     measured = {
-        "target after s": runs["time_to_target_s"],
-        "worker s to target": runs["worker_seconds_to_target"],
+        "target after s": runs["crossed_s"],
+        "worker s to target": runs["num_workers"] * runs["crossed_s"],
         f"best {metric.words}": runs[metric.best_column],
         "samples/s": runs["samples_per_s"],
         "train s": runs["train_s"],

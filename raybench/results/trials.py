@@ -19,6 +19,7 @@ from typing import Any
 import pandas as pd
 
 from raybench.core.clock import OTHER, PHASES
+from raybench.core.crossing import crossing
 from raybench.core.metric import ACCURACY, Metric
 from raybench.core.record import CURVE_KEYS, Evaluation, Prediction, RunRecord
 from raybench.core.spec import RunSpec
@@ -80,11 +81,15 @@ EXTRA_TYPES = {
     "accelerators": TEXT,
     "waited_for": TEXT,
     "unranked": TEXT,
+    "crossed_s": NUMBER,
+    "is_interpolated": TRUTH,
 }
 """Further columns of `trials`. `source` is the trial whose configuration a run repeats;
 `num_nodes` are the hosts its workers were on, `accelerators` the models of their GPUs,
 `waited_for` what was missing while it was queued, `unranked` why it is not compared with others
-of its size (`results.topology`)."""
+of its size (`results.topology`). `crossed_s` is what configurations are chosen and printed by: the
+recorded `time_to_target_s`, or where evaluations are far apart, a time between two of them, which
+`is_interpolated` says (`core.crossing`)."""
 TRIAL_COLUMNS, EXTRA_COLUMNS = tuple(TRIAL_TYPES), tuple(EXTRA_TYPES)
 CURVE_TYPES = {
     "trial": TEXT,
@@ -127,14 +132,22 @@ def trial_table(
     space: Mapping[str, Any],
     fixed: Mapping[str, Any] = MappingProxyType({}),
     metric: Metric = ACCURACY,
+    *,
+    curves: Mapping[str, Sequence[Evaluation]] = MappingProxyType({}),
+    chance: float | None = None,
 ) -> pd.DataFrame:
-    """Return one row per run; every key of the run spec that `space` has is a column."""
+    """Return one row per run; every key of the run spec that `space` has is a column.
+
+    `curves` and `chance` (as in `core.crossing`) tell when a target was crossed.
+    """
     runs = list(runs)
     types = for_metric(TRIAL_TYPES | EXTRA_TYPES, metric)
     more = [key for key in space if key in RunSpec.model_fields and key not in types]
     usual, label = usual_of(runs, space, fixed), label_keys(space)
     rows = [
-        _trial_row(run, more, label, metric) | {"unranked": usual.objection(layout_of(run))}
+        _trial_row(run, more, label, metric)
+        | {"unranked": usual.objection(layout_of(run))}
+        | _crossed(run, curves.get(run.trial, ()), chance)
         for run in runs
     ]
     table = pd.DataFrame(rows, columns=[*types, *more], dtype=object)
@@ -189,3 +202,12 @@ def _trial_row(
     row["num_nodes"] = run.num_nodes or None
     row["accelerators"] = accelerators_of(run)
     return row
+
+
+def _crossed(
+    run: RunRecord, points: Sequence[Evaluation], chance: float | None
+) -> dict[str, float | bool | None]:
+    found = crossing(run, points, chance=chance)
+    if found is None:
+        return {"crossed_s": None, "is_interpolated": None}
+    return {"crossed_s": found.seconds, "is_interpolated": found.is_interpolated}

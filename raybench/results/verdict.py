@@ -1,15 +1,14 @@
-"""Which configurations won: medians of confirmed runs, the tie set, the two winners."""
+"""Which configurations won: by expected running time, with those that cannot be told from them."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from raybench.core.score import small_difference
+from raybench.core.counted import is_told
+from raybench.core.repeats import Repeat, Ties, ranked, tied
 from raybench.results.load import StudyResults
-from raybench.results.ranking import by_hits, kind_of, kinds, ranked
-
-TIE = 0.05
-"""Configurations whose medians are this close are not told apart."""
-TIE_POINTS = 0.005
-"""So are those whose medians of a share are: half a point (`small_difference`)."""
+from raybench.results.ranking import kind_of, kinds
+from raybench.results.ranking import ranked as ranked_runs
+from raybench.results.repeated import Repeated, noise_of, repeat
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,9 @@ class Verdict:
     is_confirmed: bool
     """Whether both stand on repeated runs; otherwise on one search trial each."""
     ties: tuple[str, ...]
-    """Trials that cannot be told from the fastest, itself included."""
+    """Trials that cannot be told from the fastest, itself included (`core.repeats.tied`)."""
+    once: tuple[str, ...]
+    """Others that cannot either, whose configurations ran but once."""
 
 
 def judge(results: StudyResults) -> Verdict | None:
@@ -49,40 +50,51 @@ def judge_each(results: StudyResults) -> dict[str, Verdict]:
 
 
 def _confirmed_winners(results: StudyResults, kind: str) -> Verdict | None:
-    table = results.confirmed
-    of_kind = results.trials["trial"][kind_of(results.trials) == kind]
-    table = table[table["trial"].isin(of_kind)]
-    table = table[table["median_s"] < float("inf") if results.is_timed else table["hits"] > 0]
-    if table.empty:
+    of_kind = set(results.trials["trial"][kind_of(results.trials) == kind])
+    found = [one for one in results.repeated.values() if one.trial in of_kind and one.hits]
+    if not found:
         return None
-    first = cheapest = table.iloc[0]
+    first, cheapest = found[0].trial, found[0].trial
     if results.is_timed:
-        is_near = table["median_s"] <= first["median_s"] * (1 + TIE)
-        overlaps = table["low_s"] <= first["high_s"]
-        cheapest = by_hits(table, "worker_seconds_to_target", "num_workers").iloc[0]
-    else:
-        metric = results.metric
-        best = first[f"median_{metric.name}"]
-        tie = small_difference(metric, best, results.chance, points=TIE_POINTS)
-        is_near = metric.sign * table[f"median_{metric.name}"] >= metric.sign * best - tie
-        ends = ("high", "low") if metric.direction == "max" else ("low", "high")
-        luckiest, unluckiest = (f"{end}_{metric.name}" for end in ends)
-        overlaps = metric.sign * (table[luckiest] - first[unluckiest]) >= 0
-    ties = tuple(table["trial"][is_near | overlaps])
-    return Verdict(first["trial"], cheapest["trial"], True, ties)
+        cheapest = _cheapest(results, found)
+    ties = _ties(results, {one.trial: one.chosen for one in found}, kind)
+    return Verdict(first, cheapest, True, ties.repeated, ties.once)
+
+
+def _cheapest(results: StudyResults, found: list[Repeated]) -> str:
+    """Return the trial of the least expected worker-seconds; of equals that on fewer workers."""
+    costs = {
+        one.trial: [run.times(one.num_workers) for run in one.chosen]
+        for one in sorted(found, key=lambda one: one.num_workers)
+    }
+    return ranked(costs, noise_of(results.repeated, results))[0]
 
 
 def _winners_of_the_search(results: StudyResults, kind: str) -> Verdict | None:
-    runs = ranked(results.trials)
+    """Believe the search's single runs, where nothing that was repeated reached the target."""
+    runs = ranked_runs(results.trials)
     runs = runs[kind_of(runs) == kind]
     if results.is_timed:
         # What was confirmed by now was refuted.
-        is_refuted = runs["trial"].isin(results.confirmed["trial"])
-        runs = runs[runs["time_to_target_s"].notna() & ~is_refuted]
-        costs = runs.sort_values("worker_seconds_to_target", kind="stable")
+        runs = runs[runs["crossed_s"].notna() & ~runs["trial"].isin(list(results.repeated))]
+        cost = runs["crossed_s"] * runs["num_workers"]
+        costs = runs.loc[cost.sort_values(kind="stable").index]
     else:
         runs = costs = runs[runs[results.metric.best_column].notna()]
     if runs.empty:
         return None
     best, cheapest = runs["trial"].iloc[0], costs["trial"].iloc[0]
-    return Verdict(best, cheapest, False, (best,))
+    once = _ties(results, {best: [repeat(results, best)]}, kind).once
+    return Verdict(best, cheapest, False, (best,), once)
+
+
+def _ties(results: StudyResults, groups: Mapping[str, Sequence[Repeat]], kind: str) -> Ties:
+    """Return what cannot be told from the first of `groups`, among them and all that ran once."""
+    runs, groups = ranked_runs(results.trials), dict(groups)
+    for trial in runs["trial"][kind_of(runs) == kind]:
+        if trial in groups or trial in results.repeated or not is_told(results.runs[trial]):
+            continue
+        own = repeat(results, trial)
+        if own.is_hit:
+            groups[trial] = [own]
+    return tied(groups, noise_of(results.repeated, results), is_timed=results.is_timed)

@@ -1,5 +1,7 @@
 """The verdict of a study in sentences."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from raybench.core.metric import ACCURACY, Metric
@@ -20,12 +22,28 @@ def verdict_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
         head = "Several models of GPU, each ranked by itself:"
         return [head, *(_on(kind, results, one) for kind, one in each.items())]
     lines = _timed(results, verdict) if results.is_timed else [_best(results, verdict)]
-    if len(verdict.ties) > 1:
+    return [*lines, *_not_told_apart(results, verdict)]
+
+
+def _not_told_apart(results: StudyResults, verdict: Verdict) -> list[str]:
+    """Name those that ran again, and count those that ran once."""
+    if not verdict.is_confirmed:
+        return []
+    sentences, others, once = [], verdict.ties[1:], len(verdict.once)
+    if others:
         what = "fastest" if results.is_timed else results.metric.superlative
-        others = verdict.ties[1:]
-        trials = "trial" if len(others) == 1 else "trials"
-        lines.append(f"Not told apart from the {what}: {trials} {', '.join(others)}.")
-    return lines
+        sentences.append(f"Not told apart from the {what}: {named_trials(others)}.")
+    if once:
+        who = "1 other trial" if once == 1 else f"{once} other trials"
+        sentences.append(f"{who} ran once and cannot be excluded.")
+    return [" ".join(sentences)] if sentences else []
+
+
+def named_trials(trials: Sequence[str]) -> str:
+    """Return `trial 0003`, `trials 0003, 0004`, the first MOST_NAMED of more."""
+    more = len(trials) - MOST_NAMED
+    named = ", ".join(trials[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{'trial' if len(trials) == 1 else 'trials'} {named}"
 
 
 def unranked_lines(results: StudyResults) -> list[str]:
@@ -34,10 +52,7 @@ def unranked_lines(results: StudyResults) -> list[str]:
     left_out = trials[(trials["phase"] == "search") & trials["unranked"].notna()]
     lines = []
     for reason, group in left_out.groupby("unranked", sort=False):
-        names = list(group["trial"])
-        some = ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
-        what = "trial" if len(names) == 1 else "trials"
-        lines.append(f"Not ranked, {reason}: {what} {some}.")
+        lines.append(f"Not ranked, {reason}: {named_trials(list(group['trial']))}.")
     return lines
 
 
@@ -54,29 +69,46 @@ def spec_comment(results: StudyResults, trial: str, verdict: Verdict, what: str)
             "search trial"
         )
     else:
-        proof = f"unconfirmed: target after {run.time_to_target_s:.3f} s in one search trial"
+        seconds = _searched_s(results, trial)
+        proof = f"unconfirmed: target after {seconds:.3f} s in one search trial"
     return f"{name}\n{proof}\nrun it again: python -m raybench.train THIS_FILE"
 
 
 def _proof(results: StudyResults, trial: str) -> str:
     found, metric = _confirmed(results, trial), results.metric
-    tested = f"test {metric.words} {_number(metric, found[metric.test_column])}"
+    tested = ""
+    if not math.isnan(found[metric.test_column]):
+        tested = f", test {metric.words} {_number(metric, found[metric.test_column])}"
+    seeds = f"{found['new_runs']} new seeds {_how(found)}"
     if results.is_timed:
+        ends = f"90 %: {found['interval_low_s']:.3f} to {found['interval_high_s']:.3f}"
+        hits = f"reached by {found['new_hits']} of {found['new_runs']}"
+        if found["new_hits"] < found["new_runs"]:
+            return (
+                f"confirmed: expect {found['printed_s']:.3f} s to the target, what misses cost "
+                f"counted ({seeds}, {ends}), {hits}{tested}"
+            )
         return (
-            f"confirmed: target after {found['median_s']:.3f} s (median of {found['runs']} new "
-            f"seeds, {found['low_s']:.3f} to {found['high_s']:.3f}), reached by "
-            f"{found['hits']} of {found['runs']}, {tested}"
+            f"confirmed: target after {found['median_s']:.3f} s (median of {seeds}, {ends}), "
+            f"{hits}{tested}"
         )
-    median, low, high = (_number(metric, value) for value in _median_and_range(metric, found))
+    median, low, high = (_number(metric, value) for value in _median_and_interval(metric, found))
     return (
-        f"confirmed: {metric.words} {median} at the budget (median of {found['runs']} new seeds, "
-        f"{low} to {high}), {tested}"
+        f"confirmed: {metric.words} {median} at the budget (median of {seeds}, "
+        f"90 %: {low} to {high}){tested}"
     )
 
 
-def _median_and_range(metric: Metric, found: Any) -> list[float]:
-    """Return the median, the least and the greatest of a row of `confirmed`."""
-    return [found[f"{which}_{metric.name}"] for which in ("median", "low", "high")]
+def _how(found: Any) -> str:
+    """Say how the runs were made that a row of `confirmed` has its printed time of."""
+    return "run alone" if found["is_alone"] else "run beside others"
+
+
+def _median_and_interval(metric: Metric, found: Any) -> list[float]:
+    """Return the median and the ends of the interval of a row of `confirmed`."""
+    return [
+        found[f"{which}_{metric.name}"] for which in ("median", "interval_low", "interval_high")
+    ]
 
 
 def _number(metric: Metric, value: float | None) -> str:
@@ -105,23 +137,31 @@ def _timed(results: StudyResults, verdict: Verdict) -> list[str]:
     winners = [("Fastest", verdict.fastest), ("Cheapest", verdict.cheapest)]
     if verdict.fastest == verdict.cheapest:
         winners = [("Fastest and cheapest", verdict.fastest)]
-    lines = []
-    for what, trial in winners:
-        run = results.runs[trial]
-        if verdict.is_confirmed:
-            found = _confirmed(results, trial)
-            seconds = float(found["median_s"])
-            proof = f"confirmed by {found['hits']} of {found['runs']} new seeds"
-        else:
-            assert run.time_to_target_s is not None
-            seconds = run.time_to_target_s
-            proof = "unconfirmed: one search trial"
-        cost = run.spec.num_workers * seconds
-        lines.append(
-            f"{what}: {results.label(run.spec)} (trial {trial}) reaches {_target(results)} after "
-            f"{seconds:.2f} s, {cost:.2f} worker-seconds{_price(results, cost)}; {proof}."
-        )
-    return lines
+    return [f"{what}: {_reaches(results, trial, verdict)}" for what, trial in winners]
+
+
+def _reaches(results: StudyResults, trial: str, verdict: Verdict) -> str:
+    run = results.runs[trial]
+    name = f"{results.label(run.spec)} (trial {trial})"
+    if not verdict.is_confirmed:
+        seconds = _searched_s(results, trial)
+        reaches = f"reaches {_target(results)} after {seconds:.2f} s"
+        proof = "unconfirmed: one search trial"
+    else:
+        found = _confirmed(results, trial)
+        seconds, hits, runs = float(found["printed_s"]), found["new_hits"], found["new_runs"]
+        ends = f"90 %: {found['interval_low_s']:.2f} to {found['interval_high_s']:.2f}"
+        reaches = f"reaches {_target(results)} after {seconds:.2f} s ({ends})"
+        if hits < runs:
+            reaches = (
+                f"reaches {_target(results)} in {hits} of {runs} runs: expect {seconds:.2f} s "
+                f"({ends}) counting what misses cost"
+            )
+        proof = f"confirmed by {hits} of {runs} new seeds, {_how(found)}"
+        if hits == runs and found["hits"] < found["runs"]:
+            proof += f", and by {found['hits']} of the {found['runs']} runs that chose it"
+    cost = run.spec.num_workers * seconds
+    return f"{name} {reaches}, {cost:.2f} worker-seconds{_price(results, cost)}; {proof}."
 
 
 def _on(kind: str, results: StudyResults, verdict: Verdict) -> str:
@@ -142,15 +182,22 @@ def _best(results: StudyResults, verdict: Verdict) -> str:
     found = _confirmed(results, run.trial)
     budget = results.study["study"]["objective"].get("max_train_seconds")
     within = "at the budget" if budget is None else f"within {budget:g} s of training"
-    median, low, high = (metric.shown(value) for value in _median_and_range(metric, found))
+    median, low, high = (metric.shown(value) for value in _median_and_interval(metric, found))
+    seeds = f"{found['new_runs']} new seeds {_how(found)}"
     return (
-        f"{name} reaches {median} {within} (median of {found['runs']} new seeds, "
-        f"{low.removesuffix(' %')} to {high}); confirmed."
+        f"{name} reaches {median} {within} (median of {seeds}, 90 %: {low.removesuffix(' %')} to "
+        f"{high}); confirmed."
     )
 
 
 def _confirmed(results: StudyResults, trial: str) -> Any:
     return results.confirmed.set_index("trial").loc[trial]
+
+
+def _searched_s(results: StudyResults, trial: str) -> float:
+    """Return the seconds to the target of one run of the search."""
+    crossed = results.trials["crossed_s"][results.trials["trial"] == trial]
+    return float(crossed.iloc[0])
 
 
 def _price(results: StudyResults, worker_seconds: float) -> str:

@@ -1,0 +1,101 @@
+"""The configurations of a study that were trained again: by which runs each is chosen and printed.
+
+A race trains contenders with new seeds beside other runs (role `race`); its winners then run alone
+(role `confirm`), with further seeds. What is compared must have been run alike, so configurations
+are chosen by the race, and the time that is printed is of the runs that chose nothing: those that
+did are 9 to 14 % too good. Studies without a race (before there was one) have but the second kind.
+"""
+
+from dataclasses import dataclass
+
+from raybench.core.counted import first_trial, is_told, repeat_of
+from raybench.core.record import RunRecord
+from raybench.core.repeats import Noise, Repeat, pooled, ranked
+from raybench.results.load import StudyResults
+
+ROLES = ("race", "confirm")
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """One of them."""
+
+    trial: str
+    """Whose configuration it is."""
+    num_workers: int
+    chosen: tuple[Repeat, ...]
+    """Runs by which it is compared: the search's own, unless it began the study, and the race's;
+    without a race those alone."""
+    printed: tuple[Repeat, ...]
+    """Runs that its printed time is of: those alone, or where none reached the target, all new."""
+    printed_runs: tuple[str, ...]
+    """Their names."""
+    is_alone: bool
+    """Whether these ran alone."""
+
+    @property
+    def hits(self) -> int:
+        """Runs of `chosen` that reached the target."""
+        return sum(repeat.is_hit for repeat in self.chosen)
+
+
+def repeated(results: StudyResults) -> dict[str, Repeated]:
+    """Return them by trial, best first: see `core.repeats.ranked`."""
+    trials = results.trials
+    unranked = set(trials["trial"][trials["unranked"].notna()])
+    again: dict[str, list[RunRecord]] = {}
+    for record in results.runs.values():
+        origin = results.runs.get(record.source or "")
+        if record.role not in ROLES or origin is None or record.trial in unranked:
+            continue  # without its search run nothing says what was repeated
+        is_alike = record.failure is not None or record.accelerators == origin.accelerators
+        if is_told(record) and is_alike:
+            again.setdefault(origin.trial, []).append(record)
+    cold = first_trial(results.runs.values())
+    found = {}
+    for trial, records in again.items():
+        own = results.runs[trial]
+        counts = trial != cold and trial not in unranked and is_told(own)
+        found[trial] = _repeated(results, own, records, counts=counts)
+    order = ranked(_chosen(found), noise_of(found, results), is_timed=results.is_timed)
+    return {trial: found[trial] for trial in order}
+
+
+def repeat(results: StudyResults, trial: str) -> Repeat:
+    """Return what a run counts as."""
+    points = results.evaluations.get(trial, ())
+    return repeat_of(results.runs[trial], points, chance=results.chance)
+
+
+def noise_of(found: dict[str, Repeated], results: StudyResults) -> Noise:
+    """Return the noise pooled over the runs by which configurations are compared."""
+    return pooled(_chosen(found).values(), is_timed=results.is_timed)
+
+
+def noise_of_all(found: dict[str, Repeated], results: StudyResults) -> Noise:
+    """Return the noise pooled over these and, apart from them, those that ran alone."""
+    alone = [one.printed for one in found.values() if one.printed != one.chosen and one.is_alone]
+    return pooled([*_chosen(found).values(), *alone], is_timed=results.is_timed)
+
+
+def _chosen(found: dict[str, Repeated]) -> dict[str, tuple[Repeat, ...]]:
+    return {trial: one.chosen for trial, one in found.items()}
+
+
+def _repeated(
+    results: StudyResults, own: RunRecord, records: list[RunRecord], *, counts: bool
+) -> Repeated:
+    """`counts`: whether the search's own run does."""
+    race = [one.trial for one in records if one.role == "race"]
+    alone = [one.trial for one in records if one.role == "confirm"]
+    chosen = [*([own.trial] if counts else []), *race] if race else alone
+    is_hit = any(repeat(results, name).is_hit for name in alone)
+    printed = alone if is_hit or not race else [*race, *alone]
+    return Repeated(
+        trial=own.trial,
+        num_workers=own.spec.num_workers,
+        chosen=tuple(repeat(results, name) for name in chosen),
+        printed=tuple(repeat(results, name) for name in printed),
+        printed_runs=tuple(printed),
+        is_alone=printed == alone,
+    )
