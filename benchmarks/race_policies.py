@@ -7,13 +7,11 @@ from statistics import fmean, median
 
 from race_worlds import Study
 
-from raybench.core.repeats import Repeat, expected_running_time
-from raybench.search.race import Contender, Race, Stages
+from raybench.core.repeats import Noise, Repeat, expected_running_time
+from raybench.search.race import CAP, Contender, Race, Stages, more, standing
 
 TODAY = (3, 3)
 """Best single runs, new runs of each."""
-FEWEST = 2
-"""Runs before a score of the plain races is one."""
 
 
 @dataclass
@@ -27,6 +25,7 @@ class Outcome:
 
     @property
     def spent_s(self) -> float:
+        """Seconds of all new runs."""
         return sum(map(sum, self.stages_s))
 
 
@@ -49,28 +48,77 @@ def today(study: Study) -> Outcome:
     return Outcome(best, [[run.seconds for group in found.values() for run in group]])
 
 
-def raced(stages: Stages, *, with_own: bool = True) -> Policy:
-    """The product's race, every run after the other."""
+def raced(
+    stages: Stages, *, with_own: bool = True, drop: bool = True, cap: str = "upper", extra: int = 0
+) -> Policy:
+    """The product's race, run after run; or with one of its ingredients left out.
+
+    `cap` is "upper" (the product's), "expected" (of the leader's ERT itself) or "none"; `extra`
+    runs are spent on the undecided afterwards.
+    """
 
     def policy(study: Study) -> Outcome:
         contenders = [
             Contender(str(config), study.own(config) if with_own else None, 1)
             for config in study.ranking()
         ]
-        race = Race(contenders, stages, axis="seconds")
+        race = (Race if drop else KeepsAll)(contenders, stages, axis="seconds")
+        learned: dict[tuple[str, int], Repeat] = {}
         outcome = Outcome(None, race=race)
         while due := race.due():
             spent = []
             for run in due:
-                found = capped(study.run(int(run.name), run.round), race.cap_s(run.name))
+                found = capped(study.run(int(run.name), run.round), CAPS[cap](race, run.name))
                 race.learn(run.name, run.round, found)
+                learned[run.name, run.round] = found
                 spent.append(found.seconds)
             outcome.stages_s.append(spent)
         leader = race.leader()
         outcome.winner = None if leader is None else int(leader)
+        if extra:
+            spend_more(study, contenders, learned, extra, outcome)
         return outcome
 
     return policy
+
+
+class KeepsAll(Race):
+    """A race that halves, and drops nobody besides."""
+
+    def is_behind(self, best: Sequence[Repeat], other: Sequence[Repeat], noise: Noise) -> bool:
+        """Never."""
+        return False
+
+
+def cap_of_expected(race: Race, name: str) -> float | None:
+    """Return twice the leader's expected running time, however few its runs."""
+    leader = None if race.cap_s(name) is None else race.leader()
+    return None if leader is None else CAP * expected_running_time(race.runs_of(leader))
+
+
+CAPS: dict[str, Callable[[Race, str], float | None]] = {
+    "upper": Race.cap_s,
+    "expected": cap_of_expected,
+    "none": lambda race, name: None,
+}
+
+
+def spend_more(
+    study: Study,
+    contenders: Sequence[Contender],
+    learned: dict[tuple[str, int], Repeat],
+    number: int,
+    outcome: Outcome,
+) -> None:
+    """Run the undecided again, as `raybench.tune --more` does, and name the winner anew."""
+    left = number
+    while left and (due := more(contenders, learned, left, axis="seconds")):
+        for run in due:
+            learned[run.name, run.round] = study.run(int(run.name), run.round)
+        outcome.stages_s.append([learned[run.name, run.round].seconds for run in due])
+        left -= len(due)
+    order = standing(contenders, learned, axis="seconds").order
+    outcome.winner = int(order[0])
 
 
 def halving(stages: Stages, score: Callable[[Sequence[Repeat]], float]) -> Policy:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from scipy.special import ndtri
 
 from raybench.core.repeats import Repeat
 
@@ -36,19 +37,20 @@ class Study:
     hits: np.ndarray
 
     def own(self, config: int) -> Repeat:
+        """The search's run."""
         return self._repeat(config, 0)
 
     def run(self, config: int, number: int) -> Repeat:
+        """The run of a round, not stopped early."""
         return self._repeat(config, 1 + number)
 
     def printed(self, config: int) -> list[Repeat]:
         """The exclusive runs of the winner, from which its time is printed."""
         return [self._repeat(config, 1 + ROUNDS + i) for i in range(PRINTED)]
 
-    def later(self, config: int) -> np.ndarray:
-        """What fresh runs take afterwards; infinite where they miss."""
-        seconds = self.seconds[config, 1 + ROUNDS + PRINTED :]
-        return np.where(self.hits[config, 1 + ROUNDS + PRINTED :], seconds, np.inf)
+    def later(self, config: int) -> list[Repeat]:
+        """What fresh runs take afterwards."""
+        return [self._repeat(config, 1 + ROUNDS + PRINTED + i) for i in range(LATER)]
 
     def ranking(self) -> list[int]:
         """Configurations whose own run hit, best first."""
@@ -61,12 +63,24 @@ class Study:
 
 @dataclass(frozen=True)
 class World:
+    """Where studies are drawn, and what is true there."""
+
     name: str
-    truth: np.ndarray
-    """True seconds of every configuration: its median, or its expected running time."""
+    medians: np.ndarray
+    """True median seconds of every configuration; infinite where most runs miss."""
+    expected: np.ndarray
+    """True expected running times [s]."""
     draw: Callable[[np.random.Generator], Study]
+    by_expected: bool = False
+    """Whether the best is the one of least expected running time, not of least median."""
+
+    @property
+    def truth(self) -> np.ndarray:
+        """What configurations are judged by."""
+        return self.expected if self.by_expected else self.medians
 
     def regret(self, config: int) -> float:
+        """How much slower than the best one."""
         return float(self.truth[config] / self.truth.min() - 1)
 
 
@@ -75,7 +89,7 @@ def plateau(sigma: float, icc: float = ICC, *, count: int = 30, width: float = 0
     truth = np.linspace(1.0, 1.0 + width, count)
     sigmas = np.full(count, sigma)
     name = f"plateau of {count}, sigma {sigma:g}, shared {icc:.0%}"
-    return World(name, truth, lambda rng: _lognormal(rng, truth, sigmas, icc))
+    return _made(name, truth, sigmas, icc)
 
 
 def uneven(count: int = 30) -> World:
@@ -83,8 +97,7 @@ def uneven(count: int = 30) -> World:
     truth = np.linspace(1.0, 1.4, count)
     # Spread over the plateau by the golden ratio, so that neither end is the noisier one.
     sigmas = 0.12 + 0.42 * (0.618034 * np.arange(count) % 1.0)
-    name = f"plateau of {count}, sigma 0.12 to 0.54"
-    return World(name, truth, lambda rng: _lognormal(rng, truth, sigmas, ICC))
+    return _made(f"plateau of {count}, sigma 0.12 to 0.54", truth, sigmas, ICC)
 
 
 def misses(count: int = 30, sigma: float = 0.3) -> World:
@@ -92,7 +105,7 @@ def misses(count: int = 30, sigma: float = 0.3) -> World:
     place = 0.618034 * np.arange(count) % 1.0
     chance = np.where(place < 0.4, 0.4 + 0.6 * place / 0.4, 1.0)
     median = np.linspace(1.0, 1.4, count)
-    normal = np.sqrt(2) * _erfinv((np.arange(4000) + 0.5) / 2000 - 1)
+    normal = ndtri((np.arange(4000) + 0.5) / 4000)
     times = median[:, None] * np.exp(sigma * normal)
     in_time = times < LIMIT
     hit = chance * in_time.mean(1)
@@ -104,7 +117,10 @@ def misses(count: int = 30, sigma: float = 0.3) -> World:
         hits = (rng.random(found.hits.shape) < chance[:, None]) & (found.seconds < LIMIT)
         return Study(np.where(hits, found.seconds, LIMIT), hits)
 
-    return World(name, spent / hit, draw)
+    # The median of all runs is that quantile of the hits; few are beyond the limit.
+    middle = np.where(chance > 0.5, 0.5 / chance, 0.5)
+    medians = np.where(chance > 0.5, median * np.exp(sigma * ndtri(middle)), np.inf)
+    return World(name, medians, spent / hit, draw, by_expected=True)
 
 
 def real() -> World:
@@ -116,7 +132,8 @@ def real() -> World:
         seconds = runs[:, rng.integers(runs.shape[1], size=COLUMNS)]
         return Study(seconds, np.ones(seconds.shape, bool))
 
-    return World(f"search_real.json, {len(runs)} x {SEEDS} seeds", np.median(runs, axis=1), draw)
+    name = f"search_real.json, {len(runs)} x {SEEDS} seeds"
+    return World(name, np.median(runs, axis=1), runs.mean(axis=1), draw)
 
 
 def pool(file: Path) -> World:
@@ -138,8 +155,15 @@ def pool(file: Path) -> World:
         rows = np.arange(len(all_s))[:, None]
         return Study(all_s[rows, chosen], all_hits[rows, chosen])
 
-    truth = np.median(np.where(all_hits, all_s, np.inf), axis=1)
-    return World(f"AlgoPerf {content['workload']}", truth, draw)
+    medians = np.median(np.where(all_hits, all_s, np.inf), axis=1)
+    count = all_hits.sum(1)
+    expected = np.divide(all_s.sum(1), count, out=np.full(len(count), np.inf), where=count > 0)
+    return World(f"AlgoPerf {content['workload']}", medians, expected, draw)
+
+
+def _made(name: str, medians: np.ndarray, sigmas: np.ndarray, icc: float) -> World:
+    expected = medians * np.exp(sigmas**2 / 2)
+    return World(name, medians, expected, lambda rng: _lognormal(rng, medians, sigmas, icc))
 
 
 def _lognormal(
@@ -150,9 +174,3 @@ def _lognormal(
     noise = noise + math.sqrt(1 - icc) * rng.normal(size=shape)
     seconds = medians[:, None] * np.exp(sigmas[:, None] * noise)
     return Study(seconds, np.ones(shape, bool))
-
-
-def _erfinv(y: np.ndarray) -> np.ndarray:
-    from scipy.special import erfinv
-
-    return np.asarray(erfinv(y))

@@ -8,6 +8,7 @@ are, less is better: turn the sign of an accuracy.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean
 
 PRIOR_SIGMA = 0.3
@@ -48,7 +49,7 @@ class Noise:
     freedom: float
     """Degrees of freedom behind it."""
 
-    @property
+    @cached_property
     def reach(self) -> float:
         """How far a run may be from its configuration's mean, in 90 of 100 (Student's t)."""
         if not self.freedom:
@@ -132,6 +133,14 @@ def runs_worth(repeats: Sequence[Repeat], noise: Noise, *, is_timed: bool = True
     return noise.sigma**2 / variance
 
 
+def upper_score(repeats: Sequence[Repeat], noise: Noise, *, is_timed: bool = True) -> float:
+    """Return the upper end of what a score may be by its runs; infinite without a hit."""
+    runs = runs_worth(repeats, noise, is_timed=is_timed)
+    if not runs:
+        return math.inf
+    return score(repeats, is_timed=is_timed) + noise.reach / math.sqrt(runs)
+
+
 def ranked(
     groups: Mapping[str, Sequence[Repeat]], noise: Noise, *, is_timed: bool = True
 ) -> list[str]:
@@ -144,9 +153,9 @@ def ranked(
 
     def standing(name: str) -> tuple[float, float, float]:
         group = groups[name]
-        found, runs = score(group, is_timed=is_timed), runs_worth(group, noise, is_timed=is_timed)
-        upper = found + noise.reach / math.sqrt(runs) if runs else math.inf
-        return (0.0 if is_timed else _missed(group), upper, found)
+        missed = 0.0 if is_timed else _missed(group)
+        upper = upper_score(group, noise, is_timed=is_timed)
+        return (missed, upper, score(group, is_timed=is_timed))
 
     return sorted(groups, key=standing)
 

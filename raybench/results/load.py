@@ -82,6 +82,12 @@ class StudyResults:
         return None if value is None else float(value)
 
     @property
+    def value_at_start(self) -> float | None:
+        """What the metric is before a run has begun, as the race takes it: `chance`, of an accuracy
+        of which nobody has said it one over the number of classes."""
+        return _value_at_start(self.study, self.metric)
+
+    @property
     def is_timed(self) -> bool:
         """Whether the study is judged by the time to a target, not by what a budget reaches."""
         kind = self.study["study"]["objective"]["kind"]
@@ -161,6 +167,16 @@ def metric_of(study: Mapping[str, Any]) -> Metric:
     return named_metric(objective["metric"], objective.get("direction") or "max")
 
 
+def _value_at_start(study: Mapping[str, Any], metric: Metric) -> float | None:
+    content = study["study"]
+    chance = content["objective"].get("chance")
+    if chance is not None or metric != ACCURACY:
+        return None if chance is None else float(chance)
+    dataset = content.get("dataset")
+    num_classes = dataset.get("num_classes") if isinstance(dataset, dict) else None
+    return 1.0 / num_classes if isinstance(num_classes, int) and num_classes > 0 else None
+
+
 def load(folder: str | Path, files: Sequence[str] = ()) -> StudyResults:
     """Read a results folder, or what is below a URL now; needs neither Ray nor a framework.
 
@@ -186,7 +202,7 @@ def load(folder: str | Path, files: Sequence[str] = ()) -> StudyResults:
             fixed,
             metric,
             curves=records.curves,
-            chance=study["study"]["objective"].get("chance"),
+            chance=_value_at_start(study, metric),
         ),
         curves=curve_table(records.curves, metric),
         predictions=prediction_table(records.predictions),

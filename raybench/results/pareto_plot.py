@@ -21,7 +21,7 @@ MOST_NAMED = 5
 
 
 def pareto_figure(results: StudyResults) -> Figure:
-    """What speed costs: seconds to the target against worker-seconds to the target.
+    """What speed costs: expected seconds to the target against worker-seconds to the target.
 
     Each worker count is one diagonal; the words at its end say how many of its search runs
     reached the target. If no run did, or none is asked for: the best value of the metric against
@@ -33,7 +33,7 @@ def pareto_figure(results: StudyResults) -> Figure:
     figure, axes = parts.new_figure(7.4, 5.2)
     axes.set(xscale="log", yscale="log")
     axes.set_xlabel("worker-seconds to the target = workers x seconds  (right: dearer)")
-    axes.set_ylabel("seconds of training to the target  (up: slower)")
+    axes.set_ylabel("expected seconds of training to the target  (up: slower)")
     front = pareto_front(points)
     _limits(axes, points, front)
     bands: list[Patch] = []
@@ -44,7 +44,7 @@ def pareto_figure(results: StudyResults) -> Figure:
             ends = np.array([row["low_s"], row["high_s"]])
             colour = parts.colour_of(row["framework"])
             axes.plot(ends * row["num_workers"], ends, color=colour, alpha=0.25, lw=6, zorder=1)
-            bands = [Patch(color=colour, alpha=0.25, label="its fastest to slowest run")]
+            bands = [Patch(color=colour, alpha=0.25, label="90 % interval")]
     _diagonals(axes, results.trials[results.trials["phase"] == "search"])
     cheapest_first = front.iloc[::-1]
     cost = cheapest_first["worker_seconds_to_target"]
@@ -53,7 +53,7 @@ def pareto_figure(results: StudyResults) -> Figure:
     runs = points["runs"][points["is_confirmed"]]
     kinds = [("search (one run)", False)] if not points["is_confirmed"].all() else []
     if len(runs):
-        kinds.append((f"confirmed (median of {runs.max()})", True))
+        kinds.append((f"confirmed (expected, {_up_to(runs)} runs)", True))
     parts.point_legend(figure, points, kinds=kinds, more=bands)
     return figure
 
@@ -88,9 +88,15 @@ def _metric_figure(results: StudyResults) -> Figure:
         axes.set_title(f"no run reached the target: best {what} of each, and its cost")
     kinds = [("search (one run)", False)] if not is_confirmed.all() else []
     if is_confirmed.any():
-        kinds.append((f"confirmed (median of {proof['runs'].max()})", True))
+        kinds.append((f"confirmed (median of {_up_to(proof['new_runs'])})", True))
     parts.point_legend(figure, runs, kinds=kinds)
     return figure
+
+
+def _up_to(runs: pd.Series) -> str:
+    """Return `3`, or `2 to 5` where configurations have run differently often."""
+    low, high = int(runs.min()), int(runs.max())
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _limits(axes: Axes, points: pd.DataFrame, front: pd.DataFrame) -> None:

@@ -19,7 +19,10 @@ from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults, describe
 from raybench.results.metric_axis import drawn, empty_corner, metric_axis
 from raybench.results.pareto_plot import pareto_figure as pareto_figure
+from raybench.results.repeated import repeat
 
+STYLE_OF: dict[str, Literal["-", ":"]] = {"race": ":", "confirm": "-"}
+"""Lines of runs with new seeds; the search's are dashed."""
 LINE_STYLES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 
 
@@ -83,7 +86,7 @@ def curves_figure(results: StudyResults, *, number: int = 3) -> Figure:
 
 
 def repeats_figure(results: StudyResults, *, number: int = 3) -> Figure:
-    """Curves of the best `number` configurations: the search run and its confirm runs."""
+    """Curves of the best `number` configurations: the search's run, the race's, those alone."""
     best, metric = list(results.configurations["trial"].head(number)), results.metric
     width = 3.0 * max(len(best), 1.6)
     figure = Figure(figsize=(width, 3.8), dpi=100, layout="constrained")
@@ -94,12 +97,12 @@ def repeats_figure(results: StudyResults, *, number: int = 3) -> Figure:
         parts.dress(axes)
         metric_axis(axes, results, is_labelled=axes is panels[-1])
         for name, run in results.runs.items():
-            if name != trial and (run.role != "confirm" or run.source != trial):
+            if name != trial and (run.role not in STYLE_OF or run.source != trial):
                 continue
             curve = _curve(results, name)
             is_search = run.phase == "search"
             colour = parts.INK if is_search else parts.colour_of(run.spec.framework)
-            style = "--" if is_search else "-"
+            style = STYLE_OF.get(run.role, "--")
             axes.plot(*_xy(metric, curve), color=colour, linestyle=style, linewidth=1.2, gid=name)
             if len(curve):
                 _mark(axes, metric, curve, run, colour)
@@ -109,9 +112,12 @@ def repeats_figure(results: StudyResults, *, number: int = 3) -> Figure:
     panels[0].set_ylabel(parts.plain(metric.axis_words))
     panels[0].set_xlim(left=0)
     kinds = [Line2D([], [], color=parts.INK, linestyle="--", label="search (one run)")]
-    if len(results.confirmed):
-        colour = parts.colour_of(results.specs[best[-1]].framework)
-        kinds.append(Line2D([], [], color=colour, label="confirm runs (new seeds)"))
+    roles = set(results.trials["role"]) if len(results.confirmed) else set()
+    colour = parts.colour_of(results.specs[best[-1]].framework)
+    for role, words in (("race", "race (new seeds)"), ("confirm", "confirm runs (new seeds)")):
+        if role in roles:
+            style = STYLE_OF[role]
+            kinds.append(Line2D([], [], color=colour, linestyle=style, label=words))
     panels[-1].legend(handles=kinds, loc=empty_corner(metric), frameon=False, fontsize=8.5)
     return figure
 
@@ -167,18 +173,22 @@ def _seconds(results: StudyResults, trial: str) -> list[str]:
     best = (
         "nothing evaluated" if run.best_value is None else f"best {_text(metric, run.best_value)}"
     )
-    found = best if run.time_to_target_s is None else f"{run.time_to_target_s:.2f} s"
+    is_hit = run.time_to_target_s is not None
+    found = f"{repeat(results, trial).seconds:.2f} s" if is_hit else best
     proof = results.confirmed.set_index("trial")
     if trial not in proof.index:
         return [f"search {found} (one run)"]
     row: Any = proof.loc[trial]
+    of = f"of {row['new_runs']}"
     if not results.is_timed:
-        return [
-            f"search {best}",
-            f"confirmed {_text(metric, row[f'median_{metric.name}'])} (median of {row['runs']})",
-        ]
-    median = f"{row['median_s']:.2f} s" if np.isfinite(row["median_s"]) else "missed"
-    return [f"search {found}", f"confirmed {median} (median of {row['runs']})"]
+        median = _text(metric, row[f"median_{metric.name}"])
+        return [f"search {best}", f"confirmed {median} (median {of})"]
+    if not row["new_hits"]:
+        return [f"search {found}", f"confirmed missed (0 {of})"]
+    is_whole = row["new_hits"] == row["new_runs"]
+    what = f"median {of}" if is_whole else f"expected; {row['new_hits']} {of} reached it"
+    ends = f"90 %: {row['interval_low_s']:.2f} to {row['interval_high_s']:.2f} s"
+    return [f"search {found}", f"confirmed {row['printed_s']:.2f} s ({what})", ends]
 
 
 def _text(metric: Metric, value: float) -> str:

@@ -69,7 +69,7 @@ def print_frame(
         {name: [_cell(value, formats.get(str(name))) for value in frame[name]] for name in frame}
     )
     for name, are_marked in marked.items():
-        if any(are_marked):
+        if name in cells and any(are_marked):
             cells[name] = [
                 text + (MARK if is_marked else " ")
                 for text, is_marked in zip(cells[name], are_marked, strict=True)
@@ -149,8 +149,14 @@ def of_confirmed(table: pd.DataFrame, *, is_timed: bool, metric: Metric = ACCURA
 
 
 def marks_of_confirmed(table: pd.DataFrame) -> Marked:
-    """Return which of `of_confirmed`'s medians have an interpolated time in them."""
-    return {"median s": list(table["is_interpolated"].eq(True))}
+    """Return which seconds of `of_race` and `of_confirmed` have an interpolated time in them."""
+    marks = [
+        bool(row["is_interpolated"]) and math.isfinite(row["median_s"])
+        for row in table.to_dict("records")
+    ]
+    return dict.fromkeys(
+        ("median s", "expected s", "expected worker s", "worker s to target"), marks
+    )
 
 
 def _ranges(rows: list[dict[Any, Any]], low: str, high: str, form: str) -> list[str]:

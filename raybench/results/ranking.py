@@ -88,7 +88,7 @@ def confirmed(results: StudyResults) -> pd.DataFrame:
     | printed_s | median_s, or of runs with misses their expected running time |
     | worker_seconds_to_target | num_workers x printed_s |
     | search_s | what the search had measured |
-    | is_interpolated | whether a target was crossed between two evaluations (`core.crossing`) |
+    | is_interpolated | whether one of them is interpolated (`core.crossing`) |
     | median_accuracy, low_, high_ | of the new runs; of another metric by its name |
     | interval_low_accuracy, interval_high_ | with best_at_budget the 90 % interval |
     | search_accuracy, test_accuracy | best on validation in the search; mean on the test split |
@@ -115,7 +115,8 @@ def confirmed(results: StudyResults) -> pd.DataFrame:
         row[f"search_{metric.name}"] = origin[metric.best_column]
         if results.is_timed:
             row |= _seconds(one, noise) | {"search_s": origin["crossed_s"]}
-            row["is_interpolated"] = bool(runs["is_interpolated"].eq(True).any())
+            both = trials.loc[[*one.chosen_runs, *one.printed_runs]]
+            row["is_interpolated"] = bool(both["is_interpolated"].eq(True).any())
         rows.append(row)
     columns = [*CONFIRMED_COLUMNS, *(f"{one}_{metric.name}" for one in OF_METRIC)]
     return pd.DataFrame(rows, columns=columns)

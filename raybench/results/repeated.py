@@ -26,6 +26,8 @@ class Repeated:
     chosen: tuple[Repeat, ...]
     """Runs by which it is compared: the search's own, unless it began the study, and the race's;
     without a race those alone."""
+    chosen_runs: tuple[str, ...]
+    """Their names."""
     printed: tuple[Repeat, ...]
     """Runs that its printed time is of: those alone, or where none reached the target, all new."""
     printed_runs: tuple[str, ...]
@@ -64,7 +66,7 @@ def repeated(results: StudyResults) -> dict[str, Repeated]:
 def repeat(results: StudyResults, trial: str) -> Repeat:
     """Return what a run counts as."""
     points = results.evaluations.get(trial, ())
-    return repeat_of(results.runs[trial], points, chance=results.chance)
+    return repeat_of(results.runs[trial], points, chance=results.value_at_start)
 
 
 def noise_of(found: dict[str, Repeated], results: StudyResults) -> Noise:
@@ -95,6 +97,7 @@ def _repeated(
         trial=own.trial,
         num_workers=own.spec.num_workers,
         chosen=tuple(repeat(results, name) for name in chosen),
+        chosen_runs=tuple(chosen),
         printed=tuple(repeat(results, name) for name in printed),
         printed_runs=tuple(printed),
         is_alone=printed == alone,

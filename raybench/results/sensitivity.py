@@ -48,7 +48,7 @@ def fastest_at(results: StudyResults, target: float) -> tuple[str, float, int] |
         values, seconds = [one.value for one in points], [one.train_s for one in points]
         found = time_to_target(values, seconds, target=target, hold=hold, metric=metric)
         if found is not None:
-            crossed = crossing_of(points, found, target=target, chance=results.chance)
+            crossed = crossing_of(points, found, target=target, chance=results.value_at_start)
             times[name] = crossed.seconds
     if not times:
         return None

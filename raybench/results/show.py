@@ -38,6 +38,7 @@ MOST_CAUSES = 8
 """Causes of failures that are printed; `trials.csv` holds all of them."""
 MOST_RACED = 12
 """Contenders of a race that are printed."""
+RACE = "Race: new seeds, beside other runs"
 LABEL = "configuration: framework, workers x batch per worker, optimizer, rate, other searched keys"
 
 
@@ -106,13 +107,14 @@ def _show_repeated(console: Console, results: StudyResults) -> None:
         raced = of_race(table.head(MOST_RACED))
         more = len(table) - len(raced)
         below = f"and {more} more: raybench.load(...).confirmed has them" if more > 0 else ""
-        print_frame(console, raced, "Race: new seeds, beside other runs", below=below)
+        marks = marks_of_confirmed(table.head(MOST_RACED))
+        print_frame(console, raced, RACE, below=below, marked=marks)
     alone = table[table["is_alone"].astype(bool)]
     printed = table.head(MOST_RACED) if alone.empty and not results.is_timed else alone
     if len(printed):
         title = "Confirmed: new seeds, one run at a time"
         if alone.empty:
-            title = "Race: new seeds, beside other runs"
+            title = RACE
         cells = of_confirmed(printed, is_timed=results.is_timed, metric=metric)
         marks = marks_of_confirmed(printed) if results.is_timed else {}
         print_frame(console, cells, title, metric=metric, marked=marks)

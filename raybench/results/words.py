@@ -158,8 +158,12 @@ def _reaches(results: StudyResults, trial: str, verdict: Verdict) -> str:
                 f"({ends}) counting what misses cost"
             )
         proof = f"confirmed by {hits} of {runs} new seeds, {_how(found)}"
-        if hits == runs and found["hits"] < found["runs"]:
-            proof += f", and by {found['hits']} of the {found['runs']} runs that chose it"
+        is_missed = hits < runs or found["hits"] < found["runs"]
+        if (
+            is_missed
+            and results.repeated[trial].chosen_runs != results.repeated[trial].printed_runs
+        ):
+            proof += f"; chosen with {found['hits']} of {found['runs']}"
     cost = run.spec.num_workers * seconds
     return f"{name} {reaches}, {cost:.2f} worker-seconds{_price(results, cost)}; {proof}."
 

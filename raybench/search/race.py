@@ -7,22 +7,22 @@ comparison. What `benchmarks/race.py` has shown stands in its results.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from raybench.core.repeats import Noise, Repeat, is_apart, pooled, ranked, score
+from raybench.core.repeats import Noise, Repeat, is_apart, pooled, ranked, score, upper_score
+from raybench.search.race_stages import Stages, fit, stages
+
+__all__ = ["Contender", "Race", "Run", "Stages", "fit", "more", "stages", "standing"]
 
 Axis = Literal["seconds", "worker_seconds"]
-Stages = tuple[tuple[int, int], ...]
-"""(contenders, new runs of each), ..."""
-
 DROP = 2.0
 """Standard errors behind the leader from which on a contender runs no more."""
 CAP = 2.0
-"""A run is stopped at so many expected running times of the leader."""
-MOST = 200
-"""New runs of a race at most."""
+"""A run is stopped at so many expected running times of the leader, at the upper end of what its
+runs allow: the leader of few runs is a lucky one. Without that allowance a cap loses 5 studies of
+100 at sigma 0.5; with it less than 1 (`benchmarks/race.py`)."""
 
 
 @dataclass(frozen=True)
@@ -48,47 +48,6 @@ Learned = Mapping[tuple[str, int], Repeat]
 """New runs by contender and round, in seconds (never worker-seconds)."""
 
 
-def stages(number: int) -> Stages:
-    """Return the stages of a race of `number` new runs; () for 0.
-
-    Half of the runs go to as many contenders, a quarter to the better half of them, what is left
-    to an eighth (two at least): 24 is ((12, 1), (6, 1), (3, 2)).
-    """
-    if not 0 <= number <= MOST:
-        raise ValueError(f"a race has 0 to {MOST} new runs, not {number}")
-    if number < 4:
-        return ((number, 1),) if number else ()
-    first, last = number // 2, max(2, number // 8)
-    second = max(last, number // 4)
-    rest, each = number - first - second, (number - first - second) // last
-    second += rest - each * last if each else rest  # what does not divide
-    first, second = max(first, second), min(first, second)
-    return tuple((count, runs) for count, runs in ((first, 1), (second, 1), (last, each)) if runs)
-
-
-def fit(
-    expected: Sequence[tuple[float, int]], *, left_s: float, slots: int, most: int = 24
-) -> Stages:
-    """Return the stages of the longest race that ends within `left_s` seconds.
-
-    `expected` are seconds and slots of one run of each contender, best first; `most` new runs are
-    asked for. A stage takes at most its slot-seconds over the slots and its longest run besides
-    (Graham, 1969). No run is cut off: races that do not fit wholly are left out.
-    """
-    for number in range(min(most, MOST), 0, -1):
-        found = stages(number)
-        if sum(_stage_s(expected[:count], runs, slots) for count, runs in found) <= left_s:
-            return found
-    return ()
-
-
-def _stage_s(expected: Sequence[tuple[float, int]], runs: int, slots: int) -> float:
-    if not expected:
-        return 0.0
-    work = runs * sum(seconds * width for seconds, width in expected) / slots
-    return work + (1 - 1 / slots) * max(seconds for seconds, _ in expected)
-
-
 @dataclass
 class Race:
     """A race over one axis; learns runs in any order, so an earlier session's are learned again.
@@ -103,7 +62,8 @@ class Race:
     axis: Axis = field(kw_only=True)
     is_timed: bool = field(default=True, kw_only=True)
     """Whether repeats are seconds to a target, else values (see `core.repeats`)."""
-    _learned: dict[tuple[str, int], Repeat] = field(default_factory=dict, init=False)
+    _learned: dict[str, dict[int, Repeat]] = field(default_factory=dict, init=False)
+    """By contender and round, in seconds."""
     _alive: list[str] = field(init=False)
     """Who runs in the present stage, or stayed in to the end, best first."""
     _stage: int = field(default=0, init=False)
@@ -124,7 +84,7 @@ class Race:
 
     def learn(self, name: str, round: int, repeat: Repeat) -> None:  # noqa: A002
         """Take what a new run has taken, in seconds; end the stages whose runs are all known."""
-        self._learned[name, round] = repeat
+        self._learned.setdefault(name, {})[round] = repeat
         while self._stage < len(self.stages) and not self._missing():
             self._end_stage()
 
@@ -140,11 +100,10 @@ class Race:
 
         None while the leader has run once only: the search's best run was the luckiest.
         """
-        leader = self.leader()
-        if not self.is_timed or leader is None or len(self._group(leader)) < 2:
+        leader = self.leader() if self.is_timed else None
+        if leader is None or len(self._group(leader)) < 2:
             return None
-        expected = math.exp(score(self._group(leader)))
-        return CAP * expected / self._unit(name)
+        return CAP * math.exp(upper_score(self._group(leader), self.noise())) / self._unit(name)
 
     def leader(self) -> str | None:
         """Return the best contender by all that is known; None where nothing has hit."""
@@ -162,9 +121,13 @@ class Race:
         """Return the noise pooled over all who entered."""
         return pooled((self._group(name) for name in self._entered), is_timed=self.is_timed)
 
-    def groups(self) -> dict[str, list[Repeat]]:
-        """Return what is known of each who entered, best first, on the race's axis."""
-        return {name: self._group(name) for name in self.order()}
+    def runs_of(self, name: str) -> list[Repeat]:
+        """Return all that is known of a contender, its own run first, in the unit of the axis."""
+        return self._group(name)
+
+    def is_behind(self, best: Sequence[Repeat], other: Sequence[Repeat], noise: Noise) -> bool:
+        """Return whether a contender is too far behind the leader of a stage to run again."""
+        return is_apart(best, other, noise, errors=DROP, is_timed=self.is_timed)
 
     def _missing(self) -> list[Run]:
         first = sum(runs for _, runs in self.stages[: self._stage])
@@ -173,7 +136,7 @@ class Race:
             Run(name, number)
             for number in rounds
             for name in self._alive
-            if (name, number) not in self._learned
+            if number not in self._learned.get(name, {})
         ]
 
     def _end_stage(self) -> None:
@@ -201,26 +164,50 @@ class Race:
 
     def _group(self, name: str, rounds: int | None = None) -> list[Repeat]:
         """Return the runs of a contender, of the first `rounds`, in the unit of the axis."""
-        return group_of(self._by_name[name], self._learned, axis=self.axis, rounds=rounds)
+        new = self._learned.get(name, {})
+        return group_of(self._by_name[name], new, axis=self.axis, rounds=rounds)
 
     def _unit(self, name: str) -> int:
         return self._by_name[name].num_workers if self.axis == "worker_seconds" else 1
 
 
 def group_of(
-    contender: Contender, learned: Learned, *, axis: Axis, rounds: int | None = None
+    contender: Contender, new: Mapping[int, Repeat], *, axis: Axis, rounds: int | None = None
 ) -> list[Repeat]:
-    """Return a contender's own run and its new ones (of the first `rounds`), by round."""
-    new = sorted(
-        (number, repeat)
-        for (name, number), repeat in learned.items()
-        if name == contender.name and (rounds is None or number < rounds)
-    )
-    found = [repeat for _, repeat in new]
-    if contender.own is not None:
-        found.insert(0, contender.own)
+    """Return a contender's own run and its `new` ones (of the first `rounds`), by round."""
+    found = [] if contender.own is None else [contender.own]
+    found += [new[number] for number in sorted(new) if rounds is None or number < rounds]
     factor = contender.num_workers if axis == "worker_seconds" else 1
     return [repeat.times(factor) for repeat in found] if factor > 1 else found
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where contenders stand by all runs, those included that no stage asked for."""
+
+    order: tuple[str, ...]
+    """Best first."""
+    undecided: tuple[str, ...]
+    """Those that cannot be told from the first, itself included; best first."""
+
+
+def standing(
+    contenders: Sequence[Contender], learned: Learned, *, axis: Axis, is_timed: bool = True
+) -> Standing:
+    """Order the contenders by all that is known, and say who may still be the best."""
+    new: dict[str, dict[int, Repeat]] = {one.name: {} for one in contenders}
+    for (name, number), repeat in learned.items():
+        if name in new:
+            new[name][number] = repeat
+    groups = {one.name: group_of(one, new[one.name], axis=axis) for one in contenders}
+    noise = pooled(groups.values(), is_timed=is_timed)
+    order = ranked(groups, noise, is_timed=is_timed)
+    undecided = [
+        name
+        for name in order
+        if not is_apart(groups[order[0]], groups[name], noise, is_timed=is_timed)
+    ]
+    return Standing(tuple(order), tuple(undecided))
 
 
 def more(
@@ -233,28 +220,16 @@ def more(
 ) -> list[Run]:
     """Return the next runs, at most `number`, that tell undecided contenders apart.
 
-    One of each whom chance could have kept from the lead, the leader among them, those with the
-    fewest runs first; ask again when they are learned. [] when one is left.
+    One of each of those with the fewest runs, best first; ask again when they are learned. [] when
+    one is left.
     """
-    groups = {one.name: group_of(one, learned, axis=axis) for one in contenders}
-    noise = pooled(groups.values(), is_timed=is_timed)
-    order = ranked(groups, noise, is_timed=is_timed)
-    if not order:
-        return []
-    best = groups[order[0]]
-    undecided = [
-        name for name in order if not is_apart(best, groups[name], noise, is_timed=is_timed)
-    ]
+    undecided = standing(contenders, learned, axis=axis, is_timed=is_timed).undecided
     if len(undecided) < 2:
         return []
-    fewest = min(len(groups[name]) for name in undecided)
-    chosen = [name for name in undecided if len(groups[name]) == fewest][:number]
-    return [Run(name, next_round(name, learned)) for name in chosen]
-
-
-def next_round(name: str, learned: Collection[tuple[str, int]]) -> int:
-    """Return the first round that a contender has not run."""
-    number = 0
-    while (name, number) in learned:
-        number += 1
-    return number
+    own = {one.name: one.own is not None for one in contenders}
+    done = {name: {number for known, number in learned if known == name} for name in undecided}
+    fewest = min(own[name] + len(done[name]) for name in undecided)
+    chosen = [name for name in undecided if own[name] + len(done[name]) == fewest]
+    return [
+        Run(name, min(set(range(len(done[name]) + 1)) - done[name])) for name in chosen[:number]
+    ]

@@ -58,7 +58,7 @@ def run_line(
 ):
     """One finished run; without a time it trained all its seconds and missed the target.
 
-    A confirming run's source is the trial it is named after.
+    The source of a run of the race, and of a confirming run, is the trial it is named after.
     """
     if best_value is None:
         best_value = 0.8 if time_to_target_s is None else 0.92
@@ -87,7 +87,7 @@ def run_line(
         test_value=test_value,
         concurrent=concurrent,
     )
-    if role == "confirm" and source is None:
+    if role in ("race", "confirm") and source is None:
         source = trial.partition("-")[0]
     run = outcome.record(
         trial,
