@@ -9,7 +9,7 @@ from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.core.study import TIME, StudySpec
 from raybench.results.topology import Layout, Usual, layout_of, usual_of
-from raybench.search.race import stages
+from raybench.search.race_stages import stages
 
 SLACK = 1.5
 """A winner's run alone may take so much longer than the search's, which was a lucky one."""

@@ -10,7 +10,7 @@ from raybench.core.record import RunRecord
 from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
 from raybench.search.confirm_budget import RACE_SLACK, SLACK, ConfirmBudget, Plan, affordable
-from raybench.search.race import stages
+from raybench.search.race_stages import stages
 from tests.search.made_up import record
 
 STUDY: dict[str, Any] = {

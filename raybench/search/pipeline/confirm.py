@@ -14,7 +14,7 @@ from raybench.search.confirm_budget import MOST_FRESH, ConfirmBudget
 from raybench.search.pipeline.alone import run_alone
 from raybench.search.pipeline.race import TRIES, LiveRace
 from raybench.search.pipeline.single_run import SingleRun
-from raybench.search.race import MOST, stages
+from raybench.search.race_stages import MOST, stages
 
 DECIDED = "nothing is left to tell apart: no configuration that ran is near enough to the winners"
 

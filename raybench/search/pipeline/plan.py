@@ -19,7 +19,7 @@ from raybench.core.study import ConfirmSpec, StudySpec
 from raybench.data.dataset import Dataset
 from raybench.search.pipeline.preflight import groups
 from raybench.search.pipeline.reference import RUNS
-from raybench.search.race import stages
+from raybench.search.race_stages import stages
 from raybench.search.sampling.grid import num_trials
 from raybench.speed.factorisation import SPEED_KEYS, Factors
 

@@ -13,7 +13,8 @@ from raybench.results.records import Records
 from raybench.search.confirm_budget import ConfirmBudget, Cost
 from raybench.search.pipeline.side_by_side import side_by_side
 from raybench.search.pipeline.single_run import SingleRun
-from raybench.search.race import Axis, Contender, Race, Run, Stages, more
+from raybench.search.race import Axis, Contender, Race, Run, more
+from raybench.search.race_stages import Stages
 from raybench.search.races import Races, in_turns
 
 SEEDS_FROM = 3000

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from raybench.core.documents import to_yaml
 from raybench.core.errors import StudyError
+from raybench.core.objective import BUDGET
 from raybench.core.record import RunRecord
 from raybench.core.spec import RunSpec
 from raybench.core.study import StudySpec, build_study
@@ -26,7 +27,7 @@ from raybench.search.pipeline.confirm import Confirmation
 from raybench.search.pipeline.single_run import SingleRun
 from tests.search.made_up import evaluation, record
 
-TRULY = {"0001": 1.0, "0002": 1.3, "0003": 1.2, "0004": 6.0}
+TRULY = {"0001": 1.0, "0002": 1.3, "0003": 1.2, "0004": 20.0}
 """Seconds of every new run; those of the search were lucky or not."""
 SEARCH = {"0000": 0.5, "0001": 0.9, "0002": 0.8, "0003": 1.2, "0004": 1.3}
 WORKERS = {"0003": 2}
@@ -36,7 +37,7 @@ class World:
     """A study's folder with five trials, and machines that train what they are given."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **confirm: int) -> None:
-        content = {
+        content: dict[str, Any] = {
             "objective": {"target": 0.9, "max_train_seconds": 100},
             "confirm": {"race": 8, "fresh": 2} | confirm,
             "space": {"num_workers": [1, 2]},
@@ -208,6 +209,30 @@ def test_a_short_budget_leaves_fewer_runs_and_says_so(
     assert 1 <= len(named(runs, "confirm")) <= 2
     assert len(named(runs, "race")) < 8
     assert any(note.startswith("The time budget of 6 s left time for") for note in world.notes)
-    world.deadline = Deadline(0.5)
-    world.folder = tmp_path
     assert world.notes[0].endswith("of the 8 runs of the race.")
+
+
+def test_where_seconds_are_the_same_for_all_values_race(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    objective = world.study.objective.model_copy(update={"kind": BUDGET, "target": None})
+    world.study = world.study.model_copy(update={"objective": objective})
+    content = {"study": world.study.document()}
+    (tmp_path / STUDY_FILE).write_text(to_yaml(content))
+    ends: dict[str, Any] = {"stop": "max_train_seconds"}
+    with Store(tmp_path) as store:
+        store.clear()
+        for number, value in enumerate((0.91, 0.90, 0.93, 0.92)):
+            spec = world.study.run_spec({"num_workers": 1})
+            store.append(record(f"{number:04d}", spec, 5.0, value=value, **ends).line())
+
+    def train(pool: Any, spec: RunSpec, name: str, **options: Any) -> Any:
+        value = 0.95 if name.startswith("0001") else 0.90
+        role, source = options["role"], options["source"]
+        return record(name, spec, 5.0, value=value, role=role, source=source, **ends), None
+
+    monkeypatch.setattr(module, "run_once", train)
+    runs = world.run()
+    assert named(runs, "confirm") == ["0001-confirm0", "0001-confirm1"]
+    assert {run.stop for run in runs.values()} == {"max_train_seconds"}
