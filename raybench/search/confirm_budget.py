@@ -175,7 +175,10 @@ class ConfirmBudget:
         """Return the seconds that a race of `number` runs takes, about: nobody is dropped early."""
         found, total = self.contenders(), 0.0
         for count, runs in stages(number):
-            total += runs * sum(map(self._beside_s, found.first(count)))
+            racing = found.first(count)
+            total += runs * sum(map(self._beside_s, racing))
+            if len(racing) == 1:
+                break  # the race is over
         return total
 
     def fresh_s(self, times: int) -> float:
