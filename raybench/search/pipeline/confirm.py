@@ -16,7 +16,7 @@ from raybench.search.pipeline.race import TRIES, LiveRace
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.search.race_stages import MOST, stages
 
-DECIDED = "nothing is left to tell apart: no configuration that ran is near enough to the winners"
+DECIDED = "no more runs are needed: no other configuration could be the winner"
 
 
 @dataclass(frozen=True)
