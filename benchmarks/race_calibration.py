@@ -41,7 +41,8 @@ class Calibration:
         """Return what was asked of it, with its figures."""
         return [
             (
-                f"{self.world}: ties hold the best replicated one in {self.holds_best:.1f} ({TIES_BAR})",
+                f"{self.world}: ties hold the best replicated one in {self.holds_best:.1f} "
+                f"({TIES_BAR})",
                 self.holds_best >= TIES_BAR,
             ),
             (

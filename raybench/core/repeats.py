@@ -17,6 +17,9 @@ configurations of `benchmarks/results/search_real.json`, 0.12 to 0.54 in each.""
 PRIOR_FREEDOM = 3.0
 """So many degrees of freedom it counts for: a sigma of 0.19 to 0.88 is then expected (90 %), about
 what was seen, and ten repetitions outweigh it."""
+OWN_FREEDOM = 8.0
+"""Degrees of freedom that the noise of all counts for at most beside a configuration's own runs:
+sigma is not the same for all (0.12 to 0.54 there, which is what so many degrees leave open)."""
 SURE = 0.95
 """One-sided: 90 % between two ends."""
 TIE = 1.645
@@ -220,12 +223,26 @@ def interval(
     around the expected running time. `noise` is that of all configurations: three runs alone say
     little about their own. (inf, inf) without a hit.
     """
-    runs = runs_worth(repeats, noise, is_timed=is_timed)
+    own = _own_noise(repeats, noise, is_timed=is_timed)
+    runs = runs_worth(repeats, own, is_timed=is_timed)
     if not runs:
         return math.inf, math.inf
     is_whole = all(repeat.is_hit for repeat in repeats)
     center = score(repeats, is_timed=is_timed)
     if is_whole and is_timed:
         center = fmean(measures(repeats))
-    ends = center - noise.reach / math.sqrt(runs), center + noise.reach / math.sqrt(runs)
+    ends = center - own.reach / math.sqrt(runs), center + own.reach / math.sqrt(runs)
     return (math.exp(ends[0]), math.exp(ends[1])) if is_timed else ends
+
+
+def _own_noise(repeats: Sequence[Repeat], noise: Noise, *, is_timed: bool) -> Noise:
+    """Return the noise of one configuration: that of all, corrected by its own runs."""
+    found = measures(repeats, is_timed=is_timed)
+    weight = min(noise.freedom, OWN_FREEDOM)
+    freedom = weight + max(len(found) - 1, 0)
+    if not freedom:
+        return noise
+    squares = weight * noise.sigma**2 if weight else 0.0
+    mean = fmean(found) if found else 0.0
+    squares += sum((one - mean) ** 2 for one in found)
+    return Noise(math.sqrt(squares / freedom), freedom)

@@ -1,7 +1,7 @@
 """How sure a verdict is, in words: what it stands on, how far runs scatter, what more would tell.
 
 No probability that the winner is within so many per cent of the best is given: posteriors of few
-runs are miscalibrated by up to 17 points (`benchmarks/race.py`). That the fastest of those that ran
+runs are miscalibrated by up to 17 points (`benchmarks/race.py`). That the best of those that ran
 again is the named one or among those not told apart from it holds in nine of ten studies there.
 """
 
@@ -43,18 +43,19 @@ def _unconfirmed(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
 
 def _stands_on(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
     found, ties = results.repeated, len(verdict.ties) - 1
-    what = "fastest" if results.is_timed else results.metric.superlative
     own = _counted(len(found[verdict.fastest].chosen), "run")
     if len(found) == 1:
         head = f"no configuration but trial {verdict.fastest} ran again ({own})"
         return f"How sure: {head}; {_scatter(results, noise)}."
     runs = sum(len(one.chosen) for one in found.values())
-    head = f"of {len(found)} configurations that ran again ({runs} runs), {verdict.fastest} is the "
+    head = (
+        f"of {len(found)} configurations that ran again ({runs} runs), {verdict.fastest} is first"
+    )
     near = "" if not ties else " or the one not told apart"
     near = f" or one of the {ties} not told apart" if ties > 1 else near
     return (
-        f"How sure: {head}{what} by {own}; {_scatter(results, noise)}. In nine of ten such studies "
-        f"the truly {what} of them is it{near}."
+        f"How sure: {head}, by {own}; {_scatter(results, noise)}. In nine of ten such studies the "
+        f"truly best of them is it{near}."
     )
 
 
@@ -77,7 +78,7 @@ def _scatter(results: StudyResults, noise: Noise) -> str:
 def _more(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
     """Say what more runs would tell."""
     if len(verdict.ties) + len(verdict.once) < 2:
-        return "No more runs are needed."
+        return "All others that ran are told apart from it."
     if len(verdict.ties) < 2:
         number = max(LEAST_RUNS, min(len(verdict.once), 20))
         return f"Those that ran once are repeated by {_command(results, number)}."

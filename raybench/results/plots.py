@@ -186,7 +186,7 @@ def _seconds(results: StudyResults, trial: str) -> list[str]:
     if not row["new_hits"]:
         return [f"search {found}", f"confirmed missed (0 {of})"]
     is_whole = row["new_hits"] == row["new_runs"]
-    what = f"median {of}" if is_whole else f"expected; {row['new_hits']} {of} reached it"
+    what = f"median {of}" if is_whole else f"expected; {row['new_hits']} {of}"
     ends = f"90 %: {row['interval_low_s']:.2f} to {row['interval_high_s']:.2f} s"
     return [f"search {found}", f"confirmed {row['printed_s']:.2f} s ({what})", ends]
 

@@ -70,6 +70,9 @@ class Race:
     _dropped: dict[str, int] = field(default_factory=dict, init=False)
     _raced: dict[str, int] = field(default_factory=dict, init=False)
     """Rounds that each contender has run in the stages that are over."""
+    _order: list[str] | None = field(default=None, init=False)
+    _noise: Noise | None = field(default=None, init=False)
+    """Of all that is known; kept until the next run, as every run that starts asks for its cap."""
 
     def __post_init__(self) -> None:
         self._by_name = {contender.name: contender for contender in self.contenders}
@@ -85,13 +88,14 @@ class Race:
     def learn(self, name: str, round: int, repeat: Repeat) -> None:  # noqa: A002
         """Take what a new run has taken, in seconds; end the stages whose runs are all known."""
         self._learned.setdefault(name, {})[round] = repeat
+        self._order = self._noise = None
         while self._stage < len(self.stages) and not self._missing():
             self._end_stage()
 
     def due(self) -> list[Run]:
         """Return the runs of the present stage that are not known yet, round by round.
 
-        None when the race is over.
+        [] when the race is over.
         """
         return self._missing() if self._stage < len(self.stages) else []
 
@@ -103,7 +107,8 @@ class Race:
         leader = self.leader() if self.is_timed else None
         if leader is None or len(self._group(leader)) < 2:
             return None
-        return CAP * math.exp(upper_score(self._group(leader), self.noise())) / self._unit(name)
+        known = self._group(leader)
+        return CAP * math.exp(upper_score(known, self.noise())) / self._unit(name)
 
     def leader(self) -> str | None:
         """Return the best contender by all that is known; None where nothing has hit."""
@@ -114,12 +119,17 @@ class Race:
 
     def order(self) -> list[str]:
         """Return all who entered, best first (`core.repeats.ranked`)."""
-        groups = {name: self._group(name) for name in self._entered}
-        return ranked(groups, self.noise(), is_timed=self.is_timed)
+        if self._order is None:
+            groups = {name: self._group(name) for name in self._entered}
+            self._order = ranked(groups, self.noise(), is_timed=self.is_timed)
+        return list(self._order)
 
     def noise(self) -> Noise:
         """Return the noise pooled over all who entered."""
-        return pooled((self._group(name) for name in self._entered), is_timed=self.is_timed)
+        if self._noise is None:
+            groups = (self._group(name) for name in self._entered)
+            self._noise = pooled(groups, is_timed=self.is_timed)
+        return self._noise
 
     def runs_of(self, name: str) -> list[Repeat]:
         """Return all that is known of a contender, its own run first, in the unit of the axis."""
@@ -152,7 +162,7 @@ class Race:
         noise = pooled(raced, is_timed=self.is_timed)
         order = ranked(groups, noise, is_timed=self.is_timed)
         for name in order[1:]:
-            if is_apart(groups[order[0]], groups[name], noise, errors=DROP, is_timed=self.is_timed):
+            if self.is_behind(groups[order[0]], groups[name], noise):
                 self._dropped[name] = self._stage
         order = [name for name in order if name not in self._dropped]
         self._stage += 1

@@ -409,14 +409,18 @@ def test_configurations_rank_the_confirmed_apart_from_single_runs(tmp_path):
     for trial, times in (("0000", [6.0, 7.0, 8.0]), ("0001", [3.0, 3.5, None])):
         for n, time in enumerate(times):
             stop = None if time else "max_train_seconds"
-            lines.append(run_line(f"{trial}-confirm{n}", time, role="confirm", stop=stop))
+            spent = time or 30.0
+            lines.append(
+                run_line(f"{trial}-confirm{n}", time, role="confirm", stop=stop, train_s=spent)
+            )
     table = results_folder(tmp_path, lines).configurations
     assert list(table["trial"]) == ["0000", "0001", "0002", "0003"]
     assert list(table["is_confirmed"]) == [True, True, False, False]
     assert list(table["hits"]) == [3, 2, 1, 0]
     assert list(table["runs"]) == [3, 3, 1, 1]
-    assert list(table["time_to_target_s"])[:3] == [7.0, 3.5, 1.0]
-    assert list(table["worker_seconds_to_target"])[:3] == [7.0, 3.5, 2.0]
+    assert list(table["time_to_target_s"])[:3] == [7.0, 36.5 / 2, 1.0], "a miss costs what it took"
+    assert list(table["expected_s"])[:3] == [7.0, 36.5 / 2, 1.0]
+    assert list(table["worker_seconds_to_target"])[:3] == [7.0, 36.5 / 2, 2.0]
     assert math.isnan(table["time_to_target_s"][3])
     assert {"config", "framework", "num_workers", "learning_rate"} <= set(table.columns)
 

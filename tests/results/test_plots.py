@@ -90,15 +90,15 @@ def test_repeats_show_the_search_run_and_its_confirm_runs(results: StudyResults)
         assert names == {trial, *(f"{trial}-confirm{repeat}" for repeat in range(3))}
 
 
-def test_configurations_stand_with_the_median_of_their_confirm_runs(results: StudyResults) -> None:
+def test_configurations_stand_with_the_mean_of_their_confirm_runs(results: StudyResults) -> None:
     table = configurations(results).set_index("trial")
     reached = results.trials[results.trials["time_to_target_s"].notna()]
     search = reached[reached["phase"] == "search"].set_index("trial")["time_to_target_s"]
     confirm = reached[reached["phase"] == "confirm"]
-    medians = confirm.groupby(confirm["trial"].str[:4])["time_to_target_s"].median()
+    means = confirm.groupby(confirm["trial"].str[:4])["time_to_target_s"].mean()
     assert set(table.index) == set(search.index)
-    assert table["time_to_target_s"].to_dict() == pytest.approx({**search, **medians})
-    assert set(table.index[table["is_confirmed"]]) == set(medians.index)
+    assert table["time_to_target_s"].to_dict() == pytest.approx({**search, **means}), "all hit"
+    assert set(table.index[table["is_confirmed"]]) == set(means.index)
 
 
 def brute_force(trials: pd.DataFrame) -> set[str]:
@@ -144,7 +144,7 @@ def test_pareto_figure_tells_confirmed_from_search(results: StudyResults) -> Non
     figure = plots.pareto_figure(results)
     (axes,) = figure.axes
     assert axes.get_xlabel().startswith("worker-seconds to the target")
-    assert axes.get_ylabel().startswith("seconds of training to the target")
+    assert axes.get_ylabel().startswith("expected seconds of training to the target")
     for row in configurations(results).itertuples():
         marker = line_of(axes, row.trial)
         assert marker.get_ydata()[0] == row.time_to_target_s
@@ -154,10 +154,10 @@ def test_pareto_figure_tells_confirmed_from_search(results: StudyResults) -> Non
         pareto_front(configurations(results))["time_to_target_s"]
     )
     assert "search (one run)" in words(figure)
-    assert "confirmed (median of 3)" in words(figure)
-    assert "0016  torch 2x64 adam 0.0109: 1.25 s, 2.5 worker-seconds" in words(figure)
-    assert "1 worker:\n0 of 5 reached it" in words(figure)
-    assert "2 workers:\n8 of 19 reached it" in words(figure)
+    assert "confirmed (expected, 3 runs)" in words(figure)
+    assert "0016  torch 2x64 adam 0.0109: 1.35 s, 2.71 worker-seconds" in words(figure)
+    assert "1 worker:\n0 of 5\nreached it" in words(figure)
+    assert "2 workers:\n8 of 19\nreached it" in words(figure)
 
 
 def test_ledger_figure_adds_up_to_the_ledger(results: StudyResults) -> None:
@@ -245,7 +245,8 @@ def many_workers(folder: Path) -> StudyResults:
     for repeat, time in enumerate([3.3, 3.4, None]):
         stop = None if time else "max_train_seconds"
         name = f"0007-confirm{repeat}"
-        lines.append(run_line(name, time, role="confirm", stop=stop, num_workers=64))
+        spent = {"train_s": time or 1.0, "num_workers": 64}
+        lines.append(run_line(name, time, role="confirm", stop=stop, **spent))
     results_folder(folder, lines)
     write_space(folder, {"weight_decay": {}, "schedule": {}})
     return raybench.load(folder)
@@ -298,7 +299,7 @@ def test_the_pareto_figure_is_filled_and_inside_its_frame(drawn: StudyResults) -
     if len(points) == 1:
         assert 0.3 < xs[0] < 0.7, "in the middle"
     else:
-        assert min(xs) < 0.4, "no empty left half"
+        assert min(xs) < 0.45, "no empty left half"
         assert max(xs) > 0.6
     for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
         shown = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
@@ -307,7 +308,7 @@ def test_the_pareto_figure_is_filled_and_inside_its_frame(drawn: StudyResults) -
 
 def test_long_configurations_and_misses_are_named_on_the_front(tmp_path: Path) -> None:
     text = " ".join(words(plots.pareto_figure(many_workers(tmp_path))).split())
-    assert "0007 torch 64x64 lamb 0.001 weight_decay 0.07 schedule cosine: 3.4 s" in text
+    assert "0007 torch 64x64 lamb 0.001 weight_decay 0.07 schedule cosine: 3.85 s" in text
     assert "(2 of 3 runs reached the target)" in text
 
 

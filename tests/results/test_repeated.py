@@ -1,0 +1,166 @@
+"""What a race's runs choose by, and what of it is printed; studies before there were races."""
+
+import math
+
+import pytest
+from test_load import curve, results_folder, run_line
+from test_tables import shown
+from test_verdict import again
+
+from raybench.core.objective import Objective
+from raybench.results.repeated import noise_of
+from raybench.results.show import verdict_lines
+from raybench.results.verdict import judge
+from raybench.results.words import spec_comment
+
+COLD = [run_line("0000", 30.0)]
+"""The study's first trial."""
+
+
+def raced(trial, own, times, alone=(), *, missed_s=20.0, **spec):
+    """A trial, its runs in the race (None misses, stopped by its cap), and those alone."""
+    lines = [run_line(trial, own, **spec)]
+    for number, time in enumerate(times):
+        given = {"role": "race", "train_s": time or missed_s, "concurrent": 1} | spec
+        lines.append(run_line(f"{trial}-race{number}", time, outer_stop="cap", **given))
+    for number, time in enumerate(alone):
+        given = {"role": "confirm", "test_value": 0.9, "train_s": time or missed_s} | spec
+        stop = None if time else "epochs"
+        lines.append(run_line(f"{trial}-confirm{number}", time, stop=stop, **given))
+    return lines
+
+
+def study(folder, *groups):
+    return results_folder(folder, [line for group in (COLD, *groups) for line in group])
+
+
+def row_of(results, trial):
+    return results.confirmed.set_index("trial").loc[trial]
+
+
+def test_the_race_and_the_own_run_choose_and_runs_alone_are_printed(tmp_path):
+    results = study(
+        tmp_path, raced("0001", 2.0, [3.0, 4.0], [6.0, 5.0, 7.0]), raced("0002", 5.0, [4.0, 4.5])
+    )
+    row = row_of(results, "0001")
+    assert (row["runs"], row["hits"], row["expected_s"]) == (3, 3, 3.0)
+    assert (row["new_runs"], row["new_hits"], row["is_alone"]) == (3, 3, True)
+    assert (row["median_s"], row["low_s"], row["high_s"]) == (6.0, 5.0, 7.0)
+    assert row["interval_low_s"] < 6.0 < row["interval_high_s"]
+    assert row["printed_s"] == row["worker_seconds_to_target"] == 6.0
+    other = row_of(results, "0002")
+    assert (other["runs"], other["new_runs"], other["is_alone"]) == (3, 2, False)
+    assert other["median_s"] == 4.25, "without the run that it was picked for"
+    verdict = judge(results)
+    assert verdict.fastest == "0001", "though it is slower alone than the other beside others"
+    line = verdict_lines(results, verdict)[0]
+    assert "reaches 90 % after 6.00 s (90 %: " in line
+    assert "confirmed by 3 of 3 new seeds, run alone." in line
+    assert results.configurations.set_index("trial").loc["0001", "expected_s"] == 3.0
+
+
+def test_the_first_trials_cold_run_chooses_nothing(tmp_path):
+    race = [run_line("0000-race0", 4.0, role="race"), run_line("0000-race1", 4.0, role="race")]
+    results = study(tmp_path, race)
+    assert (row_of(results, "0000")["runs"], row_of(results, "0000")["expected_s"]) == (2, 4.0)
+
+
+def test_without_runs_alone_the_printed_time_is_of_the_race_and_it_says_so(tmp_path):
+    results = study(tmp_path, raced("0001", 2.0, [3.0, 4.0]))
+    verdict = judge(results)
+    assert "confirmed by 2 of 2 new seeds, run beside others." in verdict_lines(results, verdict)[0]
+    comment = spec_comment(results, "0001", verdict, "fastest")
+    assert "target after 3.500 s (median of 2 new seeds run beside others" in comment
+    assert "test accuracy" not in comment, "it was measured of none"
+
+
+def test_runs_alone_that_all_missed_are_told_with_the_race(tmp_path):
+    results = study(tmp_path, raced("0001", 2.0, [3.0, 4.0], [None, None]))
+    row = row_of(results, "0001")
+    assert (row["new_runs"], row["new_hits"], row["is_alone"]) == (4, 2, False)
+    assert row["printed_s"] == (3.0 + 4.0 + 20.0 + 20.0) / 2
+
+
+def test_a_run_that_the_race_capped_is_a_miss(tmp_path):
+    results = study(tmp_path, raced("0001", 2.0, [3.0, None]), raced("0002", 6.0, [6.0, 6.0]))
+    row = row_of(results, "0001")
+    assert (row["runs"], row["hits"], row["expected_s"]) == (3, 2, 25.0 / 2)
+    assert judge(results).fastest == "0002"
+
+
+def test_one_lucky_run_is_no_better_than_five_good_ones(tmp_path):
+    good = raced("0001", 3.0, [3.1, 2.9, 3.0, 3.0])
+    results = study(tmp_path, good, raced("0002", 2.9, [2.8]))
+    assert list(results.confirmed["trial"]) == ["0001", "0002"]
+    assert judge(results).ties == ("0001", "0002")
+
+
+def test_the_cheapest_is_that_of_its_own_race(tmp_path):
+    wide = raced("0001", 2.0, [2.0, 2.0], num_workers=4)
+    results = study(tmp_path, wide, raced("0002", 3.0, [3.0, 3.0]), raced("0003", 5.0, [5.0]))
+    verdict = judge(results)
+    assert (verdict.fastest, verdict.cheapest) == ("0001", "0002")
+
+
+def test_runs_alone_do_not_change_the_winner(tmp_path):
+    groups = raced("0001", 3.0, [3.0, 3.2]), raced("0002", 3.3, [3.1, 3.4])
+    before = study(tmp_path / "before", *groups)
+    alone = raced("0001", 3.0, [], [9.0, 9.5, 10.0])[1:]
+    after = study(tmp_path / "after", *groups, alone)
+    assert judge(before).fastest == judge(after).fastest == "0001"
+    assert noise_of(before.repeated, before) == noise_of(after.repeated, after)
+
+
+def test_a_study_without_a_race_reads_as_before(tmp_path):
+    results = results_folder(tmp_path, again("0000", [4.0, 5.0, 9.0]))
+    row = row_of(results, "0000")
+    assert (row["runs"], row["new_runs"], row["is_alone"]) == (3, 3, True)
+    assert (row["median_s"], row["expected_s"], row["search_s"]) == (5.0, 6.0, 3.0)
+    text = shown(results)
+    assert "Confirmed: new seeds, one run at a time" in text
+    assert "Race" not in text
+
+
+def test_times_between_evaluations_choose_are_printed_and_are_marked(tmp_path):
+    far = Objective(target=0.9, chance=0.1, max_train_seconds=60.0)
+    lines = []
+    for name, values, role in (
+        ("0001", [0.5, 1.0], "trial"),
+        ("0002", [0.85, 1.0], "trial"),
+        ("0002-race0", [0.8, 1.0], "race"),
+        ("0002-confirm0", [0.86, 0.9], "confirm"),
+    ):
+        lines += [*curve(name, values), run_line(name, 2.0, role=role, objective=far)]
+    results = results_folder(tmp_path, lines, objective=far)
+    trials = results.trials.set_index("trial")
+    assert trials["time_to_target_s"].eq(2.0).all(), "as recorded"
+    crossed = [1.8, 1 + 1 / 3, 1.5, 2.0]
+    assert trials["crossed_s"].tolist() == pytest.approx(crossed)
+    assert trials["is_interpolated"].tolist() == [True] * 4
+    assert row_of(results, "0002")["expected_s"] == pytest.approx((1 + 1 / 3 + 1.5) / 2)
+    text = shown(results)
+    assert "1.33*" in text
+    assert text.count("* between two evaluations that are far apart") == 4, "once a table"
+
+
+def test_no_mark_where_evaluations_are_near(tmp_path):
+    results = results_folder(tmp_path, [*curve("0000", [0.1] * 7 + [0.95]), run_line("0000", 8.0)])
+    assert results.trials["is_interpolated"].tolist() == [False]
+    assert "*" not in shown(results)
+
+
+def test_contenders_of_a_race_by_value_stand_by_their_mean(tmp_path):
+    budget = Objective(kind="best_at_budget", max_train_seconds=60.0)
+    given = {"objective": budget, "stop": "max_train_seconds"}
+    lines = [run_line("0000", best_value=0.5, **given)]
+    for trial, values in (("0001", [0.90, 0.92]), ("0002", [0.80, 0.84])):
+        lines.append(run_line(trial, best_value=0.91, **given))
+        for number, value in enumerate(values):
+            name = f"{trial}-race{number}"
+            lines.append(run_line(name, best_value=value, role="race", **given))
+    results = results_folder(tmp_path, lines, objective=budget)
+    assert list(results.confirmed["trial"]) == ["0001", "0002"]
+    assert math.isnan(results.confirmed["expected_s"].iloc[0])
+    text = shown(results)
+    assert "Race: new seeds, beside other runs" in text
+    assert "inf" not in text
