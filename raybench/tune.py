@@ -35,10 +35,18 @@ def parser() -> argparse.ArgumentParser:
     )
     confirm = result.add_mutually_exclusive_group()
     confirm.add_argument(
-        "--confirm", metavar="top=3,repeats=3", help="train the best few again with new seeds"
+        "--confirm",
+        metavar="race=24,fresh=3",
+        help="runs with new seeds: of the best few to find the winner, then of the winner alone",
     )
     confirm.add_argument(
         "--no-confirm", action="store_true", help="leave the result unconfirmed: one trial each"
+    )
+    result.add_argument(
+        "--more",
+        type=int,
+        metavar="N",
+        help="no search: N more runs of what a finished study cannot tell apart",
     )
     result.add_argument("--price", type=float, metavar="MONEY", help="per worker-hour")
     result.add_argument("--concurrency", type=int, help="trials at the same time")

@@ -148,7 +148,7 @@ def test_nothing_is_left_behind_by_wrong_input(capsys, tmp_path):
 def test_a_dry_run_prints_the_plan_and_starts_nothing(capsys, tmp_path, arguments):
     assert tune.main([*arguments, "--dry-run"]) == cli.DONE == 0
     printed = capsys.readouterr().out
-    for word in ("learning_rate", "optimizer=lars", "120 trials", "9 confirming", "results/digits"):
+    for word in ("learning_rate", "optimizer=lars", "120 trials", "a race of 24", "results/digits"):
         assert word in printed
     assert list(tmp_path.iterdir()) == [], "a dry run writes nothing"
 
@@ -177,19 +177,26 @@ def test_the_plan_is_no_longer_than_the_time_budget(capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "runs"),
-    [(["--confirm", "top=2"], 6), (["--confirm", "top=1, repeats=5"], 5), (["--no-confirm"], 0)],
+    ("arguments", "words"),
+    [
+        ([], "then a race of 24 runs over the best 12, 3 runs of each winner alone"),
+        (["--confirm", "race=40, fresh=1"], "a race of 40 runs over the best 20, 1 run of each"),
+        (["--confirm", "top=2"], "a race of 6 runs over the best 3, 3 runs of each winner"),
+        (["--no-confirm"], "120 trials (a reference run sets how long each may train), not con"),
+    ],
 )
-def test_the_confirm_phase_is_chosen(capsys, arguments, runs):
+def test_the_confirm_phase_is_chosen(capsys, arguments, words):
     assert tune.main([*arguments, "--dry-run"]) == cli.DONE
-    assert f"then {runs} confirming runs" in capsys.readouterr().out
+    assert words in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--confirm", "3"], "--confirm 3: write it as top=3,repeats=3, or only one of them."),
-        (["--confirm", "repeat=3"], "unknown key 'confirm.repeat'; did you mean 'repeats'?"),
+        (["--confirm", "3"], "--confirm 3: write it as race=40,fresh=5, or only one of them."),
+        (["--confirm", "rase=3"], "unknown key 'confirm.rase'; did you mean 'race'?"),
+        (["--more", "0"], "--more 0: name a number of runs, 1 or more."),
+        (["--more", "5"], "--more 5: results/digits holds no confirmed study; run the same"),
     ],
 )
 def test_a_confirm_phase_that_cannot_be(capsys, arguments, sentence):
@@ -198,7 +205,7 @@ def test_a_confirm_phase_that_cannot_be(capsys, arguments, sentence):
 
 def test_a_confirm_phase_wanted_and_unwanted(capsys):
     with pytest.raises(SystemExit, match=r"^2$"):
-        tune.main(["--confirm", "top=1", "--no-confirm"])
+        tune.main(["--confirm", "race=1", "--no-confirm"])
     assert "not allowed with argument --confirm" in capsys.readouterr().err
 
 

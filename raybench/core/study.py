@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from raybench.core.confirm_spec import OLDER_KEYS, RACE_KEY
+from raybench.core.confirm_spec import ConfirmSpec as ConfirmSpec
 from raybench.core.documents import (
     OTHER_NAMES,
     Document,
@@ -56,15 +58,6 @@ class SearchSpec(Document):
     cap_factor: Annotated[float, Field(ge=1)] | None = 1.5
     """Stop trials whose next evaluation comes after this many times the third-best time to target
     so far (the best may have been luck), a grid's after as many times the best; none never does."""
-
-
-class ConfirmSpec(Document):
-    """How winners are confirmed."""
-
-    top: Annotated[int, Field(ge=0)] = 3
-    """Number of best configurations trained again; 0 leaves the result unconfirmed."""
-    repeats: PositiveInt = 3
-    """Trainings of each, with new seeds."""
 
 
 class StudySpec(Document):
@@ -201,7 +194,8 @@ def apply_settings_to_study(content: dict[str, Any], settings: list[str]) -> dic
     """Apply `--set`: top-level study keys as they are, run-spec keys by fixing them.
 
     `--set optimizer=lamb` takes `optimizer` out of the space and fixes it;
-    `--set space.optimizer=[lamb, lars]` takes it out of what is fixed.
+    `--set space.optimizer=[lamb, lars]` takes it out of what is fixed; `--set confirm.top=1` takes
+    out `confirm.race`.
     """
     for setting in settings:
         key, separator, value = setting.partition("=")
@@ -215,6 +209,9 @@ def apply_settings_to_study(content: dict[str, Any], settings: list[str]) -> dic
             setting = f"fixed.{setting.strip()}"
         elif key.startswith("space."):
             content = _without(content, "fixed", key.removeprefix("space."))
+        elif key in (RACE_KEY, *OLDER_KEYS):  # the other form of the file is overridden too
+            for other in OLDER_KEYS if key == RACE_KEY else (RACE_KEY,):
+                content = _without(content, "confirm", other.removeprefix("confirm."))
         elif key not in StudySpec.model_fields and (whole := _deeper(key)):
             raise UserError(f"--set {setting}: unknown key '{key}'; did you mean '{whole}'?")
         content = apply_settings(content, [setting])

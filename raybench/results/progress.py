@@ -78,10 +78,13 @@ class Progress:
         """Print a line above the screen."""
         say(self._console, text)
 
-    def begin(self, phase: str, num_runs: int) -> None:
-        """Start counting another phase's runs; nothing is known to follow it."""
+    def begin(self, phase: str, num_runs: int, *, num_done: int = 0) -> None:
+        """Start counting another phase's runs, of which some are done; nothing is known to follow.
+
+        Or count a phase anew that has come to have other runs.
+        """
         self._phase, self._num_trials = phase, num_runs
-        self._num_done = self._num_before = 0
+        self._num_done = self._num_before = num_done
         self._began, self.after_s = time.perf_counter(), 0.0
 
     def started(self, name: str, spec: RunSpec) -> None:

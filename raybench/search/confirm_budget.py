@@ -1,21 +1,28 @@
-"""How much of a time budget is set aside for confirming, and how many runs what is left buys."""
+"""Who is to be confirmed, how long that takes, and how much of it a time budget has room for."""
 
 import bisect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raybench.core.record import RunRecord
+from raybench.core.counted import repeat_of
+from raybench.core.record import Evaluation, RunRecord
+from raybench.core.spec import RunSpec
 from raybench.core.study import TIME, StudySpec
 from raybench.results.topology import Layout, Usual, layout_of, usual_of
+from raybench.search.race_stages import stages
 
 SLACK = 1.5
-"""A confirming run may take so much longer than the search's, which was a lucky one."""
+"""A winner's run alone may take so much longer than the search's, which was a lucky one."""
+RACE_SLACK = 1.2
+"""So much longer may those of a race take together: not all were lucky, and the slow are capped."""
 MOST = 0.4
 """Share of the budget that is set aside at most, unless one run alone needs more."""
+MOST_FRESH = 0.5
+"""Share of what is left that runs of the winners alone take at most, where there is little."""
 BESIDE = ("setup", "compile", "eval", "report")
 """Phases of a run that take time beside training, in warm workers."""
 NUM_FINALISTS = 3
-"""Runs of splits that were only predicted come before the confirming ones."""
+"""Runs of splits that were only predicted come before the race."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,7 @@ class Cost:
     """What a run that can be confirmed took."""
 
     trial: str
-    framework: str
+    spec: RunSpec
     rank: float
     """Lower is better: seconds to the target, or the metric, its sign turned where more is."""
     worker_seconds: float
@@ -31,106 +38,201 @@ class Cost:
     layout: Layout
 
 
+@dataclass(frozen=True)
+class Contenders:
+    """The best runs of a search on one model of GPU, best first; as many as a race begins with."""
+
+    fastest: list[Cost] = field(default_factory=list)
+    cheapest: list[Cost] = field(default_factory=list)
+    """By worker-seconds; empty where seconds are the same for all."""
+
+    def first(self, count: int) -> list[Cost]:
+        """Return the first so many of both, each once."""
+        both = [*self.fastest[:count], *self.cheapest[:count]]
+        return list({cost.trial: cost for cost in both}.values())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What there is time for."""
+
+    race: int
+    """Runs of the race, as `ConfirmSpec.race` counts them."""
+    fresh: int
+    """Runs of each winner alone."""
+
+
 @dataclass
 class ConfirmBudget:
     """Follows the runs of a search, and says how long it takes to confirm the best of them."""
 
     study: StudySpec
+    at_once: Callable[[RunSpec], int] = lambda spec: 1
+    """How many runs of a spec there is room for at the same time."""
+    least_race: int = 0
+    """Race whose contenders are kept even where the study asks for a smaller one."""
+    chance: float | None = None
+    """What the metric is before a run has begun, where the objective does not say it."""
     _costs: dict[str, Cost] = field(default_factory=dict)
     _usual: Usual = field(init=False)
-    _best: list[Cost] = field(default_factory=list)
-    _first: dict[tuple[str, ...], Cost] = field(default_factory=dict)
+    _of_kind: dict[tuple[str, ...], Contenders] = field(default_factory=dict)
     """The best on each model of GPU."""
-    _cheapest: Cost | None = None
     _beside: dict[str, float] = field(default_factory=dict)
     """Seconds beside training of a run in warm workers, by framework."""
 
     def __post_init__(self) -> None:
         self._usual = usual_of((), self.study.space, self.study.fixed)
+        planned = stages(max(self.study.confirm.race, self.least_race))
+        self._most = planned[0][0] if planned else 0
 
-    def learn(self, runs: Iterable[RunRecord]) -> None:
-        """Take the runs that an earlier session, or an earlier phase, has recorded."""
+    def learn(
+        self, runs: Iterable[RunRecord], curves: Mapping[str, list[Evaluation]] | None = None
+    ) -> None:
+        """Take the runs that an earlier session, or an earlier phase, has recorded.
+
+        With `curves`, the evaluations by run, the best are told by when they crossed the target.
+        """
         for record in runs:
             if record.phase == "search":
-                self.add(record)
+                self.add(record, (curves or {}).get(record.trial, ()))
 
-    def add(self, record: RunRecord) -> None:
+    def add(self, record: RunRecord, curve: Iterable[Evaluation] = ()) -> None:
         """Take a run of the search; those that cannot be confirmed are left out.
 
         Left out too are those laid out unlike others of their size (`results.topology`).
         """
-        is_time, ledger, spec = self.study.objective.kind == TIME, record.ledger, record.spec
-        seconds = record.time_to_target_s if is_time else ledger["train"]
-        if record.failure is not None or seconds is None or record.best_value is None:
+        ledger, spec = record.ledger, record.spec
+        if record.failure is not None or record.best_value is None:
             return
+        repeat = repeat_of(record, tuple(curve), chance=self.chance)
+        if not repeat.is_hit:
+            return
+        seconds = repeat.seconds if self._is_timed else ledger["train"]
         # The first runs of a worker import much of the framework: the least is that of warm ones.
         beside = sum(ledger[phase] for phase in BESIDE)
         self._beside[spec.framework] = min(beside, self._beside.get(spec.framework, beside))
-        metric = self.study.objective.judged_by
-        rank = seconds if is_time else -metric.sign * record.best_value
-        cost = spec.num_workers * seconds
         layout = layout_of(record)
         # An earlier run of the trial, or those on more hosts, may be among the best.
         is_changed = self._usual.add(layout) or record.trial in self._costs
-        found = Cost(record.trial, spec.framework, rank, cost, seconds, layout)
-        self._costs[record.trial] = found
+        worker_seconds = spec.num_workers * seconds
+        cost = Cost(record.trial, spec, repeat.seconds, worker_seconds, seconds, layout)
+        self._costs[record.trial] = cost
         if is_changed:
-            self._best, self._first, self._cheapest = [], {}, None
-        for one in self._costs.values() if is_changed else [found]:
+            self._of_kind = {}
+        for one in self._costs.values() if is_changed else [cost]:
             self._compare(one)
+
+    @property
+    def _is_timed(self) -> bool:
+        return self.study.objective.kind == TIME
 
     def _compare(self, cost: Cost) -> None:
         """Keep the best and the cheapest; of equal ones, those that came first."""
         if self._usual.objection(cost.layout):
             return
-        bisect.insort(self._best, cost, key=lambda one: one.rank)
-        del self._best[self.study.confirm.top :]
-        first = self._first.setdefault(cost.layout.accelerators, cost)
-        if cost.rank < first.rank:
-            self._first[cost.layout.accelerators] = cost
-        if self._cheapest is None or cost.worker_seconds < self._cheapest.worker_seconds:
-            self._cheapest = cost
+        best = self._of_kind.setdefault(cost.layout.accelerators, Contenders())
+        bisect.insort(best.fastest, cost, key=lambda one: one.rank)
+        del best.fastest[self._most :]
+        if self._is_timed:
+            bisect.insort(best.cheapest, cost, key=lambda one: one.worker_seconds)
+            del best.cheapest[self._most :]
 
-    def _run_s(self, cost: Cost) -> float:
-        longer = SLACK if self.study.objective.kind == TIME else 1.0
-        return longer * (cost.train_s + self._beside[cost.framework])
+    def contenders(self) -> Contenders:
+        """Return who races, as far as is known: runs on the model of GPU that the best was on."""
+        kinds = [one for one in self._of_kind.values() if one.fastest]
+        return min(kinds, key=lambda one: one.fastest[0].rank, default=Contenders())
 
-    def chosen(self) -> list[Cost]:
-        """Return what is to be confirmed, as far as is known: the fastest, then the cheapest.
+    def winners(self) -> list[Cost]:
+        """Return who is run alone, as far as is known: the fastest, then the cheapest.
 
         Or "cheapest" would only be asked of the fast. Where seconds are the same for all, the
         best by the metric alone. Of several models of GPU, the best on each besides.
         """
-        if not self._best or self._cheapest is None:
-            return []
-        found = list(self._best)
-        if self.study.objective.kind == TIME and self._cheapest not in found:
-            found.append(self._cheapest)
-        kinds = {cost.layout.accelerators for cost in found}
-        return found + [one for kind, one in self._first.items() if kind not in kinds]
+        found = self.contenders()
+        others = [one.fastest[0] for one in self._of_kind.values() if one.fastest]
+        return [*found.first(1), *(one for one in others if one not in found.fastest)]
+
+    def is_comparable(self, record: RunRecord) -> bool:
+        """Whether a run was laid out as that of the search, on the same model of GPU, or failed."""
+        if record.failure is not None:
+            return True
+        layout, cost = layout_of(record), self._costs.get(record.source or "")
+        same = cost is not None and cost.layout.accelerators == layout.accelerators
+        return same and self._usual.objection(layout) is None
+
+    def alone_s(self, cost: Cost) -> float:
+        """Return the seconds to expect of a run alone, with room for bad luck."""
+        longer = SLACK if self._is_timed else 1.0
+        return longer * (cost.train_s + self._beside[cost.spec.framework])
+
+    def _beside_s(self, cost: Cost) -> float:
+        """Return the seconds to expect of a run of the race, of which several run at once."""
+        longer = RACE_SLACK if self._is_timed else 1.0
+        run_s = longer * (cost.train_s + self._beside[cost.spec.framework])
+        return run_s / self.at_once(cost.spec)
+
+    def race_s(self, number: int) -> float:
+        """Return the seconds that a race of `number` runs takes, about: nobody is dropped early."""
+        found, total = self.contenders(), 0.0
+        for count, runs in stages(number):
+            racing = found.first(count)
+            total += runs * sum(map(self._beside_s, racing))
+            if len(racing) == 1:
+                break  # the race is over
+        return total
+
+    def fresh_s(self, times: int) -> float:
+        """Return the seconds that so many runs of each winner alone take."""
+        return times * sum(map(self.alone_s, self.winners()))
 
     def confirming_s(self) -> float:
         """Return the seconds that confirming as the study asks for takes."""
-        return self.study.confirm.repeats * sum(map(self._run_s, self.chosen()))
+        return self.race_s(self.study.confirm.race) + self.fresh_s(self.study.confirm.fresh)
 
-    def confirmable(self, answered: Iterable[RunRecord], left_s: float) -> tuple[int, int]:
-        """Return how many of the chosen ones can be confirmed, and how often, within `left_s`.
+    def plan(self, answered: Iterable[RunRecord], left_s: float) -> Plan:
+        """Return what can be run within `left_s`: at most what the study asks for.
 
+        Where there is little time, runs alone take up to half of it, and the race what they leave.
         `answered` are confirming runs of an earlier session: they cost nothing any more.
         """
-        expected = {cost.trial: self._run_s(cost) for cost in self.chosen()}
-        left_s += sum(expected.get(str(one.source), 0.0) for one in answered)
-        found = affordable(list(expected.values()), self.study.confirm.repeats, left_s)
+        wanted = self.study.confirm
+        if not self.winners():
+            return Plan(0, 0)
+        for record in answered:
+            cost = self._costs.get(record.source or "")
+            if cost is not None:
+                left_s += self.alone_s(cost) if record.role == "confirm" else self._beside_s(cost)
+        if self.confirming_s() <= left_s:
+            return Plan(wanted.race, wanted.fresh)
+        fresh = 1
+        while fresh < wanted.fresh and self.fresh_s(fresh + 1) <= MOST_FRESH * left_s:
+            fresh += 1
+        race = wanted.race
+        while race and self.race_s(race) + self.fresh_s(fresh) > left_s:
+            race -= 1
         # The expectation has room for bad luck; one run is worth trying without it.
+        is_worth_it = self.alone_s(self.winners()[0]) < SLACK * left_s
+        return Plan(race, fresh if is_worth_it else 0)
+
+    def runs_alone(
+        self, winners: Sequence[str], answered: Iterable[RunRecord], left_s: float
+    ) -> tuple[int, int]:
+        """Return how many of the winners can be run alone, and how often, within `left_s`.
+
+        `answered` are runs alone of an earlier session.
+        """
+        expected = {trial: self.alone_s(self._costs[trial]) for trial in winners}
+        left_s += sum(expected.get(record.source or "", 0.0) for record in answered)
+        found = affordable(list(expected.values()), self.study.confirm.fresh, left_s)
         is_worth_it = bool(expected) and next(iter(expected.values())) < SLACK * left_s
         return (1, 1) if found == (0, 0) and is_worth_it else found
 
     def reserve_s(self) -> float:
         """Return the seconds to set aside of the study's time budget while it searches."""
-        chosen, budget = self.chosen(), self.study.search.time_budget_s
-        if not chosen or budget is None:
+        winners, budget = self.winners(), self.study.search.time_budget_s
+        if not winners or budget is None:
             return 0.0
-        one = self._run_s(chosen[0])
+        one = self.alone_s(winners[0])
         return min(self.confirming_s() + NUM_FINALISTS * one, max(MOST * budget, one))
 
 

@@ -24,6 +24,8 @@ class Deadline:
     ) -> None:
         """`began` is the `perf_counter` from which the budget counts; none is now."""
         self._interrupt = interrupt or Interrupt()
+        self.time_budget_s = time_budget_s
+        """Of the whole command, as it was asked for."""
         self._deadline = math.inf
         if time_budget_s is not None:
             start = time.perf_counter() if began is None else began

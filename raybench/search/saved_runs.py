@@ -17,6 +17,7 @@ from typing import Any, Self
 import ray
 
 from raybench.core.checkpoint_files import latest_checkpoint, write_checkpoint
+from raybench.core.counted import is_told
 from raybench.core.errors import StudyError, UserError
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
@@ -83,7 +84,8 @@ class SavedRuns:
 
     def over(self, record: RunRecord) -> None:
         """Drop the checkpoint of a run whose record is written, unless the run was cut off."""
-        is_kept = not record.is_answer or record.stop == "interrupted"
+        is_answer = is_told(record) if record.role == "race" else record.is_answer
+        is_kept = not is_answer or record.stop == "interrupted"
         self._writer.submit(self._noting_faults, self._forget, record.trial, is_kept)
 
     def _say_anew(self, why: str, name: str) -> None:

@@ -118,7 +118,7 @@ def space_text(seen: Seen, start: Start, *, file: Path) -> str:
         f"  target: auto  # set by reference runs; or a number, {direction} this {metric.words}",
         "  max_train_seconds: 120  # of one trial",
         "search: {trials: 60, time_budget_s: 3600, seed: 0}  # the budget is for everything",
-        "confirm: {top: 3, repeats: 3}  # the best few again, with new seeds",
+        "confirm: {race: 24, fresh: 3}  # runs with new seeds: of the best few, of a winner alone",
         "space:",
         f"  framework: [{', '.join(start.frameworks)}]",
         f"  num_workers: {start.num_workers}  # of this machine; one core each",

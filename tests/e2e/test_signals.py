@@ -19,7 +19,7 @@ from .watched import Watched
 pytestmark = pytest.mark.ray
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MOMENTS_S = (0.5, 1.0, 1.5, 2.5, 3.5, 5.0, 6.0, 8.0, 10.0)
-PHASES = ("reference", "search", "finalist", "confirm")
+PHASES = ("reference", "search", "finalist", "race")
 INTERRUPTED = 130
 IMPORTING_S = 0.5
 """Until then Python may not have come to raybench's own code, and dies as any program does."""
@@ -28,14 +28,14 @@ GONE_S = 10.0
 EVERY_NTH_CONTINUES = 5
 LEFT_OUT = (1.0, 1.5, 2.5, 5.0, 6.0, 8.0, 10.0)
 """Moments that CI leaves out: it has half an hour for everything."""
-CONTINUED = ("confirm",)
+CONTINUED = ("race",)
 """In CI; what was ended amid the search is continued in test_interrupt.py."""
 SPACE = """
 workload: mnist_small
 dataset: {name: digits, image_size: 28}
 objective: {kind: time_to_accuracy, target: TARGET, hold: 1, max_train_seconds: 2}
 search: {trials: TRIALS, seed: 0, early_stopping: false}
-confirm: {top: 1, repeats: 3}
+confirm: {race: 3, fresh: 3}
 space:
   num_workers: WORKERS
   batch_size_per_worker: {low: 16, high: 64, log2: true}

@@ -211,7 +211,7 @@ def test_json_of_another_shape_is_refused_with_its_line(tmp_path, line, wrong):
         ({"wall_s": None}, "'wall_s': input should be a valid number"),
         ({"score": "low"}, "'score': input should be a valid number"),
         ({"message": 3}, "'message': input should be a valid string"),
-        ({"role": "winner"}, "'role': input should be 'trial', 'finalist', 'confirm'"),
+        ({"role": "winner"}, "'role': input should be 'trial', 'finalist', 'race'"),
         ({"source": 3}, "'source': input should be a valid string"),
     ],
 )

@@ -122,11 +122,11 @@ def test_records_of_earlier_versions_are_ranked(tmp_path):
 
 
 def budget_of(*records: RunRecord) -> list[str]:
-    content = {"objective": {"target": 0.9}, "confirm": {"top": 1}, "space": {"num_workers": [1]}}
+    content = {"objective": {"target": 0.9}, "confirm": {"race": 1}, "space": {"num_workers": [1]}}
     budget = ConfirmBudget(build_study(content, "test")[0])
     for record in records:
         budget.add(record)
-    return [cost.trial for cost in budget.chosen()]
+    return [cost.trial for cost in budget.winners()]
 
 
 def test_confirmed_is_what_is_ranked_and_the_best_on_each_model(tmp_path):

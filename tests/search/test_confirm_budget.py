@@ -9,13 +9,14 @@ from raybench.core.objective import Objective
 from raybench.core.record import RunRecord
 from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
-from raybench.search.confirm_budget import SLACK, ConfirmBudget, affordable
+from raybench.search.confirm_budget import RACE_SLACK, SLACK, ConfirmBudget, Plan, affordable
+from raybench.search.race_stages import stages
 from tests.search.made_up import record
 
 STUDY: dict[str, Any] = {
     "objective": {"target": 0.9, "max_train_seconds": 100},
     "search": {"time_budget_s": 400},
-    "confirm": {"top": 2, "repeats": 3},
+    "confirm": {"race": 6, "fresh": 3},
     "space": {"num_workers": [1, 2]},
 }
 
@@ -37,14 +38,28 @@ def test_nothing_is_set_aside_while_nothing_can_be_confirmed() -> None:
     assert budget.reserve_s() == budget.confirming_s() == 0.0
 
 
-def test_the_best_and_the_cheapest_are_confirmed_with_room_for_bad_luck() -> None:
-    budget = ConfirmBudget(build_study(STUDY, "test")[0])
+def with_four(**changes: Any) -> ConfirmBudget:
+    """Four trials; 0001 is the fastest and 0003 the cheapest. Narrow ones run two at once."""
+    study = build_study(STUDY | changes, "test")[0]
+    budget = ConfirmBudget(study, at_once=lambda spec: 2 if spec.num_workers == 1 else 1)
     for number, (seconds, workers) in enumerate([(9.0, 2), (4.0, 4), (5.0, 2), (7.0, 1)]):
         budget.add(reached(f"{number:04d}", seconds, workers=workers))
-    assert [cost.trial for cost in budget.chosen()] == ["0001", "0002", "0003"]
-    expected = 3 * SLACK * sum(seconds + 1 for seconds in (4, 5, 7))
-    assert budget.confirming_s() == pytest.approx(expected)
-    assert budget.reserve_s() == pytest.approx(expected + 3 * SLACK * 5)
+    return budget
+
+
+def test_the_best_and_the_cheapest_race_and_winners_run_alone() -> None:
+    budget = with_four()
+    assert stages(6) == ((3, 1), (3, 1))
+    found = budget.contenders()
+    assert [cost.trial for cost in found.fastest] == ["0001", "0002", "0003"]
+    assert [cost.trial for cost in found.cheapest] == ["0003", "0002", "0001"]
+    assert [cost.trial for cost in budget.winners()] == ["0001", "0003"]
+    # Both races have the same three; seconds of a run and one beside.
+    race = RACE_SLACK * 2 * (5 + 6 + 8 / 2)
+    assert budget.race_s(6) == pytest.approx(race)
+    alone = 3 * SLACK * (5 + 8)
+    assert budget.confirming_s() == pytest.approx(race + alone)
+    assert budget.reserve_s() == pytest.approx(race + alone + 3 * SLACK * 5)
 
 
 def test_long_runs_are_set_aside_a_part_of_the_budget_but_one_run_at_least() -> None:
@@ -53,11 +68,11 @@ def test_long_runs_are_set_aside_a_part_of_the_budget_but_one_run_at_least() -> 
     assert budget.reserve_s() == pytest.approx(0.4 * 400)
     budget = ConfirmBudget(build_study(STUDY | {"search": {"time_budget_s": 200}}, "test")[0])
     budget.add(reached("0000", 60.0))
-    assert budget.reserve_s() == pytest.approx(SLACK * 61)
+    assert budget.reserve_s() == pytest.approx(min(SLACK * 61, budget.confirming_s() + SLACK * 183))
 
 
 def test_without_a_budget_or_a_confirm_phase_nothing_is_set_aside() -> None:
-    every: list[dict[str, Any]] = [{"search": {}}, {"confirm": {"top": 0}}]
+    every: list[dict[str, Any]] = [{"search": {}}, {"confirm": {"race": 0}}]
     for changes in every:
         budget = ConfirmBudget(build_study(STUDY | changes, "test")[0])
         budget.add(reached("0000", 3.0))
@@ -81,21 +96,33 @@ def test_what_is_left_buys_as_many_runs_as_fit(left_s: float, found: tuple[int, 
     assert affordable([10.0, 10.0, 10.0], 3, left_s) == found
 
 
+@pytest.mark.parametrize(
+    ("left_s", "plan"),
+    [
+        (1000.0, Plan(6, 3)),
+        (80.0, Plan(6, 2)),  # runs alone take half of it at most
+        (50.0, Plan(3, 1)),
+        (25.0, Plan(0, 1)),
+        (6.0, Plan(0, 1)),  # tried without room for bad luck
+        (1.0, Plan(0, 0)),
+    ],
+)
+def test_little_time_is_shared_by_the_race_and_the_runs_alone(left_s: float, plan: Plan) -> None:
+    assert with_four().plan([], left_s) == plan
+
+
 def test_what_was_confirmed_already_costs_nothing() -> None:
-    budget = ConfirmBudget(build_study(STUDY, "test")[0])
-    for number, seconds in enumerate([4.0, 5.0]):
-        budget.add(reached(f"{number:04d}", seconds))
-    one = SLACK * (5.0 + 6.0)  # both of them once
-    assert budget.confirmable([], 3 * one) == (2, 3)
-    assert budget.confirmable([], one) == (1, 2)
-    answered = [
-        reached(f"{trial}-confirm{n}", 4.0, role="confirm", source=trial)
-        for trial in ("0000", "0001")
-        for n in range(2)
-    ]
-    assert budget.confirmable(answered, one) == (2, 3)
-    assert budget.confirmable([], 6.0) == (1, 1), "one run is tried without room for bad luck"
-    assert budget.confirmable([], 1.0) == (0, 0)
+    budget = with_four()
+    whole = budget.confirming_s()
+    race = [reached(f"{trial}-race0", 4.0, role="race", source=trial) for trial in ("0001", "0002")]
+    alone = [reached("0001-confirm0", 4.0, role="confirm", source="0001")]
+    known = RACE_SLACK * (5 + 6) + SLACK * 5
+    assert budget.plan([*race, *alone], whole - known + 0.01) == Plan(6, 3)
+    assert budget.plan([*race, *alone], whole - known - 0.01) != Plan(6, 3)
+    assert budget.runs_alone(["0001", "0003"], alone, 2 * SLACK * 13 - SLACK * 5) == (2, 2)
+    assert budget.runs_alone(["0001", "0003"], [], 6.0) == (1, 1), "without room for bad luck"
+    assert budget.runs_alone(["0001"], [], 1.0) == (0, 0)
+    assert budget.runs_alone([], [], 100.0) == (0, 0)
 
 
 def test_of_a_metric_that_falls_the_lowest_are_confirmed() -> None:
@@ -104,4 +131,6 @@ def test_of_a_metric_that_falls_the_lowest_are_confirmed() -> None:
     spec = RunSpec(objective=Objective(**objective))
     for number, value in enumerate((3.0, 1.0, 2.0)):
         budget.add(record(f"{number:04d}", spec, 5.0, stop="max_train_seconds", value=value))
-    assert [cost.trial for cost in budget.chosen()] == ["0001", "0002"]
+    assert [cost.trial for cost in budget.contenders().fastest] == ["0001", "0002", "0000"]
+    assert budget.contenders().cheapest == [], "seconds are the same for all"
+    assert [cost.trial for cost in budget.winners()] == ["0001"]

@@ -1,30 +1,138 @@
-"""The confirm phase: the best trials again, with new seeds, alone on the machine, interleaved."""
+"""The confirm phase: the best of the search race with new seeds, then the winners run alone."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from raybench.core.counted import is_told
+from raybench.core.record import Role, RunRecord
 from raybench.core.spec import RunSpec
+from raybench.core.study import StudySpec
+from raybench.results.load import load
+from raybench.results.records import Records, read_records
+from raybench.results.verdict import judge_each
+from raybench.search.confirm_budget import MOST_FRESH, ConfirmBudget
+from raybench.search.pipeline.alone import run_alone
+from raybench.search.pipeline.race import TRIES, LiveRace
 from raybench.search.pipeline.single_run import SingleRun
+from raybench.search.race_stages import MOST, stages
 
-SEEDS_FROM = 1000
-"""How far the seeds of confirming runs are from the search's: never the same."""
+DECIDED = "no more runs are needed: no other configuration could be the winner"
 
 
-def confirm(
-    chosen: dict[str, RunSpec],
-    *,
-    repeats: int,
-    search_seed: int,
-    already: set[str],
-    single_run: SingleRun,
-) -> None:
-    """Train every candidate `repeats` times, in the order ABCABC, one run at a time.
+@dataclass(frozen=True)
+class Confirmation:
+    """What confirming a study needs."""
 
-    `chosen` are run specs by the name of their trial; runs named in `already` are kept from an
-    earlier session.
-    """
-    for repeat in range(repeats):
-        for trial, spec in chosen.items():
-            name = f"{trial}-confirm{repeat}"
-            if name in already or single_run.deadline.over:
-                continue
-            seed = (search_seed + SEEDS_FROM + repeat) % 2**32
-            again = spec.model_copy(update={"seed": seed})
-            single_run.train(again, name, "confirm", source=trial, test=True)
+    study: StudySpec
+    single_run: SingleRun
+    slots: int
+    """Runs of the race at the same time."""
+    at_once: Callable[[RunSpec], int]
+    """How many runs of a spec there is room for."""
+    chance: float | None
+    """What the metric is before a run has begun, where the objective does not say it."""
+    note: Callable[[str], None]
+    """Keeps a sentence for the user."""
+
+    def run(self) -> None:
+        """Run what is left of the race and of the runs alone, as much as there is time for."""
+        records, deadline = self._records(), self.single_run.deadline
+        budget = self._budget(records)
+        if not budget.winners():
+            return
+        answered = [*_answers(records, "race"), *_answers(records, "confirm")]
+        plan = budget.plan(answered, deadline.left_s)
+        if deadline.over or not plan.fresh:
+            if deadline.reason() != "interrupted":
+                self._note_time("was too short to confirm the result with new seeds")
+            return
+        wanted = self.study.confirm.race
+        if plan.race < wanted:
+            of_them = f"{plan.race} of the {wanted} runs" if plan.race else "none of the runs"
+            self._note_time(f"left time for {of_them} of the race")
+        race = LiveRace(budget, self.single_run, records, self.slots)
+        self._reserve(budget.fresh_s(plan.fresh))
+        race.run(stages(plan.race), after_s=budget.fresh_s(plan.fresh))
+        self._after(race)
+
+    def more(self, number: int) -> None:
+        """Run `number` more of the contenders that are undecided, and then the winners alone.
+
+        There are as many contenders as a race of all these runs would have begun with.
+        """
+        records = self._records()
+        raced = sum(record.role == "race" for record in records.runs.values())
+        budget = self._budget(records, least_race=min(raced + number, MOST))
+        race = LiveRace(budget, self.single_run, records, self.slots)
+        self._reserve(budget.fresh_s(self.study.confirm.fresh))
+        if not race.more(number) and not self.single_run.deadline.over:
+            self.single_run.progress.say(DECIDED)
+        self._after(race)
+
+    def _reserve(self, seconds: float) -> None:
+        """Set seconds aside for the runs alone, at most a part of what is left."""
+        deadline = self.single_run.deadline
+        deadline.reserve_s = min(seconds, MOST_FRESH * deadline.left_s)
+
+    def _after(self, race: LiveRace) -> None:
+        """Run the winners alone, once the race is over."""
+        deadline = self.single_run.deadline
+        if deadline.reason() == "time_budget":
+            self._note_time("ended the race")
+        deadline.reserve_s = 0.0
+        for trial in race.out:
+            self.note(
+                f"Trial {trial} left the race: its workers were lost {TRIES} times, or were laid "
+                "out unlike those of the search."
+            )
+        if not deadline.over:
+            self._run_alone()
+
+    def _run_alone(self) -> None:
+        """Run those alone that will be named, as often as there is time for."""
+        single_run = self.single_run
+        single_run.store.check()
+        records, winners = self._records(), self._winners()
+        answered = [one for one in _answers(records, "confirm") if one.source in winners]
+        left_s = single_run.deadline.left_s
+        count, times = self._budget(records).runs_alone(winners, answered, left_s)
+        if count < len(winners) or times < self.study.confirm.fresh:
+            each = "once" if times == 1 else f"{times} times"
+            some = f"left time to run {count} of {len(winners)} winners alone, {each}"
+            self._note_time(some if count else "left no time to run the winner alone")
+        already = {one.trial for one in answered}
+        chosen = winners[:count]
+        due = [f"{trial}-confirm{n}" for trial in chosen for n in range(times)]
+        single_run.progress.begin("confirm", len(set(due) - already))
+        run_alone(
+            {trial: records.runs[trial].spec for trial in chosen},
+            times=times,
+            search_seed=self.study.search.seed,
+            already=already,
+            single_run=single_run,
+        )
+
+    def _winners(self) -> list[str]:
+        """Return the trials that results will name: of several models of GPU, the fastest on each
+        besides."""
+        found: list[str] = []
+        for verdict in judge_each(load(self.single_run.store.folder)).values():
+            found += [verdict.fastest] if found else [verdict.fastest, verdict.cheapest]
+        return list(dict.fromkeys(found))
+
+    def _records(self) -> Records:
+        return read_records(self.single_run.store.folder)
+
+    def _budget(self, records: Records, *, least_race: int = 0) -> ConfirmBudget:
+        budget = ConfirmBudget(
+            self.study, at_once=self.at_once, chance=self.chance, least_race=least_race
+        )
+        budget.learn(records.runs.values(), records.curves)
+        return budget
+
+    def _note_time(self, what: str) -> None:
+        self.note(f"The time budget of {self.single_run.deadline.time_budget_s:g} s {what}.")
+
+
+def _answers(records: Records, role: Role) -> list[RunRecord]:
+    return [one for one in records.runs.values() if one.role == role and is_told(one)]

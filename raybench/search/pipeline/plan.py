@@ -16,11 +16,12 @@ from raybench.core.space import (
     possible_values,
     values_of,
 )
-from raybench.core.study import StudySpec
+from raybench.core.study import ConfirmSpec, StudySpec
 from raybench.data.dataset import Dataset
 from raybench.results.words import target_words
 from raybench.search.pipeline.preflight import groups
 from raybench.search.pipeline.reference import RUNS
+from raybench.search.race_stages import stages
 from raybench.search.sampling.grid import num_trials
 from raybench.speed.factorisation import SPEED_KEYS, Factors
 
@@ -51,10 +52,10 @@ def print_plan(
     cores = os.cpu_count() or 1
     objective = study.objective
     runs = num_trials(study, space if isinstance(factors, str) else factors.sampled)
-    confirming = study.confirm.top * study.confirm.repeats
+    race, fresh = study.confirm.race, study.confirm.fresh if study.confirm.race else 0
     bound = (
-        runs * objective.max_train_seconds * widest / cores
-        + confirming * objective.max_train_seconds
+        (runs + race) * objective.max_train_seconds * widest / cores
+        + fresh * objective.max_train_seconds
         + len(every) * GROUP_START_S
     )
     budget = study.search.time_budget_s
@@ -72,7 +73,7 @@ def print_plan(
         f"frameworks {', '.join(map(str, values_of('framework', space, study.fixed)))}; "
         f"{len(every)} kinds of worker group, the widest takes {widest} CPUs "
         f"and {max(group.gpus for group in every)} GPUs",
-        f"{runs} trials {most}, then {confirming} confirming runs",
+        f"{runs} trials {most}, {_confirming(study.confirm)}",
         f"at most about {length} on this machine's {cores} cores, evaluation apart; "
         "runs that reach the target or fall behind end sooner",
         _sampling(factors),
@@ -105,6 +106,14 @@ def _data(study: StudySpec, dataset: Dataset) -> str:
     """Name the dataset, and its file, folder or library's name where it has one."""
     places = [place for place in (study.dataset.set, study.dataset.path) if place]
     return f"dataset {dataset.name}" + "".join(f" {place}" for place in places)
+
+
+def _confirming(confirm: ConfirmSpec) -> str:
+    if not confirm.race:
+        return "not confirmed"
+    contenders, fresh = stages(confirm.race)[0][0], confirm.fresh
+    alone = f"{fresh} run{'s' if fresh > 1 else ''} of each winner alone"
+    return f"then a race of {confirm.race} runs over the best {contenders}, {alone}"
 
 
 def _reference(study: StudySpec) -> list[str]:

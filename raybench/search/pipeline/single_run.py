@@ -1,12 +1,14 @@
-"""Runs of a study outside Ray Tune, alone on the machine: recorded and shown like the others."""
+"""Runs of a study outside Ray Tune: recorded and shown like the others."""
 
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from raybench.cluster.reach import MISNAMED
 from raybench.cluster.run_once import run_once
 from raybench.cluster.session import Session
 from raybench.core.errors import UserError
-from raybench.core.record import Evaluation, Role, RunRecord
+from raybench.core.record import Evaluation, Role, RunRecord, StopReason
 from raybench.core.spec import RunSpec
 from raybench.results.errors import keep_error
 from raybench.results.progress import Progress
@@ -17,7 +19,7 @@ from raybench.search.saved_runs import SavedRuns
 
 @dataclass(frozen=True)
 class SingleRun:
-    """Trains one run at a time, for the phases before and after the search."""
+    """Trains a run, for the phases before and after the search; several threads may do so."""
 
     session: Session
     store: Store
@@ -26,25 +28,44 @@ class SingleRun:
     saved: SavedRuns
     keep_groups: bool = True
     """False gives every run new worker processes."""
+    _writing: threading.RLock = field(default_factory=threading.RLock, repr=False)
+    """One thread at a time writes records, and draws on the screen."""
 
     def train(
-        self, spec: RunSpec, name: str, role: Role, *, source: str | None = None, test: bool = False
+        self,
+        spec: RunSpec,
+        name: str,
+        role: Role,
+        *,
+        source: str | None = None,
+        test: bool = False,
+        judge: Callable[[Evaluation], StopReason | None] = lambda evaluation: None,
     ) -> RunRecord:
         """Train `spec` to its end, or until `deadline` ends it; measure the test split if `test`.
 
-        One that was cut off in an earlier session goes on from its checkpoint.
+        `judge` is given every evaluation, and ends the run by returning a reason. One that was cut
+        off in an earlier session goes on from its checkpoint.
         """
-        self.progress.started(name, spec)
+        reasons: list[StopReason | None] = [None]
+
+        def seen(name: str, evaluation: Evaluation) -> None:
+            with self._writing:
+                self.store.append(evaluation.line(name))
+                self.progress.evaluated(name, evaluation)
+            reasons.append(judge(evaluation))
+
+        with self._writing:
+            self.progress.started(name, spec)
         for evaluation in self.saved.resume(name, spec):
-            self._record(name, evaluation)
+            seen(name, evaluation)
         record, _ = run_once(
             self.session.pool,
             spec,
             name,
             role=role,
             source=source,
-            on_evaluation=self._record,
-            stopped_by=self.deadline.reason,
+            on_evaluation=seen,
+            stopped_by=lambda: self.deadline.reason() or reasons[-1],
             on_error=lambda *error: keep_error(self.store, *error),
             on_saved=self.saved.save,
             on_refused=self.saved.refused,
@@ -53,11 +74,8 @@ class SingleRun:
         )
         if record.message is not None and record.message.startswith(MISNAMED):
             self.deadline.fault = self.deadline.fault or UserError(record.message)
-        self.store.append(record.line())
-        self.saved.over(record)
-        self.progress.finished(record)
+        with self._writing:
+            self.store.append(record.line())
+            self.saved.over(record)
+            self.progress.finished(record)
         return record
-
-    def _record(self, name: str, evaluation: Evaluation) -> None:
-        self.store.append(evaluation.line(name))
-        self.progress.evaluated(name, evaluation)

@@ -1,6 +1,7 @@
 """The phases of a study, in order: reference, search, finalists, interference, confirm."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -26,11 +27,12 @@ from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.deadline import Deadline
 from raybench.search.live_trials import LiveTrials
-from raybench.search.pipeline.confirm import confirm
+from raybench.search.pipeline.confirm import Confirmation
 from raybench.search.pipeline.interference import measure_interference
 from raybench.search.pipeline.preflight import following
 from raybench.search.pipeline.reference import set_by_reference
 from raybench.search.pipeline.single_run import SingleRun
+from raybench.search.pipeline.slots import num_at_once, slots_now
 from raybench.search.pipeline.verify_predictions import run_finalists
 from raybench.search.ray_tune.tuner import run_trials
 from raybench.search.saved_runs import SavedRuns
@@ -60,6 +62,8 @@ class StudyPipeline:
     """False starts new worker processes for every trial."""
     wait_s: float | None = None
     """How long a trial may wait for machines in all; none: without end."""
+    num_more: int = 0
+    """Runs that a finished study's race is to have besides; nothing else is run then."""
     notes: list[str] = field(default_factory=list)
     """What the user should know of how the study went, in sentences."""
     earlier: dict[str, Any] = field(default_factory=dict)
@@ -77,6 +81,8 @@ class StudyPipeline:
         if (folder / STUDY_FILE).is_file():
             self.earlier = read_mapping(folder / STUDY_FILE)
             self.set_by += map(str, self.earlier.get("set_by_reference") or [])
+        if self.num_more:
+            self.notes += map(str, self.earlier.get("notes") or [])  # of the search, which stays
         self._write_study()
         with SavedRuns(
             self.session.pool,
@@ -87,6 +93,11 @@ class StudyPipeline:
             self._run_phases(earlier)
 
     def _run_phases(self, earlier: StudyResults | None) -> None:
+        if self.num_more:
+            progress = self._progress(self.num_more)
+            with progress, watching(self.session, progress, self.deadline, self.wait_s):
+                self._confirmation(progress).more(self.num_more)
+            return
         if self.study.needs_reference and not self._set_by_reference():
             if self.deadline.reason() == "time_budget":
                 self._note(f"{self._budget()} ended before the reference runs did.")
@@ -96,7 +107,8 @@ class StudyPipeline:
         with progress, watching(self.session, progress, self.deadline, self.wait_s):
             self._search(search, progress, confirm_budget)
             self._verify(search.placer, self._single_run(progress), confirm_budget)
-            self._confirm(self._single_run(progress))
+            if not self.deadline.interrupted:
+                self._confirmation(progress).run()
 
     def _set_by_reference(self) -> bool:
         """Run the reference for what is `auto`; False if it was ended."""
@@ -106,7 +118,7 @@ class StudyPipeline:
                 self.study,
                 self.space,
                 self._single_run(progress),
-                chance=chance_of(self.study.objective, self.dataset.num_classes),
+                chance=self._chance(),
                 num_train_samples=self.dataset.num_train_samples,
             )
         if found is None:
@@ -136,7 +148,8 @@ class StudyPipeline:
             say(self.console, told.sentence(earlier.place))
         if self.earlier and (records.runs or records.curves):
             say(self.console, f"continuing {folder}: {search.num_finished} trials are done")
-        confirm_budget = ConfirmBudget(self.study)
+        at_once = partial(num_at_once, capacity=self.session.capacity, slots=self.concurrency)
+        confirm_budget = ConfirmBudget(self.study, at_once=at_once)
         confirm_budget.learn(records.runs.values())
         return search, confirm_budget
 
@@ -187,38 +200,19 @@ class StudyPipeline:
             measure_interference(load(folder), single_run)
         deadline.reserve_s = 0.0
 
-    def _confirm(self, single_run: SingleRun) -> None:
-        """Train the best again, as many and as often as there is time for."""
-        runs = read_records(self.store.folder).runs
-        budget = ConfirmBudget(self.study)
-        budget.learn(runs.values())
-        chosen = [cost.trial for cost in budget.chosen()]
-        if not chosen or self.deadline.over:
-            if chosen and self.deadline.reason() == "time_budget":
-                self._note_unconfirmed(0, len(chosen))
-            return
-        answered = [one for one in runs.values() if one.role == "confirm" and one.is_answer]
-        already = {one.trial for one in answered if one.source in chosen}
-        count, repeats = budget.confirmable(answered, self.deadline.left_s)
-        if count < len(chosen) or repeats < self.study.confirm.repeats:
-            self._note_unconfirmed(count, len(chosen), repeats)
-        if count:
-            single_run.progress.begin("confirm", max(count * repeats - len(already), 0))
-            confirm(
-                {name: runs[name].spec for name in chosen[:count]},
-                repeats=repeats,
-                search_seed=self.study.search.seed,
-                already=already,
-                single_run=single_run,
-            )
+    def _confirmation(self, progress: Progress) -> Confirmation:
+        slots = slots_now(self.study, self.space, self.session, self.concurrency)
+        return Confirmation(
+            self.study,
+            self._single_run(progress),
+            slots=slots,
+            at_once=partial(num_at_once, capacity=self.session.capacity, slots=slots),
+            chance=self._chance(),
+            note=self._note,
+        )
 
-    def _note_unconfirmed(self, count: int, wanted: int, repeats: int = 0) -> None:
-        if not count:
-            what = "was too short to confirm the result with new seeds"
-        else:
-            runs = "run each" if repeats == 1 else "runs each"
-            what = f"left time to confirm {count} of {wanted} configurations, with {repeats} {runs}"
-        self._note(f"{self._budget()} {what}.")
+    def _chance(self) -> float | None:
+        return chance_of(self.study.objective, self.dataset.num_classes)
 
     def _note(self, sentence: str) -> None:
         self.notes.append(sentence)

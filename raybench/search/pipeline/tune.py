@@ -14,6 +14,7 @@ from rich.console import Console
 from raybench.cluster.capacity import local_capacity
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import INTERRUPTED, Interrupt
+from raybench.core.counted import is_told
 from raybench.core.dataset_spec import with_whole_paths
 from raybench.core.documents import read_mapping
 from raybench.core.errors import UserError
@@ -27,10 +28,11 @@ from raybench.results.load import StudyResults, load
 from raybench.results.place import check_place, is_url
 from raybench.results.plots import write_plots
 from raybench.results.ranking import ranked
+from raybench.results.records import read_records
 from raybench.results.remote import study_file, unused_url
 from raybench.results.show import show
 from raybench.results.storage import open_storage
-from raybench.results.store import STUDY_FILE, Store
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.results.study_folder import refuse_other_study, shipped_space, unused_folder
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline.live_session import live_session
@@ -81,6 +83,8 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
     earlier = load_earlier(options.seed_from, study) if options.seed_from else None
     for sentence in words:
         say(console, sentence)
+    if options.more is not None and study_file(place) is None:
+        raise _unfinished(options.more, place)
     if options.dry_run:
         print_plan(console, study, space, dataset, place, study_factors(study, space))
         return DONE
@@ -88,6 +92,8 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
         # Again: only now nobody else writes there, and an earlier driver's spool is seen.
         here = storage.folder / STUDY_FILE
         study = _continued(study, place, here if here.is_file() else None, asked)
+        if options.more is not None and not _is_confirmed(storage.folder):
+            raise _unfinished(options.more, place)
         with Store(storage.folder, storage.check) as store:
             interrupt.defer()
             interrupted = _run(
@@ -116,6 +122,19 @@ def _continued(study: StudySpec, place: str, file: Path | None, asked: Objective
     study = earlier_settings(study, read_mapping(file), is_chance_asked=asked.chance is not None)
     refuse_other_study(place, file, study)
     return study
+
+
+def _is_confirmed(folder: Path) -> bool:
+    """Whether a study has come to its end: some run of it was a confirming one."""
+    runs = read_records(folder).runs.values() if (folder / RECORDS_FILE).is_file() else ()
+    return any(record.phase == "confirm" and is_told(record) for record in runs)
+
+
+def _unfinished(number: int, place: str) -> UserError:
+    return UserError(
+        f"--more {number}: {place} holds no confirmed study; run the same command without --more "
+        "until it ends, then with it."
+    )
 
 
 def _run(
@@ -147,7 +166,9 @@ def _run(
         )
         from raybench.search.pipeline.study import StudyPipeline
 
-        deadline = Deadline(study.search.time_budget_s, began=began, interrupt=interrupt)
+        # Those of a study that is finished were for its search.
+        budget_s = study.search.time_budget_s if options.more is None else options.time_budget
+        deadline = Deadline(budget_s, began=began, interrupt=interrupt)
         pipeline = StudyPipeline(
             study,
             space,
@@ -159,6 +180,7 @@ def _run(
             concurrency,
             keep_groups=options.isolation == "none",
             wait_s=options.wait,
+            num_more=options.more or 0,
         )
         interrupt.can_continue = True
         pipeline.run(earlier)
@@ -168,10 +190,12 @@ def _run(
 
 def study_content(options: argparse.Namespace) -> tuple[dict[str, Any], str, str]:
     """Return the study's content as the command line has it, where it comes from, its name."""
+    if options.more is not None and options.more < 1:
+        raise UserError(f"--more {options.more}: name a number of runs, 1 or more.")
     path = shipped_space(options.space) or Path(options.space)
     flags: dict[str, Any] = {
         "search.trials": options.trials,
-        "search.time_budget_s": options.time_budget,
+        "search.time_budget_s": None if options.more else options.time_budget,
         "search.concurrency": options.concurrency,
         "search.seed": options.seed,
         "objective.target": options.target,
@@ -188,10 +212,10 @@ def study_content(options: argparse.Namespace) -> tuple[dict[str, Any], str, str
 
 
 def _confirm_settings(wanted: str | None, unwanted: bool) -> list[str]:
-    """Return `--confirm top=3,repeats=3` and `--no-confirm` as `--set` has them."""
+    """Return `--confirm race=40,fresh=5` and `--no-confirm` as `--set` has them."""
     if unwanted:
-        return ["confirm.top=0"]
+        return ["confirm.race=0"]
     parts = [] if wanted is None else wanted.split(",")
     if not all("=" in part for part in parts):
-        raise UserError(f"--confirm {wanted}: write it as top=3,repeats=3, or only one of them.")
+        raise UserError(f"--confirm {wanted}: write it as race=40,fresh=5, or only one of them.")
     return [f"confirm.{part.strip()}" for part in parts]

@@ -9,7 +9,8 @@ from raybench.core.objective import Objective
 from raybench.core.spec import RunSpec
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline import single_run as module
-from raybench.search.pipeline.confirm import confirm
+from raybench.search.pipeline.alone import run_alone
+from raybench.search.pipeline.race import SEEDS_FROM as RACE_SEEDS
 from raybench.search.pipeline.reference import SEEDS_FROM
 from raybench.search.pipeline.single_run import SingleRun
 from tests.search.made_up import evaluation, record
@@ -40,6 +41,9 @@ class Machine:
         self.specs.append(spec)
         self.keeps.append(options["keep"])
         options["on_refused"](name, "why")
+        self.reasons = [options["stopped_by"]()]
+        options["on_evaluation"](name, evaluation(3.0, index=2))
+        self.reasons.append(options["stopped_by"]())
         failure: Any = self.faults.pop(0) if self.faults else None
         role, source = options["role"], options["source"]
         return record(name, spec, failure=failure, role=role, source=source), None
@@ -63,7 +67,8 @@ def test_a_run_is_tried_once_here_and_recorded(
     found = machine.single_run().train(SPEC, "0001-confirm0", "confirm", source="0001")
     assert (found.phase, found.role, found.source) == ("confirm", "confirm", "0001")
     assert len(machine.specs) == 1
-    assert [line["failure"] for line in machine.lines] == [found.failure] == (faults or [None])
+    ends = [line for line in machine.lines if line["kind"] == "run"]
+    assert [line["failure"] for line in ends] == [found.failure] == (faults or [None])
     assert machine.over == machine.refused == ["0001-confirm0"]
 
 
@@ -73,7 +78,7 @@ def test_a_run_that_is_continued_has_its_curve_written_up_to_there(
     machine = Machine(monkeypatch)
     machine.curve = [evaluation(), evaluation(2.0, index=1)]
     machine.single_run().train(SPEC, "a", "confirm")
-    assert [line.get("index") for line in machine.lines] == [0, 1, None]
+    assert [line.get("index") for line in machine.lines] == [0, 1, 2, None]
 
 
 @pytest.mark.parametrize("keep", [True, False])
@@ -84,23 +89,39 @@ def test_isolation_holds_for_these_runs_too(keep: bool, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("seed", [0, 1000, 2000, 2**32 - 1])
-def test_confirming_seeds_are_never_the_search_s_nor_a_reference_s(
+def test_seeds_of_runs_alone_are_never_the_search_s_nor_a_reference_s_nor_a_race_s(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine(monkeypatch)
     spec = SPEC.model_copy(update={"seed": seed})
-    confirm(
+    run_alone(
         {"0001": spec, "0002": spec},
-        repeats=3,
+        times=3,
         search_seed=seed,
         already={"0001-confirm1"},
         single_run=machine.single_run(),
     )
     seeds = [spec.seed for spec in machine.specs]
     assert len(seeds) == 5
-    runs = [(line["trial"], line["role"], line["source"]) for line in machine.lines]
+    ends = [line for line in machine.lines if line["kind"] == "run"]
+    runs = [(line["trial"], line["role"], line["source"]) for line in ends]
     order = ["0001-confirm0", "0002-confirm0", "0002-confirm1", "0001-confirm2", "0002-confirm2"]
     assert runs == [(name, "confirm", name[:4]) for name in order]
     assert len(set(seeds)) == 3
-    reference = {(seed + SEEDS_FROM + number) % 2**32 for number in range(3)}
-    assert not set(seeds) & ({seed} | reference)
+    others = {(seed + first + n) % 2**32 for first in (SEEDS_FROM, RACE_SEEDS) for n in range(200)}
+    assert not set(seeds) & ({seed} | others)
+
+
+def test_whoever_judges_a_run_sees_all_its_evaluations_and_may_end_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(monkeypatch)
+    machine.curve = [evaluation(), evaluation(2.0, index=1)]
+    seen: list[float] = []
+
+    def judge(point: Any) -> Any:
+        seen.append(point.train_s)
+        return "cap" if point.train_s > 2.5 else None
+
+    machine.single_run().train(SPEC, "a", "race", source="0001", judge=judge)
+    assert (seen, machine.reasons) == ([1.0, 2.0, 3.0], [None, "cap"])

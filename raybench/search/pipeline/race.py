@@ -1,0 +1,157 @@
+"""The race as it is run: contenders with new seeds, side by side in the search's slots."""
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+
+from raybench.core.counted import first_trial, is_told, repeat_of
+from raybench.core.objective import TIME
+from raybench.core.record import Evaluation, RunRecord, StopReason
+from raybench.core.repeats import Repeat
+from raybench.results.records import Records
+from raybench.search.confirm_budget import ConfirmBudget, Cost
+from raybench.search.pipeline.side_by_side import side_by_side
+from raybench.search.pipeline.single_run import SingleRun
+from raybench.search.race import Axis, Contender, Race, Run, more
+from raybench.search.race_stages import Stages
+from raybench.search.races import Races, in_turns
+
+SEEDS_FROM = 3000
+"""How far the seeds of a race are from the search's; those of a reference and of runs alone lie
+before."""
+TRIES = 2
+"""Times that a run is begun in a session whose machines break it; then its contender is out."""
+
+
+@dataclass
+class LiveRace:
+    """Runs what the races ask for, and tells them what it took."""
+
+    budget: ConfirmBudget
+    single_run: SingleRun
+    records: Records
+    """What was recorded before."""
+    slots: int
+    """Runs at the same time at most; the pool admits fewer where they are wide."""
+    out: list[str] = field(default_factory=list)
+    """Contenders whose runs the machines broke, or laid out so that they compare with no other."""
+    _learned: dict[tuple[str, int], Repeat] = field(default_factory=dict)
+    _learning: threading.RLock = field(default_factory=threading.RLock)
+    _num_done: int = 0
+
+    def __post_init__(self) -> None:
+        self._is_timed = self.budget.study.objective.kind == TIME
+        found = self.budget.contenders()
+        self._cold = first_trial(self.records.runs.values())
+        self._costs = {cost.trial: cost for cost in (*found.fastest, *found.cheapest)}
+        for record in self.records.runs.values():
+            if record.role == "race" and record.source in self._costs and self._says(record):
+                number = int(record.trial.removeprefix(f"{record.source}-race"))
+                curve = self.records.curves.get(record.trial, [])
+                self._learned[record.source, number] = self._repeat(record, curve)
+                self._num_done += 1
+
+    def run(self, stages: Stages, *, after_s: float) -> None:
+        """Run the race to its end, or until the deadline; `after_s` is what is to follow."""
+        tries: Counter[Run] = Counter()
+        races = self._races(stages)
+        while (due := races.due()) and not self.single_run.deadline.over:
+            self._run(due, races, after_s)
+            tries.update(due)
+            broken = {run.name for run in due if tries[run] == TRIES and not self._knows(run)}
+            if broken:
+                self.out += sorted(broken)
+                races = self._races(stages)
+
+    def more(self, number: int) -> int:
+        """Run `number` more of who is still undecided; return how many it took.
+
+        First to find the fastest, then the cheapest.
+        """
+        num_run = 0
+        while num_run < number and not self.single_run.deadline.over:
+            due = self._more(min(number - num_run, self.slots))
+            if not due:
+                break
+            self._run(due, self._races(()), after_s=0.0, num_more=number - num_run)
+            num_run += len(due)
+        return num_run
+
+    def _more(self, number: int) -> list[Run]:
+        for axis, contenders in self._fields().items():
+            due = more(contenders, self._learned, number, axis=axis, is_timed=self._is_timed)
+            if due:
+                return due
+        return []
+
+    def _races(self, stages: Stages) -> Races:
+        fields = self._fields()
+        races = [
+            Race(contenders, stages, axis=axis, is_timed=self._is_timed)
+            for axis, contenders in fields.items()
+        ]
+        found = Races(races)
+        for (name, number), repeat in self._learned.items():
+            found.learn(Run(name, number), repeat)
+        return found
+
+    def _fields(self) -> dict[Axis, list[Contender]]:
+        """Return who races, on each axis that there is, best first."""
+        found = self.budget.contenders()
+        fields: dict[Axis, list[Cost]] = {"seconds": found.fastest}
+        if self._is_timed:
+            fields["worker_seconds"] = found.cheapest
+        return {
+            axis: [self._contender(cost) for cost in costs if cost.trial not in self.out]
+            for axis, costs in fields.items()
+        }
+
+    def _contender(self, cost: Cost) -> Contender:
+        own = None
+        if cost.trial != self._cold:
+            curve = self.records.curves.get(cost.trial, [])
+            own = self._repeat(self.records.runs[cost.trial], curve)
+        return Contender(cost.trial, own, cost.spec.num_workers)
+
+    def _run(
+        self, due: list[Run], races: Races, after_s: float, *, num_more: int | None = None
+    ) -> None:
+        progress = self.single_run.progress
+        num_runs = len(due) if num_more is None else num_more
+        progress.begin("race", self._num_done + num_runs, num_done=self._num_done)
+        progress.after_s = after_s
+        specs = {run.name: self._costs[run.name].spec for run in due}
+        jobs = [partial(self._train, run, races) for run in in_turns(due, specs)]
+        side_by_side(jobs, slots=self.slots, deadline=self.single_run.deadline)
+
+    def _train(self, run: Run, races: Races) -> None:
+        seed = (self.budget.study.search.seed + SEEDS_FROM + run.round) % 2**32
+        spec = self._costs[run.name].spec.model_copy(update={"seed": seed})
+        curve: list[Evaluation] = []
+
+        def judge(evaluation: Evaluation) -> StopReason | None:
+            # What its machines broke goes on from a checkpoint, and passes some of them again.
+            curve[:] = [point for point in curve if point.index < evaluation.index] + [evaluation]
+            with self._learning:
+                cap_s = races.cap_s(run)
+            return "cap" if cap_s is not None and evaluation.train_s > cap_s else None
+
+        name = f"{run.name}-race{run.round}"
+        record = self.single_run.train(spec, name, "race", source=run.name, judge=judge)
+        if self._says(record):
+            with self._learning:
+                repeat = self._repeat(record, curve)
+                self._learned[run.name, run.round] = repeat
+                races.learn(run, repeat)
+                self._num_done += 1
+
+    def _knows(self, run: Run) -> bool:
+        return (run.name, run.round) in self._learned
+
+    def _says(self, record: RunRecord) -> bool:
+        """Whether a run says something of its contender: an answer, on machines as the others'."""
+        return is_told(record) and self.budget.is_comparable(record)
+
+    def _repeat(self, record: RunRecord, curve: list[Evaluation]) -> Repeat:
+        return repeat_of(record, curve, chance=self.budget.chance)

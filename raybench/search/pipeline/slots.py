@@ -1,0 +1,28 @@
+"""How many runs of a race there is room for at the same time."""
+
+from dataclasses import replace
+
+from raybench.cluster.capacity import Capacity
+from raybench.cluster.session import Session
+from raybench.core.space import Space
+from raybench.core.spec import RunSpec
+from raybench.core.study import StudySpec
+from raybench.search.pipeline.preflight import following
+
+
+def slots_now(study: StudySpec, space: Space, session: Session, concurrency: int) -> int:
+    """Return how many runs go on at once: as many trials as the search would have at this moment.
+
+    `concurrency` is what it began with.
+    """
+    follow = following(study, space, session.capacity)
+    if follow is None or session.is_local:
+        return concurrency
+    return max(1, follow(session.nodes()))
+
+
+def num_at_once(spec: RunSpec, capacity: Capacity, slots: int) -> int:
+    """Return how many runs of a spec the empty cluster holds at once, at most `slots`."""
+    group = spec.placement.group
+    many = replace(group, num_workers=max(capacity.cpus, group.num_workers))
+    return max(1, min(slots, capacity.num_fitting(many) // group.num_workers))

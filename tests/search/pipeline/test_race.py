@@ -1,0 +1,238 @@
+"""A race as it is run: side by side, capped, continued, with machines that break."""
+
+import io
+import json
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from raybench.core.documents import to_yaml
+from raybench.core.errors import StudyError
+from raybench.core.objective import BUDGET
+from raybench.core.record import RunRecord
+from raybench.core.spec import RunSpec
+from raybench.core.study import StudySpec, build_study
+from raybench.results.progress import Progress
+from raybench.results.records import read_records
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
+from raybench.search.deadline import Deadline
+from raybench.search.pipeline import single_run as module
+from raybench.search.pipeline.confirm import Confirmation
+from raybench.search.pipeline.single_run import SingleRun
+from tests.search.made_up import evaluation, record
+
+TRULY = {"0001": 1.0, "0002": 1.3, "0003": 1.2, "0004": 20.0}
+"""Seconds of every new run; those of the search were lucky or not."""
+SEARCH = {"0000": 0.5, "0001": 0.9, "0002": 0.8, "0003": 1.2, "0004": 1.3}
+WORKERS = {"0003": 2}
+
+
+class World:
+    """A study's folder with five trials, and machines that train what they are given."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **confirm: int) -> None:
+        content: dict[str, Any] = {
+            "objective": {"target": 0.9, "max_train_seconds": 100},
+            "confirm": {"race": 8, "fresh": 2} | confirm,
+            "space": {"num_workers": [1, 2]},
+        }
+        self.study: StudySpec = build_study(content, "test")[0]
+        self.folder, self.deadline = folder, Deadline(None)
+        self.breaks: Counter[str] = Counter()
+        """How often runs of a name lose their workers."""
+        self.ends_after = 10**9
+        self.notes: list[str] = []
+        self.running: set[str] = set()
+        self.beside: dict[str, int] = {}
+        self.specs: dict[str, RunSpec] = {}
+        self.tests: set[str] = set()
+        self._lock = threading.Lock()
+        (folder / STUDY_FILE).write_text(to_yaml({"study": self.study.document()}))
+        with Store(folder) as store:
+            for name, seconds in SEARCH.items():
+                spec = self.study.run_spec({"num_workers": WORKERS.get(name, 1)})
+                store.append(record(name, spec, seconds).line())
+        monkeypatch.setattr(module, "run_once", self.train)
+
+    def confirmation(self, store: Store) -> Confirmation:
+        nothing: Any = SimpleNamespace(resume=lambda name, spec: (), save=None, refused=None)
+        nothing.over = lambda record: None
+        progress = Progress(Console(file=io.StringIO()), num_trials=1)
+        session: Any = SimpleNamespace(pool=None)
+        single_run = SingleRun(session, store, self.deadline, progress, nothing)
+        return Confirmation(
+            self.study,
+            single_run,
+            slots=2,
+            at_once=lambda spec: 2 // spec.num_workers,
+            chance=0.1,
+            note=self.notes.append,
+        )
+
+    def run(self, more: int = 0) -> dict[str, RunRecord]:
+        """Confirm, or run more; return the new runs by name."""
+        self.specs, self.beside = {}, {}
+        before = set(read_records(self.folder).runs)
+        with Store(self.folder) as store:
+            found = self.confirmation(store)
+            found.more(more) if more else found.run()
+        runs = read_records(self.folder).runs
+        return {name: run for name, run in runs.items() if name not in before}
+
+    def train(self, pool: Any, spec: RunSpec, name: str, **options: Any) -> Any:
+        with self._lock:
+            self.specs[name] = spec
+            self.running.add(name)
+        if options["test"]:
+            self.tests.add(name)
+        time.sleep(0.01)
+        with self._lock:
+            self.beside[name] = len(self.running) - 1
+        role, source = options["role"], options["source"]
+        seconds = self.seconds(source, spec.seed)
+        if len(self.beside) > self.ends_after:
+            self.deadline.ends_with(StudyError("the disk is full"))
+        reason = None
+        for index in range(round(seconds / 0.5)):
+            point = evaluation(0.5 * (index + 1), index=index)
+            options["on_evaluation"](name, point)
+            reason = options["stopped_by"]()
+            if reason is not None:
+                break
+        with self._lock:
+            self.running.remove(name)
+        common: dict[str, Any] = {"role": role, "source": source}
+        if self.breaks[name]:
+            self.breaks[name] -= 1
+            return record(name, spec, 0.1, failure="worker_lost", **common), None
+        if reason is not None:
+            return record(name, spec, point.train_s, stop=None, stopped_by=reason, **common), None
+        return record(name, spec, seconds, **common), None
+
+    @staticmethod
+    def seconds(source: str, seed: int) -> float:
+        return TRULY.get(source, 2.0) * (1 + 0.01 * (seed % 3))
+
+
+def named(runs: dict[str, RunRecord], role: str) -> list[str]:
+    return sorted(name for name, run in runs.items() if run.role == role)
+
+
+def test_the_best_race_with_equal_seeds_and_only_winners_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    runs = world.run()
+    # 8 runs: four contenders once, two of them again; the first trial has no run that counts.
+    first = [name for name in named(runs, "race") if name.endswith("-race0")]
+    assert {name[:4] for name in first} >= {"0000", "0001", "0002", "0003"}
+    seeds = {(name[-1], world.specs[name].seed) for name in named(runs, "race")}
+    assert len(seeds) == len({number for number, _ in seeds}), "one seed a round, for all"
+    assert max(world.beside[name] for name in named(runs, "race")) == 1
+    alone = named(runs, "confirm")
+    assert alone == ["0001-confirm0", "0001-confirm1"]
+    assert {world.beside[name] for name in alone} == {0}
+    assert world.tests == set(alone)
+    assert not {world.specs[name].seed for name in alone} & {seed for _, seed in seeds}
+    assert (world.run(), world.notes) == ({}, []), "all of it is recorded"
+
+
+def test_a_run_that_has_lost_is_capped_and_counts_as_a_miss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch, race=20)
+    runs = world.run()
+    capped = [run for run in runs.values() if run.stop == "cap"]
+    assert {run.source for run in capped} <= {"0004", "0000"}
+    assert "0004-race0" in {run.trial for run in capped}
+    assert runs["0004-race0"].ledger["train"] < TRULY["0004"] / 2
+
+
+def test_a_race_that_was_ended_goes_on_with_what_was_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    world.ends_after = 3
+    with pytest.raises(StudyError, match="the disk is full"):
+        world.run()
+    ended = read_records(tmp_path).runs
+    told = {name for name in ended if "-race" in name and ended[name].state == "complete"}
+    assert 2 <= len(told) <= 4
+    assert not world.running
+    world.deadline, world.ends_after = Deadline(None), 10**9
+    runs = world.run()
+    assert not told & set(runs)
+    assert not told & set(world.specs)
+    assert named(runs, "confirm") == ["0001-confirm0", "0001-confirm1"]
+
+
+def test_a_contender_whose_machines_break_twice_is_out_and_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    world.breaks.update({"0002-race0": 1, "0001-race0": 2})
+    runs = world.run()
+    assert runs["0002-race0"].failure is None, "tried again"
+    (note,) = world.notes
+    assert note.startswith("Trial 0001 left the race: its workers were lost 2 times")
+    assert "0001-race1" not in runs
+
+
+def test_more_runs_are_for_the_undecided_and_a_new_winner_runs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch, race=2)
+    monkeypatch.setitem(TRULY, "0003", 0.6)
+    before = world.run()
+    runs = world.run(more=6)
+    lines = [json.loads(line) for line in (tmp_path / RECORDS_FILE).read_text().splitlines()]
+    assert len(named(runs, "race")) == 6
+    assert len({line["trial"] for line in lines if line["kind"] == "run"}) == sum(
+        (len(SEARCH), len(before), len(runs))
+    ), "none ran twice"
+    assert {run.source for run in runs.values() if run.role == "race"} > {"0003"}
+    assert "0003-confirm1" in {*before, *runs}
+
+
+def test_a_short_budget_leaves_fewer_runs_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    world.deadline = Deadline(6.0)
+    runs = world.run()
+    assert 1 <= len(named(runs, "confirm")) <= 2
+    assert len(named(runs, "race")) < 8
+    assert any(note.startswith("The time budget of 6 s left time for") for note in world.notes)
+    assert world.notes[0].endswith("of the 8 runs of the race.")
+
+
+def test_where_seconds_are_the_same_for_all_values_race(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    objective = world.study.objective.model_copy(update={"kind": BUDGET, "target": None})
+    world.study = world.study.model_copy(update={"objective": objective})
+    content = {"study": world.study.document()}
+    (tmp_path / STUDY_FILE).write_text(to_yaml(content))
+    ends: dict[str, Any] = {"stop": "max_train_seconds"}
+    with Store(tmp_path) as store:
+        store.clear()
+        for number, value in enumerate((0.91, 0.90, 0.93, 0.92)):
+            spec = world.study.run_spec({"num_workers": 1})
+            store.append(record(f"{number:04d}", spec, 5.0, value=value, **ends).line())
+
+    def train(pool: Any, spec: RunSpec, name: str, **options: Any) -> Any:
+        value = 0.95 if name.startswith("0001") else 0.90
+        role, source = options["role"], options["source"]
+        return record(name, spec, 5.0, value=value, role=role, source=source, **ends), None
+
+    monkeypatch.setattr(module, "run_once", train)
+    runs = world.run()
+    assert named(runs, "confirm") == ["0001-confirm0", "0001-confirm1"]
+    assert {run.stop for run in runs.values()} == {"max_train_seconds"}
