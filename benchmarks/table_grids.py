@@ -92,11 +92,11 @@ TEXTS = DatasetSpec(
     vocabulary_size=2000,
     sequence_length=64,
     limit=4000,
-    validation_size=5000,
+    validation_size=3000,
     test_size=500,
 )
 CIFAR = DatasetSpec(
-    name="npz", path=str(DATA / "cifar.npz"), limit=2000, validation_size=1000, test_size=500
+    name="npz", path=str(DATA / "cifar.npz"), limit=1800, validation_size=1000, test_size=500
 )
 RATES = rates(
     6,
@@ -139,23 +139,30 @@ GRIDS: dict[str, Grid] = {
     "docstrings_text": Grid(
         workload="text_bag",
         dataset=TEXTS,
-        epochs=3,
-        eval_every_samples=600,
+        epochs=2,
+        eval_every_samples=400,
         rates=TEXT_RATES,
     ),
     "cifar_resnet": Grid(
         workload="benchmarks.table_workloads:TableResnet",
         dataset=CIFAR,
         epochs=5,
-        eval_every_samples=500,
-        rates=RATES,
+        eval_every_samples=450,
+        rates=rates(
+            5,
+            sgd=(2e-2, 2.0),
+            lars=(1.0, 100.0),
+            adam=(1e-3, 1e-1),
+            muon=(1e-3, 1e-1),
+            lamb=(3e-3, 3e-1),
+        ),
         batches=(32, 64, 128, 256, 512),
     ),
     "docstrings_throttled": Grid(
         workload="benchmarks.table_workloads:ThrottledText",
         dataset=TEXTS,
-        epochs=3,
-        eval_every_samples=600,
+        epochs=2,
+        eval_every_samples=400,
         rates=TEXT_RATES,
         timed_samples=400,
         curves="docstrings_text",
