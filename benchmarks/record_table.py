@@ -97,13 +97,16 @@ def record_best(table: str, num_seeds: int, jobs: int) -> None:
 
 
 def record_times(table: str, rounds: int) -> None:
-    """Time short trainings in groups of one and two torch workers, in turn; keep every figure."""
+    """Time short trainings in groups of one and two torch workers, in turn; keep every figure.
+
+    Rounds are added to those measured before.
+    """
     from raybench.cluster.run_client import RunClient
     from raybench.cluster.session import Session
 
     grid = GRIDS[table]
     assert grid.dataset.limit is not None
-    measured: list[dict[str, Any]] = []
+    measured = _times(table)
     with Session() as session:
         for number in range(rounds + 1):
             for optimizer, batch, workers in itertools.product(
@@ -126,7 +129,7 @@ def record_times(table: str, rounds: int) -> None:
                         {"optimizer": optimizer, "batch": batch, "workers": workers, "s": step_s}
                     )
             print(f"round {number} of {rounds}, load {os.getloadavg()[0]:.1f}", flush=True)
-    (TABLES / f"{table}.times.json").write_text(json.dumps(measured))
+            (TABLES / f"{table}.times.json").write_text(json.dumps(measured))
 
 
 def pack(table: str) -> None:
@@ -136,10 +139,8 @@ def pack(table: str) -> None:
         _pack_curves(table, lines)
     with np.load(TABLES / f"{grid.curves or table}.npz") as curves:
         num_cells = int((curves["correct"][..., 0] >= 0).sum())
-    times_file = TABLES / f"{table}.times.json"
-    times = json.loads(times_file.read_text()) if times_file.is_file() else []
     grouped: dict[tuple[str, int, int], list[float]] = {}
-    for row in times:
+    for row in _times(table):
         grouped.setdefault((row["optimizer"], row["batch"], row["workers"]), []).append(row["s"])
     spec = grid.spec_of((next(iter(grid.rates)), 1e-3, 64, 0)).document()
     path = spec["dataset"]["path"]
@@ -154,8 +155,12 @@ def pack(table: str) -> None:
         "spec": spec | {"dataset": spec["dataset"] | {"path": path and Path(path).name}},
         "data_sha256": path and hashlib.sha256((DATA / Path(path).name).read_bytes()).hexdigest(),
         "cells": num_cells,
+        "step_statistic": grid.step_statistic,
         "step_s": [
-            {"optimizer": o, "batch": b, "workers": k, "median": statistics.median(v), "all": v}
+            {
+                **{"optimizer": o, "batch": b, "workers": k, "median": statistics.median(v)},
+                **{"least": min(v), "all": v},
+            }
             for (o, b, k), v in grouped.items()
         ],
         "machine": machine(),
@@ -182,6 +187,13 @@ def _pack_curves(table: str, lines: list[dict[str, Any]]) -> None:
         if len(line["samples"]) > np.count_nonzero(samples[b]):
             samples[b, : len(line["samples"])] = line["samples"]
     np.savez_compressed(TABLES / f"{table}.npz", correct=correct, samples=samples)
+
+
+def _times(table: str) -> list[dict[str, Any]]:
+    """Return what was measured so far: seconds of a step, by optimizer, batch size and workers."""
+    file = TABLES / f"{table}.times.json"
+    found: list[dict[str, Any]] = json.loads(file.read_text()) if file.is_file() else []
+    return found
 
 
 def _lines(file: Path) -> list[str]:

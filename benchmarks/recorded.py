@@ -103,8 +103,9 @@ class Table:
         if empty:
             raise SystemExit(f"{name}: {empty} cells are not recorded yet (record_table.py)")
         self.mean = _mean_over_seeds(self.accuracy)
+        statistic = self.meta.get("step_statistic", "median")
         self._step_s = {
-            (row["optimizer"], row["batch"], row["workers"]): float(row["median"])
+            (row["optimizer"], row["batch"], row["workers"]): float(row[statistic])
             for row in self.meta["step_s"]
         }
 

@@ -3,7 +3,7 @@
 import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -51,6 +51,9 @@ class Grid:
     """Per worker: those that a replay knows (`recorded.Table`)."""
     timed_samples: int = 2000
     """Of one measurement of a step's time."""
+    step_statistic: Literal["median", "least"] = "least"
+    """Of a step's measurements: on a machine that others use too, the least is nearest to a quiet
+    one's."""
     curves: str | None = None
     """Another table of the same training, whose curves are this one's; only times are measured."""
     note: str = ""
@@ -121,6 +124,7 @@ GRIDS: dict[str, Grid] = {
         epochs=6,
         eval_every_samples=1000,
         timed_batches=(8, 16, 32, 64, 128, 256, 512),
+        step_statistic="median",
     ),
     "mnist_mlp": Grid(
         workload="deep_mlp",
@@ -128,6 +132,7 @@ GRIDS: dict[str, Grid] = {
         epochs=8,
         eval_every_samples=2000,
         timed_batches=(8, 16, 32, 64, 128, 256, 512),
+        step_statistic="median",
     ),
     "flights_mlp": Grid(
         workload="deep_mlp",
@@ -157,6 +162,7 @@ GRIDS: dict[str, Grid] = {
             lamb=(3e-3, 3e-1),
         ),
         batches=(32, 64, 128, 256, 512),
+        timed_batches=(32, 64),
     ),
     "docstrings_throttled": Grid(
         workload="benchmarks.table_workloads:ThrottledText",
