@@ -32,15 +32,13 @@ rays: env
 tune: env
 	$(BIN)/python -m raybench.tune $(ARGS)
 
-# All checks and tests: those without Ray side by side, then those with real Ray sessions.
+# All checks and tests: those without Ray, and beside them those with real Ray sessions.
 test: check
-	$(PURE) -m "not ray and not all" $(ARGS)
-	$(PYTEST) -m "ray and not all" $(ARGS)
+	.ci/both '$(PURE) -m "not ray and not all" $(ARGS)' '$(PYTEST) -m "ray and not all" $(ARGS)'
 
 # The long loops too: every signal at every moment, many kills.
 test-all: check
-	$(PURE) -m "not ray" $(ARGS)
-	$(PYTEST) -m "ray" $(ARGS)
+	.ci/both '$(PURE) -m "not ray" $(ARGS)' '$(PYTEST) -m "ray" $(ARGS)'
 
 check: env
 	$(BIN)/ruff format --check .

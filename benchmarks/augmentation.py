@@ -198,7 +198,7 @@ def compare_kinds(rounds: int, lines: list[str]) -> bool:
 def compare_trainings(rounds: int, lines: list[str]) -> bool:
     """Train with and without augmentation in turns; return whether the bar is met."""
     from raybench.backends.find import find_backend
-    from raybench.backends.run import take_until, training_steps, warm_up_step
+    from raybench.backends.steps import take_until, training_steps, warm_up_step
     from raybench.core.spec import DatasetSpec, RunSpec
     from raybench.workloads.find import load_workload_dataset
 

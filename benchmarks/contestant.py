@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from noisy import Leader
 from peer_ray import Ray
 from recorded import Config, Point, Space
 
@@ -14,6 +15,9 @@ from raybench.search.ask_tell import Search
 from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.sampling.default_rates import priors
 from raybench.speed.factorisation import Factors, factorise, placed
+
+REACHED = -1e9
+"""Puts trials that reached the target before all that missed it."""
 
 
 class Raybench:
@@ -74,17 +78,31 @@ class Raybench:
 
     def leaders(self, number: int) -> list[Config]:
         """Return the best trials, each on the placement predicted to be its fastest."""
-        found: list[tuple[float, int, Config]] = []
+        return [config for _, config, _ in self._ranked()[:number]]
+
+    def contenders(self) -> list[Leader]:
+        """Return those that reached the target, best first, with the seconds of their own run.
+
+        No such seconds have those that ran on another placement, and the first trial: a study's
+        begins on a cold machine.
+        """
+        return [(config, own) for score, config, own in self._ranked() if score < REACHED / 2]
+
+    def _ranked(self) -> list[tuple[float, Config, float | None]]:
+        """Return score (near `REACHED` where the target was), configuration, own seconds."""
+        found: list[tuple[float, Config, float | None]] = []
         placer = self._search.placer
-        for record in self.records.values():
-            spec, score = record.spec, record.score
-            if record.time_to_target_s is not None:
+        first = next(iter(self._asked), None)
+        for trial, record in self.records.items():
+            spec, score, own = record.spec, record.score, record.time_to_target_s
+            if own is not None:
                 ratios = placer.ratios(spec) if placer else {spec.placement: 1.0}
                 fastest = min(ratios, key=lambda one: ratios[one])
-                spec = placed(spec, fastest)
-                score = record.time_to_target_s * ratios[fastest] - 1e9  # before every miss
-            found.append((score, len(found), config_of(spec)))
-        return [config for *_, config in sorted(found, key=lambda one: one[:2])[:number]]
+                score = REACHED + own * ratios[fastest]
+                is_comparable = fastest == spec.placement and trial != first
+                spec, own = placed(spec, fastest), own if is_comparable else None
+            found.append((score, config_of(spec), own))
+        return sorted(found, key=lambda one: one[0])
 
     def _outcome(self, point: Point, spec: RunSpec, stop: Any = None) -> RunOutcome:
         """Return an evaluation as a run client gives it."""

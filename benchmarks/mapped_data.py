@@ -27,7 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from raybench.backends import room
 from raybench.backends.base import Step, Trainer
 from raybench.backends.find import find_backend
-from raybench.backends.run import take_until, training_steps
+from raybench.backends.steps import take_until, training_steps
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Array, Dataset, Split
 from raybench.workloads.find import find_workload

@@ -1,12 +1,19 @@
-"""Recorded tables with the noise of single runs, and a confirm phase on them."""
+"""Recorded tables with the noise of single runs, and the ways to confirm a winner on them."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from recorded import Config, Point, Task
 
+from raybench.core.repeats import Repeat
+from raybench.search.race import Contender, Race, Stages
+
 NOISE = 0.03
 """Of a trial's seconds, as a standard deviation of their logarithm; measured between runs."""
+Leader = tuple[Config, float | None]
+"""A configuration that reached the target, and the seconds of the search's own run of it; None
+where that run was elsewhere or does not count."""
 
 
 class NoisyTask(Task):
@@ -27,17 +34,56 @@ class NoisyTask(Task):
             self.table.step_s = step_s  # type: ignore[method-assign]
 
 
+def seed_of(seed: int | None, round_number: int) -> np.random.Generator | None:
+    """Return what the runs of a round draw their seed from, all the same; None where none does."""
+    return None if seed is None else np.random.default_rng([seed, round_number])
+
+
 def confirm(
-    task: Task, leaders: list[Config], *, repeats: int, rng: np.random.Generator | None = None
+    task: Task, leaders: Sequence[Config], *, repeats: int, seed: int | None = None
 ) -> tuple[Config, list[float]]:
-    """Train every leader anew, `repeats` times.
+    """Train every leader anew, `repeats` times, with the same seeds; None draws none.
 
     Returns the one with the lowest median time to target, and each one's slot-seconds.
     """
     times, used = {}, []
     for config in leaders:
-        ends = [task.trial(config, rng)[0][-1] for _ in range(repeats)]
+        ends = [task.trial(config, seed_of(seed, number))[0][-1] for number in range(repeats)]
         reached = [math.inf if e.time_to_target_s is None else e.time_to_target_s for e in ends]
         times[config] = float(np.median(reached))
         used.append(sum(end.train_s for end in ends) * config.num_workers)
     return min(times, key=lambda config: times[config]), used
+
+
+def race(
+    task: Task, leaders: Sequence[Leader], plan: Stages, *, seed: int | None
+) -> tuple[Config, float]:
+    """Race the leaders over the stages of a plan (`search.race`); they are best first.
+
+    With a `seed`, runs draw recorded seeds, those of a round all the same one. Returns the winner
+    and the slot-seconds of the runs.
+    """
+    configs = {str(place): config for place, (config, _) in enumerate(leaders)}
+    contenders = [
+        Contender(str(place), None if own is None else Repeat(own, True), config.num_workers)
+        for place, (config, own) in enumerate(leaders)
+    ]
+    found = Race(contenders, plan, axis="seconds")
+    used = 0.0
+    while due := found.due():
+        for run in due:
+            config = configs[run.name]
+            repeat = _run(task, config, seed_of(seed, run.round), found.cap_s(run.name))
+            used += repeat.seconds * config.num_workers
+            found.learn(run.name, run.round, repeat)
+    return configs[found.leader() or "0"], used
+
+
+def _run(task: Task, config: Config, rng: np.random.Generator | None, cap: float | None) -> Repeat:
+    """Train once, to the target, the task's limit, or the first evaluation after the cap."""
+    for point in task.trial(config, rng)[0]:
+        if point.time_to_target_s is not None:
+            return Repeat(point.time_to_target_s, True)
+        if cap is not None and point.train_s >= cap:
+            break
+    return Repeat(point.train_s, False)

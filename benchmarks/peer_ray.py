@@ -19,7 +19,7 @@ class TuneScheduler:
     (Syne Tune's ASHA is adapted from it and does the same.)
     """
 
-    def __init__(self, space: Space, by: str):
+    def __init__(self, space: Space, by: str, grace: float = GRACE):
         from ray.tune.schedulers import AsyncHyperBandScheduler
 
         self.scheduler = AsyncHyperBandScheduler(
@@ -32,7 +32,7 @@ class TuneScheduler:
                 if by == "training_iteration"
                 else {
                     "max_t": space.objective.max_train_seconds,
-                    "grace_period": GRACE * space.objective.max_train_seconds,
+                    "grace_period": grace * space.objective.max_train_seconds,
                 }
             ),
         )

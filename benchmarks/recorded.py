@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from raybench.core.objective import Objective
+from raybench.core.repeats import Repeat, expected_running_time
 from raybench.core.score import search_score
 
 TABLES = Path(__file__).with_name("tables")
@@ -48,8 +49,9 @@ class Point:
     evaluation: int
     samples: int
     train_s: float
-    accuracy: float
-    best_accuracy: float
+    value: float
+    """Accuracy."""
+    best_value: float
     score: float
     time_to_target_s: float | None
 
@@ -82,6 +84,8 @@ class Space:
 
 class Table:
     """The recorded curves and step times of one workload."""
+
+    batches_per_worker: tuple[int, ...] = BATCHES_PER_WORKER
 
     def __init__(self, name: str, folder: Path = TABLES):
         self.name = name
@@ -140,15 +144,20 @@ class Table:
             self.meta["batches"].index(config.batch_size_per_worker * config.num_workers),
         )
 
+    def seeds(self, config: Config) -> list[int]:
+        """Return the seeds that a configuration was recorded with."""
+        return np.flatnonzero(~np.isnan(self.accuracy[self.cell(config)][:, 0])).tolist()
+
     def curve(
-        self, config: Config, rng: np.random.Generator | None = None
+        self, config: Config, rng: np.random.Generator | None = None, *, seed: int | None = None
     ) -> tuple[list[int], list[float], list[float]]:
-        """Return samples, train seconds and accuracies: the seeds' mean, or one seed drawn."""
+        """Return samples, train seconds and accuracies: the seeds' mean, or one given or drawn."""
         optimizer, rate, batch = self.cell(config)
         accuracy = self.mean[optimizer, rate, batch]
         if rng is not None:
-            seeds = self.accuracy[optimizer, rate, batch]
-            accuracy = seeds[rng.choice(np.flatnonzero(~np.isnan(seeds[:, 0])))]
+            seed = int(rng.choice(self.seeds(config)))
+        if seed is not None:
+            accuracy = self.accuracy[optimizer, rate, batch, seed]
         accuracy = accuracy[~np.isnan(accuracy)]
         samples = self.samples[batch, : len(accuracy)]
         step = self.step_s(config.optimizer, config.batch_size_per_worker, config.num_workers)
@@ -219,6 +228,17 @@ class Task:
         """Return the true time to target, infinite beyond max_train_seconds."""
         seconds = self.table.tta(config, self.target)
         return seconds if seconds <= self.t_max else math.inf
+
+    def expected_s(self, config: Config) -> float:
+        """Return the expected running time over the recorded seeds: of who trains it again."""
+        repeats = []
+        for seed in self.table.seeds(config):
+            _, seconds, accuracies = self.table.curve(config, seed=seed)
+            within = [s for s in seconds if s <= self.t_max]
+            reached = [s for s, a in zip(within, accuracies, strict=False) if a >= self.target]
+            missed = Repeat(seconds[min(len(within), len(seconds) - 1)], False)
+            repeats.append(Repeat(reached[0], True) if reached else missed)
+        return expected_running_time(repeats)
 
     def close_configs(self, margin: float) -> int:
         """Count the configurations of the grid within a margin of the best."""

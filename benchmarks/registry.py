@@ -7,7 +7,7 @@ from typing import Any
 from recorded import Task
 from replay import Contestant
 
-from raybench.search.policy import DEFAULT, SearchPolicy
+from raybench.search.policy import DEFAULT, SearchPolicy, first_best
 
 
 def scaled_rates(factor: float) -> SearchPolicy:
@@ -16,6 +16,7 @@ def scaled_rates(factor: float) -> SearchPolicy:
     return SearchPolicy(base_rates=rates)
 
 
+LUCKIEST = SearchPolicy(reference=first_best)
 ALONE = tuple(source for source in DEFAULT.draws if source != "neighbour")
 OURS = "raybench"
 CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -29,6 +30,11 @@ CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "Syne Tune CQR": ("peer_syne:Syne", {"method": "CQR"}),
     "Syne Tune ASHABORE": ("peer_syne:Syne", {"method": "ASHABORE"}),
     "Syne Tune ASHACQR": ("peer_syne:Syne", {"method": "ASHACQR"}),
+    "NePS PriorBand": ("peer_neps:Neps", {}),
+    "NePS PriorBand, no prior": ("peer_neps:Neps", {"has_prior": False}),
+    "SMAC3, budgets": ("peer_smac:Smac3", {}),
+    "FLAML BlendSearch": ("peer_flaml:FlamlTune", {"method": "BlendSearch"}),
+    "FLAML CFO": ("peer_flaml:FlamlTune", {"method": "CFO"}),
     "random, ASHA": ("peer_ray:RandomAsha", {}),
     "random": ("peer:Random", {}),
 }
@@ -38,6 +44,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "raybench, rates x 10": ("contestant:Raybench", {"policy": scaled_rates(10.0)}),
     "raybench, rates / 30": ("contestant:Raybench", {"policy": scaled_rates(1 / 30)}),
     "raybench, workers sampled": ("contestant:Raybench", {"factorise": False}),
+    "raybench, cap at the luckiest": ("contestant:Raybench", {"policy": LUCKIEST}),
     "raybench, no cap": ("contestant:Raybench", {"cap_factor": None}),
     "raybench, no rungs": ("contestant:Raybench", {"policy": SearchPolicy(rungs=False)}),
     "raybench, repetitions": ("contestant:Raybench", {"policy": SearchPolicy(resolution=0.0)}),
@@ -50,14 +57,22 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 REGISTRY = CONTESTANTS | VARIANTS
 
 
+NEEDS: dict[str, tuple[str, ...]] = {
+    "peer_syne": ("syne_tune",),
+    "peer_neps": ("neps",),
+    "peer_smac": ("smac",),
+    "peer_flaml": ("flaml",),
+}
+"""Modules by the contestant's module."""
+
+
 def needs(name: str) -> tuple[str, ...]:
     """Return the modules that a contestant needs and raybench does not."""
     place, options = REGISTRY[name]
-    if not place.startswith("peer_syne:"):
-        return ()
-    # Its quantile searchers import their repository of black boxes, which imports the second.
-    is_cqr = str(options["method"]).endswith("CQR")
-    return ("syne_tune", "huggingface_hub") if is_cqr else ("syne_tune",)
+    modules = NEEDS.get(place.partition(":")[0], ())
+    # Syne Tune's quantile searchers import its repository of black boxes, which imports this.
+    is_cqr = str(options.get("method", "")).endswith("CQR")
+    return (*modules, "huggingface_hub") if is_cqr else modules
 
 
 def make(name: str, task: Task, seed: int, folder: Path) -> Contestant:

@@ -9,7 +9,7 @@ mean over tables of ratios of medians to within 5 %:
 
     python benchmarks/search_fair.py [--seeds 20] [--jobs 2]
 
-About 15 minutes on two cores. Writes results/search_fair.{md,json,png}; exit 1 below a bar.
+About 30 minutes on two cores. Writes results/search_fair.{md,json,png}; exit 1 below a bar.
 """
 
 import json

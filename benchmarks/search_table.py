@@ -8,6 +8,10 @@ within 5 % (and 20, 10, 1 %) of the exhaustive best's time to target. A tool's C
 on that clock: as measured, or with `--charge 0.01` as if every training took a hundred times
 longer.
 
+Every table is replayed twice: with the mean of its seeds, where trials repeat themselves exactly,
+and "by chance", where every trial draws one of its recorded seeds; near the best is by the mean
+curve in both.
+
 Bars, on the geometric mean over tables of the ratio of the medians to raybench's (`--margin`, 5 %):
 stock Ray by seconds >= 2.5, Syne Tune's best >= 2.5, Optuna alone >= 3, random >= 20; and
 raybench finds it in every search. A search ends after 400 best times to target or 600 trials; one
@@ -16,9 +20,9 @@ that has not found it by then counts with the time at which it ended, which favo
     python benchmarks/search_table.py [--tables mnist_conv mnist_mlp] [--seeds 20] [--jobs 2]
 
 Syne Tune comes with `pip install 'raybench[benchmarks]'`; contestants whose library is not
-installed are named at the start and left out, and so is the bar that compares with them. Six
+installed are named at the start and left out, and so is the bar that compares with them. Twelve
 minutes on two cores without Syne Tune's BORE and CQR, alone or in ASHA: these take up to half a
-second of CPU for every suggestion, and 45 minutes with `--limit 60`. Contestants can be run apart
+second of CPU for every suggestion, and 90 minutes with `--limit 60`. Contestants can be run apart
 (`--contestants`) and put into one table (`--add FILE.json`). Writes
 results/search_table.{md,json,png}; prints losses like wins; exit 1 below a bar, 2 if nothing that
 was asked for is installed.
@@ -53,6 +57,9 @@ BARS = (
     ("random", "random", 20.0),
 )
 """What, name (or its beginning: the best of them in each table), ratio."""
+BY_CHANCE = ", by chance"
+"""What a table is called where every trial draws one of its recorded seeds."""
+SEEDS = {"mean": ("",), "chance": (BY_CHANCE,), "both": ("", BY_CHANCE)}
 Job = tuple[str, str, int, argparse.Namespace]
 Cells = dict[tuple[str, str], dict[str, Any]]
 """Table and contestant: the summary of its searches."""
@@ -62,8 +69,8 @@ Bar = tuple[str, float, float, bool]
 
 @cache
 def load_task(table: str, folder: Path, target: float | None) -> Task:
-    """Load a table once in every process."""
-    return Task(Table(table, folder), target)
+    """Load a table once in every process; how its seeds are drawn is no matter here."""
+    return Task(Table(table.removesuffix(BY_CHANCE), folder), target)
 
 
 def replay_one(job: Job) -> Row:
@@ -75,7 +82,7 @@ def replay_one(job: Job) -> Row:
     logging.disable(logging.WARNING)
     table, name, seed, options = job
     task = load_task(table, options.folder, options.targets.get(table))
-    rng = np.random.default_rng(seed) if options.noisy else None
+    rng = np.random.default_rng(seed) if table.endswith(BY_CHANCE) else None
     with tempfile.TemporaryDirectory() as folder:
         contestant = make(name, task, seed, Path(folder))
         found = search(
@@ -194,7 +201,12 @@ def parse(contestants: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--margin", type=float, choices=MARGINS, default=0.05, help="of the bars")
-    parser.add_argument("--noisy", action="store_true", help="draw a recorded seed for every trial")
+    parser.add_argument(
+        "--runs",
+        choices=SEEDS,
+        default="both",
+        help="the seeds' mean, or one drawn for every trial",
+    )
     parser.add_argument("--charge", type=float, default=1.0, help="of the tools' CPU seconds")
     parser.add_argument("--trials", type=int, default=MAX_TRIALS, help="of a search, at most")
     parser.add_argument("--limit", type=float, default=LIMIT, help="best times to target, at most")
@@ -203,7 +215,9 @@ def parse(contestants: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=TABLES, help="where the tables are")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
-    options.targets = {k: float(v) for k, _, v in (text.partition("=") for text in options.targets)}
+    targets = {k: float(v) for k, _, v in (text.partition("=") for text in options.targets)}
+    options.targets = {k + how: v for k, v in targets.items() for how in SEEDS["both"]}
+    options.tables = [table + how for how in SEEDS[options.runs] for table in options.tables]
     for file in options.add:
         if not file.is_file():
             parser.error(f"--add: no file {file}")
@@ -271,8 +285,7 @@ def main() -> int:
         "Search time in best times to target: median (quartiles) and mean; a search that never "
         "gets there counts with the time at which it ended.",
         f"{options.seeds} seeds from {options.first_seed}, tools' CPU seconds charged "
-        f"{options.charge:g}{', one recorded seed drawn per trial' if options.noisy else ''}; "
-        f"{machine()['processor']}, load {os.getloadavg()[0]:.1f}, {programs}",
+        f"{options.charge:g}; {machine()['processor']}, load {os.getloadavg()[0]:.1f}, {programs}",
     ]
     print("\n".join(lines))
     options.out.mkdir(exist_ok=True)
@@ -283,7 +296,6 @@ def main() -> int:
         "searches": rows,
         "margin": options.margin,
         "charge": options.charge,
-        "noisy": options.noisy,
         "max_trials": options.trials,
         "versions": programs,
     }

@@ -43,11 +43,12 @@ def load(folder: str | Path) -> "StudyResults":
 def load_model(folder: str | Path) -> Any:
     """Load the model that `raybench train` saved: an `nn.Module` or a `keras.Model`.
 
-    `folder` may be the URL that it was saved below.
+    `folder` may be the URL that it was saved below. Its attribute `raybench` takes new samples as
+    they are and answers in names of classes or the labels' unit: `model.raybench.predict(rows)`.
     """
-    from raybench.backends.saved import MODEL_FILES
+    from raybench.backends.saved import DATA_FILE, MODEL_FILES
     from raybench.backends.saved import load_model as read
     from raybench.results.load import load as read_study
 
-    results = read_study(folder, files=tuple(MODEL_FILES.values()))
+    results = read_study(folder, files=(*MODEL_FILES.values(), DATA_FILE))
     return read(results.folder, next(iter(results.specs.values())))

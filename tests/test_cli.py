@@ -153,6 +153,22 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(capsys, tmp_path, argument
     assert list(tmp_path.iterdir()) == [], "a dry run writes nothing"
 
 
+def test_the_plan_names_what_is_aimed_at_and_where_the_data_lie(capsys, tmp_path):
+    file = tmp_path / "prices.csv"
+    file.write_text("size,price\n" + "".join(f"{n % 7},{n % 7 + n % 3}.5\n" for n in range(60)))
+    data = ["--set", f"dataset={{name: csv, path: {file}, label: price}}", "--set", "workload=mlp"]
+    aim = ["--set", "objective={metric: mae, target: 0.5, hold: 2, max_train_seconds: 9}"]
+    assert tune.main([*data, *aim, "--dry-run"]) == cli.DONE
+    printed = capsys.readouterr().out
+    assert f"workload mlp, dataset csv {file}:" in printed
+    assert (
+        "objective time_to_target: validation mean absolute error 0.5, held for 2 evaluations, "
+        "within 9 s of training" in printed
+    )
+    assert tune.main(["--target", "0.5", "--dry-run"]) == cli.DONE
+    assert "time_to_target: validation 50 % accuracy, held for 2" in capsys.readouterr().out
+
+
 def test_the_plan_is_no_longer_than_the_time_budget(capsys):
     assert tune.main(["--dry-run"]) == cli.DONE
     printed = capsys.readouterr().out

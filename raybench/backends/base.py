@@ -25,6 +25,8 @@ class Step:
     the order of training: epoch x repeat + its copy in the epoch. With seed and index it keys
     augmentation."""
     learning_rate: float
+    num_samples: int
+    """Samples of this worker, the padding left out: a weight of the data may be 0 too."""
     is_frozen: bool = False
     """Whether the head alone is trained (`frozen_epochs`)."""
 

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import traceback
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
@@ -41,17 +42,19 @@ TIMEOUT_S = 300.0
 """Seconds after which a model that has not answered is taken for one that never will."""
 
 
-def check_models(spec: RunSpec, frameworks: list[str]) -> Probed:
+def check_models(spec: RunSpec, frameworks: list[str], *, others: Sequence[RunSpec] = ()) -> Probed:
     """Try the user's own model in each framework; return what is known of it, all warnings in one.
 
     It is built, and a small batch of the real data goes through model, loss and back. What
     cannot be trained is a UserError, with the traceback in its `details`. Shipped workloads and
-    those given by layers are known to be whole and cost nothing.
+    those given by layers are known to be whole and cost nothing. `others`: the same with another
+    start (weights, what is frozen), which is tried without a batch.
     """
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-    if isinstance(workload, LayerWorkload) and not needs_check(spec):
+    if isinstance(workload, LayerWorkload) and not any(map(needs_check, (spec, *others))):
         return Probed([])
-    request = {"spec": spec.document(), "sample": _sample(dataset)}
+    request: dict[str, Any] = {"spec": spec.document(), "sample": _sample(dataset)}
+    request["others"] = [other.document() for other in others]
     request["shape"] = asdict(DataShape.of(dataset))
     with contextlib.ExitStack() as closing, ThreadPoolExecutor(len(frameworks)) as pool:
         processes = [closing.enter_context(_start(request)) for _ in frameworks]
@@ -63,9 +66,10 @@ def check_models(spec: RunSpec, frameworks: list[str]) -> Probed:
     for answer in answers:
         if "error" in answer:
             raise UserError(answer["error"], details=answer.get("details"))
-    own = start_warnings(workload, spec)
+    own = [one for start in (spec, *others) for one in start_warnings(workload, start)]
     return Probed(
-        own + [warning for answer in answers for warning in answer["warnings"]],
+        list(dict.fromkeys(own))
+        + [warning for answer in answers for warning in answer["warnings"]],
         any(answer["batch_statistics"] for answer in answers),
     )
 
@@ -142,7 +146,10 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
     try:
         workload = find_workload(spec.workload, _shape_of(request["shape"]))
         probe_model: ProbeModel = find_part(request["framework"], "probe").probe_model
-        warnings = find_part(request["framework"], "named.check").check_start(workload, spec)
+        check_start = find_part(request["framework"], "named.check").check_start
+        starts = [spec, *(validate(RunSpec, one, "spec") for one in request["others"])]
+        found = [sentence for one in starts for sentence in check_start(workload, one)]
+        warnings = list(dict.fromkeys(found))
         inputs, labels = _of_sample(request["sample"])
         metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
         gpu = bool(spec.gpus_per_worker)

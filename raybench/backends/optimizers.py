@@ -19,7 +19,7 @@
 
 Momentum is 0.9, beta2 0.999 and epsilon 1e-8 where a row says nothing else. Biases and norm
 parameters (ndim <= 1) get neither weight decay nor trust ratio. A new optimizer is a row here, its
-name in `core/spec.py`, and a class in each framework's `optim` folder.
+name in `core/run_keys.py`, and a class in each framework's `optim` folder.
 """
 
 from typing import Any

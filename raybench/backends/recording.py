@@ -43,7 +43,7 @@ class Recording:
         """Return what the last `train` has recorded of its steps; a barrier for all ranks."""
         share, memory = self._gpu_share(), self._trainer.memory_peak_bytes()
         log, num = self._trainer.step_log(), len(steps)
-        samples = [float(np.count_nonzero(step.weights)) for step in steps]
+        samples = [float(step.num_samples) for step in steps]
         row = [_or_nan(share), _or_nan(memory), *log.seconds, *samples, *log.part_squares]
         rows = np.array(self._world.gather(row))
         shares, memories = (column[~np.isnan(column)] for column in rows[:, :2].T)

@@ -1,23 +1,21 @@
-"""One run on one worker: order, schedule, evaluations, ledger and stop rule, for any backend."""
+"""One run on one worker: steps, evaluations, ledger and stop rule, for any backend."""
 
 import math
 from collections.abc import Iterator
 
 import numpy as np
 
-from raybench.backends.base import Step, Trainer, World
-from raybench.backends.heads import frozen_samples
+from raybench.backends.base import Trainer, World
 from raybench.backends.mean_answer import mean_of_mean
-from raybench.backends.reading import mixes
 from raybench.backends.recording import Recording
+from raybench.backends.steps import take_until, training_steps, warm_up_step
 from raybench.core.checkpoint import RunState
 from raybench.core.clock import WORKER_PHASES, Ledger, merge_ranks
 from raybench.core.objective import BUDGET, StopRule, is_finite
 from raybench.core.record import Evaluation
-from raybench.core.schedule import Schedule, build_schedule
 from raybench.core.spec import RunSpec
-from raybench.data.dataset import Array, Dataset
-from raybench.data.order import Indices, epoch_order, shard, worker_share
+from raybench.data.dataset import Dataset
+from raybench.data.order import shard
 
 EARLY = 0.98
 """Share of the budget at which its last evaluation is aimed, since speeds vary a little."""
@@ -128,119 +126,6 @@ def evaluate_split(dataset: Dataset, trainer: Trainer, world: World, part: str) 
     sums = np.sum(world.gather([totals.value, float(totals.samples)]), axis=0)
     of_mean = mean_of_mean(trainer.metric, dataset, split)
     return trainer.metric.finish(float(sums[0] / sums[1]), of_mean)
-
-
-def training_steps(
-    spec: RunSpec, dataset: Dataset, world: World, samples: int = 0
-) -> Iterator[tuple[Step, int]]:
-    """Yield this worker's steps without end, each with the samples of all workers in it.
-
-    They begin after `samples` of all workers, at the end of a step.
-    """
-    schedule = build_schedule(spec, dataset.num_train_samples)
-    num_rows = len(dataset.train)
-    frozen = frozen_samples(spec, dataset.num_train_samples)
-    # A mixed sample has a part of the other's weight too, which comes with its labels.
-    of_samples = None if mixes(spec) else dataset.train.weights
-    epoch, first = divmod(samples, dataset.num_train_samples)
-    while True:
-        order = epoch_order(dataset.num_train_samples, seed=spec.seed, epoch=epoch)
-        rows = order % num_rows
-        rounds = epoch * dataset.repeat + order // num_rows if spec.augment else None
-        for start in range(first, len(order), spec.global_batch_size):
-            part = slice(start, start + spec.global_batch_size)
-            batch = rows[part]
-            step = make_step(
-                spec,
-                batch,
-                world,
-                schedule,
-                samples,
-                of_samples=of_samples,
-                rounds=None if rounds is None else rounds[part],
-                is_frozen=samples < frozen,
-            )
-            yield step, len(batch)
-            samples += len(batch)
-        epoch, first = epoch + 1, 0
-
-
-def make_step(
-    spec: RunSpec,
-    batch: Indices,
-    world: World,
-    schedule: Schedule,
-    samples: int,
-    *,
-    of_samples: Array | None = None,
-    rounds: Indices | None = None,
-    is_frozen: bool = False,
-) -> Step:
-    """Cut this worker's share of a global batch into passes of the per-worker batch size.
-
-    A share that does not fill its passes is padded with weight 0 (at most one sample a
-    pass), and an empty share becomes one sample of weight 0, so that every rank takes part
-    in every gradient exchange. Replicas in one process have the shares of as many workers, all
-    padded to one size and side by side in a pass, those of the first replica first.
-
-    `of_samples` are the training split's own weights, `rounds` those of the samples of the batch.
-    """
-    shares = _shares(spec, batch, world)
-    longest = max(map(len, shares))
-    passes = max(1, math.ceil(longest / spec.batch_size_per_worker))
-    width = max(1, math.ceil(longest / passes))
-    indices = np.zeros((len(shares), passes * width), np.int64)
-    weights = np.zeros((len(shares), passes * width), np.float32)
-    for replica, share in enumerate(shares):
-        own = 1.0 if of_samples is None else of_samples[share]
-        indices[replica, : len(share)] = share
-        weights[replica, : len(share)] = own / len(batch)
-    given: Indices | None = None
-    if rounds is not None:
-        given = np.zeros_like(indices)
-        for replica, of_share in enumerate(_shares(spec, rounds, world)):
-            given[replica, : len(of_share)] = of_share
-    return Step(
-        indices=_side_by_side(indices, passes),
-        weights=_side_by_side(weights, passes),
-        rounds=None if given is None else _side_by_side(given, passes),
-        learning_rate=schedule(float(samples)),
-        is_frozen=is_frozen,
-    )
-
-
-def _shares(spec: RunSpec, of_batch: np.ndarray, world: World) -> list[np.ndarray]:
-    """Return what each replica of this process has of a batch."""
-    replicas = spec.replicas_per_process
-    first, every = world.rank * replicas, world.num_workers * replicas
-    return [worker_share(of_batch, rank=first + one, num_workers=every) for one in range(replicas)]
-
-
-def _side_by_side(rows: np.ndarray, passes: int) -> np.ndarray:
-    """Return a row of each replica as (passes, samples of all replicas)."""
-    return rows.reshape(len(rows), passes, -1).swapaxes(0, 1).reshape(passes, -1)
-
-
-def warm_up_step(spec: RunSpec, dataset: Dataset, world: World, samples: int = 0) -> Step:
-    """Return a full-size step over the first rows; warm-up uses its shape, not its data.
-
-    It is frozen where that after `samples` of all workers is.
-    """
-    batch = np.arange(min(spec.global_batch_size, dataset.num_train_samples)) % len(dataset.train)
-    rounds = np.zeros_like(batch) if spec.augment else None
-    is_frozen = samples < frozen_samples(spec, dataset.num_train_samples)
-    return make_step(spec, batch, world, lambda _: 0.0, 0, rounds=rounds, is_frozen=is_frozen)
-
-
-def take_until(steps: Iterator[tuple[Step, int]], wanted: int) -> tuple[list[Step], int]:
-    """Take whole steps until at least `wanted` samples are in them."""
-    chunk: list[Step] = []
-    seen = 0
-    while seen < wanted:
-        step, size = next(steps)
-        chunk.append(step)
-        seen += size
-    return chunk, seen
 
 
 def _rows(num_samples: int, world: World) -> slice:

@@ -1,35 +1,82 @@
 """Models that `raybench train` saved, loaded back; what is saved checked against the model."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from raybench.backends.find import find_part
 from raybench.core.errors import UserError
 from raybench.core.spec import RunSpec
-from raybench.workloads.find import load_workload_dataset
+from raybench.data.dataset import Array
+from raybench.data.inputs import each, parts
+from raybench.workloads.find import find_workload, load_workload_dataset
+from raybench.workloads.model_data import ModelData
 
 MODEL_FILES = {"torch": "model.pt", "tensorflow": "model.weights.h5"}
 """Where a run's weights are saved, in the framework's own format."""
+DATA_FILE = "model.json"
+"""What is to be known of the data to use them (`ModelData`)."""
 
 
 class RefusedStateError(UserError):
     """A checkpoint is whole, and of this spec, but not of the model that is built now."""
 
 
+class Trained:
+    """A saved model with what it must be told of its data: `load_model(...).raybench`."""
+
+    def __init__(self, model: Any, data: ModelData, framework: str) -> None:
+        self.data = data
+        """Names of classes, tokens, scaling of labels and columns."""
+        self._model, self._predict = model, find_part(framework, "model").predict
+
+    def outputs(self, samples: Any, *, batch_size: int = 256) -> Array:
+        """Return what the model returns for new samples, (N, ...) float32.
+
+        See `ModelData.inputs` for what they may be.
+        """
+        inputs = self.data.inputs(samples)
+        found = []
+        for start in range(0, max(1, len(parts(inputs)[0])), batch_size):
+            batch = each(inputs, partial(_rows, start=start, number=batch_size))
+            found.append(self._predict(self._model, batch))
+        return np.concatenate(found)
+
+    def predict(self, samples: Any, *, batch_size: int = 256) -> Array:
+        """Return what the model says of new samples: names of classes, numbers in their own unit.
+
+        See `ModelData.answers`.
+        """
+        return self.data.answers(self.outputs(samples, batch_size=batch_size))
+
+
+def _rows(array: Array, *, start: int, number: int) -> Array:
+    return array[start : start + number]
+
+
 def load_model(folder: Path, spec: RunSpec) -> Any:
     """Build the model of a run and load its weights: an `nn.Module` or a `keras.Model`.
 
-    It takes images as the workload's model does; `prepare_inputs` of the backend makes them
-    from a dataset's arrays. UserError where no weights were saved.
+    It takes images as the workload's model does; its attribute `raybench`, a `Trained`, takes
+    samples as the user has them. The data are needed for models alone that an earlier version has
+    saved. UserError where no weights were saved.
     """
     path = folder / MODEL_FILES[spec.framework]
     if not path.is_file():
         raise UserError(f"{folder}: holds no {path.name}; raybench.train saves one.")
-    workload, _ = load_workload_dataset(spec.workload, spec.dataset)
+    if (folder / DATA_FILE).is_file():
+        data = ModelData.read(folder / DATA_FILE)
+        workload = find_workload(spec.workload, data.shape)
+    else:
+        workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+        data = ModelData.of(dataset, spec.dataset)
     module = find_part(spec.framework, "model")
     model = module.build_model(workload, spec.seed)
     module.load_weights(model, path.read_bytes())
+    model.raybench = Trained(model, data, spec.framework)
     return model
 
 

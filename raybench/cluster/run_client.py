@@ -13,17 +13,16 @@ from raybench.cluster.protocol import (
     Command,
     Finish,
     Finished,
-    HostLeaves,
     Progress,
     Reply,
     RunFailed,
     Start,
 )
-from raybench.cluster.reach import MISNAMED
+from raybench.cluster.restarts import Restarts
 from raybench.cluster.run_account import RunAccount
 from raybench.core.clock import merge_ranks
 from raybench.core.outcome import RunOutcome
-from raybench.core.record import MACHINE_FAULTS, Evaluation
+from raybench.core.record import Evaluation
 from raybench.core.score import chance_of
 from raybench.core.spec import RunSpec
 from raybench.data.load import STORED
@@ -34,9 +33,6 @@ objective's `max_train_seconds`, if that is longer) is taken for hung."""
 STORE_TIMEOUT_S = 6 * 3600.0
 """As long may the first command take where the data may have to be decoded on its node first: the
 driver's own node has them, others begin with nothing. Ended early, they would begin again."""
-RESTARTS = 3
-"""How often in a row a run is given new workers and gets no further than the checkpoint it has;
-then it has failed. Nothing else tries again what the machine broke."""
 NOT_FINITE = "the training loss is not finite"
 
 
@@ -63,12 +59,11 @@ class RunClient:
         self._pool, self._name, self._spec, self._keep = pool, name, spec, keep
         limit = 3 * spec.objective.max_train_seconds
         self._timeout_s = slice_timeout_s or max(SLICE_TIMEOUT_S, limit)
-        self._goes_on = goes_on
+        self._goes_on, self._restarts = goes_on, Restarts(goes_on)
         self._outcome = RunOutcome()
         self._account = RunAccount()
         self._is_held = False
         """Whether workers have the run, and wait for its next command."""
-        self._restarts_in_a_row = 0
         self.weights: bytes | None = None
         """What `finish` was asked to save, of rank 0."""
 
@@ -119,14 +114,7 @@ class RunClient:
         if failed.failure == REFUSED:
             self._begin_anew(failed)
             return
-        is_final = failed.failure not in MACHINE_FAULTS or failed.message.startswith(MISNAMED)
-        if is_final or not self._goes_on():
-            raise failed
-        is_counted = not isinstance(failed, HostLeaves)
-        if is_counted and self._restarts_in_a_row == RESTARTS:
-            tried = f"{failed.message} (given new workers {self._outcome.restarts} times)"
-            raise RunFailed(failed.failure, tried, failed.traceback)
-        self._restarts_in_a_row += is_counted
+        self._restarts.allow(failed, given=self._outcome.restarts)
         restarts = self._outcome.restarts + 1
         self._outcome = replace(self._outcome, restarts=restarts, restart_reason=failed.message)
 
@@ -169,7 +157,7 @@ class RunClient:
         is_saved = first.saved is not None
         self._account.reached(evaluation, is_saved=is_saved)
         if is_saved:
-            self._restarts_in_a_row = 0
+            self._restarts.got_further()
         self._outcome = replace(
             self._outcome,
             evaluation=evaluation,

@@ -200,8 +200,8 @@ def find_metric(
     return found
 
 
-def named_metric(name: str, direction: Direction) -> Metric:
-    """Return the metric of a record: a known one, or a user's own, of which these two are known."""
+def named_metric(name: str, direction: Direction, *, is_share: bool = False) -> Metric:
+    """Return the metric of a record: a known one, or a user's own, of which these are known."""
     if name in METRICS:
         return METRICS[name]
-    return Metric(name=name, direction=direction)
+    return Metric(name=name, direction=direction, is_share=is_share)

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from raybench.core.dataset_spec import Task
 from raybench.core.documents import Document, PositiveFloat, PositiveInt
 from raybench.core.errors import UserError
-from raybench.core.metric import ACCURACY, Direction, Metric, find_metric, named_metric
+from raybench.core.metric import ACCURACY, METRICS, Direction, Metric, find_metric, named_metric
 
 TIME: Final = "time_to_target"
 BUDGET: Final = "best_at_budget"
@@ -42,6 +42,9 @@ class Objective(Document):
     mean_absolute_error, or the workload's own; none is the usual one of the task."""
     direction: Direction | None = None
     """Whether more of the metric is better; known of all but a workload's own, which says it."""
+    is_share: bool | None = None
+    """Whether a workload's own metric lies in 0..1 and is shown in per cent; the workload says
+    it, and of all others it is known."""
     target: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Value of the metric to reach; of an accuracy as a fraction: 0.98, not 98."""
     chance: Annotated[float, Field(allow_inf_nan=False)] | None = None
@@ -69,7 +72,13 @@ class Objective(Document):
         """The metric, as far as it is known without the workload: accuracy where none is named."""
         if self.metric is None:
             return ACCURACY
-        return named_metric(self.metric, self.direction or "max")
+        return named_metric(self.metric, self.direction or "max", is_share=bool(self.is_share))
+
+
+def naming(metric: Metric) -> dict[str, object]:
+    """Return the keys of an objective that name a metric; `is_share` of a workload's own alone."""
+    is_share = None if metric.name in METRICS else metric.is_share
+    return {"metric": metric.name, "direction": metric.direction, "is_share": is_share}
 
 
 def resolved(
@@ -85,7 +94,12 @@ def resolved(
         raise UserError(
             f"objective.direction: {metric.name} is better {_more(metric)}; leave it out."
         )
-    named = {"metric": metric.name, "direction": metric.direction}
+    if objective.is_share not in (None, metric.is_share):
+        raise UserError(
+            f"objective.is_share: {metric.name} is {'a' if metric.is_share else 'no'} share; leave "
+            "it out."
+        )
+    named = naming(metric)
     chance = objective.chance if objective.chance is not None else chance
     target = objective.target
     if metric.is_share and target is not None and not 0 < target <= 1:

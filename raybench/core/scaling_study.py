@@ -191,7 +191,8 @@ def _spec(study: ScalingStudy, changes: dict[str, Any], source: str) -> RunSpec:
         content = with_key(content, key, value, where)
     objective, base = content["objective"], study.base.objective
     if isinstance(objective, dict) and objective.get("metric") is None:
-        objective |= {"metric": base.metric, "direction": base.direction}
+        named = ("metric", "direction", "is_share")
+        objective |= {key: getattr(base, key) for key in named}
     return validate(RunSpec, content, where)
 
 

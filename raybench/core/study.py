@@ -54,8 +54,8 @@ class SearchSpec(Document):
     """Sample what decides accuracy (optimizer, rate, global batch) and predict what decides
     speed alone (workers, and the framework of equal networks); false samples all alike."""
     cap_factor: Annotated[float, Field(ge=1)] | None = 1.5
-    """Stop trials whose next evaluation comes after this many times the best time to target so
-    far; none never does."""
+    """Stop trials whose next evaluation comes after this many times the third-best time to target
+    so far (the best may have been luck), a grid's after as many times the best; none never does."""
 
 
 class ConfirmSpec(Document):

@@ -4,6 +4,7 @@ PyYAML reads 1.1, where `yes`, `on` and `no` are booleans, 1:30 is 90, 1_000 is 
 and 1e-4 is text.
 """
 
+import math
 import re
 from pathlib import Path
 from typing import Any, ClassVar
@@ -160,10 +161,15 @@ def _decode(data: bytes, path: Path) -> str:
         ) from None
 
 
-def to_yaml(content: dict[str, Any]) -> str:
-    """Render a mapping as YAML in the order given."""
+def to_yaml(content: dict[str, Any], *, in_lines: bool = True) -> str:
+    """Render a mapping as YAML in the order given; not `in_lines`: all of it in one."""
     return yaml.dump(
-        content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None
+        content,
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=None if in_lines else True,
+        width=80 if in_lines else math.inf,
     )
 
 

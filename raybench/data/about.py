@@ -20,6 +20,7 @@ def about_dataset(dataset: Dataset) -> dict[str, Any]:
         "vocabulary": list(dataset.vocabulary),
         "label_scale": _listed(dataset.label_scale),
         "label_offset": _listed(dataset.label_offset),
+        "encoding": dataset.encoding,
         "input_names": sorted(inputs) if isinstance(inputs, dict) else None,
     }
 
@@ -38,6 +39,7 @@ def dataset_of(about: dict[str, Any], splits: dict[str, Split]) -> Dataset:
         label_scale=_array(about["label_scale"]),
         label_offset=_array(about["label_offset"]),
         vocabulary=tuple(about["vocabulary"]),
+        encoding=about["encoding"],
     )
 
 

@@ -1,5 +1,6 @@
 """What a dataset is: three splits of samples and labels, the same for both frameworks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,6 +132,10 @@ class Dataset:
     """What was taken off them before; None is 0."""
     vocabulary: tuple[str, ...] = ()
     """The tokens of a text set by number; empty where there are none."""
+    encoding: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    """How inputs are made of what the user has, as JSON: `columns` of a table (`encoders`),
+    `tokens` that texts are cut into, `offset` and `scale` of arrays; None where they are used as
+    they are."""
 
     @property
     def num_train_samples(self) -> int:

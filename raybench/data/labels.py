@@ -32,6 +32,19 @@ def check_labels(dataset: Dataset, split: Split, where: str) -> None:
     _refuse(wrong, labels, dataset.num_classes, where)
     if (labels == IGNORED).all():
         raise UserError(f"{where} has no token that counts: all its labels are {IGNORED}.")
+    if task == "language_modelling":
+        _refuse_uncounted(labels, where)
+
+
+def _refuse_uncounted(labels: Array, where: str) -> None:
+    """Raise UserError for samples without a loss: they would count as ones without a mistake."""
+    is_uncounted = (labels == IGNORED).all(axis=1)
+    if is_uncounted.any():
+        raise UserError(
+            f"{where} has no token that counts in sample {int(np.argmax(is_uncounted))} "
+            f"({int(is_uncounted.sum()):,} such samples), all its labels are {IGNORED}; leave such "
+            "samples out."
+        )
 
 
 def check_something_to_learn(dataset: Dataset, source: str) -> None:

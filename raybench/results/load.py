@@ -147,7 +147,11 @@ def metric_of(study: Mapping[str, Any]) -> Metric:
     objective = study["study"]["objective"]
     if objective.get("metric") is None:
         return ACCURACY
-    return named_metric(objective["metric"], objective.get("direction") or "max")
+    return named_metric(
+        objective["metric"],
+        objective.get("direction") or "max",
+        is_share=bool(objective.get("is_share")),
+    )
 
 
 def load(folder: str | Path, files: Sequence[str] = ()) -> StudyResults:

@@ -16,7 +16,7 @@ FORMATS = {
     "share": "{:.0%}",
 }
 LAYOUT = ("hosts", "GPUs", "waited for")
-"""Columns of what runs were on, in tables of runs where it differs."""
+"""Columns of what runs were on, in tables of runs that it tells apart."""
 WRAPPED = ("configuration", "for example", "waited for")
 """Columns that may take several lines."""
 SHARE, OTHER = "{:.1%}", "{:.4g}"

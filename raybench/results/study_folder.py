@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import raybench
-from raybench.core.documents import read_mapping, validate
+from raybench.core.documents import read_mapping, to_yaml, validate
 from raybench.core.errors import UserError
 from raybench.core.metric import ACCURACY
 from raybench.core.scaling_study import ScalingStudy
 from raybench.core.study import StudySpec
+from raybench.core.text import shorten
 from raybench.results.store import SCALING
 
 MAY_CHANGE = (
@@ -27,6 +28,8 @@ MAY_CHANGE = (
 """Keys that change how long a study goes on and how it is kept, not what it measures."""
 OF_FIRST_VERSIONS = {"metric": ACCURACY.name, "direction": ACCURACY.direction}
 """What objectives were of that named no metric."""
+LONGEST_VALUE = 100
+"""Characters of a value that a sentence shows."""
 SCALING_MAY_CHANGE = ("repeats", "price", "budget", "base.checkpoint_every_s")
 """The same of a scaling study."""
 
@@ -96,8 +99,9 @@ def refuse_other_study(place: str, file: Path, study: StudySpec) -> None:
     before = read_mapping(file).get("study", {})
     if not isinstance(before, dict):
         raise UserError(f"{file}: is not a study's; restore it, or name another folder.")
-    changes = _differences(*comparable(before, file, study))
-    if changes:
+    found, now = comparable(before, file, study)
+    if _differences(found, now):
+        changes = _differences(_as_written(found), _as_written(now)) or _differences(found, now)
         raise UserError(
             f"{place}: holds another study ({'; '.join(changes[:3])}); use --fresh "
             f"to start beside it{_learning(place, changes)}, or --out for another place."
@@ -136,10 +140,32 @@ def comparable(
 
 
 def _named(objective: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
-    """Return an objective with its metric named; as in `usual` where the task is to tell it."""
+    """Return an objective with its metric named; as in `usual` where the task is to tell it.
+
+    Without `is_share`, which follows from the metric and was not kept at first.
+    """
+    objective = objective | {"is_share": None}
     if objective["metric"] is not None:
         return objective
     return objective | {key: usual[key] for key in OF_FIRST_VERSIONS}
+
+
+def _as_written(study: dict[str, Any]) -> dict[str, Any]:
+    """Return a study as its file has it: `auto` where reference runs set a key, or nothing."""
+    auto, objective = study["auto"], study["objective"]
+    own = {key: value for key, value in study.items() if key not in ("auto", "is_set")}
+    return own | {
+        "objective": objective | {key: "auto" for key in auto if key in objective},
+        "fixed": {key: value for key, value in study["fixed"].items() if key not in auto},
+    }
+
+
+def _shown(value: Any) -> str:
+    """Return a key's value as YAML has it, in one line."""
+    if value is None:
+        return "not set"
+    text = to_yaml({"x": value}, in_lines=False).strip()
+    return shorten(text[len("{x: ") : -1], LONGEST_VALUE)
 
 
 def _learning(place: str, changes: list[str]) -> str:
@@ -163,4 +189,4 @@ def _differences(
                 before.get(key), now.get(key), f"{path}.{key}".strip("."), may_change=may_change
             )
         ]
-    return [f"{path} was {before}, is {now}"]
+    return [f"{path} was {_shown(before)}, is {_shown(now)}"]

@@ -90,12 +90,7 @@ def _readable(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
         "optimizer": runs["optimizer"],
         "learning rate": runs["learning_rate"],
     }
-    layout = {"hosts": "num_nodes", "GPUs": "accelerators", "waited for": "waited_for"}
-    more = {
-        title: runs[key]
-        for title, key in layout.items()
-        if len(set(runs[key].astype(object).where(runs[key].notna(), None))) > 1
-    }
+    more = {title: runs[key] for title, key in _telling_layout(runs).items()}
     more |= {key: runs[key] for key in searched_columns(runs)}
     measured = {
         "target after s": runs["time_to_target_s"],
@@ -106,3 +101,20 @@ def _readable(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
         "end to end s": runs["wall_s"],
     }
     return pd.DataFrame(head | more | measured).reset_index(drop=True)
+
+
+def _telling_layout(runs: pd.DataFrame) -> dict[str, str]:
+    """Return the columns of what runs were on that tell them apart, by their titles.
+
+    A run that failed may have had no workers, and of an earlier version's nobody knows the hosts:
+    both say nothing. What a run waited for says why it is on other hosts than others.
+    """
+    trained = runs[runs["state"] != "failed"]
+    found = {}
+    if len(set(trained["num_nodes"].dropna())) > 1:
+        found["hosts"] = "num_nodes"
+    if len(set(trained["accelerators"].fillna(""))) > 1:
+        found["GPUs"] = "accelerators"
+    if "hosts" in found and trained["waited_for"].notna().any():
+        found["waited for"] = "waited_for"
+    return found

@@ -6,17 +6,21 @@ Pure bookkeeping over run specs and evaluations; `ask_tell.py` asks it after eve
 import bisect
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from raybench.core.record import Evaluation, RunRecord, StopReason
 from raybench.core.spec import RunSpec
 from raybench.core.study import TIME, StudySpec
-from raybench.search.policy import DEFAULT, SearchPolicy
+from raybench.search.policy import DEFAULT, SearchPolicy, first_best
 from raybench.speed.placement import Placer
 
 Costs = tuple[float, float]
 """Seconds and worker-seconds."""
+FIRST_SLOWDOWN = 2.0
+"""How much longer than the next the first interval of a run may have taken: two processes share
+a core while the second of them imports and compiles."""
 
 
 class Rungs:
@@ -63,40 +67,46 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 class Cap:
-    """Stops a trial that can no longer be the fastest, nor the cheapest.
+    """Stops a trial that is not among the fastest any more, nor among the cheapest.
 
-    That is one whose next evaluation will come later than `beta` times the best time to target
-    so far, and after more than `beta` times the fewest worker-seconds. Whatever it reaches then
-    is no better: its score is censored. `beta` 1 is exact where times are; above 1 it leaves room
-    for noise (Zeus, arXiv 2208.06102, stops batch sizes so, with 2).
+    That is one whose next evaluation will come later than `beta` times the reference of the times
+    to target so far, and after more than `beta` times that of the worker-seconds (Zeus, arXiv
+    2208.06102, stops batch sizes so, with 2 and the best one). Its score is censored. The policy's
+    `reference` says which of the times that is: single runs differ by their seeds, the best one
+    was lucky, and what it stops may be as good.
 
-    Kept is what was measured, of the best `num_compared` trials. What it stands for on other
+    Kept is what was measured, of the best trials of both kinds. What it stands for on other
     placements is a prediction, and asked for anew each time: `costs` returns the (seconds,
     worker-seconds) of a run spec and its seconds.
     """
 
     def __init__(
-        self, beta: float, costs: Callable[[RunSpec, float], Costs], *, num_compared: int = 8
+        self,
+        beta: float,
+        costs: Callable[[RunSpec, float], Costs],
+        policy: SearchPolicy = DEFAULT,
     ) -> None:
-        self._beta, self._costs, self._num_compared = beta, costs, num_compared
+        self._beta, self._costs, self._policy = beta, costs, policy
         self._measured: list[tuple[RunSpec, float]] = []
 
     def reached(self, spec: RunSpec, seconds: float) -> None:
         """Take what a finished trial needed to the target."""
         self._measured.append((spec, seconds))
-        if len(self._measured) > self._num_compared:
-            order = sorted(self._measured, key=lambda one: self._costs(*one)[0])
-            cheapest = min(self._measured, key=lambda one: self._costs(*one)[1])
-            kept = order[: self._num_compared - 1]
-            self._measured = kept if cheapest in kept else [*kept, cheapest]
+        most = self._policy.num_compared
+        if len(self._measured) > most:
+            costs = [self._costs(*one) for one in self._measured]
+            orders = [sorted(range(len(costs)), key=lambda i: costs[i][axis]) for axis in (0, 1)]
+            kept = sorted({number for order in orders for number in order[:most]})
+            self._measured = [self._measured[number] for number in kept]
 
     def allows(self, spec: RunSpec, seconds: float) -> bool:
         """Whether a trial may go on that will be at the target then at the soonest."""
         if not self._measured:
             return True
-        best = [self._costs(*one) for one in self._measured]
+        costs = [self._costs(*one) for one in self._measured]
         own = self._costs(spec, seconds)
-        return any(own[axis] < self._beta * min(one[axis] for one in best) for axis in (0, 1))
+        references = [self._policy.reference(sorted(one[axis] for one in costs)) for axis in (0, 1)]
+        return any(own[axis] < self._beta * references[axis] for axis in (0, 1))
 
 
 class EarlyStopping:
@@ -115,11 +125,14 @@ class EarlyStopping:
         objective, beta = study.objective, study.search.cap_factor
         self._limit_s, self._metric = objective.max_train_seconds, objective.judged_by
         self._target = objective.target if objective.kind == TIME else None
+        # A grid is exact: only what cannot win any more is stopped, and what noise may hide is for
+        # the file's `cap_factor` to say.
+        is_grid = study.search.sampler == "grid"
         self._cap: Cap | None = None
         if beta is not None and self._target is not None:
-            self._cap = Cap(beta, self._costs, num_compared=policy.num_compared)
-        # A grid is exact: only what cannot win any more is stopped.
-        self._has_rungs = policy.rungs and study.search.sampler != "grid"
+            reference = first_best if is_grid else policy.reference
+            self._cap = Cap(beta, self._costs, replace(policy, reference=reference))
+        self._has_rungs = policy.rungs and not is_grid
         self._rungs: dict[int, Rungs] = {}
 
     def judge(self, trial: str, spec: RunSpec, evaluation: Evaluation) -> StopReason | None:
@@ -166,8 +179,14 @@ class EarlyStopping:
 def next_evaluation_s(evaluation: Evaluation, epochs: float) -> float:
     """Return the train seconds at a run's next evaluation: the soonest it can be at the target.
 
-    Evaluations are equally many samples apart; the last one may come sooner.
+    Evaluations are equally many samples apart; the last one may come sooner. What comes next is
+    taken to go at the mean pace so far or at that since the last evaluation, the faster one: a
+    machine that was loaded, or cold, need not be so any more. Of a first evaluation, which
+    has no other beside it, the pace may have been half of what it will be.
     """
-    epoch = evaluation.epoch
-    following = min(epoch + epoch / (evaluation.index + 1), epochs)
-    return float(evaluation.train_s * following / epoch)
+    epoch, index = evaluation.epoch, evaluation.index
+    following = min(epoch + epoch / (index + 1), epochs)
+    mean = evaluation.train_s / epoch
+    latest = evaluation.samples / epoch / evaluation.samples_per_s
+    pace = min(mean, latest) / (FIRST_SLOWDOWN if index == 0 else 1.0)
+    return float(evaluation.train_s + pace * (following - epoch))

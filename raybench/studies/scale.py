@@ -1,30 +1,24 @@
 """One `raybench scale`, from its arguments to its last line."""
 
 import argparse
-import json
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from raybench.backends.check_model import check_models
 from raybench.cluster.capacity import Capacity, local_capacity
 from raybench.cluster.scratch import DATA
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import INTERRUPTED, Interrupt
 from raybench.core.documents import read_mapping
-from raybench.core.errors import UserError
-from raybench.core.metric import ACCURACY, Metric
 from raybench.core.record import RunRecord
-from raybench.core.scaling_study import ScalingStudy, StudyCell, study_cells
-from raybench.data.dataset import Dataset
+from raybench.core.scaling_study import ScalingStudy, study_cells
 from raybench.data.load import STORED
-from raybench.data.shared import share, shared_key
+from raybench.data.shared import share
 from raybench.results.console import make_console, say
 from raybench.results.label import label_keys
 from raybench.results.load import load
@@ -37,8 +31,9 @@ from raybench.results.store import SCALING, STUDY_FILE, Store
 from raybench.results.study_folder import refuse_other_scaling
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline.live_session import live_session
-from raybench.search.pipeline.preflight import check_address, check_task
+from raybench.search.pipeline.preflight import check_address
 from raybench.search.wait_watch import watching
+from raybench.studies.checked import Checked, check_cells, with_metric
 from raybench.studies.chosen import Chosen, chosen_study
 from raybench.studies.fits import check_predict
 from raybench.studies.plan_words import print_study
@@ -48,17 +43,6 @@ from raybench.studies.study_runner import run_study
 DONE, FAILED = 0, 1
 BUSY = 0.5
 """Load of the last minute per core, above which other work is said to disturb a measurement."""
-
-
-@dataclass(frozen=True)
-class _Checked:
-    """What a study trains, looked at before Ray starts."""
-
-    datasets: dict[str, Dataset]
-    """By the name of the folder that they are shared in."""
-    warnings: list[str]
-    metric: Metric
-    """What all of its cells are judged by."""
 
 
 def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
@@ -74,7 +58,7 @@ def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
     if is_local:
         study = with_room(study, local_capacity(), chosen.source)
     # Where only the cluster knows how many workers there are, one stands for them.
-    checked = _check(study_cells(study.with_workers([1]), chosen.source))
+    checked = check_cells(study_cells(study.with_workers([1]), chosen.source))
     for sentence in checked.warnings:
         say(console, sentence)
     study = with_metric(study, checked.metric)
@@ -101,13 +85,6 @@ def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
         console.print(f"interrupted{tail}")
         return INTERRUPTED
     return DONE if (report.results.scaling["n"] > 0).any() else FAILED
-
-
-def with_metric(study: ScalingStudy, metric: Metric) -> ScalingStudy:
-    """Return the study with the metric of its runs named, as results are read by it."""
-    named = {"metric": metric.name, "direction": metric.direction}
-    objective = study.base.objective.model_copy(update=named)
-    return study.model_copy(update={"base": study.base.model_copy(update={"objective": objective})})
 
 
 def with_room(study: ScalingStudy, capacity: Capacity, source: str) -> ScalingStudy:
@@ -149,40 +126,12 @@ def _continued(study: ScalingStudy, place: str, file: Path | None) -> ScalingStu
     return study
 
 
-def _check(cells: Sequence[StudyCell]) -> _Checked:
-    """Load every workload and dataset once, in all frameworks it runs in."""
-    tasks: dict[str, list[StudyCell]] = {}
-    for cell in cells:
-        key = json.dumps([cell.spec.workload, cell.spec.dataset.model_dump(mode="json")])
-        tasks.setdefault(key, []).append(cell)
-    checked, metrics = _Checked({}, [], ACCURACY), dict[str, Metric]()
-    for alike in tasks.values():
-        spec = alike[0].spec
-        frameworks = sorted({cell.spec.framework for cell in alike})
-        objective, dataset = check_task(spec, list(frameworks))
-        metrics[objective.judged_by.name] = objective.judged_by
-        checked.datasets[shared_key(spec.workload, spec.dataset)] = dataset
-        checked.warnings.extend(
-            one
-            for one in check_models(spec, list(frameworks)).warnings
-            if one not in checked.warnings
-        )
-    names = list(dict.fromkeys([*metrics, *(cell.spec.objective.metric for cell in cells)]))
-    named = [name for name in names if name is not None]
-    if len(named) > 1:
-        raise UserError(
-            "The cells of a scaling study are judged by one metric, here by "
-            f"{' and '.join(named)}; set base.objective.metric to one that all of them have."
-        )
-    return replace(checked, metric=metrics[named[0]])
-
-
 def _run(
     options: argparse.Namespace,
     chosen: Chosen,
     store: Store,
     console: Console,
-    checked: _Checked,
+    checked: Checked,
     interrupt: Interrupt,
 ) -> bool:
     """Run what is left of the study; return whether it was interrupted."""

@@ -13,9 +13,10 @@ from raybench.data.inputs import InputShape, shown
 from raybench.data.load import STORED, build_dataset, limit_and_repeat, load_dataset
 from raybench.data.memory import require_memory
 from raybench.data.shared import open_shared, shared_key
+from raybench.data.store.pin import pinning
 from raybench.workloads.attributes import check_attributes
 from raybench.workloads.base import LayerWorkload, Workload, missing_method
-from raybench.workloads.layers import num_parameters, output_shapes
+from raybench.workloads.layer_shapes import num_parameters, output_shapes
 from raybench.workloads.named.find import is_named, named_workload, require_library
 from raybench.workloads.named.networks import NETWORKS
 from raybench.workloads.named.workload import NamedWorkload
@@ -83,7 +84,8 @@ def load_workload_dataset(
 def _load_shared(spec_json: str, shared: Path) -> Dataset:
     spec = DatasetSpec.model_validate_json(spec_json)
     if spec.name in STORED:
-        return load_dataset(spec)
+        with pinning(shared):
+            return load_dataset(spec)
     return open_shared(shared / shared_key("", spec), lambda: build_dataset(spec))
 
 

@@ -12,7 +12,8 @@ from raybench.data.dataset import Dataset, Split
 from raybench.data.load import load_dataset
 from raybench.data.resize import resize
 from raybench.workloads.base import LayerWorkload
-from raybench.workloads.layers import Layer, Shape
+from raybench.workloads.layer_shapes import Shape
+from raybench.workloads.layers import Layer
 from raybench.workloads.shipped import cnn7, mnist_large_dense, mnist_small
 
 STORED_PIXELS = 224

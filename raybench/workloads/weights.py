@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from raybench.workloads.layer_shapes import Shape, output_shapes, parameter_shapes
 from raybench.workloads.layers import (
     CausalAttention,
     Conv,
@@ -20,9 +21,6 @@ from raybench.workloads.layers import (
     MeanEmbedding,
     Positions,
     Residual,
-    Shape,
-    output_shapes,
-    parameter_shapes,
 )
 
 Array = npt.NDArray[Any]

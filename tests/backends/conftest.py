@@ -3,6 +3,7 @@
 import contextlib
 
 import pytest
+from framework_models import MODULES, backend
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -12,3 +13,11 @@ def one_thread(tensorflow_on_one_thread: None) -> None:
         import torch
 
         torch.set_num_threads(1)
+
+
+@pytest.fixture(params=MODULES)
+def framework(request: pytest.FixtureRequest) -> str:
+    """Each framework; a test is skipped where it is not installed."""
+    backend(request.param)
+    name: str = request.param
+    return name

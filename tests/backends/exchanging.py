@@ -56,7 +56,12 @@ def part_of_batch(num_samples: int, rank: int, num_workers: int) -> Step:
     indices, weights = share, np.full(len(share), 1 / num_samples, np.float32)
     if not len(share):
         indices, weights = np.zeros(1, np.int64), np.zeros(1, np.float32)
-    return Step(indices=indices.reshape(1, -1), weights=weights.reshape(1, -1), learning_rate=1e-3)
+    return Step(
+        indices=indices.reshape(1, -1),
+        weights=weights.reshape(1, -1),
+        learning_rate=1e-3,
+        num_samples=indices.size,
+    )
 
 
 def trained(spec: RunSpec, world: World) -> tuple[list[dict[str, Any]], Trainer]:

@@ -13,7 +13,7 @@ from headed import PICTURES, Headed, weights_of
 
 from raybench.backends.base import World
 from raybench.backends.find import find_backend
-from raybench.backends.run import make_step, take_until, training_steps
+from raybench.backends.steps import make_step, take_until, training_steps
 from raybench.core.spec import RunSpec
 
 PARTIAL = 7

@@ -15,7 +15,7 @@ from optim_reference import IN_GROUPS, gradients, initial_weights, rates
 
 from raybench.backends.base import World
 from raybench.backends.find import find_backend
-from raybench.backends.run import take_until, training_steps
+from raybench.backends.steps import take_until, training_steps
 from raybench.core.spec import RunSpec
 from raybench.workloads.find import load_workload_dataset
 

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from raybench.backends.base import Step, Trainer
 from raybench.backends.find import find_backend
-from raybench.backends.run import take_until, training_steps
+from raybench.backends.steps import take_until, training_steps
 from raybench.core.augmentation import Augmentation
 from raybench.core.spec import RunSpec
 from raybench.data.augment import Augmenter

@@ -11,7 +11,7 @@ from one_worker import weights_of
 from optim_reference import Reference, gradients, initial_weights, rates
 
 from raybench.backends.find import find_backend
-from raybench.backends.run import take_until, training_steps
+from raybench.backends.steps import take_until, training_steps
 from raybench.core.errors import UserError
 from raybench.core.spec import RunSpec
 from raybench.workloads.base import Workload, refuse_label_smoothing
@@ -122,6 +122,8 @@ def test_schedule_free_is_saved_at_x(framework: str) -> None:
     plain.load(saved)
     assert plain.evaluate("validation", ROWS) == averaged
     assert not np.array_equal(weights_of(plain, framework)[0], trained[0])
+    trainer.load(saved)
+    assert trainer.evaluate("validation", ROWS) == averaged, "what was loaded is evaluated"
 
 
 def test_the_gradient_of_a_step_is_clipped(framework: str) -> None:

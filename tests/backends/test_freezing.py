@@ -7,7 +7,8 @@ from local import FOR_EVER, FRAMEWORKS
 
 from raybench.backends.base import Step, Trainer, World
 from raybench.backends.find import find_backend
-from raybench.backends.run import run, training_steps
+from raybench.backends.run import run
+from raybench.backends.steps import training_steps
 from raybench.core.clock import Ledger
 from raybench.core.errors import UserError
 from raybench.core.spec import RunSpec

@@ -43,7 +43,7 @@ def test_taking_a_batch_from_memory_is_no_waiting(framework: str) -> None:
     split = Split(inputs, np.zeros(ROWS, np.int64))
     rows = np.random.default_rng(1).permutation(ROWS).reshape(1, ROWS)
     weights = np.full((1, ROWS), 1 / ROWS, np.float32)
-    steps = [Step(indices=rows, weights=weights, learning_rate=0.1)] * STEPS
+    steps = [Step(indices=rows, weights=weights, learning_rate=0.1, num_samples=rows.size)] * STEPS
     take_batches(framework, split, steps[:1])
     started = time.perf_counter()
     waited = take_batches(framework, split, steps)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from framework_models import backend, to_framework, to_numpy
 
+from raybench.workloads.layer_shapes import num_parameters
 from raybench.workloads.layers import (
     GELU,
     CausalAttention,
@@ -21,7 +22,6 @@ from raybench.workloads.layers import (
     Positions,
     ReLU,
     Residual,
-    num_parameters,
 )
 from raybench.workloads.shipped import ShippedWorkload
 from raybench.workloads.weights import Weights, to_keras_layout

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from framework_models import MODULES, backend, losses_and_values
+from framework_models import losses_and_values
 from sklearn.metrics import (
     mean_absolute_error,
     r2_score,
@@ -28,12 +28,6 @@ GUESSES = (NUMBERS + 0.3 * RNG.standard_normal((ROWS, 3))).astype(np.float32)
 TOKEN_LOGITS = RNG.standard_normal((ROWS, 4, CLASSES)).astype(np.float32)
 TOKENS = RNG.integers(0, CLASSES, (ROWS, 4))
 TOKENS[::5, 1:] = IGNORED
-
-
-@pytest.fixture(params=MODULES)
-def framework(request) -> str:
-    backend(request.param)
-    return request.param
 
 
 class Shard:

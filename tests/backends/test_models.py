@@ -28,12 +28,6 @@ SHIPPED = {
 }
 
 
-@pytest.fixture(params=MODULES)
-def framework(request) -> str:
-    backend(request.param)
-    return request.param
-
-
 @pytest.fixture(params=SHIPPED)
 def shipped(request) -> tuple[Workload, int]:
     name, input_shape, expected = SHIPPED[request.param]

@@ -14,7 +14,8 @@ from regularised import Regularised
 
 from raybench.backends.base import Trainer
 from raybench.backends.find import find_backend
-from raybench.backends.run import run, take_until, training_steps
+from raybench.backends.run import run
+from raybench.backends.steps import take_until, training_steps
 from raybench.core.clock import Ledger
 from raybench.core.errors import UserError
 from raybench.core.record import Evaluation

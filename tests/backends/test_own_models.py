@@ -2,16 +2,10 @@
 
 import numpy as np
 import pytest
-from framework_models import MODULES, backend, logits, losses_and_values
+from framework_models import backend, logits, losses_and_values
 
 from raybench.core.errors import UserError
 from raybench.workloads.base import Workload
-
-
-@pytest.fixture(params=MODULES)
-def framework(request) -> str:
-    backend(request.param)
-    return request.param
 
 
 class Own(Workload):

@@ -13,7 +13,7 @@ from stalling import STALL_S, Stalling
 from raybench.backends.base import World
 from raybench.backends.find import find_backend
 from raybench.backends.recording import Recording, evenness
-from raybench.backends.run import make_step
+from raybench.backends.steps import make_step
 from raybench.core.spec import DatasetSpec, RunSpec
 from raybench.core.step_times import StepTimes
 from raybench.workloads.find import load_workload_dataset

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from raybench.backends.base import Step
-from raybench.backends.run import make_step, warm_up_step
+from raybench.backends.steps import make_step, warm_up_step
 from raybench.core.spec import RunSpec
 from tests.backends.test_run_helpers import FakeWorld, counted, dataset, steps_of
 
@@ -28,7 +28,10 @@ def parts(step: Step, replicas: int) -> list[Step]:
         np.split(step.weights, replicas, axis=1),
         strict=True,
     )
-    return [Step(indices=i, weights=w, learning_rate=step.learning_rate) for i, w in columns]
+    return [
+        Step(indices=i, weights=w, learning_rate=step.learning_rate, num_samples=i.size)
+        for i, w in columns
+    ]
 
 
 @pytest.mark.parametrize("size", SIZES)

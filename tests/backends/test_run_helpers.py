@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from raybench.backends.run import make_step, take_until, training_steps, warm_up_step
+from raybench.backends.steps import make_step, take_until, training_steps, warm_up_step
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset, Split
 
@@ -96,6 +96,7 @@ def test_a_batch_is_shared_out_whole_with_weights_that_sum_to_one(
     np.testing.assert_array_equal(counted(steps), batch)
     weights = np.concatenate([step.weights.ravel() for step in steps])
     assert weights.sum(dtype=np.float64) == pytest.approx(1.0, rel=1e-6)
+    assert sum(step.num_samples for step in steps) == size
     np.testing.assert_allclose(weights[weights > 0], 1.0 / size, rtol=1e-6)
     for step in steps:
         assert step.indices.shape == step.weights.shape

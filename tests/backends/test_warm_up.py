@@ -1,19 +1,12 @@
 """Warm-up steps are taken on data of their own: none of the training data is seen before the clock
 runs, and the first step that counts starts from untouched weights (studies 4 and 5)."""
 
-import pytest
 from local import small_spec
 from on_demand_data import Kept, on_demand
 
 from raybench.backends.find import find_backend
-from raybench.backends.run import training_steps, warm_up_step
+from raybench.backends.steps import training_steps, warm_up_step
 from raybench.workloads.find import load_workload_dataset
-
-
-@pytest.fixture(params=["torch", "tensorflow"])
-def framework(request) -> str:
-    pytest.importorskip(request.param)
-    return request.param
 
 
 def test_the_warm_up_reads_no_sample_that_is_trained_on(framework: str) -> None:

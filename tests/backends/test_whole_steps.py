@@ -8,7 +8,7 @@ import numpy as np
 
 from raybench.backends.base import StepLog
 from raybench.backends.recording import Recorded, Recording
-from raybench.backends.run import take_until, training_steps
+from raybench.backends.steps import take_until, training_steps
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset, Split
 

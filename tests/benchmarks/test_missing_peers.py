@@ -13,8 +13,8 @@ from raybench.core.clock import Ledger
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MODULES = sorted(file.stem for file in BENCHMARKS.glob("*.py"))
-PEERS = ("syne_tune", "timm", "pytorch_optimizer")
-"""What only the benchmarks need: the dependency group `benchmarks`."""
+PEERS = ("syne_tune", "timm", "pytorch_optimizer", "neps", "smac", "flaml")
+"""What only the benchmarks need: the dependency group `benchmarks`, or an environment apart."""
 
 
 @pytest.fixture

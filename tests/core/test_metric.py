@@ -2,9 +2,11 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
+from raybench.core.checkpoint import spec_digest
 from raybench.core.errors import UserError
 from raybench.core.metric import METRICS, Metric, find_metric, named_metric
 from raybench.core.objective import Objective, StopRule, resolved, time_to_target
@@ -15,6 +17,8 @@ from raybench.core.score import (
     small_difference,
     worst_score,
 )
+from raybench.core.spec import RunSpec
+from raybench.results.load import metric_of
 
 RMSE, R2, LOSS = METRICS["rmse"], METRICS["r2"], METRICS["loss"]
 OWN = Metric(name="dice", direction="max")
@@ -126,7 +130,17 @@ def test_an_objective_is_resolved_by_the_task_and_the_labels():
     named = Objective(target=0.4, chance=9.0)
     assert resolved(named, task="regression", own=None, chance=1.5).chance == 9.0
     own = resolved(Objective(target=0.4), task="classification", own=OWN, chance=None)
-    assert own.judged_by == named_metric("dice", "max")
+    assert own.judged_by == named_metric("dice", "max") == OWN
+    share = replace(OWN, is_share=True)
+    own = resolved(Objective(target=0.4), task="classification", own=share, chance=None)
+    assert own.judged_by == share
+    assert metric_of({"study": {"objective": own.model_dump(mode="json")}}) == share
+    assert resolved(own, task="classification", own=share, chance=None) == own
+    with pytest.raises(UserError, match="target: of dice it is a fraction"):
+        resolved(Objective(target=40), task="classification", own=share, chance=None)
+    assert spec_digest(RunSpec(objective=own)) == spec_digest(
+        RunSpec(objective=own.model_copy(update={"is_share": None}))
+    )
 
 
 @pytest.mark.parametrize(

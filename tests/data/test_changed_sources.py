@@ -12,7 +12,10 @@ from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
 from raybench.core.yaml_files import parse_yaml
 from raybench.data.load import build_dataset
+from raybench.data.store import build
 from raybench.data.store.entries import remove_entry
+from raybench.data.store.pin import pinning
+from raybench.data.store.place import store_folder
 from raybench.init import main
 
 pytestmark = pytest.mark.usefixtures("own_store")
@@ -34,6 +37,29 @@ def test_images_that_a_table_names_are_read_anew_when_they_change(tmp_path):
             grey(tmp_path / f"{row}.png", value)
         found = load(tmp_path / "table.csv", "csv", image="image", label="kind")
         assert (found.train.read(np.arange(16)) == value).all()
+
+
+def test_a_session_goes_on_with_the_data_that_it_began_with(tmp_path):
+    file, session = tmp_path / "d.npz", tmp_path / "session"
+    keys = {"name": "npz", "path": str(file)}
+
+    def seen():
+        """What a new worker process reads."""
+        with pinning(session):
+            return float(build_dataset(DatasetSpec(**keys)).train.array[0, 0])
+
+    np.savez(file, x=np.full((50, 3), 1.0), y=np.arange(50) % 2)
+    assert seen() == 1.0
+    np.savez(file, x=np.full((50, 3), 2.0), y=np.arange(50) % 2)
+    assert seen() == 1.0
+    assert build_dataset(DatasetSpec(**keys)).train.array[0, 0] == 2.0, "another session's"
+    assert seen() == 1.0, "what is in use is not removed"
+    build._in_use.popitem()[1].release()
+    build._in_use.popitem()[1].release()
+    for entry in store_folder().glob("npz-*/"):
+        assert remove_entry(entry)
+    with pytest.raises(UserError, match=r"d\.npz has changed since this command began"):
+        seen()
 
 
 def test_files_of_one_name_size_and_time_are_two(tmp_path):

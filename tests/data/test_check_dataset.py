@@ -99,7 +99,16 @@ BY_NAME = {"image": np.ones((4, 2), np.uint8), "codes": np.array([0, 3, -2, 1])}
         ),
         (
             whole(TOKENS, np.full((4, 2), -100), task="language_modelling", num_classes=8),
-            "no token that counts",
+            "no token that counts: all its",
+        ),
+        (
+            whole(
+                TOKENS,
+                [[0, 1], [2, -100], [-100, -100], [3, 4]],
+                task="language_modelling",
+                num_classes=8,
+            ),
+            r"no token that counts in sample 2 \(1 such samples\), all its labels are -100; leave",
         ),
         (
             whole(TOKENS, [0, 1, 0, 1], task="classification", num_classes=2, vocabulary=("a",)),

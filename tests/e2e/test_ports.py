@@ -30,9 +30,9 @@ TENSORFLOW_SERVERS = 2
 in it changes that (README)."""
 HOSTILE = {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "known-to-all"}
 """What the environment may say; a local Ray of ours has a token of its own all the same."""
-GROUPS = [("torch", 2), ("tensorflow", 1), ("tensorflow", 2)]
-if os.environ.get("RAYBENCH_PORTS") == "all":  # a single one of torch opens what two do, and less
-    GROUPS.append(("torch", 1))
+GROUPS = [("torch", 2), ("tensorflow", 2)]
+if os.environ.get("RAYBENCH_PORTS") == "all":  # a single worker opens what two do, and less
+    GROUPS += [("torch", 1), ("tensorflow", 1)]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Every signal at every moment: exit code, sentence, no process left, the same command continues.
 
-One case runs always, `make test-all` runs one signal at three moments and in every phase, by
+One case runs always, `make test-all` runs one signal at two moments and in every phase, by
 turns; with `RAYBENCH_SIGNALS=40` in the environment it runs all forty.
 """
 
@@ -26,7 +26,7 @@ IMPORTING_S = 0.5
 ENDS_S = 60.0
 GONE_S = 10.0
 EVERY_NTH_CONTINUES = 5
-LEFT_OUT = (1.0, 1.5, 2.5, 5.0, 6.0, 8.0)
+LEFT_OUT = (1.0, 1.5, 2.5, 5.0, 6.0, 8.0, 10.0)
 """Moments that CI leaves out: it has half an hour for everything."""
 CONTINUED = ("confirm",)
 """In CI; what was ended amid the search is continued in test_interrupt.py."""
@@ -68,7 +68,7 @@ def loop() -> list[Case]:
 
 
 def chosen() -> list[Case]:
-    """One signal at three moments and in every phase, by turns; all where asked for."""
+    """One signal at two moments and in every phase, by turns; all where asked for."""
     every = loop()
     if os.environ.get("RAYBENCH_SIGNALS") == "40":
         return every

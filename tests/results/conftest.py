@@ -1,9 +1,11 @@
 """An object store for the tests: a server on this machine, a new URL for each, short waits."""
 
 import pytest
+from made_results import results_folder
 from s3_server import FAST, S3Server
 
 from raybench.results import lease, sync
+from raybench.results.store import STUDY_FILE
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +33,10 @@ def url(server, tmp_path, monkeypatch):
     monkeypatch.setattr(sync, "RETRY_S", 0.5)
     monkeypatch.setattr(sync, "CLOSE_S", 3.0)
     return server.url()
+
+
+@pytest.fixture
+def study(tmp_path):
+    """The text of a study's file."""
+    results_folder(tmp_path / "sample", [])
+    return (tmp_path / "sample" / STUDY_FILE).read_text()

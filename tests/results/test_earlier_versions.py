@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_load import curve, results_folder, run_line
+from made_results import curve, results_folder, run_line
 
 from raybench.core.checkpoint import RunState, spec_digest
 from raybench.core.documents import read_mapping, to_yaml
@@ -127,7 +127,7 @@ def test_a_study_of_then_goes_on_with_the_chance_level_it_had(tmp_path):
     [
         ({"metric": "loss", "direction": "min"}, "objective.metric was accuracy, is loss"),
         ({"max_train_seconds": 8.0}, "objective.max_train_seconds was 7.0, is 8.0"),
-        ({"chance": 0.2}, "objective.chance was None, is 0.2"),
+        ({"chance": 0.2}, "objective.chance was not set, is 0.2"),
     ],
 )
 def test_another_objective_is_another_study(tmp_path, changes, difference):

@@ -1,6 +1,7 @@
 import pandas as pd
 import pytest
-from test_load import CURVE_COLUMNS, TRIAL_COLUMNS, curve, results_folder, run_line
+from made_results import curve, results_folder, run_line
+from test_loaded_columns import CURVE_COLUMNS, TRIAL_COLUMNS
 
 from raybench.core.documents import read_mapping, to_yaml, validate
 from raybench.core.spec import RunSpec

@@ -4,8 +4,8 @@ import io
 
 import numpy as np
 import pytest
+from made_results import curve, results_folder, run_line
 from rich.console import Console
-from test_load import curve, results_folder, run_line
 
 from raybench.core.objective import Objective
 from raybench.results import plots

@@ -10,10 +10,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from made_results import curve, results_folder, run_line
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from test_load import curve, results_folder, run_line
 
 import raybench
 from raybench import report

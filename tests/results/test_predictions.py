@@ -2,8 +2,8 @@
 
 import io
 
+from made_results import results_folder, run_line
 from rich.console import Console
-from test_load import results_folder, run_line
 
 from raybench.core.record import Prediction
 from raybench.results.show import show

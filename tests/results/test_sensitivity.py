@@ -1,7 +1,7 @@
 """Sentences on the target: nearly all or none reach it, and one point either side of it."""
 
 import pytest
-from test_load import curve, results_folder, run_line
+from made_results import curve, results_folder, run_line
 
 from raybench.results.sensitivity import fastest_at, sensitivity_lines, target_warning
 

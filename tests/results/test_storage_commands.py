@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from made_results import run_line
 from rich.console import Console
 from s3_server import FAST
-from test_load import run_line
 
 import raybench
 from raybench import cli, report, train, tune

@@ -3,7 +3,7 @@ import math
 import shutil
 
 import pytest
-from test_load import curve, results_folder, run_line
+from made_results import curve, results_folder, run_line
 
 from raybench.core.documents import parse_yaml
 from raybench.core.errors import StudyError, UserError

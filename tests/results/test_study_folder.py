@@ -56,13 +56,18 @@ def test_a_longer_search_goes_on_too(begun, changes):
         ({"search": {"seed": 3}}, "search.seed was 0, is 3"),
         ({"search": {"sampler": "random"}}, "search.sampler was tpe, is random"),
         ({"workload": "cnn7"}, "workload was mnist_small, is cnn7"),
-        ({"dataset": {"limit": 10}}, "dataset.limit was None, is 10"),
-        ({"fixed": {"epochs": 3.0}}, "fixed.epochs was None, is 3.0"),
+        ({"dataset": {"limit": 10}}, "dataset.limit was not set, is 10"),
+        ({"fixed": {"epochs": 3.0}}, "fixed.epochs was not set, is 3.0"),
         (
             {"space": {"optimizer": ["adam", "lars"]}},
-            "space.optimizer was ['adam', 'lamb'], is ['adam', 'lars']",
+            "space.optimizer was [adam, lamb], is [adam, lars]",
         ),
-        ({"space": {"optimizer": ["adam", "lamb"]}}, "space.learning_rate was {"),
+        (
+            {"space": {"optimizer": ["adam", "lamb"]}},
+            "space.learning_rate was {low: 1.0e-05, high: 0.1}, is not set",
+        ),
+        ({"objective": {"target": "auto"}}, "study (objective.target was 0.9, is auto);"),
+        ({"search": {"early_stopping": False}}, "search.early_stopping was true, is false"),
         ({"space": {"optimizer": ["lamb", "adam"]}}, "space.optimizer was"),
     ],
 )

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from made_results import OBJECTIVE, results_folder, run_line
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
-from test_load import OBJECTIVE, results_folder, run_line
 
 from raybench.core.documents import read_mapping, to_yaml
 from raybench.core.objective import Objective

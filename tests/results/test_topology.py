@@ -1,7 +1,7 @@
 """Runs are ranked against those that were laid out alike, from records written by hand."""
 
 import pytest
-from test_load import OBJECTIVE, results_folder, run_line
+from made_results import OBJECTIVE, results_folder, run_line
 from test_tables import shown
 
 from raybench.core.record import RunRecord
@@ -12,6 +12,7 @@ from raybench.results.pareto import configurations
 from raybench.results.ranking import kinds, ranked
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
+from raybench.results.tables import top
 from raybench.results.topology import NOT_EXCHANGED
 from raybench.results.verdict import judge, judge_each
 from raybench.search.confirm_budget import ConfirmBudget
@@ -102,6 +103,12 @@ def test_columns_are_always_in_the_tables_and_on_the_screen_where_they_differ(tm
     same = results_folder(tmp_path / "same", [PACKED, on(run_line("0005", 4.0), 1)])
     assert set(columns) <= set(same.trials.columns)
     assert "hosts" not in heads(same)
+    queued = on(run_line("0005", 3.0), 1, waited="2 CPUs: 1 free on a")
+    alike = results_folder(tmp_path / "alike", [PACKED, OLD, queued])
+    assert not {"hosts", "waited for"} & set(top(alike.trials)), "unknown hosts, or a queue: chance"
+    wide = on(run_line("0003", 3.0, num_workers=4), 2, 2, waited="4 CPUs: 2 free on a")
+    apart = results_folder(tmp_path / "apart", [PACKED, wide])
+    assert {"hosts", "waited for"} <= set(top(apart.trials))
 
 
 def test_records_of_earlier_versions_are_ranked(tmp_path):

@@ -2,8 +2,8 @@ import io
 import math
 
 import pytest
+from made_results import results_folder, run_line
 from rich.console import Console
-from test_load import results_folder, run_line
 
 from raybench.core.objective import Objective
 from raybench.results.export import export

@@ -12,6 +12,8 @@ from raybench.core.scaling_study import ScalingStudy, study_cells
 from raybench.core.spec import RunSpec
 from raybench.core.step_times import StepTimes
 from raybench.results.scaling.cells import cell_table
+from raybench.scaling.named.claims import Claim
+from raybench.scaling.named.find import STUDIES
 
 PARAMETERS = {
     "mnist_small": 402_442,
@@ -94,3 +96,15 @@ class MadeUp:
         target = spec.objective.target
         is_reached = target is not None and curve[-1].value >= target
         return replace(record, time_to_target_s=curve[0].train_s if is_reached else None)
+
+
+def usual(spec: RunSpec) -> float:
+    """Seconds of a step: per sample, per step, for the exchange."""
+    slow = 2.0 if spec.framework == "torch" else 1.0
+    exchange = 0.02 if spec.num_workers > 1 and spec.exchange_gradients else 0.0
+    return slow * (0.001 * spec.batch_size_per_worker + 0.002) * spec.accumulate + exchange
+
+
+def compared(name: str, machine: Machine, *, quick: bool = True) -> dict[str, Claim]:
+    found = STUDIES[name].compare(MadeUp(STUDIES[name].study(quick), machine))
+    return {one.claim: one for one in found}

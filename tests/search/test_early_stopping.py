@@ -112,3 +112,16 @@ def test_at_a_target_below_a_trial_is_not_capped() -> None:
     one.learn(record("0000", ONE, 0.3))
     assert one.judge("0001", ONE, evaluation(1.0, value=0.51)) == "cap"
     assert one.judge("0002", ONE, evaluation(1.0, value=0.49)) is None
+
+
+@pytest.mark.parametrize(("sampler", "allowed"), [("grid", 0.59), ("tpe", 2.9)])
+def test_a_grid_stops_what_cannot_be_the_best_others_what_cannot_be_the_third(
+    sampler: str, allowed: float
+) -> None:
+    """1.5 times 0.4 s is 0.6 s, 1.5 times the third-best 3 s."""
+    one = early(search={"sampler": sampler})
+    for number, seconds in enumerate((0.4, 1.0, 2.0)):
+        one.learn(record(f"{number:04}", ONE, seconds))
+    for seconds, reason in ((allowed, None), (1.04 * allowed, "cap")):
+        there = evaluation(seconds, index=999, samples=10**6, samples_per_s=1e9, epoch=1000.0)
+        assert one.judge(f"at {seconds}", ONE, there) == reason

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from raybench.core.errors import UserError
+from raybench.workloads.layer_shapes import num_parameters, output_shapes, parameter_shapes
 from raybench.workloads.layers import (
     GELU,
     CausalAttention,
@@ -19,9 +20,6 @@ from raybench.workloads.layers import (
     Positions,
     ReLU,
     Residual,
-    num_parameters,
-    output_shapes,
-    parameter_shapes,
 )
 from raybench.workloads.weights import initial_weights, to_keras_layout
 

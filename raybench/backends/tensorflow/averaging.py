@@ -66,8 +66,11 @@ class Averaging:
         for (weight, _), value in zip(pairs, trained, strict=True):
             weight.assign(value)
 
-    def forget(self) -> None:
-        """Begin anew, with weights that were not trained here."""
+    def forget(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Begin anew, with weights that were not trained here: they are their own average."""
+        if isinstance(optimizer, ScheduleFreeAdamW):
+            for ahead in optimizer.weights_and_aheads()[1]:
+                ahead.assign(tf.zeros_like(ahead.value))
         if self._decay is not None:
             self._num_steps.assign(0)
 

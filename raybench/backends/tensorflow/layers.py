@@ -6,7 +6,8 @@ import keras
 import tensorflow as tf
 
 from raybench.workloads import layers as description
-from raybench.workloads.layers import Layer, Shape, output_shapes
+from raybench.workloads.layer_shapes import Shape, output_shapes
+from raybench.workloads.layers import Layer
 
 NORM_EPSILON = 1e-5
 """Added to the variance by norms."""

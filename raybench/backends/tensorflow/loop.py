@@ -1,12 +1,12 @@
 """The TensorFlow training loop: one traced function per run takes many steps in a call.
 
 `model.fit` fails for Keras 3 with two workers (keras#20585), and a call from Python per step
-is slower, so the loop over steps is inside `tf.function`, on arrays held in device memory.
+is slower, so the loop over steps is inside `tf.function` (traced_steps.py), on arrays held in
+device memory.
 """
 
-from itertools import chain, groupby
+from itertools import groupby
 from operator import attrgetter
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -17,10 +17,8 @@ from raybench.backends.optimizers import settings_of
 from raybench.backends.room import evaluation_batch
 from raybench.backends.tensorflow.averaging import Averaging
 from raybench.backends.tensorflow.batch_norm import synchronise
-from raybench.backends.tensorflow.exchange import Exchange
 from raybench.backends.tensorflow.freezing import Freezing
-from raybench.backends.tensorflow.internals import no_new_gradients
-from raybench.backends.tensorflow.judging import Judge, Mixed
+from raybench.backends.tensorflow.judging import Judge
 from raybench.backends.tensorflow.model import (
     Inputs,
     batch_statistics,
@@ -31,15 +29,9 @@ from raybench.backends.tensorflow.model import (
     save_weights,
 )
 from raybench.backends.tensorflow.named import start_from
-from raybench.backends.tensorflow.optim import build_optimizer, clip_gradients
-from raybench.backends.tensorflow.parts import (
-    Part,
-    mixed_signature,
-    part_of,
-    signature,
-    training_part,
-)
-from raybench.backends.tensorflow.recording import StepRecorder, take_recorded
+from raybench.backends.tensorflow.optim import build_optimizer
+from raybench.backends.tensorflow.parts import Part, part_of, signature, training_part
+from raybench.backends.tensorflow.recording import StepRecorder
 from raybench.backends.tensorflow.state import (
     Copies,
     copies_of,
@@ -51,6 +43,7 @@ from raybench.backends.tensorflow.state import (
     unpack_state,
     values_of,
 )
+from raybench.backends.tensorflow.traced_steps import TracedSteps, steps_signature
 from raybench.backends.tensorflow.world import World as World
 from raybench.backends.tensorflow.world import join as join
 from raybench.core.spec import RunSpec
@@ -61,8 +54,6 @@ EVALUATION_BATCH = 1024
 """Samples per forward pass of an evaluation."""
 WARM_UP_STEPS = 2
 """The first traces, the second runs as all later ones do."""
-Data = tuple[Inputs, tf.Tensor, Mixed]
-"""Inputs, labels and what they are mixed with, of which a pass takes some rows."""
 
 
 class Trainer:
@@ -95,20 +86,17 @@ class Trainer:
             "validation": part_of(dataset.validation, spec.prefetch),
             "test": part_of(dataset.test, spec.prefetch),
         }
-        # Sizes are left open, so that one trace serves every batch, the last partial one too.
-        inputs, labels = signature(dataset.train)
-        mixed = mixed_signature(spec, dataset.train)
-        steps = [tf.TensorSpec([None, None, None], kind) for kind in (tf.int64, tf.float32)]
-        rates = tf.TensorSpec([None], tf.float32)
-        self._exchange = Exchange(spec)
+        self._steps = TracedSteps(
+            spec, world, self._model, self._optimizer, self._averaging, self._judge
+        )
         self._recorder: StepRecorder | None = None
         if spec.record_steps:
-            self._recorder = StepRecorder(has_squares=self._exchange.measures)
-        given = [inputs, labels, mixed, *steps, rates]
+            self._recorder = StepRecorder(has_squares=self._steps.has_squares)
+        given = steps_signature(spec, dataset.train)
         self._train_steps = {
-            is_frozen: tf.function(self._take_steps, given) for is_frozen in (False, True)
+            is_frozen: tf.function(self._steps.take, given) for is_frozen in (False, True)
         }
-        self._evaluate_batch = tf.function(self._evaluate_on, [inputs, labels])
+        self._evaluate_batch = tf.function(self._evaluate_on, signature(dataset.train))
         self._earlier_input_s = 0.0
 
     def warm_up(self, step: Step) -> None:
@@ -185,7 +173,7 @@ class Trainer:
     def load(self, weights: bytes) -> None:
         """Take weights that `save` returned."""
         load_weights(self._model, weights)
-        self._averaging.forget()
+        self._averaging.forget(self._optimizer)
 
     def state(self) -> bytes:
         """Return all that training goes on from, as an `.npz` file; see Trainer."""
@@ -208,7 +196,8 @@ class Trainer:
         for part in self._parts.values():
             part.close()
         self._parts.clear()
-        del self._model, self._optimizer, self._averaging, self._train_steps, self._evaluate_batch
+        del self._model, self._optimizer, self._averaging, self._steps
+        del self._train_steps, self._evaluate_batch
         keras.backend.clear_session()
 
     def _freeze(self, is_on: bool) -> None:
@@ -230,87 +219,6 @@ class Trainer:
         variables = self._model.variables + self._optimizer.variables
         variables += self._averaging.variables
         return copies_of(variables, self._world.strategy)
-
-    def _take_steps(
-        self,
-        inputs: Inputs,
-        labels: tf.Tensor,
-        mixed: Mixed,
-        indices: Any,
-        weights: Any,
-        rates: Any,
-    ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Traced: indices and weights are (steps, passes, samples), rates is (steps,).
-
-        Returns the loss and, where they are recorded, a row of each step.
-        """
-
-        def take(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            arguments = (inputs, labels, mixed), indices[step], weights[step], rates[step]
-            strategy = self._world.strategy
-            losses, squares = strategy.run(self._take_step, args=arguments)
-            loss = tf.add_n(strategy.experimental_local_results(losses))
-            return loss, strategy.experimental_local_results(squares)[0]
-
-        num_steps = tf.shape(rates)[0]
-        if self._recorder:
-            copies = copies_of(self._model.trainable_variables, self._world.strategy)
-            return take_recorded(take, num_steps, list(chain.from_iterable(copies)))
-        total = tf.zeros(())
-        for step in tf.range(num_steps):
-            total += take(step)[0]
-        return total, None
-
-    def _take_step(
-        self, data: Data, indices: Any, weights: Any, rate: Any
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Traced, in replica context: forward and backward per pass, then one update."""
-        self._optimizer.learning_rate.assign(rate)
-        variables = self._model.trainable_variables
-        indices, weights = self._own(indices), self._own(weights)
-        loss, gradients = self._one_pass(data, indices[0], weights[0])
-        if self._spec.accumulate > 1:
-            for index in tf.range(1, tf.shape(indices)[0]):
-                more, added = self._one_pass(data, indices[index], weights[index])
-                loss += more
-                gradients = [old + new for old, new in zip(gradients, added, strict=True)]
-        if self._spec.num_workers == 1:
-            with no_new_gradients():  # it sums over the one worker of its strategy
-                self._optimizer.apply(self._clipped(gradients), variables)
-            self._averaging.update()
-            return loss, self._exchange.squares([], [])
-        exchanged = self._exchange(gradients)
-        self._optimizer.apply_exchanged(self._clipped(exchanged), variables)
-        self._averaging.update()
-        return loss, self._exchange.squares(gradients, exchanged)
-
-    def _clipped(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        most = self._spec.clip_norm
-        return gradients if most is None else clip_gradients(gradients, most)
-
-    def _own(self, columns: tf.Tensor) -> tf.Tensor:
-        """Traced, in replica context: this replica's columns of a step (`Step.indices`)."""
-        replicas = self._spec.replicas_per_process
-        if replicas == 1:
-            return columns
-        width = tf.shape(columns)[1] // replicas
-        first = tf.distribute.get_replica_context().replica_id_in_sync_group * width
-        return columns[:, first : first + width]
-
-    def _one_pass(self, data: Data, rows: Any, weights: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        with self._world.where_data_are():
-            inputs, labels, mixed = tf.nest.map_structure(lambda one: tf.gather(one, rows), data)
-        batch = prepare_inputs(inputs)
-        variables = self._model.trainable_variables
-        with tf.GradientTape() as tape:
-            outputs = self._model(batch, training=True)
-            losses = self._judge.training_losses(outputs, labels, mixed)
-            loss = tf.reduce_sum(losses * weights)
-        gradients = tape.gradient(
-            loss, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO
-        )
-        # That of an embedding comes as its rows alone, which no sum over passes takes.
-        return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def _evaluate_on(self, inputs: Inputs, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Traced: sums of loss and metric over a batch."""

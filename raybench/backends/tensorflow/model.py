@@ -10,6 +10,8 @@ import tensorflow as tf
 from raybench.backends.tensorflow.internals import all_layers
 from raybench.backends.tensorflow.layers import build_layers, input_type
 from raybench.backends.tensorflow.named import build_named
+from raybench.data.inputs import Batch, each
+from raybench.data.on_demand import Array
 from raybench.workloads.base import LayerWorkload, Workload
 from raybench.workloads.named.workload import NamedWorkload
 from raybench.workloads.weights import initial_weights, to_keras_layout
@@ -68,6 +70,14 @@ def _prepared(inputs: tf.Tensor) -> tf.Tensor:
     if inputs.dtype == tf.uint8:
         return tf.cast(inputs, tf.float32) * (1 / 255)
     return tf.cast(inputs, tf.int64) if inputs.dtype.is_integer else inputs
+
+
+def predict(model: keras.Model, inputs: Batch) -> Array:
+    """Return a model's outputs for arrays as a dataset has them, in evaluation mode."""
+    tensors: Inputs = each(inputs, tf.convert_to_tensor)
+    outputs = model(prepare_inputs(tensors), training=False)
+    found: Array = tf.cast(outputs, tf.float32).numpy()
+    return found
 
 
 def save_weights(model: keras.Model) -> bytes:

@@ -61,9 +61,13 @@ class Averaging:
         for mean, saved in zip(self._means, state["means"], strict=True):
             mean.copy_(saved)
 
-    def forget(self) -> None:
-        """Begin anew, with weights that were not trained here."""
+    @torch.no_grad()
+    def forget(self, optimizer: torch.optim.Optimizer) -> None:
+        """Begin anew, with weights that were not trained here: they are their own average."""
         self._num_steps = 0
+        if isinstance(optimizer, ScheduleFreeAdamW):
+            for state in optimizer.state.values():
+                state["ahead"].zero_()
 
     def _averages(self, optimizer: torch.optim.Optimizer) -> list[tuple[Tensor, Tensor]]:
         """Return parameters with what takes their place: none before the first step."""

@@ -20,7 +20,8 @@ from torch import nn
 from torch.nn import functional
 
 from raybench.workloads import layers as description
-from raybench.workloads.layers import Layer, Shape, output_shapes
+from raybench.workloads.layer_shapes import Shape, output_shapes
+from raybench.workloads.layers import Layer
 
 _KEEP_NO_OUTPUT = (nn.Conv2d, nn.MaxPool2d, nn.Linear, nn.GroupNorm, nn.LayerNorm)
 """What does not read what it has returned on the way back."""

@@ -184,7 +184,7 @@ class Trainer:
     def load(self, weights: bytes) -> None:
         """Take weights that `save` returned."""
         load_weights(self._model, weights)
-        self._averaging.forget()
+        self._averaging.forget(self._optimizer)
 
     def state(self) -> bytes:
         """Return all that training goes on from, as `torch.save` writes it; see Trainer."""

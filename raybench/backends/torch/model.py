@@ -7,7 +7,8 @@ from torch import nn
 
 from raybench.backends.torch.layers import build_layers
 from raybench.backends.torch.named import build_named
-from raybench.data.inputs import InputShape, parts
+from raybench.data.inputs import Batch, InputShape, each, parts
+from raybench.data.on_demand import Array
 from raybench.workloads.base import LayerWorkload, Workload
 from raybench.workloads.named.workload import NamedWorkload
 from raybench.workloads.weights import initial_weights
@@ -87,6 +88,20 @@ def _prepared(inputs: torch.Tensor, channels_last: bool) -> torch.Tensor:
     if channels == 1 and not channels_last:
         return inputs.reshape(count, 1, height, width)
     return inputs.permute(0, 3, 1, 2)
+
+
+def predict(model: nn.Module, inputs: Batch) -> Array:
+    """Return a model's outputs for arrays as a dataset has them, in evaluation mode."""
+    device = next(iter(model.parameters()), torch.empty(0)).device
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            tensors: Inputs = each(inputs, lambda one: torch.tensor(one, device=device))
+            outputs: torch.Tensor = model(prepare_inputs(tensors))
+            return outputs.float().cpu().numpy()
+    finally:
+        model.train(was_training)
 
 
 def save_weights(model: nn.Module) -> bytes:

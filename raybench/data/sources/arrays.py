@@ -56,9 +56,9 @@ def load_arrays(source: Source, read: Callable[[], RawSet], spec: DatasetSpec) -
     about = found.about
     splits = {part: _split(found, part) for part in about["parts"]}
     parts = cut(splits["train"], splits.get("validation"), splits.get("test"), spec, source=where)
-    if about["standardise_inputs"]:
-        parts = _standardise_inputs(parts)
     content: dict[str, Any] = {"task": about["task"]}
+    if about["standardise_inputs"]:
+        parts, content["encoding"] = _standardise_inputs(parts)
     if about["task"] == "regression":
         (train, validation, test), scale, offset = standardise(parts, where)
         parts = train, validation, test
@@ -119,8 +119,13 @@ def _split(found: Stored, part: str) -> Split:
     return Split(inputs, arrays[f"{part}-labels"], arrays.get(f"{part}-weights"))
 
 
-def _standardise_inputs(parts: tuple[Split, Split, Split]) -> tuple[Split, Split, Split]:
-    """Scale the columns by the training split alone; one that is constant becomes 0."""
+def _standardise_inputs(
+    parts: tuple[Split, Split, Split],
+) -> tuple[tuple[Split, Split, Split], dict[str, Any]]:
+    """Scale the columns by the training split alone; one that is constant becomes 0.
+
+    With them how, as `Dataset.encoding` has it.
+    """
     train = parts[0].array.astype(np.float64)
     mean, deviation = train.mean(axis=0), train.std(axis=0)
     scale = np.where(deviation > 0, deviation, 1.0)
@@ -129,4 +134,5 @@ def _standardise_inputs(parts: tuple[Split, Split, Split]) -> tuple[Split, Split
         inputs = ((split.array - mean) / scale).astype(np.float32)
         return Split(inputs, split.labels, split.weights)
 
-    return scaled(parts[0]), scaled(parts[1]), scaled(parts[2])
+    encoding = {"offset": mean.tolist(), "scale": scale.tolist()}
+    return (scaled(parts[0]), scaled(parts[1]), scaled(parts[2])), encoding

@@ -4,13 +4,11 @@ from collections import Counter
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybench.core.errors import UserError
-from raybench.data.dataset import Array
 from raybench.data.sources.class_columns import is_number
+from raybench.data.sources.encoders import NameEncoder, NumberEncoder, Out
 from raybench.data.sources.values import as_numbers, as_texts
 
 MAX_LEVELS = 128
@@ -23,8 +21,6 @@ NUMBER_SHARE = 0.9
 """Rows of a column of texts that are numbers beyond which the others are taken for mistakes."""
 SHOWN = 40
 """Characters of a text that a sentence shows."""
-Out = npt.NDArray[np.float32]
-"""(rows, width) of one column's features, to be written to."""
 
 
 class NotUsed(Exception):  # noqa: N818 (not an error: the column is left out)
@@ -35,6 +31,8 @@ class Column(Protocol):
     """A column of inputs: first `see` of all training rows, then `finish`, then `write`."""
 
     name: str
+    encoder: NumberEncoder | NameEncoder
+    """What was learnt of it; there after `finish`."""
 
     def see(self, values: Any) -> None:
         """Take the values of some training rows, in order (`pyarrow.Array`)."""
@@ -104,8 +102,13 @@ class Quantity:
         if self._high - self._low < self._counted_rows and not self._missing:
             raise NotUsed("counts the rows; if it is more, name it in dataset.columns")
         deviation = float(np.sqrt(self._squares / self._count))
-        self._scale = 1.0 if self._is_flag or not deviation > 0 else deviation
-        self._offset = 0.0 if self._is_flag else self._mean
+        self.encoder: NumberEncoder | NameEncoder = NumberEncoder(
+            name=self.name,
+            mean=self._mean,
+            offset=0.0 if self._is_flag else self._mean,
+            scale=1.0 if self._is_flag or not deviation > 0 else deviation,
+            has_missing=bool(self._missing),
+        )
 
     @property
     def missing_share(self) -> float:
@@ -115,15 +118,11 @@ class Quantity:
     @property
     def features(self) -> list[str]:
         """See `Column`."""
-        return [self.name, f"{self.name} missing"] if self._missing else [self.name]
+        return self.encoder.features
 
     def write(self, values: Any, out: Out) -> None:
         """See `Column`."""
-        numbers = as_numbers(values)
-        is_missing = np.isnan(numbers)
-        out[:, 0] = (np.where(is_missing, self._mean, numbers) - self._offset) / self._scale
-        if self._missing:
-            out[:, 1] = is_missing
+        self.encoder.write(values, out)
 
 
 class Names:
@@ -163,27 +162,24 @@ class Names:
                 "it in dataset.text"
             )
         frequent = sorted(counts, key=lambda name: (-counts[name], name or ""))
-        self._own = frequent[:MAX_LEVELS]
-        rest = frequent[MAX_LEVELS:]
-        self._is_rest = bool(rest)
-        self._known = pa.array([name for name in frequent if name is not None], pa.string())
-        place = {name: number for number, name in enumerate(self._own)}
-        places = [place.get(name, len(self._own)) for name in self._known.to_pylist()]
-        # Last, for what no training row has: no feature of its own.
-        self._places = np.array([*places, -1], dtype=np.int64)
-        self._missing_place = place.get(None, len(self._own) if None in counts else -1)
-        shares = np.array([counts[name] for name in self._known.to_pylist()]) / self._rows
+        known = [name for name in frequent if name is not None]
+        shares = np.array([counts[name] for name in known]) / self._rows
         logs = np.log(shares)
         mean = float((shares * logs).sum() / shares.sum())
         deviation = float(np.sqrt((shares * (logs - mean) ** 2).sum() / shares.sum())) or 1.0
-        self._frequency = np.append((logs - mean) / deviation, (logs.min() - mean) / deviation)
+        frequency = np.append((logs - mean) / deviation, (logs.min() - mean) / deviation)
+        self.encoder: NumberEncoder | NameEncoder = NameEncoder(
+            name=self.name,
+            own=frequent[:MAX_LEVELS],
+            known=known,
+            frequency=frequency.tolist() if len(frequent) > MAX_LEVELS else [],
+            has_none=None in counts,
+        )
 
     @property
     def features(self) -> list[str]:
         """See `Column`."""
-        own = [f"{self.name}={'' if name is None else name}" for name in self._own]
-        more = [f"{self.name}=another", f"{self.name} frequency"]
-        return own + more if self._is_rest else own
+        return self.encoder.features
 
     @property
     def missing_share(self) -> float:
@@ -197,15 +193,7 @@ class Names:
 
     def write(self, values: Any, out: Out) -> None:
         """See `Column`."""
-        texts = as_texts(values)
-        found = pc.fill_null(pc.index_in(texts, value_set=self._known), len(self._known))
-        numbers: Array = np.asarray(found).astype(np.int64)
-        places = np.where(np.asarray(texts.is_null()), self._missing_place, self._places[numbers])
-        out[:] = 0
-        rows = np.flatnonzero(places >= 0)
-        out[rows, places[rows]] = 1
-        if self._is_rest:
-            out[:, len(self._own) + 1] = self._frequency[numbers]
+        self.encoder.write(values, out)
 
     def num_not_numbers(self) -> int:
         """Return how many training rows hold no number where nearly all do; else 0."""

@@ -13,6 +13,7 @@ from raybench.data.dataset import Array
 from raybench.data.sources.class_columns import is_number
 from raybench.data.sources.columns import Roles
 from raybench.data.sources.encode import Column, Names, NotUsed, Quantity, require_numbers
+from raybench.data.sources.encoders import document_of
 from raybench.data.sources.table import Table, first_place
 from raybench.data.sources.values import as_texts, is_number_type
 
@@ -33,6 +34,11 @@ class RowInputs(Protocol):
     @property
     def vocabulary(self) -> tuple[str, ...]:
         """Tokens by their ids, of texts."""
+        ...
+
+    @property
+    def encoding(self) -> dict[str, Any]:
+        """How they are made, as `Dataset.encoding` has it; there after `finish`."""
         ...
 
     def see(self, batch: Any) -> None:
@@ -105,6 +111,11 @@ class Features:
             )
         self._made = used
         self.columns = [column.name for column in used]
+
+    @property
+    def encoding(self) -> dict[str, Any]:
+        """See `RowInputs`."""
+        return {"columns": [document_of(column.encoder) for column in self._made]}
 
     @property
     def made(self) -> list[Column]:

@@ -43,6 +43,7 @@ def language_dataset(
         test=splits["test"],
         task="language_modelling",
         vocabulary=vocabulary,
+        encoding={"tokens": spec.tokens},
     )
 
 

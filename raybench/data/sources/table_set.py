@@ -97,6 +97,7 @@ def table_dataset(
         label_scale=None if scale is None else np.asarray(scale, np.float32),
         label_offset=None if offset is None else np.asarray(offset, np.float32),
         vocabulary=ready.inputs.vocabulary,
+        encoding=ready.inputs.encoding,
     )
 
 

@@ -46,6 +46,11 @@ class Tokens:
         return self._tokenizer.vocabulary
 
     @property
+    def encoding(self) -> dict[str, Any]:
+        """See `RowInputs`."""
+        return {"tokens": self._kind}
+
+    @property
     def lengths(self) -> Array:
         """Tokens of each training text."""
         return np.array(self._lengths)

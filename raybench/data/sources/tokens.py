@@ -2,7 +2,8 @@
 
 import re
 from collections import Counter
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,8 @@ import numpy.typing as npt
 Pieces = npt.NDArray[Any] | list[str]
 """A text cut up: its words, or an array of its characters' code points, or of its bytes."""
 Ids = npt.NDArray[np.int32]
+Kind = Literal["words", "characters", "bytes"]
+"""What a text is cut into."""
 
 PADDING, UNKNOWN = 0, 1
 """Ids of what fills up a short text, and of what no training text has (or too few have)."""
@@ -25,7 +28,7 @@ class Tokenizer:
     The most frequent tokens get the first ids after PADDING and UNKNOWN; bytes have ids 2 to 257.
     """
 
-    def __init__(self, kind: Literal["words", "characters", "bytes"], size: int) -> None:
+    def __init__(self, kind: Kind, size: int) -> None:
         """`size`: most tokens told apart, the two special ones included; of bytes all are."""
         self._kind, self._size = kind, size
         self._counts: Counter[str] = Counter()
@@ -55,7 +58,17 @@ class Tokenizer:
             return
         # By name where equally frequent: the same in every process.
         kept = sorted(self._counts, key=lambda token: (-self._counts[token], token))
-        self.vocabulary = (*SPECIAL, *kept[: self._size - len(SPECIAL)])
+        self._number((*SPECIAL, *kept[: self._size - len(SPECIAL)]))
+
+    @classmethod
+    def of_vocabulary(cls, kind: Kind, vocabulary: Sequence[str]) -> Self:
+        """Return one that is finished, by the vocabulary of another."""
+        found = cls(kind, len(vocabulary))
+        found._number(tuple(vocabulary))
+        return found
+
+    def _number(self, vocabulary: tuple[str, ...]) -> None:
+        self.vocabulary = vocabulary
         self._ids = {token: number for number, token in enumerate(self.vocabulary)}
         if self._kind == "characters":
             self._of_code = np.full(_NUM_CODES, UNKNOWN, np.int32)

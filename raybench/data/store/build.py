@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from raybench.core.errors import UserError
 from raybench.data.mapped import map_array
 from raybench.data.store.entries import (
     ABOUT,
@@ -21,6 +22,7 @@ from raybench.data.store.entries import (
     remove_unfinished,
 )
 from raybench.data.store.lock import EntryLock
+from raybench.data.store.pin import key_for
 from raybench.data.store.place import NO_ROOM, make_store_folder, no_room
 from raybench.data.store.progress import tell
 from raybench.data.store.source import LAYOUT, Source
@@ -48,13 +50,20 @@ def stored(source: Source, build: Callable[[Writer], Mapping[str, Any]]) -> Stor
     by one process of the machine at a time, the others wait and say so. What one left that was
     killed is removed by the next. A changed file is another key: its dataset is built anew, and
     what was stored of its old content is removed, which is said. UserError where the disk has
-    no room.
+    no room, and where a session goes on (`pin`) whose dataset is not there any more and whose
+    file has changed.
     """
-    folder = make_store_folder() / source.key
+    key = key_for(source)
+    folder = make_store_folder() / key
     while True:
         found = _open(folder, source)
         if found is not None:
             return found
+        if key != source.key:
+            raise UserError(
+                f"{source.path} has changed since this command began, and what was stored of it "
+                "then is gone; restore the file, or start anew with --fresh."
+            )
         _build(folder, source, build)
 
 

@@ -28,6 +28,7 @@ def write_dataset(writer: Writer, dataset: Dataset) -> dict[str, Any]:
         "num_classes": None if dataset.num_classes is None else int(dataset.num_classes),
         "repeat": int(dataset.repeat),
         "task": dataset.task,
+        "encoding": dataset.encoding,
     }
     description |= {name: list(getattr(dataset, name)) for name in _NAMES}
     for name in _SCALES:

@@ -10,7 +10,7 @@ from typing import Any
 
 from raybench.core.errors import UserError
 
-LAYOUT = 2
+LAYOUT = 3
 """Version of how datasets are stored; another one is another key."""
 
 

@@ -5,6 +5,7 @@ import os
 from rich.console import Console
 from rich.table import Table
 
+from raybench.core.objective import TIME
 from raybench.core.space import (
     Case,
     Cases,
@@ -17,6 +18,7 @@ from raybench.core.space import (
 )
 from raybench.core.study import StudySpec
 from raybench.data.dataset import Dataset
+from raybench.results.words import target_words
 from raybench.search.pipeline.preflight import groups
 from raybench.search.pipeline.reference import RUNS
 from raybench.search.sampling.grid import num_trials
@@ -64,7 +66,8 @@ def print_plan(
         most = "(a reference run sets how long each may train)"
     length = f"{bound / 60:.0f} min" if bound >= 600 else f"{bound:.0f} s"
     for line in (
-        f"workload {study.workload}, dataset {dataset.name}: {dataset.num_train_samples:,} "
+        _objective(study),
+        f"workload {study.workload}, {_data(study, dataset)}: {dataset.num_train_samples:,} "
         f"training, {len(dataset.validation):,} validation, {len(dataset.test):,} test samples",
         f"frameworks {', '.join(map(str, values_of('framework', space, study.fixed)))}; "
         f"{len(every)} kinds of worker group, the widest takes {widest} CPUs "
@@ -77,6 +80,31 @@ def print_plan(
         f"results: {place}",
     ):
         console.print(line, highlight=False, soft_wrap=True)
+
+
+def _objective(study: StudySpec) -> str:
+    """Say what trials are judged by: kind, metric, target and budget."""
+    objective = study.objective
+    metric = objective.judged_by
+    seconds = f"{objective.max_train_seconds:g} s of training"
+    if "max_train_seconds" in study.auto and not study.is_set:
+        seconds = "the seconds of training that a reference run sets"
+    if objective.kind != TIME:
+        return f"objective {objective.kind}: best validation {metric.words} within {seconds}"
+    if study.needs_target:
+        target = f"{metric.words}, as reference runs set it"
+    else:
+        assert objective.target is not None  # the kind needs one
+        target = target_words(metric, objective.target)
+        target += "" if metric.words in target else f" {metric.words}"
+    held = f", held for {objective.hold} evaluations" if objective.hold > 1 else ""
+    return f"objective {objective.kind}: validation {target}{held}, within {seconds}"
+
+
+def _data(study: StudySpec, dataset: Dataset) -> str:
+    """Name the dataset, and its file, folder or library's name where it has one."""
+    places = [place for place in (study.dataset.set, study.dataset.path) if place]
+    return f"dataset {dataset.name}" + "".join(f" {place}" for place in places)
 
 
 def _reference(study: StudySpec) -> list[str]:

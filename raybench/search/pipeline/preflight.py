@@ -19,7 +19,6 @@ from raybench.core.space import (
     Space,
     known_values,
     possible_values,
-    resolve,
     values_of,
 )
 from raybench.core.spec import RunSpec
@@ -31,6 +30,7 @@ from raybench.data.dataset import Dataset
 from raybench.results.scaling.cells import CELL_COLUMNS
 from raybench.results.scaling.runs import RUN_COLUMNS
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES, for_metric
+from raybench.search.pipeline.first_values import first_values, other_starts
 from raybench.speed.factorisation import RESOURCES
 from raybench.workloads.base import Workload, refuse_label_smoothing
 from raybench.workloads.find import load_workload_dataset, require_framework
@@ -115,7 +115,9 @@ def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, lis
         objective = objective.model_copy(update={"target": study.objective.target})
     study = study.model_copy(update={"objective": objective})
     spec = spec.model_copy(update={"objective": objective})
-    warnings, has_batch_statistics = check_models(spec, frameworks)
+    warnings, has_batch_statistics = check_models(
+        spec, frameworks, others=other_starts(study, space, spec)
+    )
     if has_batch_statistics and _takes_apart(study, space):
         search = study.search.model_copy(update={"factorise": False})
         return study.model_copy(update={"search": search}), dataset, [*warnings, SAMPLED_WHOLE]
@@ -126,14 +128,6 @@ def _takes_apart(study: StudySpec, space: Space) -> bool:
     """Whether the search would predict other numbers of workers, and nobody has asked for that."""
     several = len(possible_values(space["num_workers"])) > 1 if "num_workers" in space else False
     return several and "factorise" not in study.search.model_fields_set and study.search.factorise
-
-
-def first_values(study: StudySpec, space: Space) -> dict[str, object]:
-    """Return a configuration of the space: the first value of every key, as its cases go."""
-    values: dict[str, object] = {}
-    for key, dimension in space.items():
-        values[key] = possible_values(resolve(dimension, known_values(study.fixed, values)))[0]
-    return values
 
 
 def check_evaluations(study: StudySpec, dataset: Dataset) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from raybench.backends.check_model import check_models
-from raybench.backends.saved import MODEL_FILES
+from raybench.backends.saved import DATA_FILE, MODEL_FILES
 from raybench.cluster.capacity import local_capacity
 from raybench.cluster.reach import MISNAMED
 from raybench.cluster.run_once import run_once
@@ -37,6 +37,8 @@ from raybench.search.pipeline.live_session import live_session
 from raybench.search.pipeline.preflight import check_address, check_task
 from raybench.search.pipeline.waits import Waits
 from raybench.search.saved_runs import SavedRuns
+from raybench.workloads.find import load_workload_dataset
+from raybench.workloads.model_data import ModelData
 
 TRIAL = "0000"
 DONE, FAILED = 0, 1
@@ -165,6 +167,8 @@ def _run(
             if record.message is not None and record.message.startswith(MISNAMED):
                 raise UserError(record.message)
             if weights is not None:
+                _, dataset = load_workload_dataset(spec.workload, spec.dataset)  # is kept
+                store.write_text(DATA_FILE, ModelData.of(dataset, spec.dataset).model_dump_json())
                 store.write_bytes(MODEL_FILES[spec.framework], weights)
             store.append(record.line())
             saved.over(record)

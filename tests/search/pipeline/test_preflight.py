@@ -13,6 +13,7 @@ from raybench.core.placement import Placement
 from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
 from raybench.data.load import load_dataset
+from raybench.search.pipeline.first_values import first_values, other_starts
 from raybench.search.pipeline.preflight import (
     SAMPLED_WHOLE,
     check_address,
@@ -206,3 +207,28 @@ def test_workers_of_a_network_with_batch_normalisation_are_not_predicted(
     study, _, warnings = check_study(*build_study(content, "test"))
     assert study.search.factorise == is_apart
     assert (SAMPLED_WHOLE in warnings) != is_apart
+
+
+def test_every_searched_start_of_a_model_is_looked_at() -> None:
+    space = {
+        "weights": ["none", "cached"],
+        "frozen_epochs": [
+            {"when": {"weights": "none"}, "values": [0.0]},
+            {"when": {"weights": "cached"}, "values": [0.0, 1.0, "all"]},
+        ],
+    }
+    content = {"workload": "torchvision:resnet18", "objective": {"target": 0.5}, "space": space}
+    study, parsed = build_study(content, "test")
+    first = study.run_spec(first_values(study, parsed))
+    starts = [(one.weights, one.frozen_epochs) for one in other_starts(study, parsed, first)]
+    assert starts == [("cached", 0.0), ("cached", 1.0), ("cached", "all")]
+
+
+@pytest.mark.all
+def test_a_value_that_is_not_the_first_is_refused_before_anything_runs() -> None:
+    content = {
+        "objective": {"target": 0.5},
+        "space": {"frozen_epochs": [0.0, 1.0], "framework": ["torch"]},
+    }
+    with pytest.raises(UserError, match="frozen_epochs: workload mnist_small: nobody knows which"):
+        check_study(*build_study(content, "test"))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from raybench.backends.torch.internals import foreach, fused_adamw
+from raybench.backends.torch.optim.adam import take_moments
 from raybench.backends.torch.optim.base import Optimizer, like
 from raybench.backends.torch.optim.kernels import Bucket, dense_norm
 
@@ -116,9 +117,9 @@ def _update_plain(
     for param, grad, exp_avg, exp_avg_sq in zip(
         bucket.params, bucket.grads, *bucket.states, strict=True
     ):
-        exp_avg.lerp_(grad, 1 - beta1)
-        exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        denominator = exp_avg_sq.sqrt().div_(math.sqrt(1 - beta2**step)).add_(epsilon)
+        denominator = take_moments(
+            grad, exp_avg, exp_avg_sq, step=step, beta1=beta1, beta2=beta2, epsilon=epsilon
+        )
         update = (exp_avg / denominator).div_(1 - beta1**step)
         if not bucket.excluded:
             update.add_(param, alpha=weight_decay)

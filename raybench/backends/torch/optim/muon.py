@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from raybench.backends.torch.internals import fused_adamw
+from raybench.backends.torch.optim.adam import adamw_plain
 from raybench.backends.torch.optim.base import Optimizer
 from raybench.backends.torch.optim.kernels import Bucket
 from raybench.backends.torch.optim.orthogonal import orthogonalised
@@ -54,7 +55,7 @@ class Muon(Optimizer):
                 bucket.params, bucket.grads, *bucket.states, weight_decay=weight_decay, **settings
             )
         else:
-            _update_adamw(bucket, weight_decay=weight_decay, **settings)
+            adamw_plain(bucket, weight_decay=weight_decay, **settings)
 
 
 def _update_matrices(bucket: Bucket, *, lr: float, momentum: float, weight_decay: float) -> None:
@@ -65,23 +66,3 @@ def _update_matrices(bucket: Bucket, *, lr: float, momentum: float, weight_decay
         update = orthogonalised(matrix).reshape(grad.shape)
         param.mul_(1 - lr * weight_decay)
         param.sub_(update, alpha=lr * RMS * math.sqrt(max(matrix.shape)))
-
-
-def _update_adamw(
-    bucket: Bucket,
-    *,
-    step: int,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    weight_decay: float,
-) -> None:
-    for param, grad, exp_avg, exp_avg_sq in zip(
-        bucket.params, bucket.grads, *bucket.states, strict=True
-    ):
-        exp_avg.lerp_(grad, 1 - beta1)
-        exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        param.mul_(1 - lr * weight_decay)
-        denominator = exp_avg_sq.sqrt().div_(math.sqrt(1 - beta2**step)).add_(epsilon)
-        param.addcdiv_(exp_avg, denominator, value=-lr / (1 - beta1**step))

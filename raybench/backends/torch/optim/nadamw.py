@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from raybench.backends.torch.internals import fused_adamw
+from raybench.backends.torch.optim.adam import adamw_plain
 from raybench.backends.torch.optim.base import Optimizer
 from raybench.backends.torch.optim.kernels import Bucket, lerp_all
 
@@ -51,12 +51,13 @@ class NAdamW(Optimizer):
             if beta1:
                 lerp_all(bucket.states[0], bucket.grads, 1 - 1 / beta1)
             return
-        for param, grad, exp_avg, exp_avg_sq in zip(
-            bucket.params, bucket.grads, *bucket.states, strict=True
-        ):
-            exp_avg.lerp_(grad, 1 - beta1)
-            exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-            param.mul_(1 - lr * weight_decay)
-            denominator = exp_avg_sq.sqrt().div_(math.sqrt(1 - beta2**step)).add_(epsilon)
-            ahead = exp_avg.lerp(grad, 1 - beta1)
-            param.addcdiv_(ahead, denominator, value=-lr / (1 - beta1**step))
+        adamw_plain(
+            bucket,
+            step=step,
+            lr=lr,
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+            weight_decay=weight_decay,
+            nesterov=True,
+        )

@@ -1,0 +1,90 @@
+"""FLAML's tuner (Wang et al., ICLR 2021) as a contestant."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from peer import GRACE, result_of
+from peer_axes import AxesPeer, Axis, Tool, Values, limits
+from peer_ray import TuneScheduler
+from recorded import Point, Space
+
+FAILURES = 100
+"""`max_failure` of `flaml.tune.run`."""
+
+
+class Flaml(Tool):
+    """BlendSearch, or CFO, with the seconds of training as the cost, under Ray's ASHA.
+
+    As `flaml.tune.run(..., scheduler="asha", use_ray=True)` sets them up. No values are known to
+    be cheap here (`low_cost_partial_config`), and it starts where it likes. It proposes nothing
+    where it would repeat itself, and is asked anew, as often as `tune.run` does.
+    """
+
+    def __init__(
+        self,
+        axes: Sequence[Axis],
+        seed: int,
+        max_seconds: float,
+        folder: Path,
+        method: str = "BlendSearch",
+        grace: float = GRACE,
+    ):
+        import flaml
+        from flaml import tune
+
+        del folder
+        space = {
+            axis.name: tune.choice(list(axis.choices)) if axis.choices else tune.uniform(0.0, 1.0)
+            for axis in axes
+        }
+        for axis in axes:
+            if axis.is_ordered:
+                space[axis.name].ordered = True
+        self.searcher = getattr(flaml, method)(
+            metric="score", mode="min", space=space, seed=seed, cost_attr="train_s"
+        )
+        self.scheduler = TuneScheduler(limits(max_seconds), "train_s", grace)
+        self.configs: dict[str, Values] = {}
+        self.names: dict[str, str] = {}
+        """The searcher's, by ours."""
+
+    def ask(self, trial: str) -> Values | None:
+        """Ask, and register the trial."""
+        for number in range(FAILURES):
+            name = f"{trial}.{number}"
+            found = self.searcher.suggest(name)
+            if found is not None:
+                self.names[trial], self.configs[trial] = name, found
+                self.scheduler.add(trial)
+                return dict(found)
+        return None
+
+    def result(self, trial: str, point: Point) -> dict[str, Any]:
+        """Return what a training function would report, and the configuration, as Tune adds it."""
+        return {**result_of(point), "config": self.configs[trial]}
+
+    def goes_on(self, trial: str, point: Point) -> bool:
+        """Ask the scheduler; the searcher hears of it if the trial goes on."""
+        if not self.scheduler.goes_on(trial, point):
+            return False
+        self.searcher.on_trial_result(self.names[trial], self.result(trial, point))
+        return True
+
+    def tell(self, trial: str, point: Point, stop: str) -> None:
+        """Complete the trial in both, whatever ended it."""
+        del stop
+        self.scheduler.end(trial, point)
+        self.searcher.on_trial_complete(self.names[trial], self.result(trial, point))
+
+
+class FlamlTune(AxesPeer):
+    """FLAML over a table's space."""
+
+    def __init__(self, space: Space, seed: int, folder: Path, method: str = "BlendSearch"):
+        self.method = method
+        super().__init__(space, seed, folder)
+
+    def build(self, axes: Sequence[Axis], seed: int, max_seconds: float, folder: Path) -> Tool:
+        """Build the searcher."""
+        return Flaml(axes, seed, max_seconds, folder, self.method)

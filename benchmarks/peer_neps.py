@@ -1,0 +1,101 @@
+"""NePS's PriorBand (Mallik et al., NeurIPS 2023) as a contestant."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from peer import GRACE, THOUSANDTHS
+from peer_axes import AxesPeer, Axis, Tool, Values
+from recorded import Point, Space
+
+FIDELITY = "thousandths"
+"""Of max_train_seconds: seconds are what a rung costs."""
+
+
+class PriorBand(Tool):
+    """PriorBand at its defaults (Hyperband, eta 3), by ask and tell.
+
+    The prior of each axis has medium confidence. What is promoted after it has ended by itself
+    has nothing left to train: it is told the same again at once.
+    """
+
+    def __init__(
+        self,
+        axes: Sequence[Axis],
+        seed: int,
+        max_seconds: float,
+        folder: Path,
+        grace: float = GRACE,
+    ):
+        import neps
+        import torch
+        from neps.optimizers.algorithms import priorband
+
+        del folder
+        self.max_seconds = max_seconds
+        # Its samplers draw from the global generators.
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        torch.manual_seed(seed)
+        space: dict[str, Any] = {
+            FIDELITY: neps.HPOInteger(round(grace * THOUSANDTHS), THOUSANDTHS, is_fidelity=True)
+        }
+        for axis in axes:
+            prior = (
+                {} if axis.prior is None else {"prior": axis.prior, "prior_confidence": "medium"}
+            )
+            if axis.choices:
+                space[axis.name] = neps.HPOCategorical(list(axis.choices), **prior)
+            else:
+                space[axis.name] = neps.HPOFloat(0.0, 1.0, **prior)
+        self.search = neps.AskAndTell(priorband(neps.SearchSpace(space)))
+        self.asked: dict[str, Any] = {}
+        self.ended: dict[str, float] = {}
+        """The scores of trials that ended by themselves, by the library's names."""
+        self.names: dict[str, str] = {}
+        """Ours, by the library's."""
+
+    def ask(self, trial: str) -> Values:
+        """Ask until something is left to train."""
+        while True:
+            asked = self.search.ask()
+            before = asked.metadata.previous_trial_id
+            if before not in self.ended:
+                break
+            self.ended[asked.id] = self.ended[before]
+            self.search.tell(asked, {"objective_to_minimize": self.ended[before]})
+        self.asked[trial] = asked
+        self.names[asked.id] = trial
+        return dict(asked.config)
+
+    def goes_on(self, trial: str, point: Point) -> bool:
+        """Train up to the fidelity."""
+        share = self.asked[trial].config[FIDELITY] / THOUSANDTHS
+        return point.train_s < share * self.max_seconds
+
+    def tell(self, trial: str, point: Point, stop: str) -> None:
+        """Tell the score there."""
+        asked = self.asked[trial]
+        self.search.tell(asked, {"objective_to_minimize": point.score})
+        if stop != "stopped":
+            self.ended[asked.id] = point.score
+
+    def resumes(self, trial: str) -> str | None:
+        """Return the trial that was promoted."""
+        return self.names.get(self.asked[trial].metadata.previous_trial_id)
+
+
+class Neps(AxesPeer):
+    """PriorBand over a table's space, with raybench's first configuration as the prior."""
+
+    def __init__(self, space: Space, seed: int, folder: Path, *, has_prior: bool = True):
+        self.has_prior = has_prior
+        super().__init__(space, seed, folder)
+
+    def build(self, axes: Sequence[Axis], seed: int, max_seconds: float, folder: Path) -> Tool:
+        """Build it."""
+        known = axes if self.has_prior else [replace(axis, prior=None) for axis in axes]
+        return PriorBand(known, seed, max_seconds, folder)

@@ -1,0 +1,131 @@
+"""How a study on a pool of recorded runs ends: which configuration is named, at what cost."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from pool_worlds import Draws, Pool, Run
+
+from raybench.core.repeats import Repeat
+from raybench.core.study import SearchSpec
+from raybench.search.policy import DEFAULT, SearchPolicy
+from raybench.search.race import Contender, Race, stages
+
+TOP, REPEATS = 3, 3
+"""Of the confirm phase that the race replaces."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a study."""
+
+    named: int | None
+    """The option; None: nothing reached the target."""
+    seconds: float
+    """Of training, all runs together."""
+    num_runs: int
+
+
+Policy = Callable[[Pool, Draws, np.random.Generator], Outcome]
+
+
+def until(run: Run, cap_s: float) -> Repeat:
+    """Return what a run gives that is stopped where its next evaluation comes after `cap_s`."""
+    if math.isfinite(run.reached_s) and run.reached_s <= cap_s:
+        return Repeat(run.reached_s, is_hit=True)
+    within = run.seconds[run.seconds <= cap_s]
+    spent = within[-1] if len(within) else run.seconds[0]
+    return Repeat(min(float(spent), run.spent_s), is_hit=False)
+
+
+def search(
+    pool: Pool,
+    draws: Draws,
+    rng: np.random.Generator,
+    cap_factor: float | None,
+    policy: SearchPolicy = DEFAULT,
+) -> dict[int, Repeat]:
+    """Run every option once, in random order, as raybench's search does of a grid.
+
+    `cap_factor` stops runs that come later than so many times the policy's reference of the times
+    so far; None never does.
+    """
+    found: dict[int, Repeat] = {}
+    times: list[float] = []
+    for option in rng.permutation(len(pool.options)).tolist():
+        cap_s = math.inf
+        if cap_factor is not None and times:
+            cap_s = cap_factor * policy.reference(sorted(times))
+        found[option] = until(draws.next(option), cap_s)
+        if found[option].is_hit:
+            times.append(found[option].seconds)
+    return found
+
+
+def leaders(found: dict[int, Repeat]) -> list[int]:
+    """Return the options that reached the target, best single run first."""
+    hits = [option for option, repeat in found.items() if repeat.is_hit]
+    return sorted(hits, key=lambda option: found[option].seconds)
+
+
+def name_single(pool: Pool, draws: Draws, rng: np.random.Generator) -> Outcome:
+    """One run each, to the end; the fastest is named."""
+    return _name_best(search(pool, draws, rng, None))
+
+
+def name_single_capped(pool: Pool, draws: Draws, rng: np.random.Generator) -> Outcome:
+    """raybench's search alone."""
+    return _name_best(search(pool, draws, rng, SearchSpec().cap_factor))
+
+
+def _name_best(found: dict[int, Repeat]) -> Outcome:
+    order = leaders(found)
+    seconds = sum(repeat.seconds for repeat in found.values())
+    return Outcome(order[0] if order else None, seconds, len(found))
+
+
+def name_median(pool: Pool, draws: Draws, rng: np.random.Generator) -> Outcome:
+    """raybench's search; its best three run three times more, the least median is named."""
+    found = search(pool, draws, rng, SearchSpec().cap_factor)
+    spent = [repeat.seconds for repeat in found.values()]
+    medians: dict[int, float] = {}
+    for option in leaders(found)[:TOP]:
+        runs = [draws.next(option) for _ in range(REPEATS)]
+        spent += [run.spent_s for run in runs]
+        medians[option] = float(np.median([run.reached_s for run in runs]))
+    named = min(medians, key=lambda option: medians[option]) if medians else None
+    return Outcome(named, sum(spent), len(spent))
+
+
+def name_raced(pool: Pool, draws: Draws, rng: np.random.Generator, number: int) -> Outcome:
+    """raybench's search, and its race of so many new runs (all contenders are of one width)."""
+    found = search(pool, draws, rng, SearchSpec().cap_factor)
+    spent = [repeat.seconds for repeat in found.values()]
+    contenders = [Contender(str(o), found[o], pool.num_workers) for o in leaders(found)]
+    race = Race(contenders, stages(number), axis="seconds")
+    while due := race.due():
+        # As in a study, the runs of a stage start together: one cap holds for all of them.
+        learned = [(one, until(draws.next(int(one.name)), _cap(race, one.name))) for one in due]
+        for one, repeat in learned:
+            race.learn(one.name, one.round, repeat)
+            spent.append(repeat.seconds)
+    leader = race.leader()
+    return Outcome(None if leader is None else int(leader), sum(spent), len(spent))
+
+
+def _cap(race: Race, name: str) -> float:
+    cap_s = race.cap_s(name)
+    return math.inf if cap_s is None else cap_s
+
+
+RACED = "raybench, race of 24"
+POLICIES: dict[str, Policy] = {
+    "one run each, the fastest": name_single,
+    "raybench's search, no repetitions": name_single_capped,
+    "raybench's search, 3 x 3 medians": name_median,
+    "raybench, race of 10": lambda pool, draws, rng: name_raced(pool, draws, rng, 10),
+    RACED: lambda pool, draws, rng: name_raced(pool, draws, rng, 24),
+    "raybench, race of 40": lambda pool, draws, rng: name_raced(pool, draws, rng, 40),
+}
+"""Those that need no library."""

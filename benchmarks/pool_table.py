@@ -1,0 +1,168 @@
+"""The tables and the plot of `pools.py`."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from pool_policies import RACED
+from pool_worlds import Pool
+
+Cell = dict[str, Any]
+"""What a policy's studies on a pool came to."""
+Bar = tuple[str, float, float, bool]
+"""What, value, bar, met."""
+SHARES = {"criteo1tb": 0.93, "fastmri": 0.84}
+"""Of studies whose named configuration is within 5 %: the bars of raybench's race."""
+SAME_COST = 1.1
+RACES = "raybench, race"
+SOURCES: dict[str, Callable[[str], bool]] = {
+    "AlgoPerf": lambda pool: not pool.startswith("zeus"),
+    "Zeus": lambda pool: pool.startswith("zeus"),
+}
+COLOURS = {"raybench": "#000000", "one run": "#999999"}
+
+
+def key_of(row: Cell) -> tuple[str, str]:
+    return row["pool"], row["policy"]
+
+
+def means(cells: list[Cell], name: str, is_in: Callable[[str], bool]) -> dict[str, float] | None:
+    """Return a policy's means over the pools it was run on, and the race's there; None: on none."""
+    base = {row["pool"]: row for row in cells if row["policy"] == RACED and is_in(row["pool"])}
+    rows = {row["pool"]: row for row in cells if row["policy"] == name and row["pool"] in base}
+    if not rows:
+        return None
+    found = {
+        key: float(np.mean([row[key] for row in rows.values()]))
+        for key in ("within_5", "within_10", "never", "runs", "cpu_s")
+    }
+    costs = [math.log(rows[pool]["cost"] / base[pool]["cost"]) for pool in rows]
+    ended = [min(row["worst_tenth"], 10.0) for row in rows.values()]
+    return found | {
+        "cost": math.exp(float(np.mean(costs))),
+        "worst_tenth": math.exp(float(np.mean(np.log(ended)))),
+        "raced_within_5": float(np.mean([base[pool]["within_5"] for pool in rows])),
+        "pools": float(len(rows)),
+        "n": float(min(row["n"] for row in rows.values())),
+    }
+
+
+def bars(cells: list[Cell]) -> list[Bar]:
+    """Hold raybench's race to its bars, where it was run."""
+    held: list[Bar] = []
+    for row in cells:
+        if row["policy"] == RACED and row["pool"] in SHARES:
+            bar = SHARES[row["pool"]]
+            share = row["within_5"]
+            held.append((f"{row['pool']}, within 5 %", share, bar, share >= bar))
+    for source, is_in in SOURCES.items():
+        names = dict.fromkeys(row["policy"] for row in cells)
+        others = {n: means(cells, n, is_in) for n in names if not n.startswith(RACES)}
+        leads = {
+            name: mean["raced_within_5"] - mean["within_5"]
+            for name, mean in others.items()
+            if mean is not None and mean["cost"] <= SAME_COST
+        }
+        if leads:
+            nearest = min(leads, key=lambda name: leads[name])
+            what = f"{source}, lead within 5 % over the best of no greater cost ({nearest})"
+            held.append((what, leads[nearest], 0.0, leads[nearest] >= 0))
+    return held
+
+
+def lines_of(known: list[Pool], cells: list[Cell], held: list[Bar]) -> list[str]:
+    """Write the means over pools, the bars, and every pool's table."""
+    lines: list[str] = []
+    for source, is_in in SOURCES.items():
+        count = sum(is_in(pool.name) for pool in known)
+        if not count:
+            continue
+        lines += [
+            f"{source}, mean of pools:",
+            "",
+            "| policy | pools | within 5 % | the race of 24 there | within 10 % | "
+            "nine of ten within | none named | cost | runs | CPU s | n a pool |",
+            "|---" * 11 + "|",
+        ]
+        for name in dict.fromkeys(row["policy"] for row in cells):
+            mean = means(cells, name, is_in)
+            if mean is not None:
+                lines.append(
+                    f"| {name} | {mean['pools']:.0f} of {count} | {mean['within_5']:.0%} | "
+                    f"{mean['raced_within_5']:.0%} | {mean['within_10']:.0%} | "
+                    f"{mean['worst_tenth']:.2f} | {mean['never']:.0%} | {mean['cost']:.2f} | "
+                    f"{mean['runs']:.0f} | {mean['cpu_s']:.2f} | {mean['n']:.0f} |"
+                )
+        lines.append("")
+    lines += [
+        f"- {what}: {100 * value:.1f} (bar {100 * bar:.1f}) {'met' if good else 'MISSED'}"
+        for what, value, bar, good in held
+    ]
+    lines += [
+        "",
+        f"Cost: training seconds over those of {RACED} on the same pools, geometric mean; nine of "
+        "ten within: median time to target over the best, geometric mean of pools, 10 at most.",
+        "",
+    ]
+    for pool in known:
+        lines += [*_pool_lines(pool, [row for row in cells if row["pool"] == pool.name]), ""]
+    return lines
+
+
+def _pool_lines(pool: Pool, rows: list[Cell]) -> list[str]:
+    medians = sorted(option.median_s / pool.best_s for option in pool.options)
+    near = ", ".join(
+        f"{sum(m <= 1 + margin for m in medians)} within {margin:.0%}" for margin in (0.05, 0.1)
+    )
+    seeds = sorted({len(option.runs) for option in pool.options})
+    lines = [
+        f"{pool.name}: {len(pool.options)} configurations, {' or '.join(map(str, seeds))} seeds, "
+        f"{pool.num_workers} workers, best median {pool.best_s:,.0f} s, {near}",
+        "",
+        "| policy | within 5 % | within 10 % | median | nine of ten | none named | "
+        "unused seeds within 10 % (n) | each seed once, within 5 % | worker-seconds | runs | n |",
+        "|---" * 11 + "|",
+    ]
+    for row in rows:
+        unused = row["unused_within_10"]
+        once = row["once_within_5"]
+        each = "-" if once is None else f"{once:.0%}"
+        held_out = "-" if unused is None else f"{unused:.0%} ({row['unused_n']})"
+        lines.append(
+            f"| {row['policy']} | {row['within_5']:.0%} | {row['within_10']:.0%} | "
+            f"{row['median']:.2f} | {row['worst_tenth']:.2f} | {row['never']:.0%} | {held_out} | "
+            f"{each} | {row['worker_seconds']:,.0f} | {row['runs']:.0f} | {row['n']} |"
+        )
+    return lines
+
+
+def draw(cells: list[Cell], file: Path) -> None:
+    """Plot, for each source, how often the named one is within 5 % over what a study costs."""
+    figure = Figure(figsize=(12.0, 4.8), dpi=100, layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, (source, is_in) in zip(panels, SOURCES.items(), strict=True):
+        for name in dict.fromkeys(row["policy"] for row in cells):
+            mean = means(cells, name, is_in)
+            if mean is None:
+                continue
+            colour = next((COLOURS[key] for key in COLOURS if name.startswith(key)), "#0072B2")
+            axes.plot(mean["cost"], 100 * mean["within_5"], "o", color=colour, markersize=5)
+            axes.annotate(
+                name,
+                (mean["cost"], 100 * mean["within_5"]),
+                xytext=(6, -3),
+                textcoords="offset points",
+                fontsize=7,
+                color=colour,
+            )
+        axes.set_xlabel(f"training seconds of a study [{RACED} = 1]")
+        axes.set_title(source, fontsize=10)
+        axes.margins(x=0.35)
+        axes.set_ylim(0, 102)
+        axes.grid(color="#EEEEEE")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("named within 5 % of the best [% of studies]")
+    figure.savefig(file)

@@ -1,0 +1,245 @@
+"""The race between the best single runs of a search: who runs again, and who is out.
+
+Bookkeeping only: a `Race` says which runs are due, and learns what they took. Stages halve the
+contenders while the runs of each add up (successive halving over seeds: Karnin et al., ICML
+2013). Round r of every contender has the same seed, so that what a seed does to all is in no
+comparison. What `benchmarks/race.py` has shown stands in its results.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from raybench.core.repeats import Noise, Repeat, is_apart, pooled, ranked, score, upper_score
+from raybench.search.race_stages import Stages, fit, stages
+
+__all__ = ["Contender", "Race", "Run", "Stages", "fit", "more", "stages", "standing"]
+
+Axis = Literal["seconds", "worker_seconds"]
+DROP = 2.0
+"""Standard errors behind the leader from which on a contender runs no more."""
+CAP = 2.0
+"""A run is stopped at so many expected running times of the leader, at the upper end of what its
+runs allow: the leader of few runs is a lucky one. Without that allowance a cap loses 5 studies of
+100 at sigma 0.5; with it less than 1 (`benchmarks/race.py`)."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A configuration of the race, by its trial in the search."""
+
+    name: str
+    own: Repeat | None
+    """The search's own run; None where it does not count: the first trial has a cold start."""
+    num_workers: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is to be done."""
+
+    name: str
+    round: int
+    """From 0; the same seed for every contender."""
+
+
+Learned = Mapping[tuple[str, int], Repeat]
+"""New runs by contender and round, in seconds (never worker-seconds)."""
+
+
+@dataclass
+class Race:
+    """A race over one axis; learns runs in any order, so an earlier session's are learned again.
+
+    Runs of configurations that do not race here are kept and change nothing: two races, over
+    seconds and over worker-seconds, are told of all runs of both.
+    """
+
+    contenders: Sequence[Contender]
+    """Best single run first; those beyond the first stage never run."""
+    stages: Stages
+    axis: Axis = field(kw_only=True)
+    is_timed: bool = field(default=True, kw_only=True)
+    """Whether repeats are seconds to a target, else values (see `core.repeats`)."""
+    _learned: dict[str, dict[int, Repeat]] = field(default_factory=dict, init=False)
+    """By contender and round, in seconds."""
+    _alive: list[str] = field(init=False)
+    """Who runs in the present stage, or stayed in to the end, best first."""
+    _stage: int = field(default=0, init=False)
+    _dropped: dict[str, int] = field(default_factory=dict, init=False)
+    _raced: dict[str, int] = field(default_factory=dict, init=False)
+    """Rounds that each contender has run in the stages that are over."""
+    _order: list[str] | None = field(default=None, init=False)
+    _noise: Noise | None = field(default=None, init=False)
+    """Of all that is known; kept until the next run, as every run that starts asks for its cap."""
+
+    def __post_init__(self) -> None:
+        self._by_name = {contender.name: contender for contender in self.contenders}
+        count = self.stages[0][0] if self.stages else len(self.contenders)
+        self._alive = [contender.name for contender in self.contenders[:count]]
+        self._entered = tuple(self._alive)
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """Contenders that were too far behind, and after which stage (from 0)."""
+        return self._dropped
+
+    def learn(self, name: str, round: int, repeat: Repeat) -> None:  # noqa: A002
+        """Take what a new run has taken, in seconds; end the stages whose runs are all known."""
+        self._learned.setdefault(name, {})[round] = repeat
+        self._order = self._noise = None
+        while self._stage < len(self.stages) and not self._missing():
+            self._end_stage()
+
+    def due(self) -> list[Run]:
+        """Return the runs of the present stage that are not known yet, round by round.
+
+        [] when the race is over.
+        """
+        return self._missing() if self._stage < len(self.stages) else []
+
+    def cap_s(self, name: str) -> float | None:
+        """Return the train seconds after which a run of `name` may be stopped: it has lost.
+
+        None while the leader has run once only: the search's best run was the luckiest.
+        """
+        leader = self.leader() if self.is_timed else None
+        if leader is None or len(self._group(leader)) < 2:
+            return None
+        known = self._group(leader)
+        return CAP * math.exp(upper_score(known, self.noise())) / self._unit(name)
+
+    def leader(self) -> str | None:
+        """Return the best contender by all that is known; None where nothing has hit."""
+        first = next(iter(self.order()), None)
+        if first is None or math.isinf(score(self._group(first), is_timed=self.is_timed)):
+            return None
+        return first
+
+    def order(self) -> list[str]:
+        """Return all who entered, best first (`core.repeats.ranked`)."""
+        if self._order is None:
+            groups = {name: self._group(name) for name in self._entered}
+            self._order = ranked(groups, self.noise(), is_timed=self.is_timed)
+        return list(self._order)
+
+    def noise(self) -> Noise:
+        """Return the noise pooled over all who entered."""
+        if self._noise is None:
+            groups = (self._group(name) for name in self._entered)
+            self._noise = pooled(groups, is_timed=self.is_timed)
+        return self._noise
+
+    def runs_of(self, name: str) -> list[Repeat]:
+        """Return all that is known of a contender, its own run first, in the unit of the axis."""
+        return self._group(name)
+
+    def is_behind(self, best: Sequence[Repeat], other: Sequence[Repeat], noise: Noise) -> bool:
+        """Return whether a contender is too far behind the leader of a stage to run again."""
+        return is_apart(best, other, noise, errors=DROP, is_timed=self.is_timed)
+
+    def _missing(self) -> list[Run]:
+        first = sum(runs for _, runs in self.stages[: self._stage])
+        rounds = range(first, first + self.stages[self._stage][1])
+        return [
+            Run(name, number)
+            for number in rounds
+            for name in self._alive
+            if number not in self._learned.get(name, {})
+        ]
+
+    def _end_stage(self) -> None:
+        """Order the contenders of the stage by the runs up to it, and keep the next stage's.
+
+        Runs of later rounds, which another race may have asked for, wait until their stage: so the
+        race does not depend on the order in which runs are learned.
+        """
+        rounds = sum(runs for _, runs in self.stages[: self._stage + 1])
+        self._raced |= dict.fromkeys(self._alive, rounds)
+        groups = {name: self._group(name, rounds) for name in self._alive}
+        raced = (self._group(name, count) for name, count in self._raced.items())
+        noise = pooled(raced, is_timed=self.is_timed)
+        order = ranked(groups, noise, is_timed=self.is_timed)
+        for name in order[1:]:
+            if self.is_behind(groups[order[0]], groups[name], noise):
+                self._dropped[name] = self._stage
+        order = [name for name in order if name not in self._dropped]
+        self._stage += 1
+        if self._stage < len(self.stages):
+            order = order[: self.stages[self._stage][0]]
+        self._alive = order
+        if len(order) < 2:
+            self._stage = len(self.stages)
+
+    def _group(self, name: str, rounds: int | None = None) -> list[Repeat]:
+        """Return the runs of a contender, of the first `rounds`, in the unit of the axis."""
+        new = self._learned.get(name, {})
+        return group_of(self._by_name[name], new, axis=self.axis, rounds=rounds)
+
+    def _unit(self, name: str) -> int:
+        return self._by_name[name].num_workers if self.axis == "worker_seconds" else 1
+
+
+def group_of(
+    contender: Contender, new: Mapping[int, Repeat], *, axis: Axis, rounds: int | None = None
+) -> list[Repeat]:
+    """Return a contender's own run and its `new` ones (of the first `rounds`), by round."""
+    found = [] if contender.own is None else [contender.own]
+    found += [new[number] for number in sorted(new) if rounds is None or number < rounds]
+    factor = contender.num_workers if axis == "worker_seconds" else 1
+    return [repeat.times(factor) for repeat in found] if factor > 1 else found
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where contenders stand by all runs, those included that no stage asked for."""
+
+    order: tuple[str, ...]
+    """Best first."""
+    undecided: tuple[str, ...]
+    """Those that cannot be told from the first, itself included; best first."""
+
+
+def standing(
+    contenders: Sequence[Contender], learned: Learned, *, axis: Axis, is_timed: bool = True
+) -> Standing:
+    """Order the contenders by all that is known, and say who may still be the best."""
+    new: dict[str, dict[int, Repeat]] = {one.name: {} for one in contenders}
+    for (name, number), repeat in learned.items():
+        if name in new:
+            new[name][number] = repeat
+    groups = {one.name: group_of(one, new[one.name], axis=axis) for one in contenders}
+    noise = pooled(groups.values(), is_timed=is_timed)
+    order = ranked(groups, noise, is_timed=is_timed)
+    undecided = [
+        name
+        for name in order
+        if not is_apart(groups[order[0]], groups[name], noise, is_timed=is_timed)
+    ]
+    return Standing(tuple(order), tuple(undecided))
+
+
+def more(
+    contenders: Sequence[Contender],
+    learned: Learned,
+    number: int,
+    *,
+    axis: Axis,
+    is_timed: bool = True,
+) -> list[Run]:
+    """Return the next runs, at most `number`, that tell undecided contenders apart.
+
+    One of each of those with the fewest runs, best first; ask again when they are learned. [] when
+    one is left.
+    """
+    undecided = standing(contenders, learned, axis=axis, is_timed=is_timed).undecided
+    if len(undecided) < 2:
+        return []
+    own = {one.name: one.own is not None for one in contenders}
+    done = {name: {number for known, number in learned if known == name} for name in undecided}
+    fewest = min(own[name] + len(done[name]) for name in undecided)
+    chosen = [name for name in undecided if own[name] + len(done[name]) == fewest]
+    return [
+        Run(name, min(set(range(len(done[name]) + 1)) - done[name])) for name in chosen[:number]
+    ]

@@ -1,0 +1,111 @@
+"""A saved model used on new samples: as a user has them, and without the data it learnt from."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from local import FRAMEWORKS, small_spec, train
+from PIL import Image
+
+from raybench.backends import saved
+from raybench.backends.saved import DATA_FILE, MODEL_FILES, load_model
+from raybench.core.dataset_spec import DatasetSpec
+from raybench.core.errors import UserError
+from raybench.data.load import build_dataset
+from raybench.workloads.find import load_workload_dataset
+from raybench.workloads.model_data import ModelData
+
+
+@pytest.fixture(autouse=True)
+def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYBENCH_CACHE", str(tmp_path / "cache"))
+
+
+def flowers(rows: int = 90) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    width = rng.normal(3.0, 1.0, rows).round(2)
+    colour = rng.choice(["red", "blue", "white"], rows)
+    kind = np.where(width + (colour == "red") > 3.5, "rose", "daisy")
+    frame = pd.DataFrame({"width": width, "colour": colour, "kind": kind, "price": 100 * width})
+    frame.loc[::7, "width"] = np.nan
+    return frame
+
+
+def told_of(spec: DatasetSpec, folder: Path) -> tuple[ModelData, object]:
+    """What is saved of a dataset, written and read."""
+    dataset = build_dataset(spec)
+    file = folder / DATA_FILE
+    file.write_text(ModelData.of(dataset, spec).model_dump_json())
+    return ModelData.read(file), dataset
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_saved_model_names_classes_of_new_rows(
+    framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "flowers.csv"
+    frame = flowers().drop(columns="price")
+    frame.to_csv(file, index=False)
+    data = DatasetSpec(name="csv", path=str(file), label="kind")
+    spec = small_spec(framework, workload="mlp", dataset=data, epochs=1.0)
+    _, trainer = train(spec)
+    _, dataset = load_workload_dataset(spec.workload, data)
+    (tmp_path / MODEL_FILES[framework]).write_bytes(trainer.save())
+    (tmp_path / DATA_FILE).write_text(ModelData.of(dataset, data).model_dump_json())
+    monkeypatch.delattr(saved, "load_workload_dataset")  # the data may be gone
+    model = load_model(tmp_path, spec)
+    found = model.raybench.predict(frame.drop(columns="kind"), batch_size=32)
+    assert found.shape == (90,)
+    assert set(found) <= {"rose", "daisy"}
+    by_arrays = model.raybench.outputs(np.asarray(dataset.test.inputs))
+    totals = trainer.evaluate("test", slice(0, len(dataset.test)))
+    right = float((by_arrays.argmax(axis=1) == dataset.test.labels).sum())
+    assert totals.value == pytest.approx(right, abs=1e-4)
+    one = model.raybench.outputs([{"width": 2.5, "colour": "green"}])  # a name it has not seen
+    assert one.shape == (1, 2)
+    with pytest.raises(UserError, match="no column 'colour'"):
+        model.raybench.predict({"width": [1.0]})
+
+
+def test_rows_become_the_features_that_were_trained_on(tmp_path: Path) -> None:
+    file = tmp_path / "flowers.csv"
+    frame = flowers().drop(columns="kind")
+    frame.to_csv(file, index=False)
+    known, dataset = told_of(DatasetSpec(name="csv", path=str(file), label="price"), tmp_path)
+    made = {row.tobytes() for row in known.inputs(frame)}
+    for split in (dataset.train, dataset.validation, dataset.test):
+        assert {row.tobytes() for row in np.asarray(split.inputs)} <= made
+    prices = known.answers(np.asarray(dataset.train.labels)[:, None])
+    assert set(prices.round(1)) <= set(frame["price"].to_numpy(np.float32).round(1))
+    with pytest.raises(UserError, match="Column 'width' of the rows holds texts"):
+        known.inputs([{"width": "wide", "colour": "red"}])
+
+
+def test_texts_and_pictures_become_what_was_trained_on(tmp_path: Path) -> None:
+    for number in range(24):
+        kind = ("good", "bad")[number % 2]
+        (tmp_path / "texts" / kind).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "texts" / kind / f"{number}.txt").write_text(f"it was {kind} n{number % 5}")
+        (tmp_path / "pictures" / kind).mkdir(parents=True, exist_ok=True)
+        image = Image.new("RGB", (8, 6), (number * 9, 20, 7 * (number % 2)))
+        image.save(tmp_path / "pictures" / kind / f"{number}.png")
+    texts = DatasetSpec(name="text", path=str(tmp_path / "texts"), sequence_length=6)
+    known, dataset = told_of(texts, tmp_path)
+    rows = {tuple(row) for row in known.inputs([f"it was good n{one}" for one in range(5)])}
+    good = dataset.train.inputs[dataset.train.labels == 1]
+    assert {tuple(row) for row in np.asarray(good)} <= rows
+    assert list(known.answers(np.array([[0.0, 1.0], [1.0, 0.0]]))) == ["good", "bad"]
+    images = DatasetSpec(name="image_folder", path=str(tmp_path / "pictures"), image_size=4)
+    known, dataset = told_of(images, tmp_path)
+    files = sorted((tmp_path / "pictures").glob("*/*.png"))
+    made = {image.tobytes() for image in known.inputs(files)}
+    assert {image.tobytes() for image in np.asarray(dataset.train.inputs)} <= made
+    with pytest.raises(UserError, match=r"nowhere.png .*; mend or leave it out"):
+        known.inputs(["nowhere.png"])
+
+
+def test_a_damaged_description_is_refused(tmp_path: Path) -> None:
+    (tmp_path / DATA_FILE).write_text('{"name": "csv", "task": 3}')
+    with pytest.raises(UserError, match=r"model.json: 'task': .*remove the file"):
+        ModelData.read(tmp_path / DATA_FILE)

@@ -1,0 +1,186 @@
+"""The pools of recorded runs: what is read, what a study on one costs, and who is named."""
+
+import importlib
+import math
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raybench.core.repeats import Repeat
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+DATA = Path(os.environ.get("RAYBENCH_DATA", "nowhere"))
+
+
+@pytest.fixture
+def worlds(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("pool_worlds")
+
+
+@pytest.fixture
+def policies(worlds: ModuleType) -> ModuleType:
+    return importlib.import_module("pool_policies")
+
+
+@pytest.fixture
+def make(worlds: ModuleType) -> Any:
+    """Build a pool from seconds to the target; infinite: 100 s without it."""
+
+    def run(seconds: float) -> Any:
+        last = seconds if math.isfinite(seconds) else 100.0
+        times = np.array([last / 4, last / 2, last])
+        value = 1.0 if math.isfinite(seconds) else 0.5
+        return worlds.Run(times, np.array([0.1, 0.4, value]), seconds)
+
+    def pool(*options: tuple[float, ...]) -> Any:
+        made = [
+            worlds.Option("adam" if number % 2 else "sgd", number // 2, tuple(map(run, seconds)))
+            for number, seconds in enumerate(options)
+        ]
+        return worlds.Pool("made up", tuple(made), 100.0, 2, target=1.0, start=0.0)
+
+    return pool
+
+
+@pytest.mark.skipif(not (DATA / "algoperf").is_dir(), reason="RAYBENCH_DATA has no algoperf")
+def test_the_recorded_pools_are_as_their_notes_say(worlds: ModuleType) -> None:
+    pools = {pool.name: pool for pool in worlds.pools(DATA)}
+    reached = {
+        name: sum(math.isfinite(run.reached_s) for o in pools[name].options for run in o.runs)
+        for name in worlds.ALGOPERF
+    }
+    assert list(reached.values()) == [60, 126, 65, 35, 73]
+    assert pools["criteo1tb"].best_s == pytest.approx(5042.69)
+    for pool in pools.values():
+        for option in pool.options:
+            for run in option.runs:
+                assert len(run.seconds) == len(run.metric) >= 1
+                # The target is met where the record says so, and not before.
+                hits = run.seconds[run.metric >= pool.target - 1e-9]
+                first = float(hits[0]) if len(hits) else math.inf
+                assert first == pytest.approx(run.reached_s, rel=1e-3) or first < run.reached_s
+                # Nothing stops a run before its first evaluation, nor between two.
+                assert run.spent_s <= max(pool.max_seconds * 1.02, run.seconds[0])
+    squad = pools["zeus squad"]
+    assert (len(squad.options), len(squad.options[0].runs)) == (7, 10)
+
+
+def test_a_run_stops_where_its_next_evaluation_is_too_late(make: Any, policies: ModuleType) -> None:
+    hit, miss = (option.runs[0] for option in make((40.0,), (math.inf,)).options)
+    assert policies.until(hit, 40.0) == Repeat(40.0, is_hit=True)
+    assert policies.until(hit, 39.0) == Repeat(20.0, is_hit=False)
+    assert policies.until(hit, 1.0) == Repeat(10.0, is_hit=False), "the first is always seen"
+    assert policies.until(miss, math.inf) == Repeat(100.0, is_hit=False)
+
+
+def test_seeds_drawn_once_come_back_only_after_all(make: Any, worlds: ModuleType) -> None:
+    pool = make((10.0, 20.0, 30.0))
+    draws = worlds.Draws(pool, np.random.default_rng(0), is_once=True)
+    assert draws.unused_s(0) == 20.0
+    first = draws.next(0).reached_s
+    assert draws.unused_s(0) == pytest.approx((60.0 - first) / 2)
+    assert sorted([first, draws.next(0).reached_s, draws.next(0).reached_s]) == [10, 20, 30]
+    assert draws.unused_s(0) is None
+    again = worlds.Draws(pool, np.random.default_rng(0))
+    drawn = [again.next(0).reached_s for _ in range(300)]
+    assert all(70 <= drawn.count(seconds) <= 130 for seconds in (10, 20, 30))
+
+
+def test_without_noise_all_name_the_best_and_pay_what_they_ran(
+    make: Any, worlds: ModuleType, policies: ModuleType
+) -> None:
+    pool = make(*[(float(seconds),) * 5 for seconds in (80, 20, 60, 40)])
+    spent = {}
+    for name, policy in policies.POLICIES.items():
+        rng = np.random.default_rng(3)
+        outcome = policy(pool, worlds.Draws(pool, rng), rng)
+        assert outcome.named == 1, name
+        spent[name] = outcome.seconds
+    assert spent["one run each, the fastest"] == 200
+    assert spent["raybench's search, no repetitions"] <= 200
+    assert spent[policies.RACED] > spent["raybench's search, no repetitions"]
+
+
+def test_a_race_is_not_taken_in_by_luck_as_single_runs_are(
+    make: Any, worlds: ModuleType, policies: ModuleType
+) -> None:
+    lucky, steady = (30.0, 70.0, 70.0, 70.0, math.inf), (40.0, 40.0, 41.0, 42.0, 40.0)
+    pool = make(lucky, steady, lucky, lucky, lucky, lucky)
+    right = dict.fromkeys(("one run each, the fastest", policies.RACED), 0)
+    for seed in range(60):
+        for name in right:
+            rng = np.random.default_rng(seed)
+            named = policies.POLICIES[name](pool, worlds.Draws(pool, rng), rng).named
+            right[name] += named == 1
+    assert right["one run each, the fastest"] <= 35
+    assert right[policies.RACED] >= 45
+
+
+def test_nothing_is_named_where_nothing_hits(
+    make: Any, worlds: ModuleType, policies: ModuleType
+) -> None:
+    pool = make((math.inf,), (math.inf,), (math.inf,))
+    rng = np.random.default_rng(0)
+    for policy in policies.POLICIES.values():
+        assert policy(pool, worlds.Draws(pool, rng), rng) == policies.Outcome(None, 300.0, 3)
+
+
+def test_a_tool_pays_what_it_trains_and_resumes_what_it_promotes(
+    make: Any, worlds: ModuleType
+) -> None:
+    tools = importlib.import_module("pool_tools")
+    axes = importlib.import_module("peer_axes")
+    pool = make((40.0,), (60.0,), (80.0,))
+    told: list[tuple[str, float, str]] = []
+
+    class Halving(axes.Tool):  # type: ignore[misc, name-defined]
+        """Stops the first trial half-way, and goes on with it in the second."""
+
+        def ask(self, trial: str) -> dict[str, Any] | None:
+            values = {"optimizer": "sgd", "sgd": 0}
+            return {"t0": values, "t1": values, "t2": {"optimizer": "adam", "adam": 0}}.get(trial)
+
+        def goes_on(self, trial: str, point: Any) -> bool:
+            return trial != "t0" or point.train_s < 20
+
+        def tell(self, trial: str, point: Any, stop: str) -> None:
+            told.append((trial, point.train_s, stop))
+
+        def resumes(self, trial: str) -> str | None:
+            return "t0" if trial == "t1" else None
+
+    draws = worlds.Draws(pool, np.random.default_rng(0))
+    outcome = tools.replay(pool, Halving(), draws, 1000.0)
+    assert told == [("t0", 20.0, "stopped"), ("t1", 40.0, "target"), ("t2", 60.0, "target")]
+    assert outcome == tools.Outcome(0, 100.0, 3)
+    assert tools.axes_of(pool)[1].when == ("optimizer", "sgd")
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("Optuna, Hyperband", "optuna"),
+        pytest.param("Ray Tune, Optuna and ASHA", "ray.tune", marks=pytest.mark.all),
+        pytest.param("FLAML BlendSearch, ASHA", "flaml", marks=pytest.mark.all),
+        pytest.param("NePS PriorBand, no prior", "neps", marks=pytest.mark.all),
+        pytest.param("SMAC3, budgets", "smac", marks=pytest.mark.all),
+        pytest.param("SMAC3, seeds", "smac", marks=pytest.mark.all),
+    ],
+)
+def test_a_library_spends_its_budget_and_names_the_clear_best(
+    make: Any, worlds: ModuleType, tmp_path: Path, name: str, module: str
+) -> None:
+    pytest.importorskip(module)
+    tools = importlib.import_module("pool_tools")
+    pool = make((80.0,) * 3, (10.0,) * 3, (math.inf,) * 3, (90.0,) * 3)
+    draws = worlds.Draws(pool, np.random.default_rng(0))
+    tool = tools.seeded(pool, name, 0, tmp_path)
+    outcome = tools.replay(pool, tool, draws, 600.0)
+    assert outcome.named == 1
+    ended_early = outcome.num_runs == tools.MOST * 4 or tool.ask("one more") is None
+    assert 600 <= outcome.seconds <= 700 or ended_early

@@ -1,0 +1,78 @@
+"""Who may write below a URL."""
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from s3_server import FAST
+
+from raybench.core.errors import UserError
+from raybench.results import lease
+from raybench.results.bucket import Bucket
+from raybench.results.lease import Lease
+
+
+class TestLease:
+    """On the server's clock, which no host shares."""
+
+    def test_what_a_lease_says_is_for_people_too(self, url):
+        Lease(Bucket(url), "spool").take()
+        found = json.loads(Bucket(url).get(lease.LEASE_KEY))
+        assert found["spool"] == "spool"
+        assert found["who"]
+
+    def test_a_host_whose_clock_is_wrong_is_no_trouble(self, url, monkeypatch):
+        first = Lease(Bucket(url), "one")
+        first.take()
+        real = time.time
+        monkeypatch.setattr(time, "time", lambda: real() + 86_400)
+        began = time.monotonic()
+        Lease(Bucket(url), "two").take()
+        assert time.monotonic() - began > FAST["STALE_S"] - 2
+        with pytest.raises(lease.LeaseLostError, match="taken over by"):
+            first.beat()
+
+    def test_a_lease_that_cannot_be_read_ages(self, url):
+        Bucket(url).put(lease.LEASE_KEY, b"nonsense")
+        Lease(Bucket(url), "two").take()
+
+    def test_one_given_back_is_taken_at_once_and_says_who_wrote_last(self, url):
+        first = Lease(Bucket(url), "one")
+        assert first.take() is None
+        first.settle()
+        first.release()
+        began = time.monotonic()
+        assert Lease(Bucket(url), "two").take() == "one"
+        assert time.monotonic() - began < 2
+
+    def test_one_that_brought_nothing_did_not_write_last(self, url):
+        first = Lease(Bucket(url), "one")
+        first.take()
+        first.settle()
+        first.release()
+        killed = Lease(Bucket(url), "two")
+        assert killed.take() == "one"
+        assert Lease(Bucket(url), "two").take() == "one", "its next start"
+        killed.release()
+        assert not json.loads(Bucket(url).get(lease.LEASE_KEY))["released"], "another's by now"
+
+    def test_of_two_that_take_it_at_once_one_gets_it(self, url):
+        for number in range(5):
+            bucket, together = Bucket(f"{url}/{number}"), threading.Barrier(2)
+
+            def take(name, bucket=bucket, together=together):
+                one = Lease(bucket, name)
+                together.wait()
+                try:
+                    one.take()
+                except UserError as error:
+                    return str(error)
+                one.beat()
+                return name
+
+            with ThreadPoolExecutor(2) as pool:
+                got = list(pool.map(take, ["one", "two"]))
+            assert sorted(len(one) > 3 for one in got) == [False, True], got
+            assert "is in use by" in max(got, key=len)

@@ -1,0 +1,210 @@
+"""Killed drivers, lost servers and refused credentials: what of a study below a URL is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from below_url import WRITER, names, on_another_machine, uploaded, wait_for, wanted, write
+from made_results import run_line
+from s3_server import FAST
+
+from raybench.core.errors import StudyError, UserError
+from raybench.results import lease
+from raybench.results.bucket import Bucket
+from raybench.results.lease import Lease
+from raybench.results.records import read_records
+from raybench.results.storage import open_storage
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
+
+
+@pytest.mark.all
+def test_a_killed_driver_loses_seconds_and_another_goes_on(url, study, said, monkeypatch, tmp_path):
+    code = WRITER.format(tests=os.path.dirname(__file__), fast=FAST, study=study)  # noqa: PTH120
+    process = subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True)
+    with process.stdout:
+        assert process.stdout.readline() == "open\n"
+        began, written = time.monotonic(), []
+        while time.monotonic() - began < 5.0:
+            number, at = process.stdout.readline().split()
+            written.append((int(number), float(at)))
+        on_another_machine(monkeypatch, tmp_path, "a third")
+        with pytest.raises(UserError, match=r"is in use by .* since 20"):
+            open_storage(url)
+        process.send_signal(signal.SIGKILL)
+        killed = time.time()
+        process.wait()
+        written += [tuple(map(float, line.split())) for line in process.stdout if line.count(".")]
+    on_another_machine(monkeypatch, tmp_path)
+    began = time.monotonic()
+    with open_storage(url, warn=said.append) as place, Store(place.folder) as store:
+        waited = time.monotonic() - began
+        kept = names(place.folder)
+        old = [number for number, at in written if at < killed - 3.0]
+        assert len(old) > 50
+        assert kept[: len(old)] == wanted(len(old)), "nothing older than seconds is lost"
+        assert kept == wanted(len(kept)), "nothing is doubled"
+        for number in range(len(kept), len(kept) + 5):
+            store.append(run_line(f"{number:05d}", 1.0, learning_rate=0.01))
+    assert waited < FAST["STALE_S"] + 3
+    assert names(url) == wanted(len(kept) + 5)
+
+
+def test_the_same_machine_goes_on_at_once_with_what_was_not_uploaded(
+    url, study, said, server, monkeypatch
+):
+    write(url, study, range(5), said)
+    code = WRITER.format(tests=os.path.dirname(__file__), fast=FAST, study=study)  # noqa: PTH120
+    process = subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True)
+    with process.stdout:
+        assert process.stdout.readline() == "open\n"
+        server.door.shut()
+        try:
+            while int(process.stdout.readline().split()[0]) < 300:
+                pass
+        finally:
+            process.kill()
+            process.wait()
+            server.door.open()
+    monkeypatch.setattr(lease, "STALE_S", 1e6)
+    with open_storage(url, warn=said.append) as place:
+        kept = list(read_records(place.folder).runs)
+    assert len(kept) >= 300
+    assert names(url) == kept
+
+
+@pytest.mark.all
+def test_a_server_that_is_gone_for_ten_seconds_costs_nothing(url, study, said, server, monkeypatch):
+    monkeypatch.setattr(lease, "STALE_S", 60.0)
+    with open_storage(url, warn=said.append) as place, Store(place.folder) as store:
+        store.write_text(STUDY_FILE, study)
+        for number in range(300):
+            if number == 50:
+                server.door.shut()
+            if number == 250:
+                server.door.open()
+            store.append(run_line(f"{number:05d}", 1.0, learning_rate=0.01))
+            time.sleep(0.05)
+        wait_for(lambda: "everything is uploaded" in said[-1])
+        wait_for(lambda: uploaded(url) == 300)
+        assert names(url) == wanted(300)
+    assert len(said) == 2
+    assert "cannot be reached" in said[0]
+    assert str(place.folder) in said[0]
+
+
+def test_refused_credentials_are_said_and_nothing_is_lost(url, study, said, server):
+    place = open_storage(url, warn=said.append)
+    with Store(place.folder) as store:
+        store.write_text(STUDY_FILE, study)
+        for number in range(20):
+            if number == 10:
+                wait_for(lambda: uploaded(url) == 10)
+                server.refuse(True)
+            store.append(run_line(f"{number:05d}", 1.0, learning_rate=0.01))
+    try:
+        wait_for(lambda: said)
+        with pytest.raises(StudyError) as end:
+            place.close()
+        with pytest.raises(UserError, match="credentials are refused"):
+            open_storage(url)
+    finally:
+        server.refuse(False)
+    assert "the credentials are refused" in said[0]
+    assert "the credentials are refused" in str(end.value)
+    assert f"Nothing is lost: 10 records and 0 files are in {place.folder} alone" in str(end.value)
+    assert len(said) == 2, "said once, tried often"
+    assert said[1].endswith("uploading what is left is tried for 3 s.")
+    for text in (str(end.value), *said):
+        assert "\n" not in text
+        assert "fake-secret" not in text
+    assert names(url) == wanted(10)
+    with open_storage(url, warn=said.append):
+        pass
+    assert names(url) == wanted(20)
+
+
+def test_expired_credentials_are_said_once_until_they_are_renewed(url, study, said, monkeypatch):
+    connected, is_expired = Bucket._connected, threading.Event()
+
+    class Expired:
+        def __getattr__(self, name):
+            raise OSError(
+                "When completing multiple part upload: AWS Error UNKNOWN (HTTP status 400) during "
+                "PutObject operation: Unable to parse ExceptionName: ExpiredToken Message: The "
+                "provided token has expired."
+            )
+
+    monkeypatch.setattr(
+        Bucket, "_connected", lambda self: Expired() if is_expired.is_set() else connected(self)
+    )
+    with open_storage(url, warn=said.append) as place, Store(place.folder, place.check) as store:
+        store.write_text(STUDY_FILE, study)
+        is_expired.set()
+        for number in range(20):
+            store.append(run_line(f"{number:05d}", 1.0, learning_rate=0.01))
+            time.sleep(0.1)
+        (sentence,) = said
+        is_expired.clear()
+        wait_for(lambda: "everything is uploaded" in said[-1])
+        assert uploaded(url) == 20
+    assert "the credentials have expired (" in sentence
+    assert "); renew them; it is tried again, results are kept in" in sentence
+    assert len(said) == 2
+
+
+def test_credentials_renewed_in_mid_study_go_on_by_themselves(url, study, said, server):
+    with open_storage(url, warn=said.append) as place, Store(place.folder) as store:
+        store.write_text(STUDY_FILE, study)
+        server.refuse(True)
+        try:
+            store.append(run_line("00000", 1.0, learning_rate=0.01))
+            wait_for(lambda: said)
+        finally:
+            server.refuse(False)
+        wait_for(lambda: "everything is uploaded" in said[-1])
+        assert names(url) == wanted(1)
+
+
+def test_an_owner_that_was_taken_for_dead_stops_writing(url, study, said, monkeypatch):
+    place = open_storage(url, warn=said.append)
+    with Store(place.folder) as store:
+        store.write_text(STUDY_FILE, study)
+        store.append(run_line("00000", 1.0, learning_rate=0.01))
+        wait_for(lambda: uploaded(url) == 1)
+        monkeypatch.setattr(lease, "STALE_S", 0.0)
+        Lease(Bucket(url), "another spool").take()
+        store.append(run_line("00001", 1.0, learning_rate=0.01))
+        wait_for(lambda: said)
+    with pytest.raises(StudyError, match="was taken over by"):
+        place.check()
+    with pytest.raises(StudyError, match=f"did not upload is in {place.folder}"):
+        place.close()
+    assert names(url) == wanted(1)
+    assert names(place.folder) == wanted(2)
+
+
+def test_what_another_driver_went_on_without_is_put_aside(url, study, said, monkeypatch, tmp_path):
+    folder = write(url, study, range(5), said)
+    on_another_machine(monkeypatch, tmp_path)
+    write(url, study, range(5, 8), said)
+    with Store(folder) as store:
+        store.append(run_line("never uploaded", 1.0, learning_rate=0.01))
+    on_another_machine(monkeypatch, tmp_path, "this machine")
+    write(url, study, range(8, 9), said)
+    assert names(url) == wanted(9)
+    (sentence,) = said
+    aside = folder.with_name("study-not-uploaded-1")
+    assert str(aside) in sentence
+    assert "never uploaded" in read_records(aside).runs
+
+
+def test_a_spool_that_lost_records_gets_them_back(url, study, said):
+    folder = write(url, study, range(5), said)
+    lines = (folder / RECORDS_FILE).read_text().splitlines(keepends=True)
+    (folder / RECORDS_FILE).write_text("".join(lines[:2]) + lines[2][:20])
+    write(url, study, range(5, 6), said)
+    assert names(url) == wanted(6)
