@@ -22,7 +22,7 @@ WORKERS = (1, 2, 4, 8)
 """A table's batches per worker are those whose every product with these is a recorded one."""
 SLOTS = 8
 CHANCE = 0.1
-"""Of tables that do not say it."""
+"""Accuracy of an answer that never looks, in tables that do not say it."""
 REACHING = 0.10
 """The default target is one that this share of the recorded cells ever reaches."""
 PATIENCE = 8.0
@@ -85,12 +85,13 @@ class Space:
 class Table:
     """The recorded curves and step times of one workload."""
 
-    batches_per_worker: tuple[int, ...] = BATCHES_PER_WORKER
+    batches_per_worker: tuple[int, ...]
+    chance: float = CHANCE
 
     def __init__(self, name: str, folder: Path = TABLES):
         self.name = name
         self.meta: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
-        self.chance = float(self.meta.get("chance", CHANCE))
+        self.chance = float(self.meta.get("chance", self.chance))
         batches = self.meta["batches"]
         self.batches_per_worker = tuple(
             batch for batch in batches if all(batch * workers in batches for workers in WORKERS)
