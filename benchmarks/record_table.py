@@ -89,11 +89,16 @@ def record_curves(table: str, num_seeds: int, jobs: int) -> None:
 
 
 def record_best(table: str, num_seeds: int, jobs: int) -> None:
-    """Train more seeds of the best cells, all of the best one first."""
-    pack(table)
-    chosen = best_cells(table)
-    print(f"{table}: {len(chosen)} cells may be of the best tenth", flush=True)
-    record_all(table, [(*cell, seed) for cell in chosen for seed in range(num_seeds)], jobs)
+    """Train more seeds of the best cells, all of the best one first.
+
+    More seeds make other cells the best: this ends when those that are have enough.
+    """
+    while True:
+        pack(table)
+        cells = [(*cell, seed) for cell in best_cells(table) for seed in range(num_seeds)]
+        if not set(cells) - {tuple(line["cell"]) for line in recorded(table)}:
+            return
+        record_all(table, cells, jobs)
 
 
 def record_times(table: str, rounds: int) -> None:
