@@ -18,11 +18,11 @@ from raybench.core.repeats import Repeat, expected_running_time
 from raybench.core.score import search_score
 
 TABLES = Path(__file__).with_name("tables")
-BATCHES_PER_WORKER = (16, 32, 64)
 WORKERS = (1, 2, 4, 8)
-"""Every product is a recorded global batch (16 to 512)."""
+"""A table's batches per worker are those whose every product with these is a recorded one."""
 SLOTS = 8
 CHANCE = 0.1
+"""Accuracy of an answer that never looks, in tables that do not say it."""
 REACHING = 0.10
 """The default target is one that this share of the recorded cells ever reaches."""
 PATIENCE = 8.0
@@ -85,12 +85,18 @@ class Space:
 class Table:
     """The recorded curves and step times of one workload."""
 
-    batches_per_worker: tuple[int, ...] = BATCHES_PER_WORKER
+    batches_per_worker: tuple[int, ...]
+    chance: float = CHANCE
 
     def __init__(self, name: str, folder: Path = TABLES):
         self.name = name
         self.meta: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
-        arrays = np.load(folder / f"{name}.npz")
+        self.chance = float(self.meta.get("chance", self.chance))
+        batches = self.meta["batches"]
+        self.batches_per_worker = tuple(
+            batch for batch in batches if all(batch * workers in batches for workers in WORKERS)
+        )
+        arrays = np.load(folder / f"{self.meta.get('curves', name)}.npz")
         correct, self.samples = arrays["correct"].astype(float), arrays["samples"]
         # A diverged run ends early: it stays where it was, so that seeds can be averaged.
         for i in range(1, correct.shape[-1]):
@@ -102,8 +108,9 @@ class Table:
         if empty:
             raise SystemExit(f"{name}: {empty} cells are not recorded yet (record_table.py)")
         self.mean = _mean_over_seeds(self.accuracy)
+        statistic = self.meta.get("step_statistic", "median")
         self._step_s = {
-            (row["optimizer"], row["batch"], row["workers"]): float(row["median"])
+            (row["optimizer"], row["batch"], row["workers"]): float(row[statistic])
             for row in self.meta["step_s"]
         }
 
@@ -164,7 +171,7 @@ class Table:
             Config(optimizer, rate, batch, workers)
             for optimizer in self.meta["optimizers"]
             for rate, batch, workers in itertools.product(
-                self.meta["rates"][optimizer], BATCHES_PER_WORKER, WORKERS
+                self.meta["rates"][optimizer], self.batches_per_worker, WORKERS
             )
         ]
 
@@ -215,6 +222,7 @@ class Task:
             num_workers=WORKERS,
             objective=self.objective,
             num_evaluations=self.table.mean.shape[-1],
+            chance=self.table.chance,
         )
 
     def tta(self, config: Config) -> float:
@@ -252,7 +260,7 @@ class Task:
                 self.objective,
                 time_to_target_s=seconds if reached else None,
                 best_value=best,
-                chance=CHANCE,
+                chance=self.table.chance,
             )
             time_to_target = seconds if reached else None
             number = len(points) + 1

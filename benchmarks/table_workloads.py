@@ -1,0 +1,66 @@
+"""Workloads of a user's own for recorded tables: a small residual network, a throttled one."""
+
+import time
+from typing import TYPE_CHECKING
+
+from raybench.workloads.base import LayerWorkload, Workload
+from raybench.workloads.layers import (
+    Conv,
+    Dense,
+    GlobalAveragePool,
+    GroupNorm,
+    Layer,
+    MaxPool,
+    ReLU,
+    Residual,
+)
+from raybench.workloads.shipped import text_bag
+
+if TYPE_CHECKING:
+    import torch
+
+WAIT_S = 0.002
+"""Of a sample, in the throttled network."""
+_NORMED: tuple[Layer, ...] = (GroupNorm(groups=4), ReLU())
+
+
+def _block(filters: int) -> tuple[Layer, ...]:
+    return (Conv(filters), *_NORMED)
+
+
+class TableResnet(LayerWorkload):
+    """Five convolutions, two of them residual: trained on one core in seconds."""
+
+    name = "table_resnet"
+    input_shape = (12, 12, 3)
+    num_classes = 10
+    layers = (
+        # Pooled before they are normalised: a quarter of the work.
+        *(Conv(8), MaxPool(), *_NORMED, *_block(16), Residual((*_block(16), *_block(16)))),
+        *(MaxPool(), *_block(32), GlobalAveragePool(), Dense(10)),
+    )
+
+
+class ThrottledText(Workload):
+    """`text_bag`, every training sample of which waits: a stand-in for a heavy network.
+
+    Waiting needs no core, so several workers on a small machine take the time that they would take
+    with a core each.
+    """
+
+    name = "throttled_text"
+    input_shape = (64,)
+    num_classes = 8
+
+    def build_torch(self) -> "torch.nn.Module":
+        """Return the network with a hook before it that sleeps in training."""
+        from raybench.backends.torch.model import build_model
+
+        model = build_model(text_bag(self.input_shape, self.num_classes, 2000), seed=0)
+
+        def wait(module: "torch.nn.Module", inputs: "tuple[torch.Tensor, ...]") -> None:
+            if module.training:
+                time.sleep(WAIT_S * len(inputs[0]))
+
+        model.register_forward_pre_hook(wait)
+        return model
