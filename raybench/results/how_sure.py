@@ -11,6 +11,7 @@ import re
 from raybench.core.repeats import TIE, Noise, Repeat, runs_worth, score
 from raybench.core.text import clean
 from raybench.results.load import StudyResults
+from raybench.results.ranking import ranked
 from raybench.results.repeated import Repeated, noise_of
 from raybench.results.verdict import Verdict
 
@@ -29,7 +30,8 @@ def how_sure_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
     noise = noise_of(results.repeated, results)
     if not verdict.is_confirmed:
         return [_unconfirmed(results, verdict, noise)]
-    return [" ".join([_stands_on(results, verdict, noise), _more(results, verdict, noise)])]
+    said = [_stands_on(results, verdict, noise), _more(results, verdict, noise)]
+    return [" ".join(one for one in said if one)]
 
 
 def _unconfirmed(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
@@ -78,7 +80,8 @@ def _scatter(results: StudyResults, noise: Noise) -> str:
 def _more(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
     """Say what more runs would tell."""
     if len(verdict.ties) + len(verdict.once) < 2:
-        return "All others that ran are told apart from it."
+        is_alone = len(ranked(results.trials)) < 2
+        return "" if is_alone else "All others that ran are told apart from it."
     if len(verdict.ties) < 2:
         number = max(LEAST_RUNS, min(len(verdict.once), 20))
         return f"Those that ran once are repeated by {_command(results, number)}."

@@ -56,7 +56,7 @@ def test_a_contestant_without_its_library_is_said_and_left_out(
     )
     lines = printed.err.splitlines()
     assert lines[0] == sentence, "said before anything is computed"
-    assert [line for line in lines if line.startswith("1 of 1: mnist_conv, random")]
+    assert [line for line in lines if line.startswith("1 of 2: mnist_conv, random")]
     text = (tmp_path / "search_table.md").read_text()
     assert "| random |" in text
     assert "| Syne Tune" not in text

@@ -98,7 +98,8 @@ def test_workers_map_the_store_and_nothing_is_copied_into_the_session(folder, tm
     )
     _, found = load_workload_dataset("mnist_small", spec, shared=tmp_path / "session")
     assert is_mapped(found.train.array)
-    assert not (tmp_path / "session").exists()
+    kept = list((tmp_path / "session").iterdir())
+    assert [file.suffix for file in kept] == [".pin"], "the name of what is mapped, no more"
 
 
 def test_any_part_of_a_mixed_order_is_alike():

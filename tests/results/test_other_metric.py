@@ -86,7 +86,7 @@ def test_what_is_printed_speaks_of_the_metric(budget):
     console = Console(file=io.StringIO(), width=120)
     show(console, budget)
     text = console.file.getvalue()
-    for words in ("best", "median", "search", "test", "RMSE", "0.5682 - 0.6518", "0.8"):
+    for words in ("best", "median", "search", "test", "RMSE", "0.5749 - 0.6451", "0.8"):
         assert words in text
     assert "accuracy" not in text
     assert "%" not in text.partition("Where the seconds went")[0]
