@@ -184,6 +184,24 @@ def test_a_contender_whose_machines_break_twice_is_out_and_it_is_said(
     assert "0001-race1" not in runs
 
 
+def test_where_the_only_contender_misses_nobody_is_left_to_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [*SEARCH][1:]:
+        monkeypatch.delitem(SEARCH, name)
+    world = World(tmp_path, monkeypatch)
+
+    def miss(pool: Any, spec: RunSpec, name: str, **options: Any) -> Any:
+        ends: dict[str, Any] = {"stop": "max_train_seconds", "value": 0.5}
+        return record(
+            name, spec, 100.0, role=options["role"], source=options["source"], **ends
+        ), None
+
+    monkeypatch.setattr(module, "run_once", miss)
+    assert set(world.run()) == {"0000-race0"}, "its own run had a cold start and does not count"
+    assert world.notes == []
+
+
 def test_more_runs_are_for_the_undecided_and_a_new_winner_runs_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
