@@ -77,7 +77,7 @@ class Confirmation:
     def _after(self, race: LiveRace) -> None:
         """Run the winners alone, once the race is over."""
         deadline = self.single_run.deadline
-        if deadline.reason() == "time_budget":
+        if race.is_cut and deadline.reason() == "time_budget":
             self._note_time("ended the race")
         deadline.reserve_s = 0.0
         for trial in race.out:

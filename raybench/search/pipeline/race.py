@@ -36,6 +36,8 @@ class LiveRace:
     """Runs at the same time at most; the pool admits fewer where they are wide."""
     out: list[str] = field(default_factory=list)
     """Contenders whose runs the machines broke, or laid out so that they compare with no other."""
+    is_cut: bool = False
+    """Whether runs were left to be done when it ended."""
     _learned: dict[tuple[str, int], Repeat] = field(default_factory=dict)
     _learning: threading.RLock = field(default_factory=threading.RLock)
     _num_done: int = 0
@@ -63,19 +65,21 @@ class LiveRace:
             if broken:
                 self.out += sorted(broken)
                 races = self._races(stages)
+        self.is_cut = bool(due)
 
     def more(self, number: int) -> int:
         """Run `number` more of who is still undecided; return how many it took.
 
         First to find the fastest, then the cheapest.
         """
-        num_run = 0
+        num_run, due = 0, list[Run]()
         while num_run < number and not self.single_run.deadline.over:
             due = self._more(min(number - num_run, self.slots))
             if not due:
-                break
+                return num_run
             self._run(due, self._races(()), after_s=0.0, num_more=number - num_run)
             num_run += len(due)
+        self.is_cut = num_run < number or not all(map(self._knows, due))
         return num_run
 
     def _more(self, number: int) -> list[Run]:

@@ -230,6 +230,27 @@ def test_a_short_budget_leaves_fewer_runs_and_says_so(
     assert world.notes[0].endswith("of the 8 runs of the race.")
 
 
+@pytest.mark.parametrize("is_last", [True, False])
+def test_only_a_race_with_runs_left_was_ended_by_the_budget(
+    is_last: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch, race=2 if is_last else 8)
+    world.deadline = Deadline(1000.0)
+    train, ended = world.train, list[Any]()
+
+    def slow(*given: Any, **options: Any) -> Any:
+        found = train(*given, **options)
+        ended.append(found)
+        if len(ended) == 2:  # now less is left than what is set aside
+            left_s = world.deadline.reserve_s / 2
+            world.deadline._deadline = time.perf_counter() + left_s
+        return found
+
+    monkeypatch.setattr(module, "run_once", slow)
+    world.run()
+    assert any("ended the race" in note for note in world.notes) is not is_last
+
+
 def test_where_seconds_are_the_same_for_all_values_race(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
