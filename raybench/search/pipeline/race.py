@@ -132,11 +132,14 @@ class LiveRace:
     def _train(self, run: Run, races: Races) -> None:
         seed = (self.budget.study.search.seed + SEEDS_FROM + run.round) % 2**32
         spec = self._costs[run.name].spec.model_copy(update={"seed": seed})
+        metric, target = spec.objective.judged_by, spec.objective.target
         curve: list[Evaluation] = []
 
         def judge(evaluation: Evaluation) -> StopReason | None:
             # What its machines broke goes on from a checkpoint, and passes some of them again.
             curve[:] = [point for point in curve if point.index < evaluation.index] + [evaluation]
+            if target is not None and metric.reaches(evaluation.value, target):
+                return None  # if it holds the target, the first evaluation there counts
             with self._learning:
                 cap_s = races.cap_s(run)
             return "cap" if cap_s is not None and evaluation.train_s > cap_s else None

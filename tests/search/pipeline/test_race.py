@@ -47,6 +47,8 @@ class World:
         self.breaks: Counter[str] = Counter()
         """How often runs of a name lose their workers."""
         self.ends_after = 10**9
+        self.value = 0.5
+        """Of every evaluation but the last."""
         self.notes: list[str] = []
         self.running: set[str] = set()
         self.beside: dict[str, int] = {}
@@ -100,7 +102,7 @@ class World:
             self.deadline.ends_with(StudyError("the disk is full"))
         reason = None
         for index in range(round(seconds / 0.5)):
-            point = evaluation(0.5 * (index + 1), index=index)
+            point = evaluation(0.5 * (index + 1), index=index, value=self.value)
             options["on_evaluation"](name, point)
             reason = options["stopped_by"]()
             if reason is not None:
@@ -152,6 +154,14 @@ def test_a_run_that_has_lost_is_capped_and_counts_as_a_miss(
     assert {run.source for run in capped} <= {"0004", "0000"}
     assert "0004-race0" in {run.trial for run in capped}
     assert runs["0004-race0"].ledger["train"] < TRULY["0004"] / 2
+
+
+def test_a_run_that_has_come_to_the_target_may_hold_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch, race=20)
+    world.value = 0.9
+    assert "cap" not in {run.stop for run in world.run().values()}
 
 
 def test_a_race_that_was_ended_goes_on_with_what_was_not_run(
