@@ -4,7 +4,7 @@ import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raybench.core.counted import repeat_of
+from raybench.core.counted import is_told, repeat_of
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.core.study import TIME, StudySpec
@@ -108,6 +108,8 @@ class ConfirmBudget:
         if not repeat.is_hit:
             return
         seconds = repeat.seconds if self._is_timed else ledger["train"]
+        if not self._is_timed and not is_told(record):  # stopped early; again it trains to its end
+            seconds = max(seconds, spec.objective.max_train_seconds)
         # The first runs of a worker import much of the framework: the least is that of warm ones.
         beside = sum(ledger[phase] for phase in BESIDE)
         self._beside[spec.framework] = min(beside, self._beside.get(spec.framework, beside))

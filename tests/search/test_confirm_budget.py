@@ -134,3 +134,12 @@ def test_of_a_metric_that_falls_the_lowest_are_confirmed() -> None:
     assert [cost.trial for cost in budget.contenders().fastest] == ["0001", "0002", "0000"]
     assert budget.contenders().cheapest == [], "seconds are the same for all"
     assert [cost.trial for cost in budget.winners()] == ["0001"]
+
+
+def test_a_run_that_was_stopped_early_costs_as_much_as_it_would_to_its_end() -> None:
+    objective = {"kind": "best_at_budget", "max_train_seconds": 20}
+    budget = ConfirmBudget(build_study(STUDY | {"objective": objective}, "test")[0])
+    spec = RunSpec(objective=Objective(**objective))
+    budget.add(record("0000", spec, 20.0, stop="max_train_seconds", value=0.9))
+    budget.add(record("0001", spec, 5.0, stop=None, value=0.8))
+    assert [cost.train_s for cost in budget.contenders().fastest] == [20.0, 20.0]

@@ -112,10 +112,9 @@ class LiveRace:
         }
 
     def _contender(self, cost: Cost) -> Contender:
-        own = None
-        if cost.trial != self._cold:
-            curve = self.records.curves.get(cost.trial, [])
-            own = self._repeat(self.records.runs[cost.trial], curve)
+        own, record = None, self.records.runs[cost.trial]
+        if cost.trial != self._cold and is_told(record):
+            own = self._repeat(record, self.records.curves.get(cost.trial, []))
         return Contender(cost.trial, own, cost.spec.num_workers)
 
     def _run(

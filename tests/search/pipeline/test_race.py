@@ -21,9 +21,11 @@ from raybench.core.study import StudySpec, build_study
 from raybench.results.progress import Progress
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
+from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline import single_run as module
 from raybench.search.pipeline.confirm import Confirmation
+from raybench.search.pipeline.race import LiveRace
 from raybench.search.pipeline.single_run import SingleRun
 from tests.search.made_up import evaluation, record
 
@@ -285,3 +287,23 @@ def test_where_seconds_are_the_same_for_all_values_race(
     runs = world.run()
     assert named(runs, "confirm") == ["0001-confirm0", "0001-confirm1"]
     assert {run.stop for run in runs.values()} == {"max_train_seconds"}
+
+
+def test_a_value_of_a_run_that_was_stopped_early_does_not_race(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    objective = world.study.objective.model_copy(update={"kind": BUDGET, "target": None})
+    world.study = world.study.model_copy(update={"objective": objective})
+    spec = world.study.run_spec({"num_workers": 1})
+    with Store(tmp_path) as store:
+        store.clear()
+        for number, stop in enumerate(("max_train_seconds", "max_train_seconds", None)):
+            ends: Any = {"stop": stop, "value": 0.9}
+            store.append(record(f"{number:04d}", spec, 5.0, **ends).line())
+        confirmation, records = world.confirmation(store), read_records(tmp_path)
+    budget = ConfirmBudget(world.study)
+    budget.learn(records.runs.values())
+    race = LiveRace(budget, confirmation.single_run, records, slots=2)
+    owns = {one.name: one.own is not None for one in race._fields()["seconds"]}
+    assert owns == {"0000": False, "0001": True, "0002": False}, "as results count them"
