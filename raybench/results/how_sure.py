@@ -7,6 +7,7 @@ again is the named one or among those not told apart from it holds in nine of te
 
 import math
 import re
+import shlex
 
 from raybench.core.confirm_spec import ConfirmSpec
 from raybench.core.repeats import TIE, Noise, Repeat, runs_worth, score
@@ -124,8 +125,11 @@ def runs_to_tell(found: list[Repeated], noise: Noise, results: StudyResults) -> 
 
 
 def _command(results: StudyResults, what: str) -> str:
-    """Return the study's own command with `what`; a new folder is not what it shall begin."""
+    """Return the study's own command with `what`, for the folder that it has."""
     given = clean(str(results.study.get("command", "")))
     if "raybench.tune" not in given:
         given = COMMAND
+    if re.search(r" --fresh(?= |$)", given):  # the folder is not the one that was named
+        given = re.sub(r" --out[ =][^\s'\"]+(?= |$)", "", given)
+        given += f" --out {shlex.quote(results.place)}"
     return f"{re.sub(r' --(fresh|no-confirm)(?= |$)', '', given)} {what}"
