@@ -60,10 +60,7 @@ class LiveRace:
         races = self._races(stages)
         while (due := races.due()) and not self.single_run.deadline.over:
             self._run(due, races, after_s)
-            tries.update(due)
-            broken = {run.name for run in due if tries[run] == TRIES and not self._knows(run)}
-            if broken:
-                self.out += sorted(broken)
+            if self._put_out(due, tries):
                 races = self._races(stages)
         self.is_cut = bool(due)
 
@@ -72,6 +69,7 @@ class LiveRace:
 
         First to find the fastest, then the cheapest.
         """
+        tries: Counter[Run] = Counter()
         num_run, due = 0, list[Run]()
         while num_run < number and not self.single_run.deadline.over:
             due = self._more(min(number - num_run, self.slots))
@@ -79,8 +77,18 @@ class LiveRace:
                 return num_run
             self._run(due, self._races(()), after_s=0.0, num_more=number - num_run)
             num_run += len(due)
+            self._put_out(due, tries)
         self.is_cut = num_run < number or not all(map(self._knows, due))
         return num_run
+
+    def _put_out(self, due: list[Run], tries: Counter[Run]) -> bool:
+        """Count a try of each run; put contenders out that had all of theirs, and say if any."""
+        if self.single_run.deadline.over:
+            return False  # they may have been ended by it
+        tries.update(due)
+        broken = {run.name for run in due if tries[run] == TRIES and not self._knows(run)}
+        self.out += sorted(broken)
+        return bool(broken)
 
     def _more(self, number: int) -> list[Run]:
         for axis, contenders in self._fields().items():

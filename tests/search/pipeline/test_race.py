@@ -242,6 +242,17 @@ def test_a_short_budget_leaves_fewer_runs_and_says_so(
     assert world.notes[0].endswith("of the 8 runs of the race.")
 
 
+def test_a_contender_that_breaks_takes_two_of_the_runs_more_and_not_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch, race=2)
+    world.run()
+    world.breaks.update({"0001-race0": 9})
+    world.run(more=6)
+    assert world.breaks["0001-race0"] == 7
+    assert any(note.startswith("Trial 0001 left the race") for note in world.notes)
+
+
 @pytest.mark.parametrize("is_last", [True, False])
 def test_only_a_race_with_runs_left_was_ended_by_the_budget(
     is_last: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
