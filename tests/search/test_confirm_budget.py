@@ -137,7 +137,7 @@ def test_of_a_metric_that_falls_the_lowest_are_confirmed() -> None:
 
 
 def test_a_run_that_was_stopped_early_costs_as_much_as_it_would_to_its_end() -> None:
-    objective = {"kind": "best_at_budget", "max_train_seconds": 20}
+    objective: dict[str, Any] = {"kind": "best_at_budget", "max_train_seconds": 20}
     budget = ConfirmBudget(build_study(STUDY | {"objective": objective}, "test")[0])
     spec = RunSpec(objective=Objective(**objective))
     budget.add(record("0000", spec, 20.0, stop="max_train_seconds", value=0.9))

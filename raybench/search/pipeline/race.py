@@ -120,9 +120,9 @@ class LiveRace:
         }
 
     def _contender(self, cost: Cost) -> Contender:
-        own, record = None, self.records.runs[cost.trial]
-        if cost.trial != self._cold and is_told(record):
-            own = self._repeat(record, self.records.curves.get(cost.trial, []))
+        record, curve = self.records.runs[cost.trial], self.records.curves.get(cost.trial, [])
+        counts = cost.trial != self._cold and is_told(record)
+        own = self._repeat(record, curve) if counts else None
         return Contender(cost.trial, own, cost.spec.num_workers)
 
     def _run(
