@@ -7,7 +7,9 @@ again is the named one or among those not told apart from it holds in nine of te
 
 import math
 import re
+import shlex
 
+from raybench.core.confirm_spec import ConfirmSpec
 from raybench.core.repeats import TIE, Noise, Repeat, runs_worth, score
 from raybench.core.text import clean
 from raybench.results.load import StudyResults
@@ -37,9 +39,11 @@ def how_sure_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
 def _unconfirmed(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
     once = len(verdict.once)
     near = f", and {_counted(once, 'other trial')} cannot be excluded" if once else ""
+    # More runs are for what was confirmed; the study itself goes on to that.
+    what = "--more 20" if results.repeated else f"--confirm race={ConfirmSpec().race}"
     return (
         f"How sure: {_scatter(results, noise)}, every configuration ran once{near}: "
-        f"{_command(results, 20)} repeats the best."
+        f"{_command(results, what)} repeats the best."
     )
 
 
@@ -84,17 +88,17 @@ def _more(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
         return "" if is_alone else "All others that ran are told apart from it."
     if len(verdict.ties) < 2:
         number = max(LEAST_RUNS, min(len(verdict.once), 20))
-        return f"Those that ran once are repeated by {_command(results, number)}."
+        return f"Those that ran once are repeated by {_command(results, f'--more {number}')}."
     ties = [results.repeated[trial] for trial in verdict.ties]
     enough = runs_to_tell(ties, noise, results)
     if enough is None:
         return (
             f"They are too alike for {MOST_RUNS} more runs to tell them apart; "
-            f"{_command(results, 20)} makes the list shorter."
+            f"{_command(results, '--more 20')} makes the list shorter."
         )
     return (
         f"About {enough} more runs would tell them apart, if they differ as they seem to: "
-        f"{_command(results, enough)}."
+        f"{_command(results, f'--more {enough}')}."
     )
 
 
@@ -120,9 +124,12 @@ def runs_to_tell(found: list[Repeated], noise: Noise, results: StudyResults) -> 
     return max(math.ceil(total), LEAST_RUNS) if total <= MOST_RUNS else None
 
 
-def _command(results: StudyResults, number: int) -> str:
-    """Return the study's own command with `--more`; a new folder is not what it shall begin."""
+def _command(results: StudyResults, what: str) -> str:
+    """Return the study's own command with `what`, for the folder that it has."""
     given = clean(str(results.study.get("command", "")))
     if "raybench.tune" not in given:
         given = COMMAND
-    return f"{re.sub(r' --fresh(?= |$)', '', given)} --more {number}"
+    if re.search(r" --fresh(?= |$)", given):  # the folder is not the one that was named
+        given = re.sub(r" --out[ =][^\s'\"]+(?= |$)", "", given)
+        given += f" --out {shlex.quote(results.place)}"
+    return f"{re.sub(r' --(fresh|no-confirm)(?= |$)', '', given)} {what}"

@@ -4,7 +4,7 @@ import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raybench.core.counted import repeat_of
+from raybench.core.counted import is_told, repeat_of
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.core.study import TIME, StudySpec
@@ -35,6 +35,7 @@ class Cost:
     """Lower is better: seconds to the target, or the metric, its sign turned where more is."""
     worker_seconds: float
     train_s: float
+    """That a run takes in all."""
     layout: Layout
 
 
@@ -107,15 +108,18 @@ class ConfirmBudget:
         repeat = repeat_of(record, tuple(curve), chance=self.chance)
         if not repeat.is_hit:
             return
-        seconds = repeat.seconds if self._is_timed else ledger["train"]
+        # Not only to where the target was crossed: to the evaluation that saw it, and was held.
+        train_s = ledger["train"]
+        if not self._is_timed and not is_told(record):  # stopped early; again it trains to its end
+            train_s = max(train_s, spec.objective.max_train_seconds)
         # The first runs of a worker import much of the framework: the least is that of warm ones.
         beside = sum(ledger[phase] for phase in BESIDE)
         self._beside[spec.framework] = min(beside, self._beside.get(spec.framework, beside))
         layout = layout_of(record)
         # An earlier run of the trial, or those on more hosts, may be among the best.
         is_changed = self._usual.add(layout) or record.trial in self._costs
-        worker_seconds = spec.num_workers * seconds
-        cost = Cost(record.trial, spec, repeat.seconds, worker_seconds, seconds, layout)
+        worker_seconds = spec.num_workers * (repeat.seconds if self._is_timed else train_s)
+        cost = Cost(record.trial, spec, repeat.seconds, worker_seconds, train_s, layout)
         self._costs[record.trial] = cost
         if is_changed:
             self._of_kind = {}

@@ -215,7 +215,8 @@ def standing(
     undecided = [
         name
         for name in order
-        if not is_apart(groups[order[0]], groups[name], noise, is_timed=is_timed)
+        if not groups[name]  # that nothing is known of it yet excludes nobody
+        or not is_apart(groups[order[0]], groups[name], noise, is_timed=is_timed)
     ]
     return Standing(tuple(order), tuple(undecided))
 

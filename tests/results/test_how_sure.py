@@ -34,7 +34,7 @@ def test_a_tie_says_how_many_more_runs_would_tell(tmp_path):
     near = raced("0002", 2.5, [2.6, 2.4])
     text = sure(tmp_path, COLD, raced("0001", 2.0, [2.1, 1.9]), near, command=command)
     assert "is it or the one not told apart. About 4 more runs would tell them apart" in text
-    assert text.endswith(": python -m raybench.tune my.yaml --out x --more 4.")
+    assert text.endswith(f": python -m raybench.tune my.yaml --out {tmp_path} --more 4.")
 
 
 def test_what_is_too_alike_is_not_promised_to_be_told(tmp_path):
@@ -56,8 +56,17 @@ def test_single_runs_are_said_to_say_little(tmp_path):
     text = sure(tmp_path, [run_line("0000", 4.0), run_line("0001", 5.0), run_line("0002", 30.0)])
     assert text == (
         "How sure: runs of one configuration usually scatter by about 30 %, every configuration "
-        "ran once, and 1 other trial cannot be excluded: python -m raybench.tune SPACE --more 20 "
-        "repeats the best."
+        "ran once, and 1 other trial cannot be excluded: python -m raybench.tune SPACE --confirm "
+        "race=24 repeats the best."
+    )
+
+
+def test_what_repeats_the_best_of_an_unconfirmed_study_is_not_refused(tmp_path):
+    """`--more` is, until something was confirmed, and `--no-confirm` beside `--confirm`."""
+    runs = [run_line("0000", 4.0), run_line("0001", 5.0)]
+    text = sure(tmp_path, runs, command="python -m raybench.tune my.yaml --no-confirm --out x")
+    assert text.endswith(
+        ": python -m raybench.tune my.yaml --out x --confirm race=24 repeats the best."
     )
 
 

@@ -11,7 +11,7 @@ from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
 from raybench.search.confirm_budget import RACE_SLACK, SLACK, ConfirmBudget, Plan, affordable
 from raybench.search.race_stages import stages
-from tests.search.made_up import record
+from tests.search.made_up import evaluation, record
 
 STUDY: dict[str, Any] = {
     "objective": {"target": 0.9, "max_train_seconds": 100},
@@ -134,3 +134,22 @@ def test_of_a_metric_that_falls_the_lowest_are_confirmed() -> None:
     assert [cost.trial for cost in budget.contenders().fastest] == ["0001", "0002", "0000"]
     assert budget.contenders().cheapest == [], "seconds are the same for all"
     assert [cost.trial for cost in budget.winners()] == ["0001"]
+
+
+def test_a_run_that_was_stopped_early_costs_as_much_as_it_would_to_its_end() -> None:
+    objective: dict[str, Any] = {"kind": "best_at_budget", "max_train_seconds": 20}
+    budget = ConfirmBudget(build_study(STUDY | {"objective": objective}, "test")[0])
+    spec = RunSpec(objective=Objective(**objective))
+    budget.add(record("0000", spec, 20.0, stop="max_train_seconds", value=0.9))
+    budget.add(record("0001", spec, 5.0, stop=None, value=0.8))
+    assert [cost.train_s for cost in budget.contenders().fastest] == [20.0, 20.0]
+
+
+def test_a_run_takes_until_it_has_seen_the_target_not_until_it_crossed_it() -> None:
+    budget = ConfirmBudget(build_study(STUDY, "test")[0], chance=0.1)
+    spec = RunSpec(num_workers=2, objective=Objective(target=0.8))
+    curve = [evaluation(4.0, value=0.7), evaluation(8.0, index=1, value=0.9)]
+    budget.learn([record("0000", spec, 8.0)], {"0000": curve})
+    (cost,) = budget.contenders().fastest
+    assert (cost.rank, cost.worker_seconds) == (pytest.approx(6.0), pytest.approx(12.0))
+    assert cost.train_s == 8.0

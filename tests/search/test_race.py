@@ -193,6 +193,13 @@ def test_more_runs_go_to_the_undecided_with_the_fewest_until_one_is_left() -> No
     assert more(found[:1], {}, 20, axis="seconds") == []
 
 
+def test_of_whom_nothing_is_known_yet_is_undecided() -> None:
+    found = [*contenders(1.0), Contender("cold", None, 1)]
+    assert more(found, {}, 20, axis="seconds") == [Run("cold", 0)]
+    missed = {("cold", 0): Repeat(9.0, is_hit=False)}
+    assert more(found, missed, 20, axis="seconds") == []
+
+
 def test_values_are_raced_by_their_mean() -> None:
     own = {"a": 0.10, "b": 0.11, "c": 0.12}
     found = [Contender(name, Repeat(value, HIT), 1) for name, value in own.items()]

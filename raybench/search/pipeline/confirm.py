@@ -77,7 +77,7 @@ class Confirmation:
     def _after(self, race: LiveRace) -> None:
         """Run the winners alone, once the race is over."""
         deadline = self.single_run.deadline
-        if deadline.reason() == "time_budget":
+        if race.is_cut and deadline.reason() == "time_budget":
             self._note_time("ended the race")
         deadline.reserve_s = 0.0
         for trial in race.out:
@@ -93,6 +93,8 @@ class Confirmation:
         single_run = self.single_run
         single_run.store.check()
         records, winners = self._records(), self._winners()
+        if not winners:
+            return  # the race has refuted all that reached the target once
         answered = [one for one in _answers(records, "confirm") if one.source in winners]
         left_s = single_run.deadline.left_s
         count, times = self._budget(records).runs_alone(winners, answered, left_s)

@@ -57,13 +57,23 @@ def measure_interference(results: StudyResults, single_run: SingleRun) -> None:
         began.set()
         return "scheduler" if done.is_set() else deadline.reason()
 
-    arguments = (single_run, company, "company", source, keep_company)
-    keeper = threading.Thread(target=_run, args=arguments)
+    def keep() -> None:
+        try:
+            _run(single_run, company, "company", source, keep_company)
+        except Exception as error:  # noqa: BLE001 (raised when the study's own thread is done)
+            deadline.ends_with(error)
+        finally:
+            began.set()  # nobody waits for what will not begin
+
+    keeper = threading.Thread(target=keep)
     keeper.start()
-    began.wait(timeout=START_S)
-    record = measure("sentinel-beside")
-    done.set()
-    keeper.join()
+    try:
+        began.wait(timeout=min(START_S, max(deadline.left_s - deadline.reserve_s, 0.0)))
+        record = measure("sentinel-beside")
+    finally:
+        done.set()
+        keeper.join()
+    deadline.raise_fault()
     if record.concurrent:
         single_run.store.append(record.line())
 

@@ -36,6 +36,8 @@ class LiveRace:
     """Runs at the same time at most; the pool admits fewer where they are wide."""
     out: list[str] = field(default_factory=list)
     """Contenders whose runs the machines broke, or laid out so that they compare with no other."""
+    is_cut: bool = False
+    """Whether runs were left to be done when it ended."""
     _learned: dict[tuple[str, int], Repeat] = field(default_factory=dict)
     _learning: threading.RLock = field(default_factory=threading.RLock)
     _num_done: int = 0
@@ -58,25 +60,35 @@ class LiveRace:
         races = self._races(stages)
         while (due := races.due()) and not self.single_run.deadline.over:
             self._run(due, races, after_s)
-            tries.update(due)
-            broken = {run.name for run in due if tries[run] == TRIES and not self._knows(run)}
-            if broken:
-                self.out += sorted(broken)
+            if self._put_out(due, tries):
                 races = self._races(stages)
+        self.is_cut = bool(due)
 
     def more(self, number: int) -> int:
         """Run `number` more of who is still undecided; return how many it took.
 
         First to find the fastest, then the cheapest.
         """
-        num_run = 0
+        tries: Counter[Run] = Counter()
+        num_run, due = 0, list[Run]()
         while num_run < number and not self.single_run.deadline.over:
             due = self._more(min(number - num_run, self.slots))
             if not due:
-                break
+                return num_run
             self._run(due, self._races(()), after_s=0.0, num_more=number - num_run)
             num_run += len(due)
+            self._put_out(due, tries)
+        self.is_cut = num_run < number or not all(map(self._knows, due))
         return num_run
+
+    def _put_out(self, due: list[Run], tries: Counter[Run]) -> bool:
+        """Count a try of each run; put contenders out that had all of theirs, and say if any."""
+        if self.single_run.deadline.over:
+            return False  # they may have been ended by it
+        tries.update(due)
+        broken = {run.name for run in due if tries[run] == TRIES and not self._knows(run)}
+        self.out += sorted(broken)
+        return bool(broken)
 
     def _more(self, number: int) -> list[Run]:
         for axis, contenders in self._fields().items():
@@ -108,10 +120,9 @@ class LiveRace:
         }
 
     def _contender(self, cost: Cost) -> Contender:
-        own = None
-        if cost.trial != self._cold:
-            curve = self.records.curves.get(cost.trial, [])
-            own = self._repeat(self.records.runs[cost.trial], curve)
+        record, curve = self.records.runs[cost.trial], self.records.curves.get(cost.trial, [])
+        counts = cost.trial != self._cold and is_told(record)
+        own = self._repeat(record, curve) if counts else None
         return Contender(cost.trial, own, cost.spec.num_workers)
 
     def _run(
@@ -128,11 +139,14 @@ class LiveRace:
     def _train(self, run: Run, races: Races) -> None:
         seed = (self.budget.study.search.seed + SEEDS_FROM + run.round) % 2**32
         spec = self._costs[run.name].spec.model_copy(update={"seed": seed})
+        metric, target = spec.objective.judged_by, spec.objective.target
         curve: list[Evaluation] = []
 
         def judge(evaluation: Evaluation) -> StopReason | None:
             # What its machines broke goes on from a checkpoint, and passes some of them again.
             curve[:] = [point for point in curve if point.index < evaluation.index] + [evaluation]
+            if target is not None and metric.reaches(evaluation.value, target):
+                return None  # if it holds the target, the first evaluation there counts
             with self._learning:
                 cap_s = races.cap_s(run)
             return "cap" if cap_s is not None and evaluation.train_s > cap_s else None

@@ -21,9 +21,11 @@ from raybench.core.study import StudySpec, build_study
 from raybench.results.progress import Progress
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
+from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline import single_run as module
 from raybench.search.pipeline.confirm import Confirmation
+from raybench.search.pipeline.race import LiveRace
 from raybench.search.pipeline.single_run import SingleRun
 from tests.search.made_up import evaluation, record
 
@@ -47,6 +49,8 @@ class World:
         self.breaks: Counter[str] = Counter()
         """How often runs of a name lose their workers."""
         self.ends_after = 10**9
+        self.value = 0.5
+        """Of every evaluation but the last."""
         self.notes: list[str] = []
         self.running: set[str] = set()
         self.beside: dict[str, int] = {}
@@ -100,7 +104,7 @@ class World:
             self.deadline.ends_with(StudyError("the disk is full"))
         reason = None
         for index in range(round(seconds / 0.5)):
-            point = evaluation(0.5 * (index + 1), index=index)
+            point = evaluation(0.5 * (index + 1), index=index, value=self.value)
             options["on_evaluation"](name, point)
             reason = options["stopped_by"]()
             if reason is not None:
@@ -154,6 +158,14 @@ def test_a_run_that_has_lost_is_capped_and_counts_as_a_miss(
     assert runs["0004-race0"].ledger["train"] < TRULY["0004"] / 2
 
 
+def test_a_run_that_has_come_to_the_target_may_hold_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch, race=20)
+    world.value = 0.9
+    assert "cap" not in {run.stop for run in world.run().values()}
+
+
 def test_a_race_that_was_ended_goes_on_with_what_was_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +196,24 @@ def test_a_contender_whose_machines_break_twice_is_out_and_it_is_said(
     assert "0001-race1" not in runs
 
 
+def test_where_the_only_contender_misses_nobody_is_left_to_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [*SEARCH][1:]:
+        monkeypatch.delitem(SEARCH, name)
+    world = World(tmp_path, monkeypatch)
+
+    def miss(pool: Any, spec: RunSpec, name: str, **options: Any) -> Any:
+        ends: dict[str, Any] = {"stop": "max_train_seconds", "value": 0.5}
+        return record(
+            name, spec, 100.0, role=options["role"], source=options["source"], **ends
+        ), None
+
+    monkeypatch.setattr(module, "run_once", miss)
+    assert set(world.run()) == {"0000-race0"}, "its own run had a cold start and does not count"
+    assert world.notes == []
+
+
 def test_more_runs_are_for_the_undecided_and_a_new_winner_runs_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +242,38 @@ def test_a_short_budget_leaves_fewer_runs_and_says_so(
     assert world.notes[0].endswith("of the 8 runs of the race.")
 
 
+def test_a_contender_that_breaks_takes_two_of_the_runs_more_and_not_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch, race=2)
+    world.run()
+    world.breaks.update({"0001-race0": 9})
+    world.run(more=6)
+    assert world.breaks["0001-race0"] == 7
+    assert any(note.startswith("Trial 0001 left the race") for note in world.notes)
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_only_a_race_with_runs_left_was_ended_by_the_budget(
+    is_last: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch, race=2 if is_last else 8)
+    world.deadline = Deadline(1000.0)
+    train, ended = world.train, list[Any]()
+
+    def slow(*given: Any, **options: Any) -> Any:
+        found = train(*given, **options)
+        ended.append(found)
+        if len(ended) == 2:  # now less is left than what is set aside
+            left_s = world.deadline.reserve_s / 2
+            world.deadline._deadline = time.perf_counter() + left_s
+        return found
+
+    monkeypatch.setattr(module, "run_once", slow)
+    world.run()
+    assert any("ended the race" in note for note in world.notes) is not is_last
+
+
 def test_where_seconds_are_the_same_for_all_values_race(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,3 +298,23 @@ def test_where_seconds_are_the_same_for_all_values_race(
     runs = world.run()
     assert named(runs, "confirm") == ["0001-confirm0", "0001-confirm1"]
     assert {run.stop for run in runs.values()} == {"max_train_seconds"}
+
+
+def test_a_value_of_a_run_that_was_stopped_early_does_not_race(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    objective = world.study.objective.model_copy(update={"kind": BUDGET, "target": None})
+    world.study = world.study.model_copy(update={"objective": objective})
+    spec = world.study.run_spec({"num_workers": 1})
+    with Store(tmp_path) as store:
+        store.clear()
+        for number, stop in enumerate(("max_train_seconds", "max_train_seconds", None)):
+            ends: Any = {"stop": stop, "value": 0.9}
+            store.append(record(f"{number:04d}", spec, 5.0, **ends).line())
+        confirmation, records = world.confirmation(store), read_records(tmp_path)
+    budget = ConfirmBudget(world.study)
+    budget.learn(records.runs.values())
+    race = LiveRace(budget, confirmation.single_run, records, slots=2)
+    owns = {one.name: one.own is not None for one in race._fields()["seconds"]}
+    assert owns == {"0000": False, "0001": True, "0002": False}, "as results count them"
