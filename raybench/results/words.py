@@ -76,6 +76,11 @@ def spec_comment(results: StudyResults, trial: str, verdict: Verdict, what: str)
 
 def _proof(results: StudyResults, trial: str) -> str:
     found, metric = _confirmed(results, trial), results.metric
+    if not found["new_hits"]:
+        return (
+            f"not confirmed: target after {found['search_s']:.3f} s in one search trial, reached "
+            f"by 0 of {found['new_runs']} new seeds {_how(found)}"
+        )
     tested = ""
     if not math.isnan(found[metric.test_column]):
         tested = f", test {metric.words} {_number(metric, found[metric.test_column])}"
@@ -127,6 +132,13 @@ def _nothing(results: StudyResults) -> str:
     reached = "nothing was measured" if best is None else f"the best was {metric.shown(best)}"
     if not results.is_timed:
         return f"No result: {reached}."
+    once = trials["trial"][(trials["phase"] == "search") & trials["crossed_s"].notna()]
+    if set(once) & set(results.repeated):
+        return (
+            f"No result: {named_trials(list(once))} reached the target of {_target(results)} in "
+            "the search, but none that ran again did with new seeds; name a target that runs "
+            "reach each time, or raise objective.max_train_seconds (with --fresh)."
+        )
     if best is not None and results.target is not None and metric.reaches(best, results.target):
         reached += ", too late or not held"  # max_train_seconds, hold
     advice = "name one that runs reach, or raise objective.max_train_seconds (with --fresh)"
@@ -150,6 +162,11 @@ def _reaches(results: StudyResults, trial: str, verdict: Verdict) -> str:
     else:
         found = _confirmed(results, trial)
         seconds, hits, runs = float(found["printed_s"]), found["new_hits"], found["new_runs"]
+        if not hits:
+            return (
+                f"{name} reached {_target(results)} after {found['search_s']:.2f} s in the search, "
+                f"but in none of {runs} new seeds, {_how(found)}: not confirmed."
+            )
         ends = f"90 %: {found['interval_low_s']:.2f} to {found['interval_high_s']:.2f}"
         reaches = f"reaches {_target(results)} after {seconds:.2f} s ({ends})"
         if hits < runs:
