@@ -185,3 +185,9 @@ def test_a_winner_that_only_the_search_saw_reach_the_target_has_no_infinite_time
     text = "\n".join([*verdict_lines(results, verdict), spec_comment(results, "0001", verdict, "")])
     assert "after 2.00 s in the search, but in none of 2 new seeds, run beside others" in text
     assert "inf" not in text + shown(results)
+
+
+def test_seconds_that_most_runs_never_reached_are_a_dash(tmp_path):
+    text = shown(study(tmp_path, raced("0001", 2.0, [3.0], [4.0, None, None])))
+    assert "1 of 3" in text
+    assert "inf" not in text
