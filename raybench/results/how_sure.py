@@ -8,6 +8,7 @@ again is the named one or among those not told apart from it holds in nine of te
 import math
 import re
 
+from raybench.core.confirm_spec import ConfirmSpec
 from raybench.core.repeats import TIE, Noise, Repeat, runs_worth, score
 from raybench.core.text import clean
 from raybench.results.load import StudyResults
@@ -24,8 +25,11 @@ COMMAND = "python -m raybench.tune SPACE"
 
 
 def how_sure_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
-    """Return what stands behind the verdict; nothing without one."""
-    if verdict is None:
+    """Return what stands behind the verdict; nothing without one, nor of a single run's folder.
+
+    Where runs were on several models of GPU, of the verdict on the first of them.
+    """
+    if verdict is None or results.study["study"].get("run"):
         return []
     noise = noise_of(results.repeated, results)
     if not verdict.is_confirmed:
@@ -37,14 +41,25 @@ def how_sure_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
 def _unconfirmed(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
     once = len(verdict.once)
     near = f", and {_counted(once, 'other trial')} cannot be excluded" if once else ""
+    if results.repeated:
+        return (
+            f"How sure: {_scatter(results, noise)}; what ran again did not reach the target with "
+            f"new seeds, and trial {verdict.fastest} ran once{near}."
+        )
     return (
         f"How sure: {_scatter(results, noise)}, every configuration ran once{near}: "
-        f"{_command(results, 20)} repeats the best."
+        f"{_confirming_command(results)} repeats the best."
     )
 
 
 def _stands_on(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
-    found, ties = results.repeated, len(verdict.ties) - 1
+    kind = results.runs[verdict.fastest].accelerators
+    found = {
+        trial: one
+        for trial, one in results.repeated.items()
+        if results.runs[trial].accelerators == kind
+    }
+    ties = len(verdict.ties) - 1
     own = _counted(len(found[verdict.fastest].chosen), "run")
     if len(found) == 1:
         head = f"no configuration but trial {verdict.fastest} ran again ({own})"
@@ -121,8 +136,21 @@ def runs_to_tell(found: list[Repeated], noise: Noise, results: StudyResults) -> 
 
 
 def _command(results: StudyResults, number: int) -> str:
-    """Return the study's own command with `--more`; a new folder is not what it shall begin."""
+    """Return the study's own command with `--more`."""
+    return f"{_own_command(results)} --more {number}"
+
+
+def _confirming_command(results: StudyResults) -> str:
+    """Return the study's own command so that it confirms: `--more` is for what is confirmed."""
+    given = re.sub(r" --no-confirm(?= |$)", "", _own_command(results))
+    asked = results.study["study"].get("confirm")
+    is_unasked = isinstance(asked, dict) and asked.get("race") == 0
+    return f"{given} --confirm race={ConfirmSpec().race}" if is_unasked else given
+
+
+def _own_command(results: StudyResults) -> str:
+    """Return the study's own command; a new folder is not what it shall begin."""
     given = clean(str(results.study.get("command", "")))
     if "raybench.tune" not in given:
         given = COMMAND
-    return f"{re.sub(r' --fresh(?= |$)', '', given)} --more {number}"
+    return re.sub(r" --fresh(?= |$)", "", given)

@@ -1,7 +1,7 @@
 """What a verdict stands on, in words; and winners at the end of a searched range."""
 
 import pytest
-from made_results import results_folder, run_line
+from made_results import OBJECTIVE, results_folder, run_line
 from test_repeated import COLD, raced
 from test_tables import write_space
 from test_verdict import again
@@ -56,8 +56,26 @@ def test_single_runs_are_said_to_say_little(tmp_path):
     text = sure(tmp_path, [run_line("0000", 4.0), run_line("0001", 5.0), run_line("0002", 30.0)])
     assert text == (
         "How sure: runs of one configuration usually scatter by about 30 %, every configuration "
-        "ran once, and 1 other trial cannot be excluded: python -m raybench.tune SPACE --more 20 "
-        "repeats the best."
+        "ran once, and 1 other trial cannot be excluded: python -m raybench.tune SPACE repeats the "
+        "best."
+    )
+
+
+def test_a_study_without_a_race_is_not_told_to_run_more_which_would_be_refused(tmp_path):
+    command = "python -m raybench.tune my.yaml --no-confirm --out x"
+    study = {"objective": OBJECTIVE.model_dump(mode="json"), "confirm": {"race": 0, "fresh": 3}}
+    runs = [run_line("0000", 4.0), run_line("0001", 5.0)]
+    text = sure(tmp_path / "a", runs, command=command, study=study)
+    assert text.endswith(
+        ": python -m raybench.tune my.yaml --out x --confirm race=24 repeats the best."
+    )
+    assert sure(tmp_path / "b", runs, study=study | {"run": True}) is None
+
+
+def test_what_ran_again_in_vain_is_not_said_to_have_run_once(tmp_path):
+    text = sure(tmp_path, again("0000", [None, None]), [run_line("0001", 5.0)])
+    assert (
+        "what ran again did not reach the target with new seeds, and trial 0001 ran once." in text
     )
 
 
