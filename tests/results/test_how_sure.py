@@ -97,6 +97,7 @@ BATCH = {"batch_size_per_worker": {"low": 16, "high": 512, "log2": True}}
         (RATE | BATCH, {"learning_rate": 0.0001, "batch_size_per_worker": 16}, "lie at the lower"),
         (BATCH, {"batch_size_per_worker": 32}, None),
         ({"num_workers": [1, 2]}, {"num_workers": 2}, None),  # a list has no ends
+        ({"num_workers": {"low": 1, "high": 4}}, {"num_workers": 1}, None),  # nothing is below
         ({"weight_decay": {"low": 0.0, "high": 0.1}}, {"weight_decay": 0.0}, None),
         (
             {
