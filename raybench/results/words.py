@@ -97,11 +97,9 @@ def _proof(results: StudyResults, trial: str) -> str:
             f"confirmed: target after {found['median_s']:.3f} s (median of {seeds}, {ends}), "
             f"{hits}{tested}"
         )
-    median, low, high = (_number(metric, value) for value in _median_and_interval(metric, found))
-    return (
-        f"confirmed: {metric.words} {median} at the budget (median of {seeds}, "
-        f"90 %: {low} to {high}){tested}"
-    )
+    median, *ends = (_number(metric, value) for value in _median_and_interval(metric, found))
+    within = f", 90 %: {ends[0]} to {ends[1]}" if ends else ""
+    return f"confirmed: {metric.words} {median} at the budget (median of {seeds}{within}){tested}"
 
 
 def _how(found: Any) -> str:
@@ -110,10 +108,11 @@ def _how(found: Any) -> str:
 
 
 def _median_and_interval(metric: Metric, found: Any) -> list[float]:
-    """Return the median and the ends of the interval of a row of `confirmed`."""
-    return [
+    """Return the median and the ends of the interval of a row of `confirmed`, where it has any."""
+    median, *ends = (
         found[f"{which}_{metric.name}"] for which in ("median", "interval_low", "interval_high")
-    ]
+    )
+    return [median, *ends] if all(map(math.isfinite, ends)) else [median]
 
 
 def _number(metric: Metric, value: float | None) -> str:
@@ -203,12 +202,10 @@ def _best(results: StudyResults, verdict: Verdict) -> str:
     found = _confirmed(results, run.trial)
     budget = results.study["study"]["objective"].get("max_train_seconds")
     within = "at the budget" if budget is None else f"within {budget:g} s of training"
-    median, low, high = (metric.shown(value) for value in _median_and_interval(metric, found))
+    median, *ends = (metric.shown(value) for value in _median_and_interval(metric, found))
+    interval = f", 90 %: {ends[0].removesuffix(' %')} to {ends[1]}" if ends else ""
     seeds = f"{found['new_runs']} new seeds {_how(found)}"
-    return (
-        f"{name} reaches {median} {within} (median of {seeds}, 90 %: {low.removesuffix(' %')} to "
-        f"{high}); confirmed."
-    )
+    return f"{name} reaches {median} {within} (median of {seeds}{interval}); confirmed."
 
 
 def _confirmed(results: StudyResults, trial: str) -> Any:
