@@ -153,7 +153,7 @@ def of_confirmed(table: pd.DataFrame, *, is_timed: bool, metric: Metric = ACCURA
 
 def marks_of_confirmed(table: pd.DataFrame) -> Marked:
     """Return which seconds of `of_race` and `of_confirmed` have an interpolated time in them."""
-    marks = [one is True for one in table["is_interpolated"]]
+    marks = table["is_interpolated"].eq(True).tolist()
     return dict.fromkeys(
         ("median s", "expected s", "expected worker s", "worker s to target"), marks
     )

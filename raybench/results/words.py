@@ -156,7 +156,9 @@ def _reaches(results: StudyResults, trial: str, verdict: Verdict) -> str:
     name = f"{results.label(run.spec)} (trial {trial})"
     if not verdict.is_confirmed:
         seconds = _searched_s(results, trial)
-        reaches = f"reaches {_target(results)} after {seconds:.2f} s"
+        row = results.trials[results.trials["trial"] == trial].iloc[0]
+        mark = " (interpolated)" if bool(row["is_interpolated"]) else ""
+        reaches = f"reaches {_target(results)} after {seconds:.2f} s{mark}"
         proof = "unconfirmed: one search trial"
     else:
         found = _confirmed(results, trial)
@@ -166,7 +168,8 @@ def _reaches(results: StudyResults, trial: str, verdict: Verdict) -> str:
                 f"{name} reached {_target(results)} after {found['search_s']:.2f} s in the search, "
                 f"but in none of {runs} new seeds, {_how(found)}: not confirmed."
             )
-        ends = f"90 %: {found['interval_low_s']:.2f} to {found['interval_high_s']:.2f}"
+        mark = ", interpolated" if found["is_interpolated"] else ""
+        ends = f"90 %: {found['interval_low_s']:.2f} to {found['interval_high_s']:.2f}{mark}"
         reaches = f"reaches {_target(results)} after {seconds:.2f} s ({ends})"
         if hits < runs:
             reaches = (

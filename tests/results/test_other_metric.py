@@ -112,7 +112,10 @@ def test_one_point_is_a_hundredth_of_the_gap_to_chance(tmp_path):
     assert "after 2.72 s" in harder
     assert fastest_at(results, 0.6)[1] == pytest.approx(1.0 + 0.3 / 0.402)
     assert "a target this high hardly tells them apart; try a lower one" in target_warning(results)
-    assert "(trial 0005) reaches RMSE 0.5 after 2.09 s" in verdict_lines(results, judge(results))[0]
+    assert (
+        "(trial 0005) reaches RMSE 0.5 after 2.09 s (interpolated), "
+        in verdict_lines(results, judge(results))[0]
+    )
 
 
 def test_curves_fall_to_the_target_and_the_marker_is_at_the_least(budget, tmp_path):

@@ -140,6 +140,7 @@ def test_times_between_evaluations_choose_are_printed_and_are_marked(tmp_path):
     assert row_of(results, "0002")["expected_s"] == pytest.approx((1 + 1 / 3 + 1.5) / 2)
     text = shown(results)
     assert "1.33*" in text
+    assert ", interpolated)" in verdict_lines(results, judge(results))[0]
     assert text.count("* between two evaluations that are far apart") == 4, "once a table"
 
 
