@@ -37,7 +37,7 @@ def edge_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
 def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
     """Return at which end of a range the value of `key` lies: upper, lower; None within it.
 
-    A list has no ends. Nor is there anything below 0 of an evenly sampled range, and 1 of a power.
+    A list has no ends. Nor is there anything below 0 of a range, and 1 of whole numbers.
     """
     found = resolve(dimension, {one: getattr(spec, one) for one in SEARCHABLE})
     value = getattr(spec, key)
@@ -48,7 +48,7 @@ def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
     place = (at - low) / (high - low)
     if place >= 1 - NEAR:
         return "upper"
-    least = 1 if isinstance(found, Powers) else 0
+    least = 1 if isinstance(found, Powers) or found.is_integer else 0
     return "lower" if place <= NEAR and found.low > least else None
 
 

@@ -26,8 +26,11 @@ COMMAND = "python -m raybench.tune SPACE"
 
 
 def how_sure_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
-    """Return what stands behind the verdict; nothing without one."""
-    if verdict is None:
+    """Return what stands behind the verdict; nothing without one, nor of a single run's folder.
+
+    Where runs were on several models of GPU, of the verdict on the first of them.
+    """
+    if verdict is None or results.study["study"].get("run"):
         return []
     noise = noise_of(results.repeated, results)
     if not verdict.is_confirmed:
@@ -39,16 +42,25 @@ def how_sure_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
 def _unconfirmed(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
     once = len(verdict.once)
     near = f", and {_counted(once, 'other trial')} cannot be excluded" if once else ""
-    # More runs are for what was confirmed; the study itself goes on to that.
-    what = "--more 20" if results.repeated else f"--confirm race={ConfirmSpec().race}"
+    if results.repeated:
+        return (
+            f"How sure: {_scatter(results, noise)}; what ran again did not reach the target with "
+            f"new seeds, and trial {verdict.fastest} ran once{near}."
+        )
     return (
         f"How sure: {_scatter(results, noise)}, every configuration ran once{near}: "
-        f"{_command(results, what)} repeats the best."
+        f"{_confirming_command(results)} repeats the best."
     )
 
 
 def _stands_on(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
-    found, ties = results.repeated, len(verdict.ties) - 1
+    kind = results.runs[verdict.fastest].accelerators
+    found = {
+        trial: one
+        for trial, one in results.repeated.items()
+        if results.runs[trial].accelerators == kind
+    }
+    ties = len(verdict.ties) - 1
     own = _counted(len(found[verdict.fastest].chosen), "run")
     if len(found) == 1:
         head = f"no configuration but trial {verdict.fastest} ran again ({own})"
@@ -88,17 +100,17 @@ def _more(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
         return "" if is_alone else "All others that ran are told apart from it."
     if len(verdict.ties) < 2:
         number = max(LEAST_RUNS, min(len(verdict.once), 20))
-        return f"Those that ran once are repeated by {_command(results, f'--more {number}')}."
+        return f"Those that ran once are repeated by {_command(results, number)}."
     ties = [results.repeated[trial] for trial in verdict.ties]
     enough = runs_to_tell(ties, noise, results)
     if enough is None:
         return (
             f"They are too alike for {MOST_RUNS} more runs to tell them apart; "
-            f"{_command(results, '--more 20')} makes the list shorter."
+            f"{_command(results, 20)} makes the list shorter."
         )
     return (
         f"About {enough} more runs would tell them apart, if they differ as they seem to: "
-        f"{_command(results, f'--more {enough}')}."
+        f"{_command(results, enough)}."
     )
 
 
@@ -124,12 +136,25 @@ def runs_to_tell(found: list[Repeated], noise: Noise, results: StudyResults) -> 
     return max(math.ceil(total), LEAST_RUNS) if total <= MOST_RUNS else None
 
 
-def _command(results: StudyResults, what: str) -> str:
-    """Return the study's own command with `what`, for the folder that it has."""
+def _command(results: StudyResults, number: int) -> str:
+    """Return the study's own command with `--more`."""
+    return f"{_own_command(results)} --more {number}"
+
+
+def _confirming_command(results: StudyResults) -> str:
+    """Return the study's own command so that it confirms: `--more` is for what is confirmed."""
+    given = re.sub(r" --no-confirm(?= |$)", "", _own_command(results))
+    asked = results.study["study"].get("confirm")
+    is_unasked = isinstance(asked, dict) and asked.get("race") == 0
+    return f"{given} --confirm race={ConfirmSpec().race}" if is_unasked else given
+
+
+def _own_command(results: StudyResults) -> str:
+    """Return the study's own command; a new folder is not what it shall begin."""
     given = clean(str(results.study.get("command", "")))
     if "raybench.tune" not in given:
         given = COMMAND
     if re.search(r" --fresh(?= |$)", given):  # the folder is not the one that was named
         given = re.sub(r" --out[ =][^\s'\"]+(?= |$)", "", given)
         given += f" --out {shlex.quote(results.place)}"
-    return f"{re.sub(r' --(fresh|no-confirm)(?= |$)', '', given)} {what}"
+    return re.sub(r" --fresh(?= |$)", "", given)

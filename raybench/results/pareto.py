@@ -12,7 +12,8 @@ def configurations(results: StudyResults) -> pd.DataFrame:
 
     Their seconds are what configurations are compared by, expected running times: so are
     time_to_target_s and worker_seconds_to_target here, low_s and high_s the 90 % interval of a
-    confirmed one. Where runs were on several models of GPU, those on the winner's alone.
+    confirmed one. None with best_at_budget. Where runs were on several models of GPU, those on the
+    winner's alone.
     """
     table = results.configurations
     if (verdict := judge(results)) is not None:
@@ -24,7 +25,8 @@ def configurations(results: StudyResults) -> pd.DataFrame:
         "low_s": table["expected_low_s"],
         "high_s": table["expected_high_s"],
     }
-    reached = table.assign(**compared)[table["expected_s"].notna()]
+    is_reached = table["expected_s"].notna() & results.is_timed
+    reached = table.assign(**compared)[is_reached]
     return reached.sort_values("time_to_target_s", kind="stable", ignore_index=True)
 
 

@@ -173,7 +173,7 @@ def _seconds(results: StudyResults, trial: str) -> list[str]:
     best = (
         "nothing evaluated" if run.best_value is None else f"best {_text(metric, run.best_value)}"
     )
-    is_hit = run.time_to_target_s is not None
+    is_hit = results.is_timed and run.time_to_target_s is not None
     found = f"{repeat(results, trial).seconds:.2f} s" if is_hit else best
     proof = results.confirmed.set_index("trial")
     if trial not in proof.index:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from rich.console import Console
 
@@ -44,6 +45,8 @@ MARK_SAYS = (
 )
 Marked = Mapping[str, Sequence[bool]]
 """Which cells of a column have a MARK."""
+MISSING = "-"
+"""Stands for a value that is missing, and for seconds that are infinite: too few runs hit."""
 LONGEST = 400
 """Characters of one cell; the files hold the whole text."""
 
@@ -71,7 +74,7 @@ def print_frame(
     for name, are_marked in marked.items():
         if name in cells and any(are_marked):
             cells[name] = [
-                text + (MARK if is_marked else " ")
+                text + (MARK if is_marked and text != MISSING else " ")
                 for text, is_marked in zip(cells[name], are_marked, strict=True)
             ]
     if any(any(are_marked) for are_marked in marked.values()):
@@ -111,9 +114,9 @@ def of_race(table: pd.DataFrame) -> pd.DataFrame:
             "trial": table["trial"],
             "configuration": brief(table["config"]),
             "reached": [f"{row['hits']} of {row['runs']}" for row in rows],
-            "expected s": table["expected_s"],
+            "expected s": _finite(table["expected_s"]),
             "90 % s": _ranges(rows, "expected_low_s", "expected_high_s", SECONDS),
-            "expected worker s": table["expected_s"] * table["num_workers"],
+            "expected worker s": _finite(table["expected_s"] * table["num_workers"]),
             "in search s": table["search_s"],
         }
     )
@@ -132,10 +135,10 @@ def of_confirmed(table: pd.DataFrame, *, is_timed: bool, metric: Metric = ACCURA
     if is_timed:
         has_misses = (table["new_hits"] < table["new_runs"]).any()
         middle = {
-            "median s": table["median_s"],
-            **({"expected s": table["printed_s"]} if has_misses else {}),
+            "median s": _finite(table["median_s"]),
+            **({"expected s": _finite(table["printed_s"])} if has_misses else {}),
             "90 % s": _ranges(rows, "interval_low_s", "interval_high_s", SECONDS),
-            "worker s to target": table["worker_seconds_to_target"],
+            "worker s to target": _finite(table["worker_seconds_to_target"]),
             "in search s": table["search_s"],
         }
     else:
@@ -150,19 +153,23 @@ def of_confirmed(table: pd.DataFrame, *, is_timed: bool, metric: Metric = ACCURA
 
 def marks_of_confirmed(table: pd.DataFrame) -> Marked:
     """Return which seconds of `of_race` and `of_confirmed` have an interpolated time in them."""
-    marks = [
-        bool(row["is_interpolated"]) and math.isfinite(row["median_s"])
-        for row in table.to_dict("records")
-    ]
+    marks = table["is_interpolated"].eq(True).tolist()
     return dict.fromkeys(
         ("median s", "expected s", "expected worker s", "worker s to target"), marks
     )
 
 
+def _finite(seconds: pd.Series) -> pd.Series:
+    """Return seconds without those that are infinite."""
+    return seconds.where(np.isfinite(seconds))
+
+
 def _ranges(rows: list[dict[Any, Any]], low: str, high: str, form: str) -> list[str]:
     """Return two columns as `0.85 - 1.96`; a dash where nothing bounds it."""
     return [
-        f"{form.format(row[low])} - {form.format(row[high])}" if math.isfinite(row[high]) else "-"
+        f"{form.format(row[low])} - {form.format(row[high])}"
+        if math.isfinite(row[high])
+        else MISSING
         for row in rows
     ]
 
@@ -174,7 +181,7 @@ def brief(labels: pd.Series) -> pd.Series:
 
 def _cell(value: Any, form: str | None) -> str:
     if pd.api.types.is_scalar(value) and pd.isna(value):
-        return "-"
+        return MISSING
     if form is not None:
         text = form.format(value)
         return "0%" if text == "-0%" else text

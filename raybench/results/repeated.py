@@ -40,6 +40,12 @@ class Repeated:
         """Runs of `chosen` that reached the target."""
         return sum(repeat.is_hit for repeat in self.chosen)
 
+    @property
+    def is_refuted(self) -> bool:
+        """Whether it was run alone too, and none of its new runs has reached the target."""
+        ran_alone = self.is_alone or not set(self.printed_runs) <= set(self.chosen_runs)
+        return ran_alone and not any(repeat.is_hit for repeat in self.printed)
+
 
 def repeated(results: StudyResults) -> dict[str, Repeated]:
     """Return them by trial, best first: see `core.repeats.ranked`."""

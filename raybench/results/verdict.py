@@ -52,6 +52,8 @@ def judge_each(results: StudyResults) -> dict[str, Verdict]:
 def _confirmed_winners(results: StudyResults, kind: str) -> Verdict | None:
     of_kind = set(results.trials["trial"][kind_of(results.trials) == kind])
     found = [one for one in results.repeated.values() if one.trial in of_kind and one.hits]
+    # The search's run may be the only hit of what it was chosen by.
+    found = [one for one in found if not one.is_refuted]
     if not found:
         return None
     first, cheapest = found[0].trial, found[0].trial

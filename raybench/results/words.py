@@ -76,6 +76,11 @@ def spec_comment(results: StudyResults, trial: str, verdict: Verdict, what: str)
 
 def _proof(results: StudyResults, trial: str) -> str:
     found, metric = _confirmed(results, trial), results.metric
+    if not found["new_hits"]:
+        return (
+            f"not confirmed: target after {found['search_s']:.3f} s in one search trial, reached "
+            f"by 0 of {found['new_runs']} new seeds {_how(found)}"
+        )
     tested = ""
     if not math.isnan(found[metric.test_column]):
         tested = f", test {metric.words} {_number(metric, found[metric.test_column])}"
@@ -92,11 +97,9 @@ def _proof(results: StudyResults, trial: str) -> str:
             f"confirmed: target after {found['median_s']:.3f} s (median of {seeds}, {ends}), "
             f"{hits}{tested}"
         )
-    median, low, high = (_number(metric, value) for value in _median_and_interval(metric, found))
-    return (
-        f"confirmed: {metric.words} {median} at the budget (median of {seeds}, "
-        f"90 %: {low} to {high}){tested}"
-    )
+    median, *ends = (_number(metric, value) for value in _median_and_interval(metric, found))
+    within = f", 90 %: {ends[0]} to {ends[1]}" if ends else ""
+    return f"confirmed: {metric.words} {median} at the budget (median of {seeds}{within}){tested}"
 
 
 def _how(found: Any) -> str:
@@ -105,10 +108,11 @@ def _how(found: Any) -> str:
 
 
 def _median_and_interval(metric: Metric, found: Any) -> list[float]:
-    """Return the median and the ends of the interval of a row of `confirmed`."""
-    return [
+    """Return the median and the ends of the interval of a row of `confirmed`, where it has any."""
+    median, *ends = (
         found[f"{which}_{metric.name}"] for which in ("median", "interval_low", "interval_high")
-    ]
+    )
+    return [median, *ends] if all(map(math.isfinite, ends)) else [median]
 
 
 def _number(metric: Metric, value: float | None) -> str:
@@ -127,6 +131,13 @@ def _nothing(results: StudyResults) -> str:
     reached = "nothing was measured" if best is None else f"the best was {metric.shown(best)}"
     if not results.is_timed:
         return f"No result: {reached}."
+    once = trials["trial"][(trials["phase"] == "search") & trials["crossed_s"].notna()]
+    if set(once) & set(results.repeated):
+        return (
+            f"No result: {named_trials(list(once))} reached the target of {_target(results)} in "
+            "the search, but none that ran again did with new seeds; name a target that runs "
+            "reach each time, or raise objective.max_train_seconds (with --fresh)."
+        )
     if best is not None and results.target is not None and metric.reaches(best, results.target):
         reached += ", too late or not held"  # max_train_seconds, hold
     advice = "name one that runs reach, or raise objective.max_train_seconds (with --fresh)"
@@ -145,12 +156,20 @@ def _reaches(results: StudyResults, trial: str, verdict: Verdict) -> str:
     name = f"{results.label(run.spec)} (trial {trial})"
     if not verdict.is_confirmed:
         seconds = _searched_s(results, trial)
-        reaches = f"reaches {_target(results)} after {seconds:.2f} s"
+        row = results.trials[results.trials["trial"] == trial].iloc[0]
+        mark = " (interpolated)" if bool(row["is_interpolated"]) else ""
+        reaches = f"reaches {_target(results)} after {seconds:.2f} s{mark}"
         proof = "unconfirmed: one search trial"
     else:
         found = _confirmed(results, trial)
         seconds, hits, runs = float(found["printed_s"]), found["new_hits"], found["new_runs"]
-        ends = f"90 %: {found['interval_low_s']:.2f} to {found['interval_high_s']:.2f}"
+        if not hits:
+            return (
+                f"{name} reached {_target(results)} after {found['search_s']:.2f} s in the search, "
+                f"but in none of {runs} new seeds, {_how(found)}: not confirmed."
+            )
+        mark = ", interpolated" if found["is_interpolated"] else ""
+        ends = f"90 %: {found['interval_low_s']:.2f} to {found['interval_high_s']:.2f}{mark}"
         reaches = f"reaches {_target(results)} after {seconds:.2f} s ({ends})"
         if hits < runs:
             reaches = (
@@ -186,12 +205,10 @@ def _best(results: StudyResults, verdict: Verdict) -> str:
     found = _confirmed(results, run.trial)
     budget = results.study["study"]["objective"].get("max_train_seconds")
     within = "at the budget" if budget is None else f"within {budget:g} s of training"
-    median, low, high = (metric.shown(value) for value in _median_and_interval(metric, found))
+    median, *ends = (metric.shown(value) for value in _median_and_interval(metric, found))
+    interval = f", 90 %: {ends[0].removesuffix(' %')} to {ends[1]}" if ends else ""
     seeds = f"{found['new_runs']} new seeds {_how(found)}"
-    return (
-        f"{name} reaches {median} {within} (median of {seeds}, 90 %: {low.removesuffix(' %')} to "
-        f"{high}); confirmed."
-    )
+    return f"{name} reaches {median} {within} (median of {seeds}{interval}); confirmed."
 
 
 def _confirmed(results: StudyResults, trial: str) -> Any:

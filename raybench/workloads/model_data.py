@@ -1,5 +1,6 @@
 """What a saved model must be told of its data, so that it can be used on new samples."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -101,27 +102,56 @@ class ModelData(Document):
 
         encoding = self.encoding or {}
         length = self.input_shape[0] if isinstance(self.input_shape, tuple) else 0
-        is_raw = not isinstance(samples, np.ndarray)
+        is_raw = not isinstance(samples, np.ndarray) or samples.dtype.kind in "OSU"
         if "columns" in encoding and is_raw:
             return new_samples.rows_as_inputs(samples, encoding["columns"])
         if "tokens" in encoding and is_raw:
             return new_samples.texts_as_inputs(samples, encoding["tokens"], self.vocabulary, length)
+        if self.kind == "pixels" and isinstance(samples, str | bytes | Path):
+            raise UserError("The images are one image; give a list of them: [image].")
         if self.kind == "pixels" and is_raw and _are_files(samples):
             assert isinstance(self.input_shape, tuple)
             return new_samples.files_as_inputs(samples, self.input_shape, self.resize)
+        found = self._of_shape(samples)
         if "scale" in encoding:
-            samples = (np.asarray(samples, np.float64) - encoding["offset"]) / encoding["scale"]
-        return self._checked(samples)
+            found = each(found, lambda one: (one - encoding["offset"]) / encoding["scale"])
+        return each(found, self._of_kind)
 
-    def _checked(self, samples: Any) -> Batch:
-        dtype = None if self.kind is None else DTYPES[self.kind]
-        found: Batch = each(samples, lambda one: np.asarray(one, dtype))
+    def _of_shape(self, samples: Any) -> Batch:
+        try:
+            found: Batch = each(samples, _numbers)
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"The samples are no arrays of numbers ({error}); give them as the model was "
+                "trained on."
+            ) from error
         shape: InputShape = each(found, lambda one: tuple(one.shape[1:]))
         if shape != self.input_shape:
             raise UserError(
                 f"The model takes samples of shape {shown(self.input_shape)}, and these are of "
                 f"{shown(shape)}; make them alike."
             )
+        return found
+
+    def _of_kind(self, array: Array) -> Array:
+        """Return an array in the type that the data had; UserError where it had no such values."""
+        if self.kind is None:  # each by what it is
+            return array.astype(np.float32) if array.dtype.kind == "f" else array
+        with np.errstate(invalid="ignore", over="ignore"):
+            found: Array = array.astype(DTYPES[self.kind])
+        if self.kind == "numbers":
+            is_fine = np.isfinite(found)
+            wanted = "numbers, none of them NaN or infinite"
+        else:
+            is_fine, wanted = found == array, "whole numbers from 0 to 255"
+        if self.kind == "tokens":
+            # As in training: where no vocabulary is known, a user's own model may take others.
+            size = len(self.vocabulary) or np.iinfo(np.int32).max
+            is_fine &= (found >= 0) & (found < size)
+            wanted = f"ids of tokens, whole numbers from 0 to {size - 1:,}"
+        if not is_fine.all():
+            row = int(np.argwhere(~is_fine)[0][0])
+            raise UserError(f"The model takes {wanted}, and sample {row} has others; mend it.")
         return found
 
     def answers(self, outputs: Array) -> Array:
@@ -132,7 +162,8 @@ class ModelData(Document):
         """
         if self.task != "regression":
             best = outputs.argmax(axis=-1)
-            names = self.class_names or self.vocabulary
+            is_text = self.task == "language_modelling"
+            names = self.class_names or (self.vocabulary if is_text else ())
             found: Array = np.asarray(names)[best] if names else best
             return found
         if outputs.ndim == 2 and outputs.shape[1] == 1 and np.ndim(self.label_scale or 0.0) == 0:
@@ -149,5 +180,12 @@ def each_tuple(shape: Any) -> "tuple[int, ...] | dict[str, tuple[int, ...]]":
     return tuple(shape)
 
 
+def _numbers(samples: Any) -> Array:
+    found = np.asarray(samples)
+    return found if found.dtype.kind in "buif" else found.astype(np.float64)
+
+
 def _are_files(samples: Any) -> bool:
-    return bool(samples) and all(isinstance(one, str | bytes | Path) for one in samples)
+    if not isinstance(samples, Collection) or isinstance(samples, dict) or not len(samples):
+        return False
+    return all(isinstance(one, str | bytes | Path) for one in samples)

@@ -109,3 +109,61 @@ def test_a_damaged_description_is_refused(tmp_path: Path) -> None:
     (tmp_path / DATA_FILE).write_text('{"name": "csv", "task": 3}')
     with pytest.raises(UserError, match=r"model.json: 'task': .*remove the file"):
         ModelData.read(tmp_path / DATA_FILE)
+
+
+def of_arrays(kind: str | None, **more: object) -> ModelData:
+    about = {"name": "npz", "task": "classification", "num_classes": 2, "num_outputs": 2}
+    about |= dict.fromkeys(("label_scale", "label_offset", "encoding", "vocabulary_size"))
+    about |= {"class_names": (), "vocabulary": (), "resize": "stretch", "kind": kind}
+    return ModelData.model_validate(about | {"input_shape": (2,)} | more)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "sentence"),
+    [
+        ("pixels", [[0.25, 0.5]], "takes whole numbers from 0 to 255, and sample 0 has others"),
+        ("pixels", [[0, 255], [0, 256]], "sample 1 has others"),
+        ("tokens", [[1, -1]], "takes ids of tokens"),
+        ("tokens", [[1.5, 1]], "takes ids of tokens"),
+        ("numbers", [[1.0, np.nan]], "none of them NaN or infinite, and sample 0"),
+        ("numbers", [["a", "b"]], "no arrays of numbers"),
+        ("numbers", [[1.0], [1.0, 2.0]], "no arrays of numbers"),
+        ("pixels", "one.png", "give a list of them"),
+    ],
+)
+def test_arrays_that_would_become_other_numbers_are_refused(
+    kind: str, given: list[object], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        of_arrays(kind).inputs(given)
+
+
+def test_arrays_are_scaled_column_by_column_and_named_ones_fit_the_weights() -> None:
+    scaled = of_arrays("numbers", encoding={"offset": [1.0, 2.0], "scale": [2.0, 4.0]})
+    assert scaled.inputs([[3.0, 6.0]]).tolist() == [[1.0, 1.0]]
+    with pytest.raises(UserError, match=r"takes samples of shape \(2,\)"):
+        scaled.inputs([[3.0]])  # one column would be taken for both
+    named = of_arrays(None, input_shape={"a": (2,), "ids": (1,)})
+    found = named.inputs({"a": np.zeros((3, 2)), "ids": np.zeros((3, 1), np.int64)})
+    assert (found["a"].dtype, found["ids"].dtype) == (np.float32, np.int64)
+
+
+def test_classes_without_names_are_numbers_not_words_of_the_texts() -> None:
+    topics = of_arrays("tokens", vocabulary=("<padding>", "<unknown>", "oil"))
+    assert topics.answers(np.array([[0.0, 1.0], [1.0, 0.0]])).tolist() == [1, 0]
+    with pytest.raises(UserError, match="to 2, and sample 0"):
+        topics.inputs([[2, 3]])
+
+
+def test_texts_and_rows_that_are_none_are_one_sentence(tmp_path: Path) -> None:
+    texts = of_arrays(
+        "tokens", encoding={"tokens": "words"}, vocabulary=("<padding>", "<unk>", "oil")
+    )
+    assert texts.inputs(np.array(["oil oil", "sand"])).tolist() == [[2, 2], [1, 0]]
+    with pytest.raises(UserError, match="are no texts"):
+        texts.inputs([[1, 2]])
+    column = {"kind": "number", "name": "x", "mean": 0.0, "offset": 0.0, "scale": 1.0}
+    rows = of_arrays("numbers", encoding={"columns": [column | {"has_missing": True}]})
+    assert rows.inputs({" x ": [1.0, None]}).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    with pytest.raises(UserError, match="several columns 'x'"):
+        rows.inputs({"x": [1.0], "x ": [2.0]})

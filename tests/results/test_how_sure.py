@@ -1,7 +1,7 @@
 """What a verdict stands on, in words; and winners at the end of a searched range."""
 
 import pytest
-from made_results import results_folder, run_line
+from made_results import OBJECTIVE, results_folder, run_line
 from test_repeated import COLD, raced
 from test_tables import write_space
 from test_verdict import again
@@ -34,7 +34,7 @@ def test_a_tie_says_how_many_more_runs_would_tell(tmp_path):
     near = raced("0002", 2.5, [2.6, 2.4])
     text = sure(tmp_path, COLD, raced("0001", 2.0, [2.1, 1.9]), near, command=command)
     assert "is it or the one not told apart. About 4 more runs would tell them apart" in text
-    assert text.endswith(f": python -m raybench.tune my.yaml --out {tmp_path} --more 4.")
+    assert text.endswith(": python -m raybench.tune my.yaml --out x --more 4.")
 
 
 def test_what_is_too_alike_is_not_promised_to_be_told(tmp_path):
@@ -56,17 +56,26 @@ def test_single_runs_are_said_to_say_little(tmp_path):
     text = sure(tmp_path, [run_line("0000", 4.0), run_line("0001", 5.0), run_line("0002", 30.0)])
     assert text == (
         "How sure: runs of one configuration usually scatter by about 30 %, every configuration "
-        "ran once, and 1 other trial cannot be excluded: python -m raybench.tune SPACE --confirm "
-        "race=24 repeats the best."
+        "ran once, and 1 other trial cannot be excluded: python -m raybench.tune SPACE repeats the "
+        "best."
     )
 
 
-def test_what_repeats_the_best_of_an_unconfirmed_study_is_not_refused(tmp_path):
-    """`--more` is, until something was confirmed, and `--no-confirm` beside `--confirm`."""
+def test_a_study_without_a_race_is_not_told_to_run_more_which_would_be_refused(tmp_path):
+    command = "python -m raybench.tune my.yaml --no-confirm --out x"
+    study = {"objective": OBJECTIVE.model_dump(mode="json"), "confirm": {"race": 0, "fresh": 3}}
     runs = [run_line("0000", 4.0), run_line("0001", 5.0)]
-    text = sure(tmp_path, runs, command="python -m raybench.tune my.yaml --no-confirm --out x")
+    text = sure(tmp_path / "a", runs, command=command, study=study)
     assert text.endswith(
         ": python -m raybench.tune my.yaml --out x --confirm race=24 repeats the best."
+    )
+    assert sure(tmp_path / "b", runs, study=study | {"run": True}) is None
+
+
+def test_what_ran_again_in_vain_is_not_said_to_have_run_once(tmp_path):
+    text = sure(tmp_path, again("0000", [None, None]), [run_line("0001", 5.0)])
+    assert (
+        "what ran again did not reach the target with new seeds, and trial 0001 ran once." in text
     )
 
 
@@ -88,6 +97,7 @@ BATCH = {"batch_size_per_worker": {"low": 16, "high": 512, "log2": True}}
         (RATE | BATCH, {"learning_rate": 0.0001, "batch_size_per_worker": 16}, "lie at the lower"),
         (BATCH, {"batch_size_per_worker": 32}, None),
         ({"num_workers": [1, 2]}, {"num_workers": 2}, None),  # a list has no ends
+        ({"num_workers": {"low": 1, "high": 4}}, {"num_workers": 1}, None),  # nothing is below
         ({"weight_decay": {"low": 0.0, "high": 0.1}}, {"weight_decay": 0.0}, None),
         (
             {

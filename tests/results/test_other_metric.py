@@ -11,13 +11,14 @@ from raybench.core.objective import Objective
 from raybench.results import plots
 from raybench.results.export import export, read_csv
 from raybench.results.metric_axis import metric_axis
+from raybench.results.pareto import configurations
 from raybench.results.plot_parts import new_figure
 from raybench.results.progress import Progress
 from raybench.results.sensitivity import fastest_at, sensitivity_lines, target_warning
 from raybench.results.show import show
 from raybench.results.store import Store
 from raybench.results.verdict import judge
-from raybench.results.words import verdict_lines
+from raybench.results.words import spec_comment, verdict_lines
 from tests.search.made_up import evaluation, record
 
 RMSE = {"metric": "rmse", "direction": "min", "chance": 2.0, "max_train_seconds": 60.0}
@@ -111,7 +112,10 @@ def test_one_point_is_a_hundredth_of_the_gap_to_chance(tmp_path):
     assert "after 2.72 s" in harder
     assert fastest_at(results, 0.6)[1] == pytest.approx(1.0 + 0.3 / 0.402)
     assert "a target this high hardly tells them apart; try a lower one" in target_warning(results)
-    assert "(trial 0005) reaches RMSE 0.5 after 2.09 s" in verdict_lines(results, judge(results))[0]
+    assert (
+        "(trial 0005) reaches RMSE 0.5 after 2.09 s (interpolated), "
+        in verdict_lines(results, judge(results))[0]
+    )
 
 
 def test_curves_fall_to_the_target_and_the_marker_is_at_the_least(budget, tmp_path):
@@ -151,3 +155,23 @@ def test_the_live_screen_shows_the_metric():
     console.print(progress._table())
     assert "RMSE" in console.file.getvalue()
     assert "0.9877" in console.file.getvalue()
+
+
+def test_a_target_beside_a_budget_makes_no_study_of_seconds(tmp_path):
+    objective = Objective(kind="best_at_budget", target=0.5, **RMSE)
+    lines = [*curve("0000", [0.9, 0.4]), run_line("0000", 2.0, best_value=0.4, objective=objective)]
+    results = results_folder(tmp_path, lines, objective=objective)
+    assert configurations(results).empty
+    figure = plots.curves_figure(results)
+    assert "search best 0.4 (one run)" in figure.axes[0].get_legend().get_texts()[0].get_text()
+
+
+def test_an_interval_that_nothing_bounds_is_not_printed(tmp_path):
+    given = {"objective": BUDGET, "stop": "max_train_seconds"}
+    lines = [run_line("0000", best_value=0.5, **given)]
+    lines.append(run_line("0000-race0", best_value=0.6, role="race", **given))
+    results = results_folder(tmp_path, lines, objective=BUDGET)
+    verdict = judge(results)
+    text = "\n".join([*verdict_lines(results, verdict), spec_comment(results, "0000", verdict, "")])
+    assert "(median of 1 new seeds run beside others); confirmed." in text
+    assert "inf" not in text

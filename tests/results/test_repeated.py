@@ -140,6 +140,7 @@ def test_times_between_evaluations_choose_are_printed_and_are_marked(tmp_path):
     assert row_of(results, "0002")["expected_s"] == pytest.approx((1 + 1 / 3 + 1.5) / 2)
     text = shown(results)
     assert "1.33*" in text
+    assert ", interpolated)" in verdict_lines(results, judge(results))[0]
     assert text.count("* between two evaluations that are far apart") == 4, "once a table"
 
 
@@ -163,4 +164,31 @@ def test_contenders_of_a_race_by_value_stand_by_their_mean(tmp_path):
     assert math.isnan(results.confirmed["expected_s"].iloc[0])
     text = shown(results)
     assert "Race: new seeds, beside other runs" in text
+    assert "inf" not in text
+
+
+def test_what_no_new_seed_reached_is_no_winner(tmp_path):
+    missed = raced("0001", 2.0, [None], [None, None])
+    results = study(tmp_path / "two", missed, raced("0002", 50.0, [50.0, 51.0]))
+    assert judge(results).fastest == "0002"
+    results = study(tmp_path / "one", missed)
+    (line,) = verdict_lines(results, judge(results))
+    assert "(trial 0000) reaches 90 % after 30.00 s" in line, "the first trial ran once"
+    results = results_folder(tmp_path / "alone", raced("0000", 2.0, [None], [None, None]))
+    (line,) = verdict_lines(results, judge(results))
+    assert line.startswith("No result: trial 0000 reached the target of 90 % in the search, but")
+
+
+def test_a_winner_that_only_the_search_saw_reach_the_target_has_no_infinite_time(tmp_path):
+    results = study(tmp_path, raced("0001", 2.0, [None, None]))
+    verdict = judge(results)
+    assert verdict.fastest == "0001"
+    text = "\n".join([*verdict_lines(results, verdict), spec_comment(results, "0001", verdict, "")])
+    assert "after 2.00 s in the search, but in none of 2 new seeds, run beside others" in text
+    assert "inf" not in text + shown(results)
+
+
+def test_seconds_that_most_runs_never_reached_are_a_dash(tmp_path):
+    text = shown(study(tmp_path, raced("0001", 2.0, [3.0], [4.0, None, None])))
+    assert "1 of 3" in text
     assert "inf" not in text

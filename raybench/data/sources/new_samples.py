@@ -24,7 +24,11 @@ def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
     and for a text where numbers are needed.
     """
     table = _as_table(samples)
+    table = table.rename_columns([name.strip() for name in table.column_names])  # as they were read
     encoders = [encoder_of(one) for one in columns]
+    twice = [one.name for one in encoders if table.column_names.count(one.name) > 1]
+    if twice:
+        raise UserError(f"The rows have several columns '{twice[0]}'; leave one.")
     missing = [one.name for one in encoders if one.name not in table.column_names]
     if missing:
         raise UserError(
@@ -47,7 +51,13 @@ def texts_as_inputs(
     if isinstance(samples, str):
         raise UserError("The texts are one text; give a list of them: [text].")
     tokenizer = Tokenizer.of_vocabulary(kind, vocabulary)
-    texts = list(texts_of(pa.record_batch({"text": pa.array(samples, pa.string())})))
+    try:
+        column = pa.array(samples, pa.string())
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"The samples are no texts ({error}); give a list of texts, or an array of token ids."
+        ) from error
+    texts = list(texts_of(pa.record_batch({"text": column})))
     out = np.full((len(texts), length), PADDING, np.int32)
     for row, text in enumerate(texts):
         ids = tokenizer.ids(tokenizer.cut(text)[:length])
