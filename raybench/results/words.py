@@ -97,8 +97,8 @@ def _proof(results: StudyResults, trial: str) -> str:
             f"confirmed: target after {found['median_s']:.3f} s (median of {seeds}, {ends}), "
             f"{hits}{tested}"
         )
-    median, *ends = (_number(metric, value) for value in _median_and_interval(metric, found))
-    within = f", 90 %: {ends[0]} to {ends[1]}" if ends else ""
+    median, *around = (_number(metric, value) for value in _median_and_interval(metric, found))
+    within = f", 90 %: {around[0]} to {around[1]}" if around else ""
     return f"confirmed: {metric.words} {median} at the budget (median of {seeds}{within}){tested}"
 
 

@@ -150,7 +150,7 @@ def gradient_parts(framework: str, num_samples: int) -> list[np.ndarray]:
         trainer.load(initial)
         before = np.concatenate([array.ravel() for array in weights_of(trainer, framework)])
         step = part_of_batch(num_samples, rank, 2)
-        trainer.train([type(step)(indices=step.indices, weights=step.weights, learning_rate=1.0)])
+        trainer.train([replace(step, learning_rate=1.0)])
         after = np.concatenate([array.ravel() for array in weights_of(trainer, framework)])
         parts.append(before.astype(np.float64) - after)
     trainer.close()

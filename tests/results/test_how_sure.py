@@ -34,7 +34,7 @@ def test_a_tie_says_how_many_more_runs_would_tell(tmp_path):
     near = raced("0002", 2.5, [2.6, 2.4])
     text = sure(tmp_path, COLD, raced("0001", 2.0, [2.1, 1.9]), near, command=command)
     assert "is it or the one not told apart. About 4 more runs would tell them apart" in text
-    assert text.endswith(": python -m raybench.tune my.yaml --out x --more 4.")
+    assert text.endswith(f": python -m raybench.tune my.yaml --out {tmp_path} --more 4.")
 
 
 def test_what_is_too_alike_is_not_promised_to_be_told(tmp_path):
