@@ -6,7 +6,7 @@ One group of each framework serves all tests here: its start is what takes long.
 import importlib.util
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
