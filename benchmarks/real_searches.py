@@ -11,12 +11,15 @@ from typing import Any
 import real_task
 import yaml
 
+import raybench
+from raybench.results.verdict import judge
+
 PATIENCE_S = 180.0
 """After its time budget, a tool may take this long to end."""
 HERE = Path(__file__).parent
 Search = dict[str, Any]
 """`tool`, `seed`, `wall_s`, and `ends`: seconds since the command, config, time to target, stop,
-phase."""
+phase. raybench's has `named` too: the configuration that it called fastest, None without one."""
 
 
 def run_raybench(seed: int, trials: int, seconds: float, folder: Path) -> Search:
@@ -43,7 +46,11 @@ def run_raybench(seed: int, trials: int, seconds: float, folder: Path) -> Search
                 record["spec"], record["time_to_target_s"], record["stop"] or record["failure"]
             )
             ends.append(line | {"time": when - began, "phase": record["phase"]})
-    return {"tool": "raybench", "seed": seed, "wall_s": wall, "ends": ends}
+    results = raybench.load(out)
+    verdict = judge(results)
+    spec = None if verdict is None else results.specs[verdict.fastest]
+    named = None if spec is None else {key: getattr(spec, key) for key in real_task.KEYS}
+    return {"tool": "raybench", "seed": seed, "wall_s": wall, "ends": ends, "named": named}
 
 
 def run_peer(tool: str, seed: int, trials: int, seconds: float, folder: Path) -> Search:

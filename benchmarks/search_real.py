@@ -12,7 +12,7 @@ training), each in a fresh process, start-up included, in turns (ABCABC):
 - *raybench*: `python -m raybench.tune` on the same space, with its confirm phase.
 
 Each has 120 trials or `--seconds` of wall-clock, and holds at any moment the ended trial that
-reached the target in the fewest seconds; raybench, when it ends, the winner it confirmed.
+reached the target in the fewest seconds; raybench, when it ends, the winner that it names.
 Afterwards all configurations that were ever held are trained again, alone on the machine, in
 turns, with 20 new seeds (fewer where they are far from the best): their medians are the truth.
 Measured is the wall-clock from the command until a configuration is held whose true time is
@@ -21,6 +21,9 @@ and in the ratios, which favours the peers; for raybench never is infinitely lat
 of 0.
 
     RAYBENCH_DATA=DIR python benchmarks/search_real.py [--repeats 3] [--seconds 900]
+
+`--tools raybench --add results/search_real.json` searches with raybench alone and compares it with
+searches of an earlier day, whose machine may have been another; the truth is measured anew for all.
 
 An hour and a half on two quiet cores. Bars, on medians: stock Ray >= 3 times as long, Optuna
 >= 1.5; exit 1 below them. Losses are printed like wins. Searches are kept in `--folder` one by
@@ -62,17 +65,13 @@ def key_of(config: real_task.Config) -> Key:
 def held(search: Search) -> list[tuple[float, Key]]:
     """Return since when which configuration was held."""
     best, changes = math.inf, []
-    confirmed: dict[Key, list[float | None]] = {}
     for end in sorted(search["ends"], key=lambda end: float(end["time"])):
         seconds, key = end["time_to_target_s"], key_of(end["config"])
-        if end["phase"] == "confirm":
-            confirmed.setdefault(key, []).append(seconds)
-        elif end["phase"] == "search" and seconds is not None and seconds < best:
+        if end["phase"] == "search" and seconds is not None and seconds < best:
             best = seconds
             changes.append((float(end["time"]), key))
-    if confirmed:
-        winner = min(confirmed, key=lambda key: true_time(confirmed[key]))
-        changes.append((float(search["wall_s"]), winner))
+    if search.get("named") is not None:
+        changes.append((float(search["wall_s"]), key_of(search["named"])))
     return changes
 
 
@@ -217,10 +216,13 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=120, help="of a search, at most")
     parser.add_argument("--seconds", type=float, default=900.0, help="of a search, at most")
     parser.add_argument("--folder", type=Path, default=Path("search_real"), help="of the searches")
+    parser.add_argument("--tools", nargs="+", choices=TOOLS, default=TOOLS, help="that search now")
+    parser.add_argument("--add", type=Path, help="searches of the others, a search_real.json")
     options = parser.parse_args()
-    searches = []
+    searches = [] if options.add is None else json.loads(options.add.read_text())["searches"]
+    searches = [search for search in searches if search["tool"] not in options.tools]
     for seed in range(options.first_seed, options.first_seed + options.repeats):
-        for tool in TOOLS:
+        for tool in options.tools:
             folder = options.folder.absolute() / f"{tool}-{seed}"
             file = folder / "search.json"
             if not file.is_file():
