@@ -1,4 +1,4 @@
-"""The figures there are, in the order of the page: what each shows, its numbers, when it has any."""
+"""The figures there are, in the order of the page: what each shows, its numbers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
