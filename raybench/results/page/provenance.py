@@ -45,10 +45,15 @@ def provenance_part(results: StudyResults) -> Html:
 def words(value: Any) -> str:
     """Return plain data in words: `ray 2.60.0, torch 2.15.0`."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {words(inner)}" for key, inner in value.items() if inner != {})
+        return ", ".join(f"{key} {words(inner)}" for key, inner in value.items() if _tells(inner))
     if isinstance(value, list):
         return "; ".join(map(words, value))
-    return "none" if value is None else str(value)
+    return str(value)
+
+
+def _tells(value: Any) -> bool:
+    """Whether a value says anything: none and empty ones do not."""
+    return value is not None and value not in ({}, [])
 
 
 def _mappings(value: Any) -> list[dict[str, Any]]:

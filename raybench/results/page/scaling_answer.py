@@ -35,14 +35,14 @@ def scaling_answer(results: StudyResults) -> Answer:
         return Answer(f"No result: {failed} failed.", [effort], mind)
     gains = ended[ended["speedup"].notna() & (ended["num_workers"] > 1)]
     if gains.empty:
-        fastest = ended.loc[ended["samples_per_s"].idxmax()]
+        fastest = _most(ended, "samples_per_s")
         return Answer(
             f"{_where(fastest)} trains {fastest['samples_per_s']:,.0f} samples a second; how it "
             "scales is not told, for that takes one worker and several.",
             [effort],
             mind,
         )
-    best = gains.loc[gains["speedup"].idxmax()]
+    best = _most(gains, "speedup")
     return Answer(_headline(best), [*_facts(gains), effort], mind)
 
 
@@ -59,11 +59,16 @@ def _headline(row: Any) -> str:
     )
 
 
+def _most(cells: pd.DataFrame, column: str) -> dict[Any, Any]:
+    """Return the row with the most of a column."""
+    return cells.sort_values(column, ascending=False, kind="stable").to_dict("records")[0]
+
+
 def _facts(gains: pd.DataFrame) -> list[tuple[str, Html]]:
     """Return the largest gain of each series and kind of scaling, in words."""
     facts = []
     for (series, scaling), rows in gains.groupby(["series", "scaling"], sort=False):
-        row = rows.loc[rows["speedup"].idxmax()]
+        row = _most(rows, "speedup")
         ends = row["speedup_low"], row["speedup_high"]
         spread = "" if pd.isna(ends[0]) else f" (repeats: {ends[0]:.2f} to {ends[1]:.2f})"
         words = (

@@ -137,9 +137,9 @@ def _predicted(results: StudyResults) -> Html:
 
 def _seconds(results: StudyResults) -> Html:
     totals = ledger_totals(results.trials)
-    totals["share"] = [f"{share:.1%}" for share in totals["share"]]
+    totals["share"] = (100 * totals["share"]).round(1)
     return frame_table(
-        totals.rename(columns={"seconds": "seconds [s]"}),
+        totals.rename(columns={"seconds": "seconds [s]", "share": "share [%]"}),
         "Seconds of all runs together; only train counts for the target",
     )
 

@@ -7,17 +7,11 @@ import pandas as pd
 
 from raybench.core.text import clean
 from raybench.results.load import StudyResults
+from raybench.results.page.columns import Column, columns_of, order_of
 from raybench.results.page.html import Html, element, isolated, text
 from raybench.results.page.links import row_of
 from raybench.results.page.tables import MISSING, number, scrolled
-from raybench.results.page.trial_data import (
-    Column,
-    columns_of,
-    data_block,
-    details_json,
-    order_of,
-    rows_json,
-)
+from raybench.results.page.trial_data import data_block, details_json, rows_json
 
 MOST = 50
 """Rows that stand there without a script."""

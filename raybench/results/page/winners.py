@@ -58,11 +58,10 @@ def winner_rows(studies: Named) -> list[dict[str, Any]]:
         verdict = None if results.is_scaling or results.trials.empty else judge(results)
         if verdict is None:
             continue
-        table = results.configurations.set_index("trial")
-        row = table.loc[verdict.fastest]
+        row = _row(results.configurations, verdict.fastest)
         low = high = math.nan
         if verdict.is_confirmed:
-            sure = results.confirmed.set_index("trial").loc[verdict.fastest]
+            sure = _row(results.confirmed, verdict.fastest)
             ends = ("interval_low_s", "interval_high_s")
             if not results.is_timed:
                 ends = (
@@ -86,6 +85,10 @@ def winner_rows(studies: Named) -> list[dict[str, Any]]:
     return rows
 
 
+def _row(table: pd.DataFrame, trial: str) -> dict[Any, Any]:
+    return table[table["trial"] == trial].to_dict("records")[0]
+
+
 def winners_table(studies: Named) -> pd.DataFrame:
     """Return the winners in words and units, a row a study; one without a winner says so."""
     by_name = {row["study"]: row for row in winner_rows(studies)}
@@ -93,7 +96,7 @@ def winners_table(studies: Named) -> pd.DataFrame:
     for name, results in studies:
         row, metric = by_name.get(name), results.metric
         where = conditions(results)
-        given = {"study": name, "fastest or best": "none"}
+        given: dict[str, Any] = {"study": name, "fastest or best": "none"}
         if row is not None:
             ends = row["low"], row["high"]
             form = (lambda end: f"{end:.3g}") if results.is_timed else metric.shown
