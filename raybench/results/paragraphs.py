@@ -1,0 +1,43 @@
+"""Sentences on a terminal: lines end between words, and commands stay whole to be copied."""
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from raybench.core.text import clean
+from raybench.results.console import say
+from raybench.results.next_steps import Step
+
+WIDEST = 100
+"""Columns of a line of text; longer ones are hard to read."""
+
+
+def say_wrapped(console: Console, text: str, *, style: str = "") -> None:
+    """Print a paragraph in lines as wide as the console, or WIDEST; no word is cut."""
+    for line in wrapped(clean(text), min(console.width, WIDEST)):
+        console.print(Text(line, style=style), soft_wrap=True)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return lines of at most `width` columns, but for words that are longer by themselves.
+
+    Columns are those of a terminal: some letters take two.
+    """
+    lines, line = [], ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if line and cell_len(longer) > width:
+            lines.append(line)
+            longer = word
+        line = longer
+    return [*lines, line]
+
+
+def say_steps(console: Console, steps: Sequence[Step]) -> None:
+    """Print a step a line: what it brings, then the command, however long."""
+    width = max((cell_len(step.what) for step in steps), default=0)
+    for step in steps:
+        blank = " " * (width - cell_len(step.what))
+        say(console, f"{step.what}:{blank} {step.do}")
