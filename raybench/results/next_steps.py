@@ -13,6 +13,7 @@ from raybench.results.verdict import Verdict
 from raybench.results.words import counted
 
 COMMAND = "python -m raybench.tune SPACE"
+EXPLAIN = "python -m raybench.explain"
 PAGE = "report.html"
 
 

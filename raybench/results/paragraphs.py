@@ -1,5 +1,6 @@
 """Sentences on a terminal: lines end between words, and commands stay whole to be copied."""
 
+import re
 from collections.abc import Sequence
 
 from rich.cells import cell_len
@@ -8,8 +9,9 @@ from rich.text import Text
 
 from raybench.core.text import clean
 from raybench.results.console import say
-from raybench.results.next_steps import Step
 
+BLANK = re.compile(r" (?!(?:%|s|ms|min|h)(?!\w))")
+"""A blank at which a line may end: not that between a number and its unit."""
 WIDEST = 100
 """Columns of a line of text; longer ones are hard to read."""
 
@@ -26,7 +28,7 @@ def wrapped(text: str, width: int) -> list[str]:
     Columns are those of a terminal: some letters take two.
     """
     lines, line = [], ""
-    for word in text.split(" "):
+    for word in BLANK.split(text):
         longer = f"{line} {word}" if line else word
         if line and cell_len(longer) > width:
             lines.append(line)
@@ -35,9 +37,8 @@ def wrapped(text: str, width: int) -> list[str]:
     return [*lines, line]
 
 
-def say_steps(console: Console, steps: Sequence[Step]) -> None:
-    """Print a step a line: what it brings, then the command, however long."""
-    width = max((cell_len(step.what) for step in steps), default=0)
-    for step in steps:
-        blank = " " * (width - cell_len(step.what))
-        say(console, f"{step.what}:{blank} {step.do}")
+def say_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
+    """Print a pair a line, the second ones below each other: a command, however long."""
+    width = max((cell_len(first) for first, _ in pairs), default=0)
+    for first, second in pairs:
+        say(console, f"{first}:{' ' * (width - cell_len(first))} {second}")

@@ -12,6 +12,7 @@ from rich.console import Console
 from raybench.core.metric import ACCURACY, Metric
 from raybench.core.text import clean, shorten
 from raybench.results.console import print_table
+from raybench.results.paragraphs import wrapped
 
 SECONDS = "{:.2f}"
 FORMATS = {
@@ -85,6 +86,7 @@ def print_frame(
             ]
     if is_explained and has_marks(marked):
         below = "\n".join(filter(None, [below, MARK_SAYS]))
+    below = "\n".join(line for one in below.splitlines() for line in wrapped(one, console.width))
     numeric = [name for name in frame.columns if pd.api.types.is_numeric_dtype(frame[name])]
     drop = [name.format(metric=metric.words) for name in DROPPED]
     print_table(console, cells, title, drop=drop, wrap=WRAPPED, right=numeric, below=below)

@@ -14,8 +14,8 @@ from raybench.results.console import say
 from raybench.results.edges import edge_lines
 from raybench.results.how_sure import how_sure_lines
 from raybench.results.load import StudyResults
-from raybench.results.next_steps import PAGE, Step, next_steps
-from raybench.results.paragraphs import say_steps, say_wrapped
+from raybench.results.next_steps import EXPLAIN, PAGE, Step, next_steps
+from raybench.results.paragraphs import say_pairs, say_wrapped
 from raybench.results.place import shown
 from raybench.results.sensitivity import sensitivity_lines, target_warning
 from raybench.results.show_tables import WHOLE, Amount, show_tables
@@ -31,6 +31,7 @@ AMOUNTS = (
     Amount(8, 8, 3),
     Amount(6, 6, 3),
     Amount(5, 5, 2),
+    Amount(4, 5, 2),
     Amount(4, 4, 2),
     Amount(3, 4, 1),
     Amount(3, 3, 1),
@@ -100,7 +101,7 @@ def _steps(results: StudyResults, verdict: Verdict | None, verbose: bool) -> lis
     steps = next_steps(results, verdict)
     if not verbose:
         steps.append(Step("all tables", f"python -m raybench.report {results.place} --verbose"))
-        steps.append(Step("what a word means", "python -m raybench.explain WORD"))
+        steps.append(Step("what a word means", f"{EXPLAIN} WORD"))
     return steps
 
 
@@ -116,7 +117,7 @@ def _print(
         say_wrapped(console, f"Answer: {paragraph}", style="bold")
     if said.steps:
         console.print()
-        say_steps(console, said.steps)
+        say_pairs(console, [(step.what, step.do) for step in said.steps])
     if plots and not (amount.is_brief and (results.folder / PAGE).is_file()):
         say(console, f"plots: {', '.join(map(str, plots))}")
     say(console, f"results: {shown(results.place, results.folder)}")

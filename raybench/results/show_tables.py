@@ -8,6 +8,7 @@ from rich.console import Console
 from raybench.results.answer import target_in_words
 from raybench.results.console import say
 from raybench.results.load import StudyResults
+from raybench.results.paragraphs import say_wrapped
 from raybench.results.printed import (
     MARK_SAYS,
     brief,
@@ -70,7 +71,7 @@ def show_tables(console: Console, results: StudyResults, amount: Amount) -> None
     marked |= _show_race(console, results, amount)
     marked |= _show_alone(console, results, amount)
     if marked and amount.is_brief:
-        say(console, MARK_SAYS)
+        say_wrapped(console, MARK_SAYS)
         console.print()
     if not amount.is_brief:
         _show_neighbours(console, results)
@@ -114,7 +115,7 @@ def _show_predicted(console: Console, results: StudyResults) -> None:
     title = "Not run: predicted (~) from a trial's curve and the step times"
     print_frame(console, predicted, title, below=PREDICTED)
     if results.trials["batch_statistics"].eq(True).any():
-        say(console, BATCH_STATISTICS)
+        say_wrapped(console, BATCH_STATISTICS)
         console.print()
 
 
@@ -183,7 +184,7 @@ def _show_neighbours(console: Console, results: StudyResults) -> None:
     if disturbed is None:
         return
     sentinel = results.trials["config"][results.trials["role"] == "sentinel"].iloc[0]
-    say(
+    say_wrapped(
         console,
         f"Concurrent trials: {sentinel} took {_longer(disturbed)} per sample beside "
         "another trial than alone (one run each); confirmed times are of runs alone.",

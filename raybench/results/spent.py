@@ -5,7 +5,7 @@ import pandas as pd
 from raybench.results.tables import ledger_totals
 from raybench.results.words import counted
 
-LEAST = 0.02
+LEAST = 0.05
 """Share from which on a phase is named."""
 IN_WORDS = {
     "queue": "waiting for free workers",
