@@ -36,6 +36,8 @@ ANSWER = {
     "The best predictions are trained before anything is called a winner.",
     "interpolated (*)": "The target was crossed between two evaluations that are far apart, and "
     "the time is read where the line between them crosses it.",
+    "reached": "How many of a configuration's runs got to the target: `3 of 3`. Runs that missed "
+    "it count with all their seconds.",
     "Pareto front": "The configurations that no other beats both in seconds and in worker-seconds: "
     "the choice between faster and cheaper.",
 }
@@ -145,13 +147,13 @@ ALIASES = {
     "90 % s": "90 % interval",
     "ert": "expected running time",
     "expected s": "expected running time",
-    "expected worker s": "worker-seconds",
     "worker s": "worker-seconds",
-    "worker s to target": "worker-seconds",
+    "time": "time to target",
+    "s to target": "time to target",
     "target after s": "time to target",
     "median s": "time to target",
-    "time": "time to target",
-    "in search s": "in search",
+    "search s": "in search",
+    "finished": "reached",
     "single run": "one run",
     "alone": "run alone",
     "noise": "scatter",
@@ -162,6 +164,7 @@ ALIASES = {
     "communication-bound": "compute-bound",
     "input-bound": "compute-bound",
     "end to end s": "end to end",
+    "whole run s": "end to end",
     "wall": "end to end",
     "evaluation": "eval",
     "batch": "global batch",

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from raybench.core.objective import Objective
 from raybench.results import plots
+from raybench.results.comment import spec_comment
 from raybench.results.export import export, read_csv
 from raybench.results.metric_axis import metric_axis
 from raybench.results.pareto import configurations
@@ -18,7 +19,7 @@ from raybench.results.sensitivity import fastest_at, sensitivity_lines, target_w
 from raybench.results.show import show
 from raybench.results.store import Store
 from raybench.results.verdict import judge
-from raybench.results.words import spec_comment, verdict_lines
+from raybench.results.words import verdict_lines
 from tests.search.made_up import evaluation, record
 
 RMSE = {"metric": "rmse", "direction": "min", "chance": 2.0, "max_train_seconds": 60.0}

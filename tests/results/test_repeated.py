@@ -8,10 +8,10 @@ from test_tables import shown
 from test_verdict import again
 
 from raybench.core.objective import Objective
+from raybench.results.comment import spec_comment
 from raybench.results.repeated import noise_of
 from raybench.results.show import verdict_lines
 from raybench.results.verdict import judge
-from raybench.results.words import spec_comment
 
 COLD = [run_line("0000", 30.0)]
 """The study's first trial."""

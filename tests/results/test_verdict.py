@@ -6,11 +6,11 @@ from made_results import results_folder, run_line
 from rich.console import Console
 
 from raybench.core.objective import Objective
+from raybench.results.comment import spec_comment
 from raybench.results.export import export
 from raybench.results.show import show, verdict_lines
 from raybench.results.store import Store
 from raybench.results.verdict import judge
-from raybench.results.words import spec_comment
 
 
 def again(trial, times, *, missed_s=60.0, **spec):
