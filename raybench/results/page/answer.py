@@ -1,25 +1,21 @@
 """The answer of a study as the page opens with it: one sentence, then what it stands on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
+from raybench.results.answer import duration, in_words, target_in_words
 from raybench.results.edges import edge_lines
 from raybench.results.how_sure import how_sure_lines
 from raybench.results.load import StudyResults
-from raybench.results.page.answer_words import (
-    configuration_words,
-    target_sentence,
-    target_value,
-    value_words,
-)
-from raybench.results.page.effort import effort_words, price_words
+from raybench.results.next_steps import PAGE, Step, next_steps
+from raybench.results.page.answer_words import target_sentence, value_words
+from raybench.results.page.effort import effort_words
 from raybench.results.page.html import Html, isolated, join, text
 from raybench.results.page.links import trial_link, trial_links
 from raybench.results.page.state import unfinished
 from raybench.results.sensitivity import sensitivity_lines, target_warning
 from raybench.results.verdict import Verdict, judge, judge_each
-from raybench.results.words import unranked_lines, verdict_lines
+from raybench.results.words import confirmed_row, price_of, unranked_lines, verdict_lines
 
 MOST_TIES = 5
 """Trials not told apart that are named."""
@@ -35,8 +31,10 @@ class Answer:
     """What a decision needs, by names: fastest, cheapest, how sure, target, cost."""
     mind: Sequence[str] = ()
     """What limits the answer: the study goes on, the winner lies at the end of a range."""
-    details: Sequence[str] = field(default_factory=tuple)
+    details: Sequence[str] = ()
     """The verdict as the terminal has it."""
+    steps: Sequence[Step] = ()
+    """What to do next."""
 
 
 def search_answer(results: StudyResults, study: str) -> Answer:
@@ -60,17 +58,18 @@ def search_answer(results: StudyResults, study: str) -> Answer:
         *how_sure_lines(results, verdict),
         *sensitivity_lines(results),
     ]
-    return Answer(headline, facts, mind, details)
+    steps = [step for step in next_steps(results, verdict) if not step.do.endswith(PAGE)]
+    return Answer(headline, facts, mind, details, steps)
 
 
 def _headline(results: StudyResults, verdict: Verdict) -> str:
-    run, metric = results.runs[verdict.fastest], results.metric
-    name = configuration_words(results, run)
+    metric = results.metric
+    name = in_words(results, results.specs[verdict.fastest])
     sure = "" if verdict.is_confirmed else " (one run, not confirmed)"
     if not results.is_timed:
         value, _ = _value(results, verdict)
         budget = results.study["study"]["objective"].get("max_train_seconds")
-        within = "" if budget is None else f" within {budget:g} s of training"
+        within = "" if budget is None else f" within {duration(budget)} of training"
         best = metric.superlative
         return f"{best[0].upper()}{best[1:]}{within}: {name} reaches {value}{sure}."
     seconds, hits = _seconds(results, verdict.fastest, verdict)
@@ -78,8 +77,8 @@ def _headline(results: StudyResults, verdict: Verdict) -> str:
     kinds = judge_each(results)
     on = f" on {next(iter(kinds)) or 'no GPU'}" if len(kinds) > 1 else ""
     return (
-        f"The {both} way to {target_value(results)}{on} is {name}: "
-        f"{seconds:.3g} s of training{hits}{sure}."
+        f"The {both} way to {target_in_words(results)}{on} is {name}: "
+        f"{duration(seconds)} of training{hits}{sure}."
     )
 
 
@@ -106,8 +105,8 @@ def _winners(results: StudyResults, verdict: Verdict | None, study: str) -> list
 def _winner(results: StudyResults, verdict: Verdict, trial: str, study: str) -> Html:
     seconds, hits = _seconds(results, trial, verdict)
     cost = results.runs[trial].spec.num_workers * seconds
-    words = f"{seconds:.3g} s{_interval(results, trial, verdict)}{hits}"
-    price = price_words(results, cost)
+    words = f"{duration(seconds)}{_interval(results, trial, verdict)}{hits}"
+    price = price_of(results, cost)
     return join(
         [
             _name(results, trial, study),
@@ -125,7 +124,7 @@ def _name(results: StudyResults, trial: str, study: str) -> Html:
 def _how_sure(results: StudyResults, verdict: Verdict, study: str) -> Html:
     if not verdict.is_confirmed:
         return text("Not confirmed: every configuration ran once, and the best may be a lucky run.")
-    found = _confirmed(results, verdict.fastest)
+    found = confirmed_row(results, verdict.fastest)
     how = "each alone on the machine" if found["is_alone"] else "beside other runs"
     seeds = (
         "1 run with a new seed"
@@ -157,7 +156,7 @@ def _seconds(results: StudyResults, trial: str, verdict: Verdict) -> tuple[float
     if not verdict.is_confirmed:
         own = results.trials["crossed_s"][results.trials["trial"] == trial]
         return float(own.iloc[0]), ""
-    found = _confirmed(results, trial)
+    found = confirmed_row(results, trial)
     if not found["new_hits"]:
         return float(found["search_s"]), ", in the search alone: no new seed reached it"
     if found["new_hits"] < found["new_runs"]:
@@ -168,9 +167,9 @@ def _seconds(results: StudyResults, trial: str, verdict: Verdict) -> tuple[float
 
 
 def _interval(results: StudyResults, trial: str, verdict: Verdict) -> str:
-    if not verdict.is_confirmed or not _confirmed(results, trial)["new_hits"]:
+    if not verdict.is_confirmed or not confirmed_row(results, trial)["new_hits"]:
         return ""
-    found = _confirmed(results, trial)
+    found = confirmed_row(results, trial)
     return f" (90 %: {found['interval_low_s']:.3g} to {found['interval_high_s']:.3g})"
 
 
@@ -179,14 +178,10 @@ def _value(results: StudyResults, verdict: Verdict) -> tuple[str, str]:
     metric = results.metric
     if not verdict.is_confirmed:
         return f"{value_words(results, results.runs[verdict.fastest].best_value)}", ""
-    found = _confirmed(results, verdict.fastest)
+    found = confirmed_row(results, verdict.fastest)
     value, low, high = (
         metric.shown(float(found[f"{which}_{metric.name}"]))
         for which in ("median", "interval_low", "interval_high")
     )
     range_ = "" if "none" in (low, high) else f" (90 %: {low.removesuffix(' %')} to {high})"
     return f"validation {metric.words} {value}", range_
-
-
-def _confirmed(results: StudyResults, trial: str) -> Any:
-    return results.confirmed.set_index("trial").loc[trial]

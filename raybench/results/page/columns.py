@@ -57,8 +57,6 @@ def columns_of(results: StudyResults) -> list[Column]:
     roles = [ROLES.get(run.role, run.role) for run in results.runs.values()]
     found = [
         Column("trial", "text", trials["trial"].tolist()),
-        Column("run for", "text", roles, is_chosen=True),
-        Column("state", "text", _states(trials), is_chosen=True),
     ]
     if results.target is not None:
         seconds, workers = trials["crossed_s"], trials["num_workers"]
@@ -70,6 +68,8 @@ def columns_of(results: StudyResults) -> list[Column]:
         Column(f"best {metric.words}", value, trials[metric.best_column].tolist(), False, is_max)
     )
     found += [
+        Column("run for", "text", roles, is_chosen=True),
+        Column("state", "text", _states(trials), is_chosen=True),
         Column("framework", "text", trials["framework"].tolist(), is_chosen=True),
         Column("workers", "count", trials["num_workers"].tolist(), is_chosen=True),
         Column("batch per worker", "count", trials["batch_size_per_worker"].tolist()),

@@ -2,8 +2,9 @@
 
 import pandas as pd
 
+from raybench.results.answer import duration
 from raybench.results.load import StudyResults
-from raybench.results.plot_parts import plural
+from raybench.results.words import counted, price_of
 
 
 def effort_words(results: StudyResults) -> str:
@@ -15,34 +16,12 @@ def effort_words(results: StudyResults) -> str:
     broken = f", {failed} of them failed" if failed else ""
     workers = float((trials["num_workers"] * trials["train_s"]).sum())
     words = (
-        f"{plural(len(trials), 'run')}{broken}: {duration(float(trials['train_s'].sum()))} of "
+        f"{counted(len(trials), 'run')}{broken}: {duration(float(trials['train_s'].sum()))} of "
         f"training, {duration(workers)} of workers' time"
     )
     span = _wall(results)
     over = f", within {duration(span)} on the clock" if span else ""
-    return f"{words}{price_words(results, workers)}{over}."
-
-
-def price_words(results: StudyResults, worker_seconds: float) -> str:
-    """Return what this many cost, where the study has a price per worker-hour."""
-    price = results.study["study"].get("price")
-    if price is None:
-        return ""
-    return f" or {worker_seconds / 3600 * price:.3g} in money, at {price:g} per worker-hour"
-
-
-def duration(seconds: float) -> str:
-    """Return `42 s`, `3 min 5 s`, `2 h 10 min`."""
-    if seconds < 10:
-        return f"{seconds:.2g} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{words}{price_of(results, workers)}{over}."
 
 
 def _wall(results: StudyResults) -> float | None:

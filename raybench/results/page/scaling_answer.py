@@ -9,6 +9,7 @@ from raybench.results.page.answer import Answer
 from raybench.results.page.effort import effort_words
 from raybench.results.page.html import Html, isolated, text
 from raybench.results.page.state import unfinished
+from raybench.results.scaling.answer import scaling_answer as answer_lines
 from raybench.results.scaling.printed import other_lines, outlier_lines
 
 KINDS = {
@@ -42,21 +43,8 @@ def scaling_answer(results: StudyResults) -> Answer:
             [effort],
             mind,
         )
-    best = _most(gains, "speedup")
-    return Answer(_headline(best), [*_facts(gains), effort], mind)
-
-
-def _headline(row: Any) -> str:
-    gain, share = float(row["speedup"]), float(row["efficiency"])
-    if gain < 1:
-        return (
-            f"More workers do not pay here: the best, {_where(row)}, trains {gain:.2f} times as "
-            f"fast as one worker ({row['scaling']} scaling)."
-        )
-    return (
-        f"{_where(row)} trains {gain:.2f} times as fast as the best single worker, {share:.0%} of "
-        f"the ideal ({row['scaling']} scaling)."
-    )
+    first, *others = answer_lines(cells)
+    return Answer(first, [*_facts(gains), effort], [*others, *mind])
 
 
 def _most(cells: pd.DataFrame, column: str) -> dict[Any, Any]:

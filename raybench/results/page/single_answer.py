@@ -1,17 +1,13 @@
 """The answer of a folder that holds one run (`raybench train`)."""
 
 from raybench.core.record import RunRecord
+from raybench.results.answer import duration, in_words, target_in_words
 from raybench.results.load import StudyResults
 from raybench.results.page.answer import Answer
-from raybench.results.page.answer_words import (
-    configuration_words,
-    target_sentence,
-    target_value,
-    value_words,
-)
-from raybench.results.page.effort import duration, price_words
+from raybench.results.page.answer_words import target_sentence, value_words
 from raybench.results.page.html import Html, isolated, text
 from raybench.results.page.state import unfinished
+from raybench.results.words import price_of
 
 ENDED = {
     "target": "it had reached the target",
@@ -31,7 +27,7 @@ def single_answer(results: StudyResults) -> Answer:
         return Answer("The run has not ended yet, so there is no answer.", (), mind)
     run = next(reversed(results.runs.values()))
     facts = [
-        ("Configuration", isolated(f"{configuration_words(results, run)}, seed {run.spec.seed}")),
+        ("Configuration", isolated(f"{in_words(results, run.spec)}, seed {run.spec.seed}")),
         ("Reached", text(f"{value_words(results, run.best_value)} at best{_test(results, run)}.")),
         ("Target", text(target_sentence(results))),
         ("What it took", _cost(results, run)),
@@ -42,17 +38,16 @@ def single_answer(results: StudyResults) -> Answer:
 
 
 def _headline(results: StudyResults, run: RunRecord) -> str:
-    trained = f"{run.ledger['train']:.3g} s of training"
+    trained = f"{duration(run.ledger['train'])} of training"
     if run.failure is not None:
         return f"The run failed ({run.failure}): {run.message or 'no message'}"
     if run.time_to_target_s is not None and results.is_timed:
-        after = f"after {run.time_to_target_s:.3g} s of training"
-        return f"The run reached {target_value(results)} {after}."
+        after = f"after {duration(run.time_to_target_s)} of training"
+        return f"The run reached {target_in_words(results)} {after}."
     best = value_words(results, run.best_value)
     if results.is_timed:
-        return (
-            f"The run did not reach {target_value(results)} within {trained}: its best was {best}."
-        )
+        missed = f"The run did not reach {target_in_words(results)} within {trained}"
+        return f"{missed}: its best was {best}."
     return f"The run reached {best} within {trained}."
 
 
@@ -64,7 +59,7 @@ def _test(results: StudyResults, run: RunRecord) -> str:
 
 def _cost(results: StudyResults, run: RunRecord) -> Html:
     cost = run.spec.num_workers * run.ledger["train"]
-    price = price_words(results, cost)
+    price = price_of(results, cost)
     return text(
         f"{duration(run.ledger['train'])} of training, {cost:.3g} worker-seconds{price}; "
         f"{duration(run.wall_s)} in all."

@@ -7,7 +7,7 @@ from typing import Any
 
 from raybench.results.load import StudyResults
 from raybench.results.lock import OWNER_FILE
-from raybench.results.plot_parts import plural
+from raybench.results.words import counted
 
 
 def unfinished(results: StudyResults) -> str | None:
@@ -15,7 +15,7 @@ def unfinished(results: StudyResults) -> str | None:
 
     A study below a URL has no lock in its copy: of it only what was cut off is told.
     """
-    owner, number = _owner(results), plural(len(results.runs), "run")
+    owner, number = _owner(results), counted(len(results.runs), "run")
     if owner and not _is_own(owner):
         if _lives(owner):
             who = f"process {owner.get('pid')} on {owner.get('host')}"

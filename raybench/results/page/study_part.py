@@ -22,9 +22,9 @@ from raybench.results.page.pictures import pictures_part
 from raybench.results.page.provenance import provenance_part
 from raybench.results.page.scaling_answer import scaling_answer
 from raybench.results.page.single_answer import single_answer
-from raybench.results.page.tables import frame_table, notes
+from raybench.results.page.tables import code, frame_table, notes
 from raybench.results.page.trials import trials_part
-from raybench.results.scaling.printed import TITLES, printed_cells
+from raybench.results.scaling.printed import BELOW, TITLES, printed_cells
 from raybench.results.tables import BATCH_STATISTICS, ledger_totals, predictions
 
 SINGLE = "run"
@@ -85,6 +85,11 @@ def answer_part(answer: Answer) -> Html:
         parts.append(
             element("div", element("p", text("To bear in mind")), notes(answer.mind), class_="mind")
         )
+    if answer.steps:
+        steps = [(step.what, code(step.do)) for step in answer.steps]
+        parts.append(
+            element("div", element("p", text("What to do next")), definitions(steps), class_="next")
+        )
     if answer.details:
         parts.append(folded("The verdict in full", paragraphs(answer.details)))
     return join(parts)
@@ -108,9 +113,8 @@ def _scaling_parts(results: StudyResults) -> list[tuple[str, str, Html]]:
     for scaling, title in TITLES.items():
         rows = cells[cells["scaling"] == scaling]
         if len(rows):
-            table = frame_table(
-                printed_cells(rows, metric=results.metric), title, rest="scaling.csv"
-            )
+            cells_ = printed_cells(rows, metric=results.metric)
+            table = frame_table(cells_, BELOW, rest="scaling.csv")
             found.append((f"cells-{scaling}", title, table))
     return found
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
+from raybench.results.answer import duration, target_in_words
 from raybench.results.load import StudyResults
-from raybench.results.page.answer_words import target_value
 from raybench.results.page.overlay import Named
 from raybench.results.page.provenance import words
 from raybench.results.verdict import judge
@@ -38,7 +38,7 @@ def conditions(results: StudyResults) -> dict[str, str]:
     )
     return {
         "metric": results.metric.words,
-        "target": target_value(results) if results.is_timed else "best at the budget",
+        "target": target_in_words(results) if results.is_timed else "best at the budget",
         "workload": words(study.get("workload")),
         "dataset": words(dataset),
         "machine": ", ".join([*cores, *gpus]),
@@ -137,10 +137,10 @@ def winner_sentence(studies: Named) -> str:
     best, *others = rows
 
     def said(row: dict[str, Any]) -> str:
-        return f"{row['seconds']:.3g} s" if is_timed else metric.shown(row["value"])
+        return duration(row["seconds"]) if is_timed else metric.shown(row["value"])
 
     if is_timed:
-        head = f"Fastest to {target_value(results)}: {best['study']}, {said(best)} of training"
+        head = f"Fastest to {target_in_words(results)}: {best['study']}, {said(best)} of training"
     else:
         what = metric.superlative
         head = f"{what[0].upper()}{what[1:]}: {best['study']}, {metric.words} {said(best)}"
