@@ -124,6 +124,14 @@ class StudyResults:
 
         return ranking(self)
 
+    @cached_property
+    def importance(self) -> pd.DataFrame:
+        """One row per searched key, what matters most first; see `results.analyses.importance`."""
+        from raybench.results.analyses.importance import importance
+
+        keys = [key for key in self.searched if key in self.trials]
+        return importance(self.trials, keys, self.metric)
+
     @property
     def is_scaling(self) -> bool:
         """Whether this is a scaling study, not a search."""

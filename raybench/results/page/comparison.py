@@ -8,7 +8,7 @@ from raybench.results.load import StudyResults
 from raybench.results.page.answer import Answer
 from raybench.results.page.html import Html, element, folded, isolated, join, section
 from raybench.results.page.overlay import Named, overlay_figure, overlay_table
-from raybench.results.page.pictures import inline
+from raybench.results.page.pictures import plot
 from raybench.results.page.tables import frame_table, notes
 from raybench.results.page.winners import (
     conditions,
@@ -98,14 +98,14 @@ def _overlays(named: Named) -> list[Html]:
     for number, group in enumerate(by_metric.values()):
         metric = group[0][1].metric
         title = OVERLAY if len(by_metric) == 1 else f"{OVERLAY}: {metric.words}"
-        drawing = svg(overlay_figure(group), f"overlay{number}")
+        drawing = svg(overlay_figure(group), f"overlay{number}", title)
         figure = element(
             "figure",
             element(
                 "figcaption",
                 element("p", isolated(READING if metric.direction == "max" else READING_DOWN)),
             ),
-            inline(drawing, title),
+            plot(drawing, title),
             folded("Its numbers as a table", frame_table(overlay_table(group), title)),
         )
         found.append(section(f"overlay-{number}", title, figure))

@@ -1,18 +1,21 @@
 """What several studies reach at every budget of training seconds, in one figure."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from raybench.core.text import shorten
-from raybench.results import plot_parts as parts
 from raybench.results.analyses.budgets import best_at_every_budget
+from raybench.results.figures import parts
+from raybench.results.figures.metric_axis import drawn, metric_axis
 from raybench.results.load import StudyResults
 
 Named = Sequence[tuple[str, StudyResults]]
 LONGEST = 40
 """Characters of a study's name in a legend."""
+STYLES = ("-", "--", "-.", ":")
 STEPS = 300
 """Steps of a line that are drawn."""
 
@@ -27,34 +30,28 @@ def envelope(results: StudyResults) -> pd.DataFrame:
 
 def overlay_figure(studies: Named) -> Figure:
     """One line a study; all are judged by the metric of the first."""
-    metric = studies[0][1].metric
-    factor = 100 if metric.is_share else 1
-    figure, axes = parts.new_figure(7.6, 4.6)
-    axes.set(xlabel="seconds of training", ylabel=parts.plain(f"best {metric.axis_words} so far"))
-    lines = [(name, one, envelope(one)) for name, one in studies]
-    ends = [table["train_s"].max() for _, _, table in lines if len(table)]
-    if not ends:
+    lines = [(name, envelope(one)) for name, one in studies]
+    every = pd.concat([table for _, table in lines], ignore_index=True)
+    figure, axes = parts.new_figure(parts.WIDTH, 3.6)
+    first = replace(studies[0][1], curves=every)
+    metric = first.metric
+    axes.set(xlabel="seconds of training", ylabel=parts.plain(f"best {metric.axis_words}"))
+    if every.empty:
         return parts.say(figure, axes, "no run has been evaluated")
-    for number, (name, one, table) in enumerate(lines):
+    metric_axis(axes, first)
+    end, keys = float(every["train_s"].max()), []
+    for number, (name, table) in enumerate(lines):
         if table.empty:
             continue
-        table = table.iloc[:: max(len(table) // STEPS, 1)]
-        # To the longest study's end, where the best stays what it is.
-        seconds = [*table["train_s"], max(max(ends), float(table["train_s"].iloc[-1]))]
-        values = [*(factor * table[metric.name]), factor * table[metric.name].iloc[-1]]
-        axes.step(
-            seconds,
-            values,
-            where="post",
-            color=parts.colour(number),
-            linestyle=("-", "--", "-.", ":")[number % 4],
-            linewidth=2,
-            label=parts.plain(shorten(name, LONGEST)),
-        )
-        if one.is_timed and one.target is not None:
-            axes.axhline(factor * one.target, color=parts.INK, linewidth=0.8, linestyle=":")
+        kept = table.iloc[parts.spread(list(range(len(table))), STEPS)]
+        values = drawn(metric, kept[metric.name])
+        style = {"color": parts.colour(number), "linestyle": STYLES[number % len(STYLES)], "lw": 2}
+        # To the longest study's end: there the best stays what it is.
+        x, y = [*kept["train_s"], end], [*values, values.iloc[-1]]
+        axes.plot(x, y, drawstyle="steps-post", **style)
+        keys.append(parts.key(parts.plain(shorten(name, LONGEST)), **style))
     axes.set_xlim(left=0)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    parts.legend_below(figure, keys, columns=parts.columns_for([key.get_label() for key in keys]))
     return figure
 
 
