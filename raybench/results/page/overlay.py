@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -39,19 +40,24 @@ def overlay_figure(studies: Named) -> Figure:
     if every.empty:
         return parts.say(figure, axes, "no run has been evaluated")
     metric_axis(axes, first)
-    end, keys = float(every["train_s"].max()), []
+    end, keys, labels = float(every["train_s"].max()), [], []
     for number, (name, table) in enumerate(lines):
         if table.empty:
             continue
         kept = table.iloc[parts.spread(list(range(len(table))), STEPS)]
         values = drawn(metric, kept[metric.name])
-        style = {"color": parts.colour(number), "linestyle": STYLES[number % len(STYLES)], "lw": 2}
+        style: dict[str, Any] = {
+            "color": parts.colour(number),
+            "linestyle": STYLES[number % len(STYLES)],
+            "lw": 2,
+        }
         # To the longest study's end: there the best stays what it is.
         x, y = [*kept["train_s"], end], [*values, values.iloc[-1]]
         axes.plot(x, y, drawstyle="steps-post", **style)
-        keys.append(parts.key(parts.plain(shorten(name, LONGEST)), **style))
+        labels.append(parts.plain(shorten(name, LONGEST)))
+        keys.append(parts.key(labels[-1], **style))
     axes.set_xlim(left=0)
-    parts.legend_below(figure, keys, columns=parts.columns_for([key.get_label() for key in keys]))
+    parts.legend_below(figure, keys, columns=parts.columns_for(labels))
     return figure
 
 

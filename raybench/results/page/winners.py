@@ -6,6 +6,9 @@ from typing import Any
 
 import pandas as pd
 
+from raybench.core.dataset_spec import DatasetSpec
+from raybench.core.documents import validate
+from raybench.core.errors import UserError
 from raybench.results.answer import duration, target_in_words
 from raybench.results.load import StudyResults
 from raybench.results.page.overlay import Named
@@ -28,7 +31,7 @@ def conditions(results: StudyResults) -> dict[str, str]:
     study = results.study["study"]
     dataset = study.get("dataset")
     if isinstance(dataset, Mapping):
-        dataset = {key: value for key, value in dataset.items() if key not in SIZES}
+        dataset = _asked(dataset)
     machine = results.study.get("machine")
     gpus = sorted({one for run in results.runs.values() for one in run.accelerators})
     cores = (
@@ -43,6 +46,16 @@ def conditions(results: StudyResults) -> dict[str, str]:
         "dataset": words(dataset),
         "machine": ", ".join([*cores, *gpus]),
     }
+
+
+def _asked(dataset: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was asked for of a dataset: keys that later versions added make no difference."""
+    given = {key: value for key, value in dataset.items() if key not in SIZES}
+    try:
+        spec = validate(DatasetSpec, given, "dataset")
+    except UserError:
+        return given  # of another version
+    return {"name": spec.name, **spec.model_dump(mode="json", exclude_defaults=True)}
 
 
 def differing(studies: Sequence[StudyResults]) -> list[str]:
