@@ -33,7 +33,7 @@ def frame_table(frame: pd.DataFrame, caption: str, *, most: int = 100, rest: str
     return scrolled(
         element(
             "table",
-            element("caption", isolated(words)),
+            element("caption", element("span", isolated(words))),
             element("thead", element("tr", *heads)),
             element("tbody", *rows),
         ),

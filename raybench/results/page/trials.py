@@ -29,7 +29,7 @@ def trials_part(results: StudyResults, study: str) -> tuple[Html, Html]:
     ]
     table = element(
         "table",
-        element("caption", text(caption)),
+        element("caption", element("span", text(caption))),
         element("thead", element("tr", *heads)),
         element("tbody", *(_row(columns, place, study) for place in first)),
     )

@@ -30,8 +30,6 @@ def conditions(results: StudyResults) -> dict[str, str]:
     """Return what studies are compared by, and the machine, each in words."""
     study = results.study["study"]
     dataset = study.get("dataset")
-    if isinstance(dataset, Mapping):
-        dataset = _asked(dataset)
     machine = results.study.get("machine")
     gpus = sorted({one for run in results.runs.values() for one in run.accelerators})
     cores = (
@@ -43,19 +41,20 @@ def conditions(results: StudyResults) -> dict[str, str]:
         "metric": results.metric.words,
         "target": target_in_words(results) if results.is_timed else "best at the budget",
         "workload": words(study.get("workload")),
-        "dataset": words(dataset),
+        "dataset": _asked(dataset) if isinstance(dataset, Mapping) else words(dataset),
         "machine": ", ".join([*cores, *gpus]),
     }
 
 
-def _asked(dataset: Mapping[str, Any]) -> dict[str, Any]:
+def _asked(dataset: Mapping[str, Any]) -> str:
     """Return what was asked for of a dataset: keys that later versions added make no difference."""
     given = {key: value for key, value in dataset.items() if key not in SIZES}
     try:
         spec = validate(DatasetSpec, given, "dataset")
     except UserError:
-        return given  # of another version
-    return {"name": spec.name, **spec.model_dump(mode="json", exclude_defaults=True)}
+        return words(given)  # of another version
+    other = spec.model_dump(mode="json", exclude_defaults=True, exclude={"name"})
+    return ", ".join([spec.name, *([words(other)] if other else [])])
 
 
 def differing(studies: Sequence[StudyResults]) -> list[str]:

@@ -223,6 +223,8 @@ def test_it_prints_light_without_controls(opened):
     assert not tab.get_by_label("find").is_visible()
     assert not tab.locator("#theme").is_visible()
     assert tab.locator("h1").is_visible()
+    tab.set_viewport_size({"width": 720, "height": 1100})  # A4 within its margins
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 720
 
 
 def test_without_a_script_answer_pictures_and_table_are_there(opened):

@@ -1,6 +1,6 @@
 // A trial's learning curve as SVG.
 
-const WIDTH = 520, HEIGHT = 240, LEFT = 56, RIGHT = 12, TOP = 14, BOTTOM = 40;
+const WIDTH = innerWidth < 640 ? 340 : 520, HEIGHT = 240, LEFT = 56, RIGHT = 12, TOP = 14, BOTTOM = 40;
 
 function drawn(tag, attributes, text) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);

@@ -144,7 +144,7 @@ class Trials {
     this.table.tBodies[0].replaceChildren(...shown.map((row) => this.row(row)));
     const all = WHOLE.format(this.rows.length), number = WHOLE.format(listed.length);
     const range = `${WHOLE.format(from + 1)} to ${WHOLE.format(from + shown.length)}`;
-    this.table.caption.textContent = this.sorted.column === null
+    this.table.caption.firstChild.textContent = this.sorted.column === null
       ? "Best first; open one for its curve, seconds, spec and command"
       : `By ${this.columns[this.sorted.column].title}; open one for its curve and command`;
     this.status.textContent = shown.length
