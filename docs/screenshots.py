@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from raybench.results.page import PAGE_FILE
 
 PICTURE = Path(__file__).with_name("report_light.png")
-TOP = (1280, 1120)
+TOP = (1280, 1000)
 """Pixels of the README's picture."""
 WIDTHS, THEMES = (360, 1280), ("light", "dark")
 
