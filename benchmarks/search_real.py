@@ -134,8 +134,8 @@ def shrunk_line(searches: list[Search], runs: dict[Key, list[float | None]]) -> 
     own = [search for search in searches if search["tool"] == "raybench" and search.get("named")]
     far = [times.get(key_of(search["named"]), math.inf) / min(times.values()) for search in own]
     return (
-        f"- named winners of raybench over the best known, shrunk ({len(times)} configurations with "
-        f"{len(SEEDS_OF_TRUTH)} seeds): {_spread(far, 2)} (bar {1 + MARGINS[0]:g} on the median) "
+        f"- named winners of raybench over the best known, shrunk ({len(times)} configurations, "
+        f"{len(SEEDS_OF_TRUTH)} seeds each): {_spread(far, 2)} (bar {1 + MARGINS[0]:g} on the median) "
         f"{'met' if statistics.median(far) <= 1 + MARGINS[0] else 'MISSED'}"
     )
 
@@ -281,6 +281,11 @@ def main() -> int:
         f"{machine()['processor']}, {machine()['cores']} cores, load {os.getloadavg()[0]:.1f}, "
         f"{versions()}",
     ]
+    if options.add is not None:
+        others = sorted({search["tool"] for search in searches} - set(options.tools))
+        lines.append(
+            f"searches of {', '.join(others)}: of an earlier day, on the machine as it was"
+        )
     print("\n".join(lines))
     results = HERE / "results"
     (results / "search_real.md").write_text("\n".join(lines) + "\n")
