@@ -135,7 +135,7 @@ def shrunk_line(searches: list[Search], runs: dict[Key, list[float | None]]) -> 
     far = [times.get(key_of(search["named"]), math.inf) / min(times.values()) for search in own]
     return (
         f"- named winners of raybench over the best known, shrunk ({len(times)} configurations, "
-        f"{len(SEEDS_OF_TRUTH)} seeds each): {_spread(far, 2)} (bar {1 + MARGINS[0]:g} on the median) "
+        f"{len(SEEDS_OF_TRUTH)} seeds each): {_spread(far, 2)} (bar {1 + MARGINS[0]:g}) "
         f"{'met' if statistics.median(far) <= 1 + MARGINS[0] else 'MISSED'}"
     )
 
@@ -283,9 +283,7 @@ def main() -> int:
     ]
     if options.add is not None:
         others = sorted({search["tool"] for search in searches} - set(options.tools))
-        lines.append(
-            f"searches of {', '.join(others)}: of an earlier day, on the machine as it was"
-        )
+        lines.append(f"searches of {', '.join(others)}: of an earlier day")
     print("\n".join(lines))
     results = HERE / "results"
     (results / "search_real.md").write_text("\n".join(lines) + "\n")
