@@ -1,8 +1,5 @@
 """The files of a results folder, read back and checked: somebody may have edited them."""
 
-import json
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -16,6 +13,15 @@ from raybench.core.metric import METRIC_NAME, Direction
 from raybench.core.record import Evaluation, Prediction, RunRecord, with_names_of_today
 from raybench.core.text import clean
 from raybench.results.label import BASE_KEYS
+from raybench.results.record_lines import (
+    TORN,
+    decoded,
+    is_plain,
+    texts_of,
+    uncollected,
+    usual_point,
+)
+from raybench.results.record_lines import read_lines as read_lines
 from raybench.results.store import RECORDS_FILE, plain
 
 Kind = TypeVar("Kind")
@@ -41,8 +47,6 @@ LATER: dict[str, Any] = {
 }
 """Keys of a run that the first versions did not write, and what they were."""
 ROLES = {"search": "trial", "confirm": "confirm", "reference": "reference"}
-MOST_DIGITS = 18
-"""Of a whole number that 64 bits hold for certain."""
 
 
 @dataclass
@@ -63,11 +67,24 @@ def read_records(folder: Path) -> Records:
     Strings are cleaned (`core.text.clean`), a torn last line is left out. A line that is broken
     elsewhere, or no record, raises UserError.
     """
-    path = folder / RECORDS_FILE
+    with uncollected():
+        return _read(folder / RECORDS_FILE)
+
+
+def _read(path: Path) -> Records:
     records = Records()
     pending: dict[str, list[Evaluation]] = {}
     predictions: dict[tuple[Any, ...], Prediction] = {}
-    for number, line in read_lines(path):
+    texts = texts_of(path)
+    for number, text in enumerate(texts, start=1):
+        usual = usual_point(text)
+        if usual is not None:
+            name, point = usual
+            _add(pending.setdefault(name, []), point)
+            continue
+        line = decoded(path, number, text, is_last=number == len(texts))
+        if line is TORN:
+            continue
         try:
             kind, name = _kind_and_trial(line)
             if kind == "eval":
@@ -75,7 +92,8 @@ def read_records(folder: Path) -> Records:
                 _add(pending.setdefault(name, []), point)
             elif kind == "run":
                 records.runs.pop(name, None)  # the later record stands at its own place
-                records.runs[name] = _built(RUN, _of_this_version(with_names_of_today(plain(line))))
+                line = line if is_plain(text) else plain(line)
+                records.runs[name] = _built(RUN, _of_this_version(with_names_of_today(line)))
                 records.curves[name] = pending.pop(name, [])
             else:
                 found = _built(PREDICTION, plain(line))
@@ -94,32 +112,6 @@ def _add(curve: list[Evaluation], point: Evaluation) -> None:
     while curve and curve[-1].index >= point.index:
         curve.pop()
     curve.append(point)
-
-
-def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield the numbers and contents of a file's JSON lines; a torn last line is left out.
-
-    NaN and infinity are null, and whole numbers beyond 64 bits are no whole numbers.
-    """
-    if not path.is_file():
-        raise UserError(
-            f"{path.parent}: holds no {path.name}, so it is not a results folder; name one."
-        )
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-    decoder = json.JSONDecoder(parse_int=_whole, parse_constant=lambda name: None)
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
-        try:
-            content = decoder.decode(line)
-        except (ValueError, RecursionError):
-            if number == len(lines):  # no newline behind it: the writer was interrupted
-                continue
-            raise UserError(f"{path}, line {number}: is not JSON; restore the file.") from None
-        yield number, content
 
 
 class _Checked(BaseModel):
@@ -209,11 +201,3 @@ def _built(kind: TypeAdapter[Kind], content: dict[str, Any]) -> Kind:
         if detail["type"] == "missing":
             raise ValueError(f"the key '{key}' is missing") from None
         raise ValueError(f"'{key}': {problem_of(detail)}") from None
-
-
-def _whole(digits: str) -> int | float | None:
-    """Return a JSON number without a point; a column of numbers takes none beyond 64 bits."""
-    if len(digits) <= MOST_DIGITS:
-        return int(digits)
-    beyond = float(digits)
-    return beyond if math.isfinite(beyond) else None
