@@ -25,6 +25,7 @@ from raybench.results.trials import (
     EXTRA_TYPES,
     NUMBER,
     SOME_COUNT,
+    TEXT,
     TRIAL_TYPES,
     for_metric,
 )
@@ -97,8 +98,7 @@ class OtherStudy(Analysed):
         if self.trials[self.metric.best_column].isna().all():
             return ["No result: no trial has a value."]
         best, metric = self.best, self.metric
-        given = ", ".join(f"{key} {_short(value)}" for key, value in best.params.items())
-        value = f"{best.value:.6g}"
+        value, given = f"{best.value:.6g}", _given(best.params) or "no parameters"
         return [clean(f"Best {metric.words}: {value} with {given} (trial {best.trial}); one run.")]
 
     def winner_row(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class OtherStudy(Analysed):
         if self.trials[self.metric.best_column].isna().all():
             return {}
         best = self.best
-        given = ", ".join(f"{key} {_short(value)}" for key, value in best.params.items())
+        given = _given(best.params)
         return {"trial": best.trial, "config": given, "value": best.value, "is_confirmed": False}
 
     def __getattr__(self, name: str) -> Any:
@@ -160,7 +160,10 @@ def other_study(
     }
     table = pd.DataFrame([dict(row) for row in trials], columns=list(types), dtype=object)
     table["finished_at"] = pd.to_datetime(table["finished_at"], utc=True)
-    table = table.assign(phase="search", role="trial").astype(types)
+    table = table.assign(phase="search", role="trial", config=[_given(one) for one in params])
+    table = table.astype(types)
+    for column in [column for column, kind in types.items() if kind == TEXT]:
+        table[column] = table[column].where(table[column].notna(), None)
     searched = []
     for key in dict.fromkeys(key for one in params for key in one):
         column = key if key in SAME or key not in types else f"config/{key}"
@@ -193,6 +196,10 @@ def metric_called(name: str, mode: Mode | None, *, place: str) -> Metric:
 def name_of(place: str) -> str:
     """Return the last part of a place, without what follows a `?`."""
     return Path(place.partition("?")[0]).name if is_url(place) else Path(place).resolve().name
+
+
+def _given(params: Mapping[str, Any]) -> str:
+    return ", ".join(f"{clean(key)} {_short(value)}" for key, value in params.items())
 
 
 def _short(value: Any) -> str:

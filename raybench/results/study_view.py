@@ -124,7 +124,8 @@ def _scaled(results: "StudyResults") -> str:
     workers = int(best["num_workers"])
     text = f"Most samples per second: {best['samples_per_s']:,.0f} with {_workers(workers)}"
     if workers > 1 and pd.notna(best["speedup"]):
-        text += f", {best['speedup']:.2f} times one worker's ({100 * best['efficiency']:.0f} % efficient)"
+        share = f"{100 * best['efficiency']:.0f} %"
+        text += f", {best['speedup']:.2f} times one worker's (efficiency {share})"
     return clean(f"{text}, {best['curve']}.")
 
 

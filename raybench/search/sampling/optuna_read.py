@@ -114,7 +114,8 @@ def _row(trial: FrozenTrial, metric: Metric, number: int, *, is_only: bool) -> d
         "failure": failure,
         "stop": stop,
         metric.best_column: metric.best(known),
-        "finished_at": trial.datetime_complete,
+        # Of the clock of the host it ran on, without its zone: taken for this host's.
+        "finished_at": trial.datetime_complete and trial.datetime_complete.astimezone(),
     }
 
 
