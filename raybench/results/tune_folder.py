@@ -49,7 +49,6 @@ def read_tune(
     trials = [one for one in sorted(folder.iterdir()) if one.is_dir() and _is_trial(one)]
     results = [_results(one) for one in trials]
     name = metric or _only_number(results, place)
-    judged = metric_called(name, mode, place=place)
     every = [row for rows in results for row in rows]
     for column in (name, time):
         if every and not any(column in row for row in every):
@@ -57,6 +56,7 @@ def read_tune(
             raise UserError(
                 f"{place}: no result has a number '{clean(column)}'; there are {there}."
             )
+    judged = metric_called(name, mode, place=place)
     rows, params, curves = [], [], []
     for trial, points in zip(trials, results, strict=True):
         name_of_trial = _name(trial, points)
@@ -69,7 +69,7 @@ def read_tune(
         rows.append(
             {
                 "trial": name_of_trial,
-                "state": "failed" if error.is_file() else "complete",
+                "state": _state(error, last),
                 "failure": "error" if error.is_file() else None,
                 "message": _last_line(error) if error.is_file() else None,
                 judged.best_column: best,
@@ -101,6 +101,12 @@ def read_tune(
 
 def _is_trial(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (PARAMS, RESULT, PROGRESS))
+
+
+def _state(error: Path, last: Mapping[str, Any]) -> str:
+    if error.is_file():
+        return "failed"
+    return "complete" if str(last.get("done")).lower() == "true" else "stopped"
 
 
 def _name(folder: Path, results: Sequence[Mapping[str, Any]]) -> str:
