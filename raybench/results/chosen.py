@@ -84,6 +84,19 @@ class Chosen:
         return f"trial {self.trial}: {self.label}\n{self.command}"
 
 
+def winner(results: "StudyResults", *, is_cheapest: bool = False) -> Chosen:
+    """Return what won, or of a single training its run; UserError where nothing did."""
+    if results.study["study"].get("run") and results.runs:
+        return chosen(results, next(iter(results.runs)))
+    verdict = results.verdict
+    if verdict is None:
+        # Late: it reads what this module makes.
+        from raybench.results.study_view import answer_of
+
+        raise UserError(f"{results.place}: has no winner. {' '.join(answer_of(results))}")
+    return chosen(results, verdict.cheapest if is_cheapest else verdict.fastest)
+
+
 def chosen(results: "StudyResults", trial: str) -> Chosen:
     """Return a trial of a study; UserError where there is none of that name."""
     if trial not in results.runs:

@@ -1,5 +1,6 @@
 """The files of a results folder, read back and checked: somebody may have edited them."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -16,7 +17,7 @@ from raybench.results.label import BASE_KEYS
 from raybench.results.record_lines import (
     TORN,
     decoded,
-    is_plain,
+    plain_line,
     texts_of,
     uncollected,
     usual_point,
@@ -46,6 +47,7 @@ LATER: dict[str, Any] = {
     "finished": "",
 }
 """Keys of a run that the first versions did not write, and what they were."""
+RUN_HEAD = '{"kind": "run", "trial": "'
 ROLES = {"search": "trial", "confirm": "confirm", "reference": "reference"}
 
 
@@ -82,6 +84,10 @@ def _read(path: Path) -> Records:
             name, point = usual
             _add(pending.setdefault(name, []), point)
             continue
+        run = _usual_run(text)
+        if run is not None:
+            _end(records, pending, run)
+            continue
         line = decoded(path, number, text, is_last=number == len(texts))
         if line is TORN:
             continue
@@ -91,10 +97,8 @@ def _read(path: Path) -> Records:
                 point = _built(EVALUATION, with_names_of_today(line))
                 _add(pending.setdefault(name, []), point)
             elif kind == "run":
-                records.runs.pop(name, None)  # the later record stands at its own place
-                line = line if is_plain(text) else plain(line)
-                records.runs[name] = _built(RUN, _of_this_version(with_names_of_today(line)))
-                records.curves[name] = pending.pop(name, [])
+                run = _built(RUN, _of_this_version(with_names_of_today(plain(line))))
+                _end(records, pending, run)
             else:
                 found = _built(PREDICTION, plain(line))
                 split = name, found.framework, found.num_workers, found.batch_size_per_worker
@@ -105,6 +109,23 @@ def _read(path: Path) -> Records:
             ) from None
     records.predictions = list(predictions.values())
     return records
+
+
+def _usual_run(text: str) -> RunRecord | None:
+    """Return the run of a line as this version writes it; None of any other, right or wrong."""
+    line = plain_line(text) if text.startswith(RUN_HEAD) else None
+    try:
+        run = None if line is None else RUN.validate_python(_of_this_version(line))
+    except ValueError:  # of pydantic, too
+        return None
+    return run if run is not None and not math.isinf(run.score) else None
+
+
+def _end(records: Records, pending: dict[str, list[Evaluation]], run: RunRecord) -> None:
+    """Take a run that has ended, and its curve."""
+    records.runs.pop(run.trial, None)  # the later record stands at its own place
+    records.runs[run.trial] = run
+    records.curves[run.trial] = pending.pop(run.trial, [])
 
 
 def _add(curve: list[Evaluation], point: Evaluation) -> None:

@@ -16,7 +16,7 @@ from raybench.core.record import Evaluation, RunRecord
 from raybench.core.scaling_study import ScalingStudy, study_cells
 from raybench.core.spec import RunSpec
 from raybench.core.study import TIME
-from raybench.results.chosen import Chosen, chosen
+from raybench.results.chosen import Chosen, winner
 from raybench.results.label import describe, label_keys
 from raybench.results.lock import owner_in
 from raybench.results.objective_of import metric_of, value_at_start
@@ -164,12 +164,12 @@ class StudyResults(Analysed):
     @property
     def best(self) -> "Chosen":
         """The winner: `.spec`, `.trial`, `.command`, `.train()`; UserError where none won."""
-        return chosen(self, self._verdict.fastest)
+        return winner(self)
 
     @property
     def cheapest(self) -> "Chosen":
         """The same of the least worker-seconds to the target."""
-        return chosen(self, self._verdict.cheapest)
+        return winner(self, is_cheapest=True)
 
     @cached_property
     def winners(self) -> pd.DataFrame:
@@ -197,17 +197,12 @@ class StudyResults(Analysed):
         """Who works in the folder now, in words; None where nobody does, and of a URL."""
         return None if is_url(self.place) else owner_in(self.folder)
 
-    @property
-    def _verdict(self) -> "Verdict":
-        from raybench.results.study_view import answer_of
-        from raybench.results.verdict import Verdict, judge
+    @cached_property
+    def verdict(self) -> "Verdict | None":
+        """The winners by trial, and who cannot be told from them; None where none won."""
+        from raybench.results.verdict import judge
 
-        if self.study["study"].get("run") and self.runs:
-            only = next(iter(self.runs))
-            return Verdict(only, only, False, (only,), ())
-        if (found := judge(self)) is None:
-            raise UserError(f"{self.place}: has no winner. {' '.join(answer_of(self))}")
-        return found
+        return judge(self)
 
     def __repr__(self) -> str:
         from raybench.results.study_view import lines_of

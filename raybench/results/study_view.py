@@ -8,7 +8,6 @@ import pandas as pd
 
 from raybench.core.text import clean
 from raybench.results.place import shown
-from raybench.results.verdict import judge
 from raybench.results.words import target_words, verdict_lines
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def answer_of(results: "StudyResults") -> list[str]:
         return [_scaled(results)]
     if results.study["study"].get("run"):
         return [_trained(results)]
-    return [clean(line) for line in verdict_lines(results, judge(results))[:2]]
+    return [clean(line) for line in verdict_lines(results, results.verdict)[:2]]
 
 
 def html_of(results: "StudyResults") -> str:

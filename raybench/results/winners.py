@@ -7,7 +7,6 @@ import pandas as pd
 
 from raybench.results.analyses.standings import BEST, ONCE, TIED, WORSE
 from raybench.results.repeated import repeat
-from raybench.results.verdict import judge
 
 if TYPE_CHECKING:
     from raybench.results.load import StudyResults
@@ -37,7 +36,7 @@ def winners(results: "StudyResults") -> pd.DataFrame:
     """
     metric = results.metric
     columns = [*COLUMNS, metric.best_column, f"low_{metric.name}", f"high_{metric.name}"]
-    verdict = judge(results)
+    verdict = results.verdict
     if verdict is None:
         return pd.DataFrame(columns=columns)
     standing = dict.fromkeys(verdict.once, ONCE) | dict.fromkeys(verdict.ties, TIED)
