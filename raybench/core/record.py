@@ -13,8 +13,7 @@ from raybench.core.gradient_noise import NoiseSums
 from raybench.core.spec import RunSpec
 from raybench.core.step_times import StepTimes as StepTimes
 
-Whole = Annotated[int, Strict(), Field(ge=-(2**63), lt=2**63)]
-"""As a column of whole numbers takes it."""
+Whole = Annotated[int, Strict()]
 Truth = Annotated[bool, Strict()]
 Finite = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 Measured = Annotated[

@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from raybench.core.text import clean
 MOST_DIGITS = 18
 """Of a whole number that 64 bits hold for certain."""
 MOST_WHOLE = 10**MOST_DIGITS
+LONG_NUMBER = re.compile(rf"[ \[,:-]\d{{{MOST_DIGITS + 1}}}")
 TORN: Any = object()
 """What a line holds that is none."""
 USUAL_HEAD = '{"kind": "eval", "trial": "'
@@ -90,10 +92,10 @@ def usual_point(text: str) -> tuple[str, Evaluation] | None:
 def plain_line(text: str) -> Any:
     """Return what a line holds of which nothing needs cleaning; None of any other.
 
-    No string with an escape in it or what is not printed, no NaN. Whole numbers beyond 64 bits and
-    infinite ones are left for the types to find.
+    No string with an escape in it or what is not printed, no NaN, no whole number that may be
+    beyond 64 bits. Infinite numbers are left for the types to find.
     """
-    if "\\" in text or not text.isprintable():
+    if "\\" in text or not text.isprintable() or LONG_NUMBER.search(text):
         return None
     try:
         return from_json(text, allow_inf_nan=False)
