@@ -148,7 +148,7 @@ def measure(folder: Path) -> dict[str, float]:
     step("verdict", lambda: verdict_lines(results, results.verdict))
     step("at a glance", lambda: html_of(results))
     step("export", lambda: export(results, StudyFiles(folder)))
-    step("importance", results.importance)
+    step("importance", lambda: results.importance)
     step("best at every budget", results.best_at_every_budget)
     for name, kind in FIGURES.items():
         if step(f"figure {name}: applies", lambda kind=kind: kind.applies(results)):

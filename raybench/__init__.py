@@ -70,7 +70,7 @@ def load(
     """Read a study from its results folder or URL, or several from a list of them.
 
     A study has DataFrames (`trials`, `curves`, `confirmed`, `configurations`, of a scaling study
-    `scaling`), `best` (`.spec`, `.command`, `.train()`), `winners`, analyses (`importance()`,
+    `scaling`), `best` (`.spec`, `.command`, `.train()`), `winners`, analyses (`importance`,
     `best_at_every_budget()`, ...) and figures (`plot.curves()`, ...). One that is running is read
     as it is now. Neither Ray nor a framework is needed. See `raybench.results.study_results`.
 

@@ -111,7 +111,7 @@ class OtherStudy(Analysed):
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_"):
-            there = "trials, curves, best, importance(), best_at_every_budget(), time_to(TARGET)"
+            there = "trials, curves, best, importance, best_at_every_budget(), time_to(TARGET)"
             raise NotToldError(
                 f"'{clean(name)}' is of raybench's own studies, {self.tool} does not record what "
                 f"it needs; there are {there}."

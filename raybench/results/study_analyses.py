@@ -1,6 +1,6 @@
 """The analyses of `results.analyses`, asked of a study: `study.importance()`."""
 
-from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -56,10 +56,11 @@ class Analysed:
         """
         return best_at_every_budget(self._search_curves(), self.metric)
 
-    def importance(self, keys: Sequence[str] | None = None) -> pd.DataFrame:
-        """Return which searched keys the results hang on, most first; see `analyses.importance`."""
-        asked = [key for key in self.searched if key in self.trials] if keys is None else keys
-        return importance(self.trials, asked, self.metric)
+    @cached_property
+    def importance(self) -> pd.DataFrame:
+        """Which searched keys the results hang on, most first; see `analyses.importance`."""
+        keys = [key for key in self.searched if key in self.trials]
+        return importance(self.trials, keys, self.metric)
 
     def ledger(self) -> pd.DataFrame:
         """Return where the seconds of all runs went; see `analyses.ledger`."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class StudyResults(Analysed):
     """What a results folder holds.
 
-    The analyses are methods: `best_at_every_budget`, `importance`, ... (`study_analyses`).
+    The analyses are methods: `best_at_every_budget`, `around_target`, ... (`study_analyses`).
     """
 
     place: str

@@ -88,7 +88,7 @@ def test_what_optuna_does_not_tell_is_said(storages):
             getattr(study, name)
     with pytest.raises(UserError, match="there is no run spec"):
         study.best.train()
-    assert study.importance().empty, "of six trials nothing is said"
+    assert study.importance.empty, "of six trials nothing is said"
 
 
 @pytest.mark.parametrize(

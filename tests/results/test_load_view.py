@@ -113,13 +113,13 @@ ANSWERS = {
 
 
 def test_whatever_a_folder_holds_is_shown_or_explained(tmp_path):
-    analyses = ("best_at_every_budget", "importance", "ledger", "time_to", "around_target")
+    analyses = ("best_at_every_budget", "ledger", "time_to", "around_target")
     for name, study in odd_studies(tmp_path):
         assert repr(study).startswith(ANSWERS[name]), name
         html = parsed(study._repr_html_())
         assert html.text.startswith(ANSWERS[name]), name
         assert "script" not in html.tags
-        for what in ("winners", "repeats", "confirmed", "configurations", "verdict"):
+        for what in ("winners", "repeats", "confirmed", "configurations", "verdict", "importance"):
             getattr(study, what)
         for what in analyses:
             if name == "budget" and "target" in what.replace("time_to", "target"):
