@@ -1,6 +1,7 @@
 """The files of a results folder, read back and checked: somebody may have edited them."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -11,7 +12,8 @@ from raybench.core.clock import PHASES
 from raybench.core.documents import problem_of, read_mapping
 from raybench.core.errors import UserError
 from raybench.core.metric import METRIC_NAME, Direction
-from raybench.core.record import Evaluation, Prediction, RunRecord, with_names_of_today
+from raybench.core.record import Evaluation, Prediction, Role, RunRecord, with_names_of_today
+from raybench.core.spec import RunSpec
 from raybench.core.text import clean
 from raybench.results.label import BASE_KEYS
 from raybench.results.record_lines import (
@@ -30,6 +32,8 @@ LATER_PHASES = ("lost",)
 """Of a ledger: those that the first versions did not know."""
 EVALUATION, RUN = TypeAdapter(Evaluation), TypeAdapter(RunRecord)
 PREDICTION = TypeAdapter(Prediction)
+ROLE: TypeAdapter[Role] = TypeAdapter(Role)
+SPEC = TypeAdapter(RunSpec)
 FIRST_PHASES = tuple(phase for phase in PHASES if phase not in LATER_PHASES)
 KINDS = ("eval", "run", "prediction")
 NEEDED = {
@@ -82,7 +86,7 @@ def _read(path: Path) -> Records:
         usual = usual_point(text)
         if usual is not None:
             name, point = usual
-            _add(pending.setdefault(name, []), point)
+            add_point(pending.setdefault(name, []), point)
             continue
         run = _usual_run(text)
         if run is not None:
@@ -92,15 +96,12 @@ def _read(path: Path) -> Records:
         if line is TORN:
             continue
         try:
-            kind, name = _kind_and_trial(line)
-            if kind == "eval":
-                point = _built(EVALUATION, with_names_of_today(line))
-                _add(pending.setdefault(name, []), point)
-            elif kind == "run":
-                run = _built(RUN, _of_this_version(with_names_of_today(plain(line))))
-                _end(records, pending, run)
+            name, found = record_of(line)
+            if isinstance(found, Evaluation):
+                add_point(pending.setdefault(name, []), found)
+            elif isinstance(found, RunRecord):
+                _end(records, pending, found)
             else:
-                found = _built(PREDICTION, plain(line))
                 split = name, found.framework, found.num_workers, found.batch_size_per_worker
                 predictions[split] = found
         except ValueError as wrong:
@@ -109,6 +110,28 @@ def _read(path: Path) -> Records:
             ) from None
     records.predictions = list(predictions.values())
     return records
+
+
+def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
+    """Return a run's name and what a line says of it; ValueError where it is no record."""
+    kind, name = _kind_and_trial(line)
+    assert isinstance(line, dict)
+    if kind == "eval":
+        return name, _built(EVALUATION, with_names_of_today(line))
+    if kind == "run":
+        return name, _built(RUN, _of_this_version(with_names_of_today(plain(line))))
+    return name, _built(PREDICTION, plain(line))
+
+
+def what_runs(line: Mapping[str, Any]) -> tuple[Role, RunSpec] | None:
+    """Return role and spec of a run, from the line of its first evaluation; None from another.
+
+    Versions that told them at a run's end alone have none anywhere. ValueError where they are
+    no such things.
+    """
+    if "role" not in line:
+        return None
+    return _built(ROLE, line["role"]), _built(SPEC, plain(line.get("spec")))
 
 
 def _usual_run(text: str) -> RunRecord | None:
@@ -128,7 +151,7 @@ def _end(records: Records, pending: dict[str, list[Evaluation]], run: RunRecord)
     records.curves[run.trial] = pending.pop(run.trial, [])
 
 
-def _add(curve: list[Evaluation], point: Evaluation) -> None:
+def add_point(curve: list[Evaluation], point: Evaluation) -> None:
     """Add an evaluation; one that comes again was repeated, and with it all that followed it."""
     while curve and curve[-1].index >= point.index:
         curve.pop()
@@ -212,7 +235,7 @@ def _of_this_version(line: dict[str, Any]) -> dict[str, Any]:
     return LATER | line | {"role": role, "source": source}
 
 
-def _built(kind: TypeAdapter[Kind], content: dict[str, Any]) -> Kind:
+def _built(kind: TypeAdapter[Kind], content: object) -> Kind:
     """Return what `content` is; ValueError says the first thing that is wrong with it."""
     try:
         return kind.validate_python(content)
