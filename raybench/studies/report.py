@@ -1,6 +1,5 @@
 """What is made of a scaling study's records: tables, pictures, what is printed."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,12 @@ from rich.console import Console
 from raybench.core.text import clean
 from raybench.results.console import print_table, say
 from raybench.results.export import export, to_csv
+from raybench.results.figures.kinds import SCALING_FIGURES
 from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults
 from raybench.results.place import shown
-from raybench.results.scaling import plots
-from raybench.results.scaling.accuracy_plot import accuracy_figure
-from raybench.results.scaling.predicted_plot import predicted_figure
+from raybench.results.plots import png
+from raybench.results.scaling.model_files import MODEL_FILE, PLAN_FILE, model_frame
 from raybench.results.scaling.printed import (
     other_lines,
     outlier_lines,
@@ -50,6 +49,8 @@ PLAN = (
     ("best_measured", "best measured", "{:.3g}"),
     ("loss", "more than best", "{:.0%}"),
 )
+ALWAYS = ("speedup", "efficiency", "step_shares", "values")
+"""Pictures that say themselves where there is nothing to draw."""
 PREDICTED = (
     "predicted: seconds of training for a median run; measured: the median of that cell's runs; "
     "best measured: the least that any cell took"
@@ -84,25 +85,18 @@ class ScalingReport:
             "scaling.csv": [self.results.scaling],
             "scaling_runs.csv": [self.results.scaling_runs],
             "predictions.csv": [one for one in self.predicted if len(one)],
-            "plan.csv": [one.table for one in self.plans if len(one.table)],
+            MODEL_FILE: [model_frame(*self._drawn())] if self.fitted else [],
+            PLAN_FILE: [one.table for one in self.plans if len(one.table)],
         }
         for name, parts in tables.items():
             if parts:
                 files.write_text(name, to_csv(pd.concat(parts)))
                 written.append(files.folder / name)
-        figures = {
-            "speedup.png": plots.speedup_figure(self.results),
-            "efficiency.png": plots.efficiency_figure(self.results),
-            "step_shares.png": plots.shares_figure(self.results),
-            f"{self.results.metric.name}.png": accuracy_figure(self.results),
-        }
-        if self.fitted:
-            figures["predicted.png"] = predicted_figure(*self._drawn())
-        for name, figure in figures.items():
-            picture = io.BytesIO()
-            figure.savefig(picture, format="png", dpi=100)
-            files.write_bytes(name, picture.getvalue())
-            written.append(files.folder / name)
+        for name, kind in SCALING_FIGURES.items():
+            if name in ALWAYS or kind.applies(self.results):
+                name = self.results.metric.name if name == "values" else name
+                files.write_bytes(f"{name}.png", png(kind.draw(self.results)))
+                written.append(files.folder / f"{name}.png")
         return written
 
     def show(self, console: Console, *, written: Sequence[Path] = ()) -> None:
