@@ -19,7 +19,7 @@ class NoFigureError(UserError, AttributeError):
 
 
 class StudyPlots:
-    """The figures of one study: each name of FIGURES is a method that returns a matplotlib Figure.
+    """The figures of one study: each name of `figures.kinds_of` is a method that returns a matplotlib Figure.
 
     `dir(study.plot)` lists those that it has something for.
     """
@@ -59,7 +59,6 @@ class StudyPlots:
 
 def _kinds(results: "StudyResults") -> "dict[str, FigureKind]":
     # Late: matplotlib takes a second, and they read what `load` makes.
-    from raybench.results.figures import kinds
+    from raybench.results.figures.kinds import kinds_of
 
-    found: dict[str, FigureKind] = kinds.FIGURES
-    return found
+    return kinds_of(results)
