@@ -198,11 +198,16 @@ class StudyResults(Analysed):
         return None if is_url(self.place) else owner_in(self.folder)
 
     @cached_property
+    def verdicts(self) -> "dict[str, Verdict]":
+        """The winners among the runs on each model of GPU; see `results.verdict.judge_each`."""
+        from raybench.results.verdict import find_verdicts
+
+        return find_verdicts(self)
+
+    @property
     def verdict(self) -> "Verdict | None":
         """The winners by trial, and who cannot be told from them; None where none won."""
-        from raybench.results.verdict import judge
-
-        return judge(self)
+        return next(iter(self.verdicts.values()), None)
 
     def __repr__(self) -> str:
         from raybench.results.study_view import lines_of
