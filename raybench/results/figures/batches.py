@@ -17,6 +17,8 @@ MOST_POINTS = 400
 """Measured configurations, or predictions, that are drawn, from the best to the worst."""
 PANEL = 2.2
 """Inches of a panel's height."""
+SPLIT = ("framework", "num_workers")
+"""What a panel has one of."""
 MANY = 6
 """Optimizers that have a name; further ones are `other optimizers`."""
 
@@ -33,9 +35,13 @@ def batches_figure(results: StudyResults) -> Figure:
         figure, axes = parts.new_figure(parts.WIDTH, 2.6)
         return parts.say(figure, axes, parts.NOTHING)
     every = pd.concat([rows, predicted], ignore_index=True)
-    sizes = every.groupby(["framework", "num_workers"]).size().sort_values(ascending=False)
+    shown = every[every["outcome"].notna()]
+    sizes = shown.groupby(["framework", "num_workers"]).size().sort_values(ascending=False)
     panels = sorted(sizes.index[:MOST_PANELS], key=lambda one: (one[1], one[0]))
-    left_out = len(sizes) - len(panels)
+    if not panels:
+        figure, axes = parts.new_figure(parts.WIDTH, 2.6)
+        return parts.say(figure, axes, parts.NOTHING)
+    left_out = [split for split in rows.groupby(list(SPLIT)).groups if split not in panels]
     columns = min(len(panels), 2)
     lines = -(-len(panels) // columns)
     size = (parts.WIDTH, PANEL * lines + 0.5)
@@ -60,9 +66,9 @@ def batches_figure(results: StudyResults) -> Figure:
     keys = _keys(names, found, has_predicted=len(predicted) > 0)
     if drawn < limit:
         keys.append(parts.dot(f"{drawn:,} of {limit:,} runs drawn", parts.QUIET))
-    if left_out > 0:
-        keys.append(parts.key(f"{left_out} more splits are not drawn", linestyle="none"))
     labels = [str(one.get_label()) for one in keys]
+    if left_out:
+        figure.suptitle(_left_out(rows, left_out), fontsize=parts.SMALL, color=parts.INK)
     parts.legend_below(figure, keys, columns=parts.columns_for(labels))
     return figure
 
@@ -159,8 +165,20 @@ def _style(names: list[str], optimizer: str) -> tuple[str, str]:
 def _title(axes: Axes, found: Outcome, here: pd.DataFrame, name: str) -> None:
     if found.is_seconds:
         hits = int(here["outcome"].notna().sum())
-        name += f": {hits} of {len(here)} reached it"
-    axes.set_title(parts.wrapped(name, 38), fontsize=parts.SMALL, color=parts.INK, loc="left")
+        name += f": {hits} of {len(here)} reached"
+    axes.set_title(parts.wrapped(name, 42), fontsize=parts.SMALL, color=parts.INK, loc="left")
+
+
+def _left_out(rows: pd.DataFrame, splits: list[Any]) -> str:
+    """Return what is said of splits without a panel."""
+    words = []
+    for framework, workers in splits[:4]:
+        here = rows[(rows["framework"] == framework) & (rows["num_workers"] == workers)]
+        hits = int(here["outcome"].notna().sum())
+        split = f"{framework}, {parts.plural(int(workers), 'worker')}"
+        words.append(f"{split} ({hits} of {len(here)} reached)")
+    more = f" and {len(splits) - 4} more" if len(splits) > 4 else ""
+    return parts.wrapped(f"not drawn: {'; '.join(words)}{more}", parts.ROOM)
 
 
 def _axes(
@@ -180,7 +198,9 @@ def _axes(
             values = known["outcome"]
             grid[0].set_ylim(parts.window(values.min(), min(values.max(), 30 * values.min())))
             parts.plain_ticks(grid[0], "y")
-    figure.supxlabel("global batch size [samples a step]", fontsize=parts.TEXT, color=parts.INK)
+    for axes in grid:
+        if axes.get_subplotspec().is_last_row() and axes.axison:
+            axes.set_xlabel("global batch size [samples]")
     figure.supylabel(found.words, fontsize=parts.TEXT, color=parts.INK)
 
 

@@ -35,7 +35,9 @@ def importance_figure(results: StudyResults) -> Figure:
     axes.set_xlim(0, 1.15 * max(right.max(), 1.0))
     axes.set_xlabel("share of what the searched keys tell of the result [%]")
     explained, runs = float(table["explained"].iloc[0]), int(table["runs"].iloc[0])
-    words = f"by {parts.plural(runs, 'run')}; the keys explain {explained:.0%} of unseen runs"
+    words = (
+        f"by {parts.plural(runs, 'run')}; the keys explain {100 * explained:.0f} % of unseen runs"
+    )
     parts.head(axes, words)
     return figure
 

@@ -18,9 +18,11 @@ PHASE_STYLE = {
     "eval": ("#009E73", ""),
     "checkpoint": ("#CC79A7", "\\\\\\"),
     "report": ("#000000", ""),
-    "other": ("#F0E442", "..."),
+    "other": ("#F0E442", "--"),
 }
 """Colour and hatching of each phase: neighbours are told apart in grey, too."""
+ORDER = ("reference", "search", "confirm", "scaling")
+"""In which a study comes to its phases."""
 MOST_GROUPS = 12
 """Bars that a figure has room for."""
 
@@ -28,9 +30,9 @@ MOST_GROUPS = 12
 def ledger_figure(results: StudyResults) -> Figure:
     """Where the seconds went: the ledger summed over the runs of each phase and framework."""
     groups = list(results.trials.groupby(["phase", "framework"], sort=False, dropna=False))
-    groups = groups[:MOST_GROUPS]
+    groups = sorted(groups, key=lambda one: ORDER.index(one[0][0]))[:MOST_GROUPS]
     figure, axes = parts.new_figure(parts.WIDTH, 1.0 + 0.5 * max(len(groups), 1))
-    axes.set_xlabel("seconds summed over runs, side by side or not [s]")
+    axes.set_xlabel("seconds summed over runs (side by side, each counts) [s]")
     if not groups:
         return parts.say(figure, axes, parts.NOTHING)
     names = [
@@ -49,7 +51,7 @@ def ledger_figure(results: StudyResults) -> Figure:
     for row, (_, runs) in enumerate(groups):
         wall = float(runs["wall_s"].sum())
         share = float(runs["train_s"].sum()) / wall if wall else 0.0
-        words = f" {wall:,.0f} s, {share:.0%} train"
+        words = f" {wall:,.0f} s, {100 * share:.0f} % train"
         axes.text(left[row], row, words, va="center", fontsize=parts.SMALL, color=parts.INK)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")

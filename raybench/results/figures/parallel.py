@@ -20,6 +20,8 @@ GOOD_SHARE = 0.1
 """Part of the configurations that is coloured: the best of them."""
 ROW = 0.62
 """Inches between two axes, which lie: on a telephone there is more room below than beside."""
+MISSED = 0.14
+"""Where the worst outcome stands where some runs missed the target, which stand at 0."""
 GOOD, BEST = "#0072B2", "#D55E00"
 
 
@@ -45,9 +47,13 @@ def parallel_figure(results: StudyResults) -> Figure:
     levels = np.arange(len(keys) + 1)
     drawn_good = parts.spread(good, MOST_LINES // 3)
     drawn_rest = parts.spread(rest, MOST_LINES - len(drawn_good))
-    ends = pd.Series(found.places(known["outcome"]), index=known.index)
-    trials = known["trial"]
+    missed = parts.spread(list(found.missed.index), MOST_LINES // 4)
+    least = MISSED if missed else 0.0
+    ends = pd.Series(0.0, index=found.rows.index)
+    ends[known.index] = least + (1 - least) * found.places(known["outcome"])
+    trials = found.rows["trial"]
     styles: list[tuple[list[Any], dict[str, Any]]] = [
+        (missed, {"color": parts.QUIET, "linewidth": 0.7, "zorder": 0.8, "linestyle": ":"}),
         (drawn_rest, {"color": parts.QUIET, "linewidth": 0.7, "zorder": 1}),
         (drawn_good, {"color": GOOD, "linewidth": 1.1, "zorder": 2, "linestyle": "--"}),
         ([first], {"color": BEST, "linewidth": 2.2, "zorder": 3, "marker": "o", "markersize": 6}),
@@ -59,24 +65,25 @@ def parallel_figure(results: StudyResults) -> Figure:
     for level, (key, one) in enumerate(zip(keys, values, strict=True)):
         _axis(axes, level, parts.wrapped(key, 40), one.ticks, one.labels)
     worst, best = known["outcome"].loc[order[-1]], known["outcome"].loc[order[0]]
-    labels = (f"{worst:.4g}", f"{best:.4g} (best)")
-    _axis(axes, len(keys), found.words, (0.0, 1.0), labels)
+    ticks, labels = [least, 1.0], [f"{worst:.4g}", f"{best:.4g} (best)"]
+    if missed:
+        ticks, labels = [0.0, *ticks], ["missed", *labels]
+    _axis(axes, len(keys), found.words, tuple(ticks), tuple(labels))
     axes.set(xlim=(-0.04, 1.04), ylim=(len(keys) + 0.5, -0.55))
     axes.set_axis_off()
-    drawn = len(drawn_rest) + len(drawn_good) + 1
+    words = (
+        "missed the target" + parts.of_all(len(missed), len(found.missed), "runs"),
+        "others" + parts.of_all(len(drawn_rest), len(rest), "runs"),
+        f"best {100 * GOOD_SHARE:.0f} %" + parts.of_all(len(drawn_good), len(good), "runs"),
+        f"first: trial {parts.plain(str(trials[first]))}",
+    )
     legend = [
-        parts.key(f"first: trial {parts.plain(str(trials[first]))}", **_without(styles[2][1])),
-        parts.key(f"best {GOOD_SHARE:.0%}", **_without(styles[1][1])),
+        parts.key(label, **{key: value for key, value in style.items() if key != "zorder"})
+        for label, (rows, style) in zip(words, styles, strict=True)
+        if rows
     ]
-    if rest:
-        words = "others" + parts.of_all(drawn, len(known), "in all")
-        legend.append(parts.key(words, **_without(styles[0][1])))
-    parts.legend_below(figure, legend, columns=3 if drawn == len(known) else 1)
+    parts.legend_below(figure, legend[::-1], columns=2)
     return figure
-
-
-def _without(style: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in style.items() if key != "zorder"}
 
 
 def _axis(

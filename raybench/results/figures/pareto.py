@@ -219,5 +219,5 @@ def _name_front(figure: Figure, axes: Axes, front: pd.DataFrame) -> None:
         title=title,
         title_fontsize=parts.SMALL,
         alignment="left",
-    )
+    ).get_title().set_color(parts.INK)
     figure.set_figheight(figure.get_figheight() + parts.LINE * num_lines)

@@ -21,7 +21,7 @@ TEXT, SMALL = 10.0, 9.5
 """Points of a text; below them nothing is read on a telephone."""
 LINE = 0.175
 """Inches of a line of SMALL text in a legend."""
-ROOM = 66
+ROOM = 74
 """Characters of SMALL text beside a legend's marker, over a figure's whole width."""
 
 # Okabe and Ito's colours: told apart by colour-blind readers.

@@ -20,6 +20,8 @@ MOST_POINTS = 1200
 """Points in all panels together."""
 PANEL = 1.9
 """Inches of a panel's height."""
+STRIP = 0.13
+"""Part of a panel's height for what missed the target."""
 SHADE = "#009E73"
 
 
@@ -55,8 +57,7 @@ def slices_figure(results: StudyResults) -> Figure:
         axes.set_title(parts.wrapped(shown[place], 36), fontsize=parts.TEXT, loc="left")
     outcome_axis(grid[0], results, found)
     if found.is_seconds and len(missed):
-        low, high = grid[0].get_ylim()
-        grid[0].set_ylim(low, high * (high / low) ** 0.08)
+        _strip(grid[0])
     figure.supylabel(found.words, fontsize=parts.TEXT, color=parts.INK)
     keys_drawn = _keys(found, rows, near)
     if len(keys) > len(shown):
@@ -102,7 +103,8 @@ def _panel(axes: Axes, found: Outcome, values: Values, rows: pd.DataFrame, near:
     if found.is_seconds and len(missed):
         top = axes.get_xaxis_transform()
         style = {"color": parts.QUIET, "markersize": 5, "linestyle": "none", "zorder": 2}
-        axes.plot(places[missed.index], np.full(len(missed), 0.97), "x", transform=top, **style)
+        axes.plot(places[missed.index], np.full(len(missed), 0.94), "x", transform=top, **style)
+        axes.plot([0, 1], [1 - STRIP] * 2, color=parts.QUIET, lw=0.7, transform=axes.transAxes)
     best = found.known.iloc[0]
     style = {"markersize": 12, "markeredgecolor": parts.PAPER, "zorder": 6}
     axes.plot(places[best.name], best["outcome"], "*", color=parts.INK, **style)
@@ -111,6 +113,18 @@ def _panel(axes: Axes, found: Outcome, values: Values, rows: pd.DataFrame, near:
     if values.is_named:
         axes.grid(visible=False, axis="x")
         _tilt(axes, values)
+
+
+def _strip(axes: Axes) -> None:
+    """Leave room above the seconds for what missed the target, and say so on the axis."""
+    low, high = axes.get_ylim()
+    top = low * (high / low) ** (1 / (1 - STRIP))
+    axes.set_ylim(low, top)
+    parts.plain_ticks(axes, "y")
+    ticks = [float(tick) for tick in axes.yaxis.get_majorticklocs() if low <= tick <= high]
+    labels = [*map(parts.number, ticks), "missed"]
+    axes.set_yticks([*ticks, low * (top / low) ** 0.94], labels)
+    axes.minorticks_off()
 
 
 def _tilt(axes: Axes, values: Values) -> None:

@@ -16,11 +16,11 @@ from raybench.results.figures.spans import Spans, best_so_far, phases, spans
 from raybench.results.load import StudyResults
 
 ROLE_STYLE = {
-    "reference": ("#CC79A7", "reference: what sets the target"),
+    "reference": ("#CC79A7", "reference: sets the target"),
     "trial": ("#0072B2", "search"),
-    "finalist": ("#56B4E9", "finalist: was predicted, now run"),
-    "sentinel": ("#000000", "sentinel: how runs disturb each other"),
-    "race": ("#E69F00", "race: best again, new seeds"),
+    "finalist": ("#56B4E9", "finalist: was predicted"),
+    "sentinel": ("#000000", "sentinel: disturbance"),
+    "race": ("#E69F00", "race: best, new seeds"),
     "confirm": ("#009E73", "confirm: winners alone"),
     "scaling": ("#0072B2", "repeat of a cell"),
 }
@@ -109,7 +109,7 @@ def _best(axes: Axes, results: StudyResults, found: Spans, scale: float) -> list
     y = [*best[steps], best.iloc[-1]]
     axes.plot(x, y, color=parts.INK, linewidth=1.6, drawstyle="steps-post", gid="envelope")
     words = "a run's result" + parts.of_all(len(shown), len(table), "runs")
-    return [parts.key("best so far, as measured once"), parts.key(words, colour, ls="none", **dots)]
+    return [parts.key("best so far"), parts.key(words, colour, ls="none", **dots)]
 
 
 def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
@@ -120,8 +120,8 @@ def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
     for role, own in bars.groupby("role", sort=False):
         colour, words = ROLE_STYLE[str(role)]
         for is_hollow, some in own.groupby(own["state"] == "stopped"):
-            face = "none" if is_hollow else colour
-            style: dict[str, Any] = {"facecolor": face, "edgecolor": colour, "linewidth": 0.7}
+            face, edge = ("none", colour) if is_hollow else (colour, parts.PAPER)
+            style: dict[str, Any] = {"facecolor": face, "edgecolor": edge, "linewidth": 0.7}
             if is_many:
                 axes.add_patch(PathPatch(_boxes(some, scale), **style))
                 continue

@@ -1,15 +1,19 @@
 """The values of one searched key along an axis: numbers as they are or by their log, or names."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
+from raybench.core.text import clean
 from raybench.results.figures import parts
 
 WIDE = 20.0
 """Largest over smallest value from which on an axis is a log."""
+FEW = 6
+"""Different numbers up to which each has a stripe of the axis, as names have."""
 MOST_NAMES = 8
 """Names that an axis has room for; rarer ones stand in one place."""
 LONGEST = 16
@@ -33,9 +37,15 @@ def values_of(column: "pd.Series[object]") -> Values:
     """Return the places of a column's values."""
     if _is_number(column):
         numbers = column.astype("Float64").to_numpy(dtype=float, na_value=np.nan)
-        if len(np.unique(numbers[np.isfinite(numbers)])) > 1:
+        every = np.unique(numbers[np.isfinite(numbers)])
+        if len(every) > FEW:
             return _numbers(numbers)
-    return _names(column)
+        # Side by side, runs with the same of few numbers do not hide each other.
+        known = [parts.number(float(one)) for one in every]
+        texts = [parts.number(one) if np.isfinite(one) else "none" for one in numbers]
+        return _names(pd.Series(texts, dtype=object), known)
+    texts = [clean(str(one)) for one in column]
+    return _names(pd.Series(texts, dtype=object), sorted(set(texts)))
 
 
 def _is_number(column: "pd.Series[object]") -> bool:
@@ -48,10 +58,6 @@ def _numbers(numbers: np.ndarray) -> Values:
     low, high = float(known.min()), float(known.max())
     if low > 0 and high >= WIDE * low:
         ticks = _log_ticks(low, high)
-        places = (np.log(numbers) - np.log(low)) / np.log(high / low)
-        at = (np.log(ticks) - np.log(low)) / np.log(high / low)
-    elif low > 0 and len(np.unique(known)) <= 6 and _are_doublings(np.unique(known)):
-        ticks = np.unique(known)
         places = (np.log(numbers) - np.log(low)) / np.log(high / low)
         at = (np.log(ticks) - np.log(low)) / np.log(high / low)
     else:
@@ -78,12 +84,14 @@ def _log_ticks(low: float, high: float) -> np.ndarray:
     return np.asarray(ticks[:: max(-(-len(ticks) // 5), 1)])
 
 
-def _names(column: "pd.Series[object]") -> Values:
-    texts = column.astype(str)
+def _names(texts: "pd.Series[str]", known: Sequence[str]) -> Values:
+    """`known`: the different ones, in the order of the axis."""
     counts = texts.value_counts()
-    names = sorted(counts.index[:MOST_NAMES])
+    often = set(counts.index[:MOST_NAMES])
     if len(counts) > MOST_NAMES:
-        names = [*sorted(counts.index[: MOST_NAMES - 1]), "others"]
+        often = set(counts.index[: MOST_NAMES - 1])
+    names = [name for name in dict.fromkeys((*known, *counts.index)) if name in often]
+    names += ["others"] if len(counts) > MOST_NAMES else []
     order = {name: place for place, name in enumerate(names)}
     codes = np.array([order.get(text, len(names) - 1) for text in texts], dtype=float)
     # Always the same scatter: a figure of the same study is the same figure.

@@ -55,7 +55,8 @@ def predicted_figure(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
         low, high = axes.get_ylim()
         axes.set_ylim(parts.window(low, high, margin=1.0))
         parts.plain_ticks(axes, "y")
-    figure.supxlabel("workers", fontsize=parts.TEXT, color=parts.INK)
+    for axes in panels[max(len(names) - width, 0) : len(names)]:
+        axes.set_xlabel("workers")
     figure.supylabel("samples/s of all workers", fontsize=parts.TEXT, color=parts.INK)
     parts.legend_below(figure, _keys(shown, len(batches)), columns=2)
     return figure
