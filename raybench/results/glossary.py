@@ -156,6 +156,7 @@ ALIASES = {
     "finished": "reached",
     "single run": "one run",
     "alone": "run alone",
+    "alone s": "run alone",
     "noise": "scatter",
     "spec": "run spec",
     "best.yaml": "run spec",

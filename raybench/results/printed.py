@@ -45,10 +45,7 @@ DROPPED = (
 )
 """Columns that a narrow terminal does not show, the first of them first."""
 MARK = "*"
-MARK_SAYS = (
-    f"{MARK} between two evaluations that are far apart: where the line from one to the other "
-    "crosses the target"
-)
+MARK_SAYS = f"{MARK} interpolated: where the line between two evaluations crosses the target"
 Marked = Mapping[str, Sequence[bool]]
 """Which cells of a column have a MARK."""
 MISSING = "-"
