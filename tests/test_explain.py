@@ -45,9 +45,9 @@ def test_what_is_no_term_names_the_nearest(capsys, word, hint):
 
 
 def test_every_phase_role_and_head_of_a_column_is_explained():
-    heads = (*SHORT.values(), "search s", "expected s", "median s", "alone s", "90 % s", "reached")
+    heads = [*SHORT.values(), "search s", "expected s", "median s", "alone s", "90 % interval"]
     roles = (role for role in PHASE_OF if role not in ("confirm", "scaling"))
-    for word in (*PHASES, "input", OTHER, *roles, *heads):
+    for word in (*PHASES, "input", OTHER, *roles, *heads, "reached"):
         assert find_term(word), word
     assert set(ALIASES.values()) <= set(GLOSSARY)
     assert "worker-s" in DROPPED

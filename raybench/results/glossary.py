@@ -144,7 +144,6 @@ ALIASES = {
     "interval": "90 % interval",
     "90 %": "90 % interval",
     "90%": "90 % interval",
-    "90 % s": "90 % interval",
     "ert": "expected running time",
     "expected s": "expected running time",
     "worker s": "worker-seconds",

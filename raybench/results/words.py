@@ -150,7 +150,9 @@ def _reaches(results: StudyResults, trial: str, verdict: Verdict) -> str:
                 "confirmed."
             )
         mark = ", interpolated" if found["is_interpolated"] else ""
-        ends = f"90 %: {found['interval_low_s']:.2f} to {found['interval_high_s']:.2f}{mark}"
+        ends = (
+            f"90 % interval: {found['interval_low_s']:.2f} to {found['interval_high_s']:.2f}{mark}"
+        )
         reaches = f"reaches {target_of(results)} after {seconds:.2f} s ({ends})"
         if hits < runs:
             reaches = (
@@ -188,7 +190,7 @@ def _best(results: StudyResults, verdict: Verdict) -> str:
     budget = results.study["study"]["objective"].get("max_train_seconds")
     within = "at the budget" if budget is None else f"within {budget:g} s of training"
     median, *ends = (metric.shown(value) for value in median_and_interval(metric, found))
-    interval = f", 90 %: {ends[0].removesuffix(' %')} to {ends[1]}" if ends else ""
+    interval = f", 90 % interval: {ends[0].removesuffix(' %')} to {ends[1]}" if ends else ""
     seeds = counted(found["new_runs"], "new seed") + f" {how_run(found)}"
     proof = f"confirmed{_tested(metric, found)}"
     return f"{name} reaches {median} {within} (median of {seeds}{interval}); {proof}."

@@ -65,7 +65,8 @@ def test_columns_have_the_name_of_the_metric(budget, tmp_path):
     best = (tmp_path / "best.yaml").read_text()
     assert best.startswith(f"# best RMSE of {tmp_path.name}: trial 0001")
     assert (
-        "# confirmed: RMSE 0.61 at the budget (median of 3 new seeds run alone, 90 %: 0.5" in best
+        "# confirmed: RMSE 0.61 at the budget (median of 3 new seeds run alone, 90 % interval: 0.5"
+        in best
     )
 
 
@@ -78,7 +79,7 @@ def test_the_least_median_wins_and_a_run_that_failed_counts_as_the_worst(budget)
     best, near = verdict_lines(budget, verdict)
     assert best.startswith(
         "Best RMSE: torch 1x64 adam 0.001 (trial 0001) reaches 0.61 within 60 s of training "
-        "(median of 3 new seeds run alone, 90 %: 0.5"
+        "(median of 3 new seeds run alone, 90 % interval: 0.5"
     )
     assert near == "Not told apart from the best RMSE: trial 0002."
     assert list(budget.configurations["best_rmse"][:2]) == [0.61, 0.66]

@@ -54,7 +54,7 @@ def test_the_race_and_the_own_run_choose_and_runs_alone_are_printed(tmp_path):
     verdict = judge(results)
     assert verdict.fastest == "0001", "though it is slower alone than the other beside others"
     line = verdict_lines(results, verdict)[0]
-    assert "reaches 90 % after 6.00 s (90 %: " in line
+    assert "reaches 90 % after 6.00 s (90 % interval: " in line
     assert "confirmed by 3 of 3 new seeds, run alone" in line
     assert results.configurations.set_index("trial").loc["0001", "expected_s"] == 3.0
 
