@@ -137,7 +137,7 @@ def _saved(results: StudyResults, verdict: Verdict) -> str:
     share, longer = cost / float(fast[name]), seconds / float(fast["printed_s"])
     if share > 1 - ALIKE or longer < 1 + ALIKE:
         return f"{words}, after {duration(seconds)}"
-    return f"{words}, {share:.0%} of the fastest's, for {longer:.2g} times its time"
+    return f"{words}, {100 * share:.0f} % of the fastest's, for {longer:.2g} times its time"
 
 
 def _value(results: StudyResults, verdict: Verdict) -> str:

@@ -48,7 +48,9 @@ def _proof(results: StudyResults, trial: str) -> str:
     seeds = f"{counted(found['new_runs'], 'new seed')} {how_run(found)}"
     if results.is_timed:
         mark = ", interpolated" if found["is_interpolated"] else ""
-        ends = f"90 %: {found['interval_low_s']:.3f} to {found['interval_high_s']:.3f}{mark}"
+        ends = (
+            f"90 % interval: {found['interval_low_s']:.3f} to {found['interval_high_s']:.3f}{mark}"
+        )
         hits = f"reached by {found['new_hits']} of {found['new_runs']}"
         if found["new_hits"] < found["new_runs"]:
             return (
@@ -60,7 +62,7 @@ def _proof(results: StudyResults, trial: str) -> str:
             f"{hits}{tested}"
         )
     median, *ends_of = (_number(metric, value) for value in median_and_interval(metric, found))
-    within = f", 90 %: {ends_of[0]} to {ends_of[1]}" if ends_of else ""
+    within = f", 90 % interval: {ends_of[0]} to {ends_of[1]}" if ends_of else ""
     return f"confirmed: {metric.words} {median} at the budget (median of {seeds}{within}){tested}"
 
 

@@ -94,8 +94,8 @@ def _more(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
         return f"Those that ran once can run again: --more {number}."
     if runs_to_tell(_tied(results, verdict), noise, results) is None:
         return (
-            f"They are too alike for {MOST_RUNS} more runs to tell them apart; --more {number} "
-            "makes the list shorter."
+            f"They are too alike to be told apart by {MOST_RUNS} more runs; --more {number} makes "
+            "them fewer."
         )
     return f"About {number} more runs (--more) would tell, if they differ as they seem to."
 

@@ -45,10 +45,7 @@ DROPPED = (
 )
 """Columns that a narrow terminal does not show, the first of them first."""
 MARK = "*"
-MARK_SAYS = (
-    f"{MARK} between two evaluations that are far apart: where the line from one to the other "
-    "crosses the target"
-)
+MARK_SAYS = f"{MARK} interpolated: where the line between two evaluations crosses the target"
 Marked = Mapping[str, Sequence[bool]]
 """Which cells of a column have a MARK."""
 MISSING = "-"
@@ -132,7 +129,7 @@ def of_race(table: pd.DataFrame) -> pd.DataFrame:
             "configuration": brief(table["config"]),
             "reached": [f"{row['hits']} of {row['runs']}" for row in rows],
             "expected s": _finite(table["expected_s"]),
-            "90 % s": _ranges(rows, "expected_low_s", "expected_high_s", SECONDS),
+            "90 % interval": _ranges(rows, "expected_low_s", "expected_high_s", SECONDS),
             "worker-s": _finite(table["expected_s"] * table["num_workers"]),
             "search s": table["search_s"],
         }
@@ -163,7 +160,7 @@ def of_confirmed(table: pd.DataFrame, *, is_timed: bool, metric: Metric = ACCURA
         middle = {
             "median s": _finite(table["median_s"]),
             **({"expected s": _finite(table["printed_s"])} if has_misses else {}),
-            "90 % s": _ranges(rows, "interval_low_s", "interval_high_s", SECONDS),
+            "90 % interval": _ranges(rows, "interval_low_s", "interval_high_s", SECONDS),
             "worker-s": _finite(table["worker_seconds_to_target"]),
             "search s": table["search_s"],
         }
@@ -171,7 +168,7 @@ def of_confirmed(table: pd.DataFrame, *, is_timed: bool, metric: Metric = ACCURA
         name, form = metric.name, SHARE if metric.is_share else OTHER
         middle = {
             f"median {metric.words}": table[f"median_{name}"],
-            "90 %": _ranges(rows, f"interval_low_{name}", f"interval_high_{name}", form),
+            "90 % interval": _ranges(rows, f"interval_low_{name}", f"interval_high_{name}", form),
             f"search {metric.words}": table[f"search_{name}"],
         }
     return pd.DataFrame(head | middle | {f"test {metric.words}": table[metric.test_column]})

@@ -17,27 +17,18 @@ from raybench.results.load import StudyResults
 from raybench.results.next_steps import EXPLAIN, PAGE, Step, next_steps
 from raybench.results.paragraphs import say_pairs, say_wrapped
 from raybench.results.place import shown
+from raybench.results.ranking import ranked
 from raybench.results.sensitivity import sensitivity_lines, target_warning
 from raybench.results.show_tables import WHOLE, Amount, show_tables
-from raybench.results.spent import ledger_line
+from raybench.results.spent import failed_line, ledger_line
 from raybench.results.verdict import Verdict, judge
 from raybench.results.words import unranked_lines
 from raybench.results.words import verdict_lines as verdict_lines
 
 SCREEN = 40
 """Lines of the default screen, as far as what must be said leaves that to be chosen."""
-AMOUNTS = (
-    Amount(10, 10, 4),
-    Amount(8, 8, 3),
-    Amount(6, 6, 3),
-    Amount(5, 5, 2),
-    Amount(4, 5, 2),
-    Amount(4, 4, 2),
-    Amount(3, 4, 1),
-    Amount(3, 3, 1),
-    Amount(2, 2, 1),
-)
-"""What is printed, the first that leaves the screen SCREEN lines."""
+ROWS = [Amount(runs, runs + more) for runs in range(2, 11) for more in (0, 1)]
+"""Rows of the default screen's tables, fewest first: the most that fit are printed."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +56,29 @@ def show(
 
 def _amount(console: Console, results: StudyResults, said: _Said, plots: Sequence[Path]) -> Amount:
     """Return the most that leaves the screen SCREEN lines, or the least there is."""
-    for amount in AMOUNTS:
-        with console.capture() as screen:
-            _print(console, results, said, amount, plots)
-        if _num_lines(screen.get(), console.width) <= SCREEN:
+    most_runs, most_raced = len(ranked(results.trials)), len(results.confirmed)
+    lines = _lines_of(ROWS[0], console, results, said, plots)
+    for amount in reversed(ROWS[1:]):
+        # A row is a line, unless its configuration takes several.
+        more = min(amount.runs, most_runs) - min(ROWS[0].runs, most_runs)
+        more += min(amount.raced, most_raced) - min(ROWS[0].raced, most_raced)
+        if lines + more > SCREEN:
+            continue
+        if _lines_of(amount, console, results, said, plots) <= SCREEN:
             return amount
-    return AMOUNTS[-1]
+    return ROWS[0]
+
+
+def _lines_of(
+    amount: Amount,
+    console: Console,
+    results: StudyResults,
+    said: _Said,
+    plots: Sequence[Path],
+) -> int:
+    with console.capture() as screen:
+        _print(console, results, said, amount, plots)
+    return _num_lines(screen.get(), console.width)
 
 
 def _num_lines(text: str, width: int) -> int:
@@ -86,7 +94,7 @@ def _said(results: StudyResults, *, verbose: bool) -> _Said:
     verdict = judge(results)
     warning = target_warning(results)
     details = [
-        *([] if verbose else [ledger_line(results.trials)]),
+        *([] if verbose else [ledger_line(results), *failed_line(results)]),
         *verdict_lines(results, verdict),
         *unranked_lines(results),
         *how_sure_lines(results, verdict),

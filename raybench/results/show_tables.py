@@ -34,6 +34,8 @@ from raybench.results.tables import (
 from raybench.results.words import counted
 
 LABEL = "configuration: framework, workers x samples a step each, optimizer, rate"
+MOST_CAUSES = 8
+"""Causes of failures that are printed; `trials.csv` holds all of them."""
 MOST_RACED = 12
 """Contenders of a race that are printed."""
 CONFIRMED = "Confirmed: new seeds, one run at a time (the time to plan with)"
@@ -52,18 +54,17 @@ class Amount:
     """Rows of the table of single runs."""
     raced: int
     """Rows of the table of the race."""
-    causes: int
-    """Of failures."""
     is_brief: bool = True
     """Whether what is no part of the answer is left out."""
 
 
-WHOLE = Amount(runs=10, raced=MOST_RACED, causes=8, is_brief=False)
+WHOLE = Amount(runs=10, raced=MOST_RACED, is_brief=False)
 
 
 def show_tables(console: Console, results: StudyResults, amount: Amount) -> None:
     """Print what ran, from single runs to confirmed ones."""
-    _show_failures(console, failures(results.trials), amount.causes)
+    if not amount.is_brief:
+        _show_failures(console, failures(results.trials))
     marked = _show_runs(console, results, amount)
     if not amount.is_brief:
         _show_predicted(console, results)
@@ -71,8 +72,7 @@ def show_tables(console: Console, results: StudyResults, amount: Amount) -> None
     marked |= _show_race(console, results, amount)
     marked |= _show_alone(console, results, amount)
     if marked and amount.is_brief:
-        say_wrapped(console, MARK_SAYS)
-        console.print()
+        say(console, MARK_SAYS)
     if not amount.is_brief:
         _show_neighbours(console, results)
 
@@ -168,11 +168,11 @@ def _show_alone(console: Console, results: StudyResults, amount: Amount) -> bool
     return has_marks(marks)
 
 
-def _show_failures(console: Console, broken: pd.DataFrame, most: int) -> None:
+def _show_failures(console: Console, broken: pd.DataFrame) -> None:
     if broken.empty:
         return
-    print_frame(console, broken.head(most), "Failed runs, by cause")
-    more = broken.iloc[most:]
+    print_frame(console, broken.head(MOST_CAUSES), "Failed runs, by cause")
+    more = broken.iloc[MOST_CAUSES:]
     if len(more):
         say(console, f"and {more['runs'].sum()} of {len(more)} other causes: see trials.csv")
         console.print()

@@ -150,7 +150,9 @@ def _reaches(results: StudyResults, trial: str, verdict: Verdict) -> str:
                 "confirmed."
             )
         mark = ", interpolated" if found["is_interpolated"] else ""
-        ends = f"90 %: {found['interval_low_s']:.2f} to {found['interval_high_s']:.2f}{mark}"
+        ends = (
+            f"90 % interval: {found['interval_low_s']:.2f} to {found['interval_high_s']:.2f}{mark}"
+        )
         reaches = f"reaches {target_of(results)} after {seconds:.2f} s ({ends})"
         if hits < runs:
             reaches = (
@@ -164,9 +166,7 @@ def _reaches(results: StudyResults, trial: str, verdict: Verdict) -> str:
             and results.repeated[trial].chosen_runs != results.repeated[trial].printed_runs
         ):
             proof += f"; chosen with {found['hits']} of {found['runs']}"
-        tested = found[results.metric.test_column]
-        if not math.isnan(tested):
-            proof += f"; test {results.metric.words} {results.metric.shown(tested)}"
+        proof += _tested(results.metric, found)
     cost = run.spec.num_workers * seconds
     return f"{name} {reaches}, {cost:.2f} worker-seconds{price_of(results, cost)}; {proof}."
 
@@ -190,9 +190,16 @@ def _best(results: StudyResults, verdict: Verdict) -> str:
     budget = results.study["study"]["objective"].get("max_train_seconds")
     within = "at the budget" if budget is None else f"within {budget:g} s of training"
     median, *ends = (metric.shown(value) for value in median_and_interval(metric, found))
-    interval = f", 90 %: {ends[0].removesuffix(' %')} to {ends[1]}" if ends else ""
+    interval = f", 90 % interval: {ends[0].removesuffix(' %')} to {ends[1]}" if ends else ""
     seeds = counted(found["new_runs"], "new seed") + f" {how_run(found)}"
-    return f"{name} reaches {median} {within} (median of {seeds}{interval}); confirmed."
+    proof = f"confirmed{_tested(metric, found)}"
+    return f"{name} reaches {median} {within} (median of {seeds}{interval}); {proof}."
+
+
+def _tested(metric: Metric, found: Any) -> str:
+    """Say what the runs that are printed reach on the test split, where that was measured."""
+    value = found[metric.test_column]
+    return "" if math.isnan(value) else f"; test {metric.words} {metric.shown(value)}"
 
 
 def confirmed_row(results: StudyResults, trial: str) -> Any:
