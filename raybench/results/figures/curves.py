@@ -13,7 +13,6 @@ from raybench.core.metric import Metric
 from raybench.results.analyses.budgets import best_at_every_budget
 from raybench.results.figures import parts
 from raybench.results.figures.metric_axis import drawn, metric_axis
-from raybench.results.label import describe
 from raybench.results.load import StudyResults
 from raybench.results.repeated import repeat
 
@@ -64,7 +63,7 @@ def _grey(axes: Axes, results: StudyResults, trials: list[str]) -> None:
     # Looked up one by one, the curves of 10,000 trials would take minutes.
     for trial, curve in every.groupby("trial", sort=False):
         shown = curve.iloc[parts.spread(range(len(curve)), most)]
-        marker = "." if len(curve) == 1 else ""
+        marker = "." if len(curve) == 1 else "None"
         x, y = curve_xy(results.metric, shown)
         style: dict[str, Any] = {"color": parts.QUIET, "linewidth": 0.9, "marker": marker}
         axes.add_line(Line2D(x, y, gid=str(trial), **style))
@@ -120,13 +119,8 @@ def curve_xy(metric: Metric, curve: pd.DataFrame) -> tuple[np.ndarray, np.ndarra
 
 def name_of(results: StudyResults, trial: str) -> str:
     """Return a trial and its configuration, in lines that fit a legend."""
-    if trial not in results.specs:
-        row = results.trials.set_index("trial").loc[trial]
-        return parts.wrapped(f"{trial}  {row['config']}", parts.ROOM)
-    spec = results.specs[trial]
-    base = describe(spec)
-    rest = textwrap.wrap(results.label(spec).removeprefix(base).strip(), parts.ROOM - 6)
-    return parts.plain("\n".join([f"{trial}  {base}", *rest]))
+    row = results.trials.set_index("trial").loc[trial]
+    return parts.wrapped(f"{trial}  {row['config']}", parts.ROOM)
 
 
 def seconds_of(results: StudyResults, trial: str) -> list[str]:

@@ -32,7 +32,7 @@ def ledger_figure(results: StudyResults) -> Figure:
     groups = list(results.trials.groupby(["phase", "framework"], sort=False, dropna=False))
     groups = sorted(groups, key=lambda one: ORDER.index(one[0][0]))[:MOST_GROUPS]
     figure, axes = parts.new_figure(parts.WIDTH, 1.0 + 0.5 * max(len(groups), 1))
-    axes.set_xlabel("seconds summed over runs (side by side, each counts) [s]")
+    axes.set_xlabel("seconds summed over runs [s]")
     if not groups:
         return parts.say(figure, axes, parts.NOTHING)
     names = [

@@ -73,7 +73,8 @@ def outcome(results: StudyResults) -> Outcome:
 def outcome_axis(axes: Axes, results: StudyResults, found: Outcome) -> None:
     """Scale y for outcomes; seconds by their log."""
     if not found.is_seconds:
-        metric_axis(axes, results, is_labelled=False)
+        values = found.known["outcome"] / (100 if results.metric.is_share else 1)
+        metric_axis(axes, results, values, is_labelled=False)
         return
     values = found.known["outcome"]
     low, high = float(values.min()), float(values.max())
@@ -87,13 +88,14 @@ def plateau(results: StudyResults, found: Outcome) -> set[str]:
     Of seconds a tenth of the best's; of a metric a tenth of what the best has on the median.
     """
     verdict, known = judge(results), found.known
-    if verdict is None or verdict.fastest not in set(known["trial"]):
+    if known.empty:
         return set()
     values = known.set_index("trial")["outcome"]
-    best = float(values[verdict.fastest])
+    best = float(values.iloc[0])
     if found.is_seconds:
         near = values <= NEAR * best
     else:
         reach = NEAR_SHARE * abs(best - float(values.median()))
         near = found.sign * values >= found.sign * best - reach
-    return {*values.index[near], *verdict.ties}
+    ties = () if verdict is None else verdict.ties
+    return {*values.index[near], *(trial for trial in ties if trial in values.index)}

@@ -14,14 +14,14 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from raybench.core.text import clean
 
-WIDTH = 6.0
-"""Inches of a figure: its text is read on a telephone, where 430 points become 340 pixels, and is
+WIDTH = 5.4
+"""Inches of a figure: its text is read on a telephone, where 390 points become 340 pixels, and is
 not huge on a screen."""
-TEXT, SMALL = 10.0, 9.5
+TEXT, SMALL = 10.5, 10.0
 """Points of a text; below them nothing is read on a telephone."""
-LINE = 0.175
+LINE = 0.185
 """Inches of a line of SMALL text in a legend."""
-ROOM = 74
+ROOM = 62
 """Characters of SMALL text beside a legend's marker, over a figure's whole width."""
 
 # Okabe and Ito's colours: told apart by colour-blind readers.

@@ -96,7 +96,7 @@ def _best(axes: Axes, results: StudyResults, found: Spans, scale: float) -> list
     else:
         values, best = drawn(metric, table["value"]), drawn(metric, table["best"])
         words = parts.wrapped(f"best {metric.axis_words}", 20)
-        metric_axis(axes, results, is_labelled=False)
+        metric_axis(axes, results, table["value"], is_labelled=False)
     axes.set_ylabel(words)
     shown = parts.spread(range(len(table)), MOST_DOTS)
     colour = ROLE_STYLE["trial"][0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from raybench.core.text import clean
 from raybench.results.figures import parts
+from raybench.results.load import StudyResults
 
 WIDE = 20.0
 """Largest over smallest value from which on an axis is a log."""
@@ -33,13 +35,14 @@ class Values:
     stripe: float = 0.0
 
 
-def values_of(column: "pd.Series[object]") -> Values:
-    """Return the places of a column's values."""
+def values_of(results: StudyResults, key: str, rows: pd.DataFrame) -> Values:
+    """Return the places of the values that `rows` have of a searched key."""
+    column = rows[key]
     if _is_number(column):
         numbers = column.astype("Float64").to_numpy(dtype=float, na_value=np.nan)
         every = np.unique(numbers[np.isfinite(numbers)])
         if len(every) > FEW:
-            return _numbers(numbers)
+            return _numbers(numbers, is_log=_is_log(results, key, every))
         # Side by side, runs with the same of few numbers do not hide each other.
         known = [parts.number(float(one)) for one in every]
         texts = [parts.number(one) if np.isfinite(one) else "none" for one in numbers]
@@ -53,10 +56,25 @@ def _is_number(column: "pd.Series[object]") -> bool:
     return bool(pd.api.types.is_numeric_dtype(column)) and not is_truth
 
 
-def _numbers(numbers: np.ndarray) -> Values:
+def _is_log(results: StudyResults, key: str, every: np.ndarray) -> bool:
+    """Return whether a key was searched by its log, or where the file does not say, spans much."""
+    if every.min() <= 0:
+        return False
+    space = results.study["study"].get("space", {}).get(key)
+    ranges = [one for one in (space if isinstance(space, list) else [space]) if _is_range(one)]
+    if ranges:
+        return any(one.get("log") or one.get("log2") for one in ranges)
+    return bool(every.max() >= WIDE * every.min())
+
+
+def _is_range(content: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(content, dict) and "low" in content
+
+
+def _numbers(numbers: np.ndarray, *, is_log: bool) -> Values:
     known = numbers[np.isfinite(numbers)]
     low, high = float(known.min()), float(known.max())
-    if low > 0 and high >= WIDE * low:
+    if is_log:
         ticks = _log_ticks(low, high)
         places = (np.log(numbers) - np.log(low)) / np.log(high / low)
         at = (np.log(ticks) - np.log(low)) / np.log(high / low)

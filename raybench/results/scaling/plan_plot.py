@@ -88,7 +88,7 @@ def _keys(layouts: list[tuple[int, int]], *, has_measured: bool) -> list[Artist]
         keys.append(parts.key(f"{len(layouts) - MOST_LINES} more layouts", linestyle="none"))
     style = {"linestyle": "--", "marker": "o", "markerfacecolor": parts.PAPER}
     keys.append(parts.key("~ predicted", **style))
-    keys.append(Patch(color=parts.INK, alpha=0.12, label="90 % of it"))
+    keys.append(Patch(color=parts.INK, alpha=0.12, label="90 % interval"))
     if has_measured:
         keys.append(parts.dot("measured (median)"))
     return keys
