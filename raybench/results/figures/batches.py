@@ -132,7 +132,7 @@ def _panel(
         shown = own.iloc[parts.spread(range(len(own)), max(int(len(own) * part), 1))]
         shown = pd.concat([shown, best]).drop_duplicates("trial")
         drawn += len(shown)
-        for row in shown.itertuples():
+        for row in parts.tuples(shown):
             axes.plot(
                 row.batch,
                 row.outcome,
@@ -146,9 +146,9 @@ def _panel(
                 gid=str(row.trial),
             )
         axes.plot(best["batch"], best["outcome"], color=number, linewidth=1.1, alpha=0.6, zorder=2)
-    for (_, optimizer), own in there.groupby(["trial", "optimizer"], sort=False):
-        number, shape = _style(names, str(optimizer))
-        own = own.sort_values("batch")
+    for _, split in there.groupby("trial", sort=False):
+        own = split.sort_values("batch")
+        number, shape = _style(names, str(own["optimizer"].iloc[0]))
         axes.plot(
             own["batch"],
             own["outcome"],

@@ -39,8 +39,8 @@ def curves_figure(results: StudyResults, *, number: int = 3) -> Figure:
         return parts.say(figure, axes, parts.NOTHING)
     metric_axis(axes, results)
     best = list(results.configurations["trial"].head(number))
-    others = search.sort_values("score", kind="stable")["trial"]
-    others = others[~others.isin(best)].tolist()
+    by_score = search.sort_values("score", kind="stable")["trial"]
+    others = [str(trial) for trial in by_score[~by_score.isin(best)]]
     grey = parts.spread(others, MOST_CURVES)
     _grey(axes, results, grey)
     curves = results.curves[results.curves["trial"].isin(set(search["trial"]))]
@@ -80,7 +80,7 @@ def _envelope(axes: Axes, best: pd.DataFrame, metric: Metric) -> list[Line2D]:
 
 
 def _best(axes: Axes, results: StudyResults, trial: str, rank: int) -> Line2D:
-    run = results.trials.set_index("trial").loc[trial]
+    run: Any = results.trials.set_index("trial").loc[trial]
     curve = curve_of(results, trial)
     shown = curve.iloc[parts.spread(range(len(curve)), MOST_OF_ONE)]
     colour, style = parts.colour_of(run["framework"]), LINE_STYLES[rank % len(LINE_STYLES)]
@@ -125,7 +125,8 @@ def name_of(results: StudyResults, trial: str) -> str:
 
 def seconds_of(results: StudyResults, trial: str) -> list[str]:
     """Say when the target was reached, and what that rests on."""
-    run, metric = results.trials.set_index("trial").loc[trial], results.metric
+    run: Any = results.trials.set_index("trial").loc[trial]
+    metric = results.metric
     value = run[metric.best_column]
     best = "nothing evaluated" if value != value else f"best {_text(metric, value)}"
     is_hit = results.is_timed and run["time_to_target_s"] == run["time_to_target_s"]

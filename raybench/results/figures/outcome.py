@@ -44,12 +44,14 @@ class Outcome:
 
     def places(self, values: "pd.Series[float]") -> np.ndarray:
         """Return where values lie between the worst (0) and the best (1) of all."""
-        every = self.known["outcome"]
-        low, high = every.min(), every.max()
+        every, at = self.known["outcome"].to_numpy(dtype=float), values.to_numpy(dtype=float)
         if self.is_seconds:
-            values, low, high = np.log(values), np.log(low), np.log(high)
-        place = (values - low) / (high - low) if high > low else values * 0 + 1.0
-        return np.asarray(place if self.sign > 0 or high == low else 1 - place, dtype=float)
+            every, at = np.log(every), np.log(at)
+        low, high = every.min(), every.max()
+        if high == low:
+            return np.ones(len(at))
+        place = (at - low) / (high - low)
+        return np.asarray(place if self.sign > 0 else 1 - place)
 
 
 def outcome(results: StudyResults) -> Outcome:

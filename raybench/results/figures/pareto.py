@@ -93,8 +93,8 @@ def _metric_figure(results: StudyResults) -> Figure:
     front = x[not_dominated(np.column_stack([x, -metric.sign * y]))].sort_values()
     chosen = runs.assign(is_confirmed=is_confirmed)
     shown = _some(chosen, chosen.loc[front.index])
-    for index, row in shown.iterrows():
-        parts.point(axes, row, x[index], y[index], is_filled=bool(is_confirmed[index]))
+    for (_, row), cost, value in zip(shown.iterrows(), x[shown.index], y[shown.index], strict=True):
+        parts.point(axes, row, cost, value, is_filled=bool(row["is_confirmed"]))
     metric_axis(axes, results, y / (100 if metric.is_share else 1))
     axes.set(xscale="log", xlim=parts.window(x.min(), x.max()))
     _front(axes, front, y[front.index], worst=axes.get_ylim()[metric.direction == "min"])

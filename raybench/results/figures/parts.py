@@ -1,7 +1,7 @@
 """What the figures share: sizes, colours, markers, axes, words, which of many are drawn."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -178,6 +178,11 @@ def window(low: float, high: float, *, margin: float = 1.3) -> tuple[float, floa
     least = 2.2  # either side of the middle: a factor of about five in all
     middle = (low * high) ** 0.5
     return min(low / margin, middle / least), max(high * margin, middle * least)
+
+
+def tuples(table: pd.DataFrame) -> Iterator[Any]:
+    """Yield the rows of a table, a column as an attribute."""
+    yield from table.itertuples()
 
 
 def spread(items: Sequence[One], most: int) -> list[One]:

@@ -48,7 +48,7 @@ def race_figure(results: StudyResults) -> Figure:
         own = table[table["trial"] == trial]
         colour = parts.colour_of(own["framework"].iloc[0])
         _interval(axes, results, trial, place, colour)
-        for row in own.itertuples():
+        for row in parts.tuples(own):
             _run(axes, row, place, colour)
         words = name_of(results, trial).split("\n")[0]
         if trial in ties and place:
@@ -99,7 +99,7 @@ def _scale(axes: Axes, results: StudyResults, table: pd.DataFrame) -> None:
 
 
 def _interval(axes: Axes, results: StudyResults, trial: str, place: int, colour: str) -> None:
-    row = results.confirmed.set_index("trial").loc[trial]
+    row: Any = results.confirmed.set_index("trial").loc[trial]
     if results.is_timed:
         low, middle, high = (row[f"expected{end}_s"] for end in ("_low", "", "_high"))
     else:

@@ -104,7 +104,7 @@ def _panel(axes: Axes, found: Outcome, values: Values, rows: pd.DataFrame, near:
     _shade(axes, values, places[found.rows["trial"].isin(near)])
     for framework, own in rows[rows["outcome"].notna()].groupby("framework", dropna=False):
         shape = _shape(str(framework))
-        for row, x in zip(own.itertuples(), places[own.index], strict=True):
+        for row, x in zip(parts.tuples(own), places[own.index], strict=True):
             style: dict[str, Any] = {"markersize": 4.5, "markeredgewidth": 0.5, "zorder": 3}
             style["markeredgecolor"] = parts.PAPER
             colour = parts.colour_of(framework)
@@ -115,7 +115,7 @@ def _panel(axes: Axes, found: Outcome, values: Values, rows: pd.DataFrame, near:
         style = {"color": parts.QUIET, "markersize": 5, "linestyle": "none", "zorder": 2}
         axes.plot(places[missed.index], np.full(len(missed), 0.94), "x", transform=top, **style)
         axes.plot([0, 1], [1 - STRIP] * 2, color=parts.QUIET, lw=0.7, transform=axes.transAxes)
-    best = found.known.iloc[0]
+    best: Any = found.known.iloc[0]
     style = {"markersize": 12, "markeredgecolor": parts.PAPER, "zorder": 6}
     axes.plot(places[best.name], best["outcome"], "*", color=parts.INK, **style)
     axes.set_xlim((-0.02, 1.02) if values.is_named else (-0.05, 1.05))

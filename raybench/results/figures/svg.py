@@ -32,7 +32,12 @@ DARK = {"--blue": "#4aa8e0", "--vermillion": "#f0803c", "--green": "#2fc298"}
 DARK |= {"--purple": "#dd92bb"}
 """What data's darker colours may be on a dark page, where they are hard to see; without, they stay
 as they are."""
-NOT_PART = (r"<\?xml.*?\?>", r"<!DOCTYPE.*?>", r"<!--.*?-->", r"<metadata>.*?</metadata>")
+NOT_PART: tuple[str, ...] = (
+    r"<\?xml.*?\?>",
+    r"<!DOCTYPE.*?>",
+    r"<!--.*?-->",
+    r"<metadata>.*?</metadata>",
+)
 NOT_PART += (r"<style\b.*?</style>", r"<defs>\s*</defs>")
 """What belongs to a document of its own. Text cannot match: `<` is escaped in it."""
 ROOT = "fill:var(--ink);stroke-linejoin:round;stroke-linecap:butt;font-family:inherit"

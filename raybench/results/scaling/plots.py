@@ -82,7 +82,8 @@ def shares_figure(results: StudyResults) -> Figure:
     for part, (colour, hatch) in SHARE_STYLE.items():
         widths = np.array([100 * row.get(part, 0.0) for row in rows])
         if widths.max() >= LEAST_SHARE:
-            style = {"facecolor": colour, "hatch": hatch, "edgecolor": parts.PAPER, "linewidth": 0}
+            style: dict[str, Any] = {"facecolor": colour, "hatch": hatch}
+            style |= {"edgecolor": parts.PAPER, "linewidth": 0}
             axes.barh(places, widths, left=left, height=0.62 * BAR, **style)
             keys.append(Patch(label=part, **style))
             left += widths
@@ -176,7 +177,8 @@ def _explain(axes: Axes, num_curves: int) -> float:
         borderaxespad=0,
     )
     rows = -(-len(labels) // columns)
-    return parts.LINE * (rows + 1 + sum(label.count("\n") for label in labels))
+    lines = rows + 1 + sum(str(label).count("\n") for label in labels)
+    return parts.LINE * lines
 
 
 def _curve(axes: Axes, curve: pd.DataFrame, column: str, number: int, label: str) -> None:
