@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from raybench.core.errors import UserError
 from raybench.core.metric import Metric
+from raybench.results.analyses.frames import need
 
 
 def best_at_every_budget(curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
@@ -15,11 +15,7 @@ def best_at_every_budget(curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     the last row with `train_s <= s`. Empty without a value.
     """
     columns = ["train_s", metric.name, "trial"]
-    missing = [name for name in columns if name not in curves]
-    if missing:
-        raise UserError(
-            f"curves: has no column '{missing[0]}'; give the frame of raybench.load(...).curves."
-        )
+    need(curves, "curves", columns, known=("train_s",))
     points = curves[columns].dropna(subset=["train_s", metric.name])
     # Of values at the same second the best comes first, so that it alone stays.
     gain = metric.sign * points[metric.name]
