@@ -12,7 +12,7 @@ from raybench.core.outcome import RunOutcome
 from raybench.core.record import Evaluation, Failure, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.results import progress as module
-from raybench.results.progress import Progress
+from raybench.results.live.progress import Progress
 
 OBJECTIVE = Objective(target=0.9)
 KEYS = ("weight_decay", "schedule")
