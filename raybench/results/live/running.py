@@ -1,6 +1,6 @@
 """The table of runs that have not ended: as many columns and rows as there is room for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
@@ -14,8 +14,9 @@ GAP = "  "
 CURVE = 16
 """Characters of a curve at most."""
 LEAST_CURVE = 6
-LEAST_LABEL = 26
-"""Columns for a configuration beside the numbers; with less, it stands on a line of its own."""
+COLUMNS: tuple[tuple[str, ...], ...] = (("value", "train", "speed"), ("value", "train"), ("value",))
+"""Numbers that are shown, by how much room there is."""
+TITLE = "configuration"
 LONGEST_NAME = 20
 UNKNOWN = "is in the records when it ends"
 """The configuration of a trial of which only evaluations were read."""
@@ -61,31 +62,32 @@ class _Columns:
     def __init__(self, runs: Sequence[LiveRun], width: int) -> None:
         self._width = width
         self._name = max(5, *(min(cell_len(clean(run.name)), LONGEST_NAME) for run in runs))
-        metric = runs[0].metric
-        self._numbers: dict[str, int] = {}
+        self._titles = {"value": runs[0].metric.words, "train": "train s", "speed": "samples/s"}
         cells = [_cells(run) for run in runs]
-        used = self._name
-        titles = {"value": metric.words, "train": "train s", "speed": "samples/s"}
-        for key in ("value", "train", "speed"):
-            wide = max(len(titles[key]), *(len(row[key]) for row in cells))
-            least = LEAST_CURVE if key == "value" else LEAST_CURVE + (LEAST_LABEL + 4) // 2
-            if used + len(GAP) + wide + len(GAP) + least <= width or key == "value":
-                self._numbers[key] = wide
-                used += len(GAP) + wide
-        self._titles = titles
-        room = width - used - len(GAP)
-        self.curve = max(min(CURVE, room), 0)
-        self._label = room - LEAST_CURVE - len(GAP)
-        self.has_label = self._label >= LEAST_LABEL
-        if self.has_label:
-            longest = max(len(title) for title in ("configuration", *map(_label, runs)))
-            self._label = min(self._label, max(longest, LEAST_LABEL))
-            self.curve = min(CURVE, room - self._label - len(GAP))
+        wide = {
+            key: max(len(title), *(len(row[key]) for row in cells))
+            for key, title in self._titles.items()
+        }
+        label = max(len(TITLE), *(cell_len(clean(_label(run))) for run in runs))
+        self._label, self.has_label = label, False
+        for keys in (("value", "train", "speed"), ("value", "train")):
+            if self._room(wide, keys) - len(GAP) - label >= LEAST_CURVE:
+                self._numbers, self.has_label = {key: wide[key] for key in keys}, True
+                break
+        else:  # configurations get lines of their own
+            fitting = [some for some in COLUMNS if self._room(wide, some) >= LEAST_CURVE]
+            self._numbers = {key: wide[key] for key in (*fitting, ())[0]}
+        room = self._room(wide, tuple(self._numbers))
+        self.curve = max(min(CURVE, room - (len(GAP) + label if self.has_label else 0)), 0)
+
+    def _room(self, wide: Mapping[str, int], keys: Sequence[str]) -> int:
+        """Return what is left beside the name and some numbers, the gap before it taken off."""
+        return self._width - self._name - sum(len(GAP) + wide[key] for key in keys) - len(GAP)
 
     def head(self) -> Text:
         """Return the titles."""
         numbers = [self._titles[key].rjust(wide) for key, wide in self._numbers.items()]
-        label = ["configuration".ljust(self._label)] if self.has_label else []
+        label = [TITLE.ljust(self._label)] if self.has_label else []
         return self._line(["trial".ljust(self._name), *label, *numbers, "curve"[: self.curve]])
 
     def lines(self, run: LiveRun, curve: str, standing: str) -> list[Text]:
@@ -100,7 +102,7 @@ class _Columns:
             return [first, *self._own(label)] if label else [first]
         cells = _cells(run)
         numbers = [cells[key].rjust(wide) for key, wide in self._numbers.items()]
-        inside = [set_cell_size(shorten(label, self._label), self._label)] if self.has_label else []
+        inside = [set_cell_size(label, self._label)] if self.has_label else []
         line = self._line([name, *inside, *numbers, curve])
         return [line] if self.has_label else [line, *self._own(label)]
 

@@ -24,7 +24,7 @@ from raybench.results.live.words import (
 LEAST_WIDTH = 20
 NAMED = 9
 """Columns of the names on the left."""
-MOST_LINES = 2
+MOST_LINES = 3
 """Lines of one text before its middle goes."""
 MOST_CAUSES = 5
 """Causes of failures that the screen has room for."""

@@ -153,7 +153,7 @@ class LiveState:
     def finished(self, record: RunRecord, at: float) -> Cause | None:
         """Count a run that has ended; return the cause of its failure, if it failed."""
         self.runs.pop(record.trial, None)
-        self.pace.finished(record)
+        self.pace.finished(record, at)
         ledger = record.ledger
         trained_s = record.wall_s - sum(ledger[key] for key in ("queue", "start", "lost", "setup"))
         self._busy.ended(at - max(trained_s, 0.0), at, record.spec.num_workers)

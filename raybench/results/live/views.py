@@ -1,9 +1,10 @@
 """Where a study is shown: on a terminal, in a notebook, or as lines."""
 
 import html
+import importlib
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -119,11 +120,10 @@ def view_for(console: Console, draw: Draw) -> View | None:
 
 def _ipython_display() -> Callable[[str, bool], None]:
     """Return what shows HTML in the notebook that runs this; one display, changed in place."""
-    from IPython.display import HTML, DisplayHandle  # only there is it certain to be installed
-
-    handle = DisplayHandle()
+    display: Any = importlib.import_module("IPython.display")  # has no types
+    handle = display.DisplayHandle()
 
     def show(page: str, is_new: bool) -> None:
-        (handle.display if is_new else handle.update)(HTML(page))
+        (handle.display if is_new else handle.update)(display.HTML(page))
 
     return show

@@ -18,7 +18,11 @@ PHASES = {
     "train": "training",
 }
 STARTING = "starting workers"
-FOLLOWS = {"search": "then race, winners alone", "race": "then winners alone"}
+FOLLOWS = {
+    "search": "the race and the winners' runs alone",
+    "finalist": "the race and the winners' runs alone",
+    "race": "the winners' runs alone",
+}
 """What the time after a phase is for."""
 Outcome = Callable[[RunRecord], str]
 """Says how a run ended that did not fail, where none is the best of them."""
@@ -38,7 +42,7 @@ def follows_words(state: LiveState) -> str:
     """Return what follows the phase, and how much of the time left it is."""
     words = FOLLOWS.get(state.phase)
     is_told = words is not None and state.after_s > 0 and not state.is_over
-    return f"{words}: about {about(state.after_s)} of it" if is_told else ""
+    return f"about {about(state.after_s)} of it for {words}" if is_told else ""
 
 
 def result_words(record: RunRecord) -> str:
