@@ -10,11 +10,13 @@ from rich.text import Text
 
 from raybench import cli
 from raybench.core.errors import UserError
+from raybench.core.record import RunRecord
 from raybench.results.bucket import BucketError
 from raybench.results.console import make_console, say
 from raybench.results.live.glyphs import Glyphs, glyphs_for
 from raybench.results.live.lines import EventLines
 from raybench.results.live.screen import screen_lines
+from raybench.results.live.state import Cause
 from raybench.results.live.tail import source_of
 from raybench.results.live.views import view_for
 from raybench.results.load import load
@@ -81,7 +83,11 @@ def _follow(console: Console, watched: Watched, interval_s: float) -> None:
     lines = EventLines(console, watched.state)
     if view is None:
         lines.write(time.time(), "watching", {})
-        watched.replay.on_end = lambda record, cause, at: lines.finished(record, cause, at, None)
+
+        def ended(record: RunRecord, cause: Cause | None, at: float) -> None:
+            lines.finished(record, cause, max(at, time.time()), None)
+
+        watched.replay.on_end = ended
     else:
         view.start()
     try:

@@ -33,6 +33,7 @@ class Progress:
         num_done: int = 0,
         keys: Iterable[str] = (),
         outcome: Outcome | None = None,
+        began: float | None = None,
         ends_in_s: float = math.inf,
         num_workers: Callable[[RunSpec], int] | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -40,20 +41,19 @@ class Progress:
         """Show `num_trials`; `keys` are those that labels tell (`results.label.label_keys`).
 
         `outcome` says how a run ended that did not fail, where they are no trials of a search and
-        none is the best of them. `ends_in_s` is what is left of the time budget, `num_workers` how
-        many workers of a spec the machines hold.
+        none is the best of them. `began` is when the command did, by `clock`; `ends_in_s` what is
+        left of the time budget, `num_workers` how many workers of a spec the machines hold.
         """
         self._clock, self._console, self._outcome = clock, console, outcome
         self._num_workers = num_workers
-        self.state = LiveState(clock(), num_runs=num_trials, keys=keys)
-        self.state.pace.num_done = num_done
+        self.state = LiveState(clock() if began is None else began, keys=keys)
         self.state.begin("search", num_trials, clock(), num_done=num_done)
         if math.isfinite(ends_in_s):
             self.state.ends_s = clock() + ends_in_s
-        self._view: View | None = view_for(console, self._draw)
-        self._lines = EventLines(console, self.state)
         self._changing = threading.RLock()
         """Held while the state changes or is drawn, never while something is printed."""
+        self._view: View | None = view_for(console, self._draw)
+        self._lines = EventLines(console, self.state)
         self._has_started = False
         self._told: str | None = None
         """What was last said of waiting, where there is no screen."""

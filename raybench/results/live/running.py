@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from raybench.core.text import clean, shorten
+from raybench.core.text import clean
+from raybench.results.live.fold import cut
 from raybench.results.live.glyphs import Glyphs, span, sparkline
 from raybench.results.live.state import LiveRun, LiveState
 from raybench.results.live.words import standing_words
@@ -47,9 +48,7 @@ def running_lines(
         starting = len(left_out) - training
         lines.append(
             Text(
-                shorten(
-                    f"and {len(left_out)} more: {training} training, {starting} not yet", width
-                ),
+                cut(f"and {len(left_out)} more: {training} training, {starting} not yet", width),
                 "dim",
             )
         )
@@ -92,13 +91,13 @@ class _Columns:
 
     def lines(self, run: LiveRun, curve: str, standing: str) -> list[Text]:
         """Return a run's own line, and that of its configuration where it has one."""
-        name = set_cell_size(shorten(clean(run.name), LONGEST_NAME), self._name)
+        name = set_cell_size(cut(clean(run.name), LONGEST_NAME), self._name)
         label = clean(_label(run))
         if run.evaluation is None:
             room = self._width - self._name - len(GAP)
             if self.has_label and cell_len(label) + len(GAP) + cell_len(standing) <= room:
                 return [self._line([name, label, clean(standing)])]
-            first = self._line([name, shorten(clean(standing), room)])
+            first = self._line([name, cut(clean(standing), room)])
             return [first, *self._own(label)] if label else [first]
         cells = _cells(run)
         numbers = [cells[key].rjust(wide) for key, wide in self._numbers.items()]
@@ -107,7 +106,7 @@ class _Columns:
         return [line] if self.has_label else [line, *self._own(label)]
 
     def _own(self, label: str) -> list[Text]:
-        return [Text(f"{GAP}{shorten(label, max(self._width - len(GAP), 8))}", "dim")]
+        return [Text(f"{GAP}{cut(label, max(self._width - len(GAP), 8))}", "dim")]
 
     def _line(self, cells: Sequence[str]) -> Text:
         return Text(GAP.join(cells).rstrip())

@@ -1,12 +1,12 @@
 """A study's screen, made of its state: lines of text for any width, on a terminal or in a page."""
 
-import textwrap
 from collections.abc import Iterable
 
 from rich.text import Text
 
-from raybench.core.text import clean, shorten
+from raybench.core.text import clean
 from raybench.results.live.durations import spent
+from raybench.results.live.fold import cut, fold
 from raybench.results.live.glyphs import Glyphs, bar
 from raybench.results.live.running import running_lines
 from raybench.results.live.state import LiveState
@@ -84,7 +84,7 @@ def _failures(state: LiveState, width: int) -> list[Text]:
     causes = sorted(state.causes.values(), key=lambda cause: -cause.count)
     lines: list[Text] = []
     for cause in causes[:MOST_CAUSES]:
-        words = shorten(clean(cause_words(cause)), max(width - NAMED, 8))
+        words = cut(clean(cause_words(cause)), max(width - NAMED, 8))
         lines += _named("" if lines else "failed", words, width, style="red")
     more = sum(cause.count for cause in causes[MOST_CAUSES:])
     return [*lines, *_named("", f"{more} of other causes", width)] if more else lines
@@ -102,7 +102,7 @@ def _named(name: str, text: str, width: int, *, style: str = "") -> list[Text]:
 def _folded(text: str, width: int, *, style: str = "") -> list[Text]:
     """Return a text in MOST_LINES lines at most; nothing for an empty one."""
     text = clean(text)
-    lines = textwrap.wrap(text, width)
+    lines = fold(text, width)
     if len(lines) > MOST_LINES:
-        lines = textwrap.wrap(shorten(text, MOST_LINES * width - width // 4), width)
+        lines = fold(cut(text, MOST_LINES * width - width // 2), width)[:MOST_LINES]
     return [Text(line, style) for line in lines]

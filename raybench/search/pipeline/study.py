@@ -227,6 +227,7 @@ class StudyPipeline:
             num_trials=num_trials,
             num_done=num_done,
             keys=label_keys(self.study.space),
+            began=self.deadline.began,
             ends_in_s=self.deadline.left_s,
             num_workers=lambda spec: num_at_most(spec, self.session.capacity),
         )
