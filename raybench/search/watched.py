@@ -115,7 +115,10 @@ class Watched:
             return Plan({"scaling": len(specs)}, specs, concurrency=1, only="scaling"), None
         if document["study"].get("run"):
             return Plan({"train": 1}, concurrency=1, only="train"), None
-        search = validate(StudySpec, document["study"], f"{STUDY_FILE}: study")
+        try:
+            search = validate(StudySpec, document["study"], f"{STUDY_FILE}: study")
+        except UserError:  # of a version that wrote other keys: its runs are shown without a plan
+            return Plan(), None
         self.state.keys = label_keys(search.space)
         concurrency = document.get("concurrency")
         at_once = concurrency if isinstance(concurrency, int) else 1

@@ -19,7 +19,7 @@ COLUMNS: tuple[tuple[str, ...], ...] = (("value", "train", "speed"), ("value", "
 """Numbers that are shown, by how much room there is."""
 TITLE = "configuration"
 LONGEST_NAME = 20
-UNKNOWN = "is in the records when it ends"
+UNKNOWN = "recorded when it ends"
 """The configuration of a trial of which only evaluations were read."""
 
 

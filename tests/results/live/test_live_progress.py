@@ -12,6 +12,7 @@ from rich.text import Text
 
 from raybench.results.console import make_console
 from raybench.results.live import views
+from raybench.results.live.glyphs import BLOCKS
 from raybench.results.live.progress import Progress
 from raybench.results.live.training import TrainingScreen
 from raybench.results.live.views import NOTEBOOK_S, NotebookView
@@ -101,7 +102,7 @@ def test_no_text_makes_a_second_line(clock: Clock, text: str) -> None:
     assert len(out.getvalue().splitlines()) == 2
     assert "\x1b" not in out.getvalue()
     message = out.getvalue().split("message=")[1].split(" config=")[0]
-    assert json.loads(message) == views.Text(text).plain.replace("\n", " ") or "\x1b" in text
+    assert json.loads(message) == Text(text).plain.replace("\n", " ") or "\x1b" in text
 
 
 def terminal(**environment: str) -> tuple[Console, io.StringIO]:
@@ -126,7 +127,7 @@ def test_no_color_means_none(clock: Clock) -> None:
     console, out = terminal(TERM="xterm-256color", NO_COLOR="1")
     with Progress(console, num_trials=9, clock=clock) as progress:
         progress.finished(record("0000", 2.0))
-        console.print(*progress._draw(100, 30, views.BLOCKS))
+        console.print(*progress._draw(100, 30, BLOCKS))
     colours = re.findall(r"\x1b\[([\d;]*)m", out.getvalue())
     assert colours
     assert not [code for code in colours for part in code.split(";") if 30 <= int(part or 0) < 108]
