@@ -35,24 +35,21 @@ def running_lines(
         return []
     columns = _Columns(runs, width)
     low, high = _scale(runs, state.target)
-    per_run = 1 if columns.has_label else 2
-    room = max(height - 1, per_run)
-    num_shown = len(runs) if per_run * len(runs) <= room else max((room - 1) // per_run, 1)
     lines = [columns.head()]
-    for run in runs[:num_shown]:
+    for number, run in enumerate(runs):
         curve = sparkline(run.values, columns.curve, glyphs, low=low, high=high)
-        lines += columns.lines(run, curve, standing_words(state, run, at))
-    left_out = runs[num_shown:]
-    if left_out:
-        training = sum(run.evaluation is not None for run in left_out)
-        starting = len(left_out) - training
-        lines.append(
-            Text(
-                cut(f"and {len(left_out)} more: {training} training, {starting} not yet", width),
-                "dim",
-            )
-        )
+        own = columns.lines(run, curve, standing_words(state, run, at))
+        is_last = number == len(runs) - 1
+        if number and len(lines) + len(own) > (height if is_last else height - 1):
+            return [*lines, _left_out(runs[number:], width)]
+        lines += own
     return lines
+
+
+def _left_out(runs: Sequence[LiveRun], width: int) -> Text:
+    training = sum(run.evaluation is not None for run in runs)
+    words = f"and {len(runs)} more: {training} training, {len(runs) - training} not yet"
+    return Text(cut(words, width), "dim")
 
 
 class _Columns:
@@ -87,7 +84,8 @@ class _Columns:
         """Return the titles."""
         numbers = [self._titles[key].rjust(wide) for key, wide in self._numbers.items()]
         label = [TITLE.ljust(self._label)] if self.has_label else []
-        return self._line(["trial".ljust(self._name), *label, *numbers, "curve"[: self.curve]])
+        titles = ["trial".ljust(self._name), *label, *numbers, "curve"[: self.curve]]
+        return Text(GAP.join(titles).rstrip(), "dim")
 
     def lines(self, run: LiveRun, curve: str, standing: str) -> list[Text]:
         """Return a run's own line, and that of its configuration where it has one."""
@@ -96,20 +94,16 @@ class _Columns:
         if run.evaluation is None:
             room = self._width - self._name - len(GAP)
             if self.has_label and cell_len(label) + len(GAP) + cell_len(standing) <= room:
-                return [self._line([name, label, clean(standing)])]
-            first = self._line([name, cut(clean(standing), room)])
-            return [first, *self._own(label)] if label else [first]
+                return [Text(GAP.join([name, label, clean(standing)]))]
+            return [Text(GAP.join([name, cut(clean(standing), room)])), *self._own(label)]
         cells = _cells(run)
         numbers = [cells[key].rjust(wide) for key, wide in self._numbers.items()]
         inside = [set_cell_size(label, self._label)] if self.has_label else []
-        line = self._line([name, *inside, *numbers, curve])
+        line = Text.assemble(GAP.join([name, *inside, *numbers, ""]), (curve, "cyan"))
         return [line] if self.has_label else [line, *self._own(label)]
 
     def _own(self, label: str) -> list[Text]:
         return [Text(f"{GAP}{cut(label, max(self._width - len(GAP), 8))}", "dim")]
-
-    def _line(self, cells: Sequence[str]) -> Text:
-        return Text(GAP.join(cells).rstrip())
 
 
 def _label(run: LiveRun) -> str:

@@ -61,14 +61,16 @@ def screen_lines(
     rows = running_lines(state, at, width=width, height=room, glyphs=glyphs)
     if not rows and not state.pace.num_done and not state.is_over:
         rows = [Text(STARTING)]
-    return [*top, *rows, *bottom]
+    spaced = [Text(), *rows] if rows and len(rows) < room else rows
+    return [*top, *spaced, *bottom]
 
 
 def _head(state: LiveState, at: float, width: int, glyphs: Glyphs) -> list[Text]:
     pace = state.pace
     words = f"{PHASES.get(state.phase, state.phase)}: {pace.num_done}"
     words += " done" if pace.num_runs is None else f" of {pace.num_runs} done"
-    parts = [words, spent(at - state.began_s), left_words(state, at)]
+    in_all = f"{state.num_finished} runs in all" if state.is_over else ""
+    parts = [words, in_all, spent(at - state.began_s), left_words(state, at)]
     lines = _folded(", ".join(part for part in parts if part), width, style="bold")
     if pace.num_runs:
         lines.append(Text(bar(pace.num_done / pace.num_runs, min(width, BAR), glyphs), "cyan"))
@@ -96,7 +98,10 @@ def _named(name: str, text: str, width: int, *, style: str = "") -> list[Text]:
         return []
     found = _folded(text, width - NAMED, style=style)
     names = [name, *[""] * (len(found) - 1)]
-    return [Text(one.ljust(NAMED), "dim") + line for one, line in zip(names, found, strict=True)]
+    return [
+        Text.assemble((one.ljust(NAMED), "dim"), line)
+        for one, line in zip(names, found, strict=True)
+    ]
 
 
 def _folded(text: str, width: int, *, style: str = "") -> list[Text]:

@@ -102,6 +102,8 @@ class LiveState:
         self.causes: dict[str, Cause] = {}
         self.best: RunRecord | None = None
         self.metric, self.target = ACCURACY, None
+        self.num_finished = 0
+        """Runs of all phases that are done."""
         self.num_searched, self.num_reached = 0, 0
         """Runs of the search that are done, and those of them that reached the target."""
         self.keys = tuple(keys)
@@ -153,6 +155,7 @@ class LiveState:
     def finished(self, record: RunRecord, at: float) -> Cause | None:
         """Count a run that has ended; return the cause of its failure, if it failed."""
         self.runs.pop(record.trial, None)
+        self.num_finished += 1
         self.pace.finished(record, at)
         ledger = record.ledger
         trained_s = record.wall_s - sum(ledger[key] for key in ("queue", "start", "lost", "setup"))

@@ -17,6 +17,8 @@ NOTEBOOK_S = 1.0
 """A notebook's display changes no more often: each change is a message to the browser."""
 NOTEBOOK_WIDTH = 100
 NOTEBOOK_HEIGHT = 30
+Bundle = dict[str, str]
+"""What a notebook shows, by its MIME type: it takes the best that it can."""
 Draw = Callable[[int, int, Glyphs], list[Text]]
 """(width, height, characters) -> the lines of now."""
 
@@ -74,10 +76,10 @@ class NotebookView:
     def __init__(
         self,
         draw: Draw,
-        display: Callable[[str, bool], None] | None = None,
+        display: Callable[[Bundle, bool], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`display` shows HTML: for the first time, or in place of what it has shown."""
+        """`display` shows a bundle: for the first time, or in place of what it has shown."""
         self._draw, self._clock = draw, clock
         self._display = display if display is not None else _ipython_display()
         self._shown_s = float("-inf")
@@ -99,7 +101,11 @@ class NotebookView:
     def _show(self) -> None:
         self._shown_s = self._clock()
         lines = self._draw(NOTEBOOK_WIDTH, NOTEBOOK_HEIGHT, BLOCKS)
-        self._display(as_html(lines), self._is_new)
+        bundle = {
+            "text/html": as_html(lines),
+            "text/plain": "\n".join(line.plain for line in lines),
+        }
+        self._display(bundle, self._is_new)
         self._is_new = False
 
 
@@ -118,12 +124,12 @@ def view_for(console: Console, draw: Draw) -> View | None:
     return None
 
 
-def _ipython_display() -> Callable[[str, bool], None]:
-    """Return what shows HTML in the notebook that runs this; one display, changed in place."""
+def _ipython_display() -> Callable[[Bundle, bool], None]:
+    """Return what shows a bundle in the notebook that runs this; one display, changed in place."""
     display: Any = importlib.import_module("IPython.display")  # has no types
     handle = display.DisplayHandle()
 
-    def show(page: str, is_new: bool) -> None:
-        (handle.display if is_new else handle.update)(display.HTML(page))
+    def show(bundle: Bundle, is_new: bool) -> None:
+        (handle.display if is_new else handle.update)(bundle, raw=True)
 
     return show

@@ -147,8 +147,9 @@ class Page:
         self.shown: list[str] = []
         self.num_new = 0
 
-    def __call__(self, html: str, is_new: bool) -> None:
-        self.shown.append(html)
+    def __call__(self, bundle: dict[str, str], is_new: bool) -> None:
+        assert "<pre" not in bundle["text/plain"]
+        self.shown.append(bundle["text/html"])
         self.num_new += is_new
 
 
