@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from raybench import cli
@@ -10,6 +11,8 @@ from raybench.results.console import make_console, say
 from raybench.results.export import export
 from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults, load
+from raybench.results.loggers.kinds import check_loggers
+from raybench.results.loggers.processes import Loggers
 from raybench.results.place import is_url
 from raybench.results.plots import write_plots
 from raybench.results.remote import publish
@@ -20,25 +23,28 @@ def parser() -> argparse.ArgumentParser:
     """Return the command's arguments."""
     result = cli.Parser(prog="raybench report", description=__doc__)
     result.add_argument("folder", metavar="DIR", help="a results folder, or the URL of one")
+    cli.add_log(result)
     return result
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     options = parser().parse_args(arguments)
-    return cli.run_command(lambda: report(options.folder))
+    return cli.run_command(lambda: report(options.folder, options.log))
 
 
-def report(place: str | Path) -> int:
+def report(place: str | Path, tools: Sequence[str] = ()) -> int:
     """Write the derived files anew from the records, draw, and print the tables.
 
     A study that is running may be reported on: its records are read, never written. Of a URL the
     files are written below it, too, unless a driver is there, which writes them itself; who may
     only read there gets them in the local folder.
     """
+    check_loggers(tools)
     results = load(place)
     if results.is_scaling:
-        return _report_scaling(place, results)
+        _report_scaling(place, results)
+        return _log(tools, results)
     # Not a Store: the study may be running, and its records are not ours.
     tables = export(results, StudyFiles(results.folder))
     plots = write_plots(results, results.folder)
@@ -46,10 +52,21 @@ def report(place: str | Path) -> int:
     show(console, results, plots=plots)
     if is_url(place) and (why := publish(str(place), results.folder, [*tables, *plots])):
         say(console, why)
-    return cli.DONE
+    return _log(tools, results)
 
 
-def _report_scaling(place: str | Path, results: StudyResults) -> int:
+def _log(tools: Sequence[str], results: StudyResults) -> int:
+    """Bring to other tools what they do not have of a study; return the exit code."""
+    say_it = partial(say, make_console(sys.stdout))
+    with Loggers(
+        tools, results.folder, place=results.place, say=say_it, close_s=None
+    ) as loggers:
+        loggers.start()
+        loggers.end()
+    return cli.FAILED if loggers.has_failed else cli.DONE
+
+
+def _report_scaling(place: str | Path, results: StudyResults) -> None:
     """Do the same for a scaling study."""
     from raybench.studies.report import ScalingReport
 
@@ -59,7 +76,6 @@ def _report_scaling(place: str | Path, results: StudyResults) -> int:
     report.show(console, written=written)
     if is_url(place) and (why := publish(str(place), results.folder, written)):
         say(console, why)
-    return cli.DONE
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -13,7 +13,8 @@ from raybench.core.clock import PHASES
 from raybench.core.documents import problem_of, read_mapping
 from raybench.core.errors import UserError
 from raybench.core.metric import METRIC_NAME, Direction
-from raybench.core.record import Evaluation, Prediction, RunRecord, with_names_of_today
+from raybench.core.record import Evaluation, Prediction, Role, RunRecord, with_names_of_today
+from raybench.core.spec import RunSpec
 from raybench.core.text import clean
 from raybench.results.label import BASE_KEYS
 from raybench.results.store import RECORDS_FILE, plain
@@ -23,6 +24,8 @@ LATER_PHASES = ("lost",)
 """Of a ledger: those that the first versions did not know."""
 EVALUATION, RUN = TypeAdapter(Evaluation), TypeAdapter(RunRecord)
 PREDICTION = TypeAdapter(Prediction)
+ROLE: TypeAdapter[Role] = TypeAdapter(Role)
+SPEC = TypeAdapter(RunSpec)
 FIRST_PHASES = tuple(phase for phase in PHASES if phase not in LATER_PHASES)
 KINDS = ("eval", "run", "prediction")
 NEEDED = {
@@ -69,16 +72,14 @@ def read_records(folder: Path) -> Records:
     predictions: dict[tuple[Any, ...], Prediction] = {}
     for number, line in read_lines(path):
         try:
-            kind, name = _kind_and_trial(line)
-            if kind == "eval":
-                point = _built(EVALUATION, with_names_of_today(line))
-                _add(pending.setdefault(name, []), point)
-            elif kind == "run":
+            name, found = record_of(line)
+            if isinstance(found, Evaluation):
+                add_point(pending.setdefault(name, []), found)
+            elif isinstance(found, RunRecord):
                 records.runs.pop(name, None)  # the later record stands at its own place
-                records.runs[name] = _built(RUN, _of_this_version(with_names_of_today(plain(line))))
+                records.runs[name] = found
                 records.curves[name] = pending.pop(name, [])
             else:
-                found = _built(PREDICTION, plain(line))
                 split = name, found.framework, found.num_workers, found.batch_size_per_worker
                 predictions[split] = found
         except ValueError as wrong:
@@ -89,7 +90,29 @@ def read_records(folder: Path) -> Records:
     return records
 
 
-def _add(curve: list[Evaluation], point: Evaluation) -> None:
+def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
+    """Return a run's name and what a line says of it; ValueError where it is no record."""
+    kind, name = _kind_and_trial(line)
+    assert isinstance(line, dict)
+    if kind == "eval":
+        return name, _built(EVALUATION, with_names_of_today(line))
+    if kind == "run":
+        return name, _built(RUN, _of_this_version(with_names_of_today(plain(line))))
+    return name, _built(PREDICTION, plain(line))
+
+
+def what_runs(line: Mapping[str, Any]) -> tuple[Role, RunSpec] | None:
+    """Return role and spec of a run, from the line of its first evaluation; None from another.
+
+    Versions that told them at a run's end alone have none anywhere. ValueError where they are
+    no such things.
+    """
+    if "role" not in line:
+        return None
+    return _built(ROLE, line["role"]), _built(SPEC, plain(line.get("spec")))
+
+
+def add_point(curve: list[Evaluation], point: Evaluation) -> None:
     """Add an evaluation; one that comes again was repeated, and with it all that followed it."""
     while curve and curve[-1].index >= point.index:
         curve.pop()
@@ -199,7 +222,7 @@ def _of_this_version(line: dict[str, Any]) -> dict[str, Any]:
     return LATER | line | {"role": role, "source": source}
 
 
-def _built(kind: TypeAdapter[Kind], content: dict[str, Any]) -> Kind:
+def _built(kind: TypeAdapter[Kind], content: object) -> Kind:
     """Return what `content` is; ValueError says the first thing that is wrong with it."""
     try:
         return kind.validate_python(content)
