@@ -58,9 +58,7 @@ def report(place: str | Path, tools: Sequence[str] = ()) -> int:
 def _log(tools: Sequence[str], results: StudyResults) -> int:
     """Bring to other tools what they do not have of a study; return the exit code."""
     say_it = partial(say, make_console(sys.stdout))
-    with Loggers(
-        tools, results.folder, place=results.place, say=say_it, close_s=None
-    ) as loggers:
+    with Loggers(tools, results.folder, place=results.place, say=say_it, close_s=None) as loggers:
         loggers.start()
         loggers.end()
     return cli.FAILED if loggers.has_failed else cli.DONE

@@ -66,13 +66,17 @@ class Feed:
         self._live.clear()
 
     def _end(self, record: RunRecord, live: _Live) -> None:
-        if live.run is None and self._ledger.holds(record):
+        if live.run is None and self._is_there(record):
             return
         live.what = record.role, record.spec
         run = self._tell(record.trial, live, began=_ended_s(record) - record.ledger["train"])
         self._sink.end(run, record)
         self._ledger.ended(record)
         self.num_told += 1
+
+    def _is_there(self, record: RunRecord) -> bool:
+        name = self._ledger.name_of(record.trial)
+        return name is not None and self._ledger.holds(record) and self._sink.has(name)
 
     def _tell(self, name: str, live: _Live, *, began: float) -> Run:
         """Tell the points that are new; all of them where the run is, or begins again."""

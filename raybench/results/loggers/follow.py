@@ -26,7 +26,7 @@ from raybench.results.loggers.values import shown
 from raybench.results.store import RECORDS_FILE
 
 END = b"end\n"
-POLL_S = 1.0
+POLL_S = 0.5
 """New records are in the tool about so long after they were written."""
 WINNERS = "winners"
 """Of the ledger: the run that holds a study's winners. No run of a study has such a name."""

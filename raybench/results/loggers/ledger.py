@@ -1,7 +1,6 @@
 """What of a study is in a tool already: kept beside the records, so that nothing comes twice."""
 
 import json
-import uuid
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,8 +17,8 @@ FOLDER = "logged"
 class Ledger:
     """`logged/<tool>.jsonl`: every run that was begun in the tool, and every one that was ended.
 
-    A line names the place it was written to; what was written elsewhere does not count. Deleting
-    the file makes the tool be told everything anew. A context manager: one process has it.
+    A line names the place it was written to; what was written elsewhere does not count. Without the
+    file the tool is told everything anew. A context manager: one process has it.
     """
 
     def __init__(self, folder: Path, tool: str) -> None:
@@ -27,9 +26,7 @@ class Ledger:
         self._tool = tool
         self._names: dict[str, str] = {}
         self._ended: dict[str, str] = {}
-        self.study = ""
-        """A name of this study that no other has."""
-        self.place = ""
+        self._place = ""
 
     def __enter__(self) -> Self:
         self._path.parent.mkdir(exist_ok=True)
@@ -52,21 +49,16 @@ class Ledger:
 
     def open(self, place: str) -> None:
         """Read what was written to `place`."""
-        self.place = place
+        self._place = place
         for line in self._path.read_text(encoding="utf-8").splitlines():
             content = json.loads(line)
-            if "study" in content:
-                self.study = content["study"]
-            if content.get("place") != place:
+            if content["place"] != place:
                 continue
             if "id" in content:
                 self._names[content["run"]] = content["id"]
                 self._ended.pop(content["run"], None)
             else:
                 self._ended[content["run"]] = content["ended"]
-        if not self.study:
-            self.study = uuid.uuid4().hex
-            self._write({"study": self.study})
 
     def name_of(self, run: str) -> str | None:
         """Return what a run is called in the tool, if it was begun there."""
@@ -80,12 +72,12 @@ class Ledger:
         """Keep that a run was begun, by its name in the tool."""
         self._names[run] = name
         self._ended.pop(run, None)
-        self._write({"run": run, "id": name, "place": self.place})
+        self._write({"run": run, "id": name, "place": self._place})
 
     def ended(self, record: RunRecord) -> None:
         """Keep that a run was ended."""
         self._ended[record.trial] = _end_of(record)
-        self._write({"run": record.trial, "ended": _end_of(record), "place": self.place})
+        self._write({"run": record.trial, "ended": _end_of(record), "place": self._place})
 
     def _write(self, content: dict[str, Any]) -> None:
         self._file.write(json.dumps(content) + "\n")

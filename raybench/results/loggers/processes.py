@@ -81,7 +81,7 @@ class Loggers:
             follower.close()
 
     def _wait(self, seconds: float | None, since: float) -> bool:
-        """Wait until all have ended, or `seconds` from `since` are over; return whether all have."""
+        """Wait for all until `seconds` after `since`; return whether all have ended."""
         while any(one.is_running for one in self._followers):
             if seconds is not None and time.monotonic() - since > seconds:
                 return False
@@ -109,9 +109,9 @@ class _Follower:
         self.title, self._tool, self._say = LOGGERS[tool].title, tool, say
         self._again = f"python -m raybench.report {place} --log {tool} writes the rest."
         self.has_failed = False
+        begin = [sys.executable, "-P", "-c", BEGIN, json.dumps(sys.path)]
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", BEGIN, json.dumps(sys.path), tool, str(folder), study]
-            + [place],
+            [*begin, tool, str(folder), study, place],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -49,6 +49,9 @@ class Sink(Protocol):
     place: str
     """Where it writes, without secrets: what lies elsewhere has not been written here."""
 
+    def has(self, name: str) -> bool:
+        """Whether a run that was written is still there, as far as that is known."""
+
     def start(self, run: Run, earlier: str | None) -> str:
         """Begin a run, in place of the `earlier` one; return its name in the tool."""
 

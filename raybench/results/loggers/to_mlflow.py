@@ -2,7 +2,8 @@
 
 MLflow draws over a step, a whole number: it is milliseconds of training. The time of every point is
 that of the training clock, so its axis of relative time is seconds of training. Where it writes,
-MLflow's own variables say: MLFLOW_TRACKING_URI (a server, `sqlite:///FILE`), MLFLOW_EXPERIMENT_NAME.
+MLflow's own variables say: MLFLOW_TRACKING_URI (a server, `sqlite:///FILE`) and
+MLFLOW_EXPERIMENT_NAME.
 """
 
 import os
@@ -42,6 +43,10 @@ class MLflow:
         self._experiment_id = self._opened_experiment()
         self._runs: dict[str, str] = {}
         """Runs that go on, by MLflow's ids."""
+
+    def has(self, name: str) -> bool:
+        """Believe it: what the user has deleted there stays away."""
+        return bool(name)
 
     def start(self, run: Run, earlier: str | None) -> str:
         """Begin a run with its spec; the one it had is deleted, as MLflow cannot shorten it."""
@@ -84,7 +89,9 @@ class MLflow:
         """Write the winners to a run of the study's own."""
         if earlier is not None:
             self._delete(earlier)
-        number = self._create(f"{self._study}: winners", began=time.time(), tags={"role": "winners"})
+        number = self._create(
+            f"{self._study}: winners", began=time.time(), tags={"role": "winners"}
+        )
         sentences = []
         for winner in winners:
             title = winner.title
@@ -107,9 +114,7 @@ class MLflow:
         """Return where to look."""
         if "://" in self._shown_uri and self._shown_uri.startswith("http"):
             return f"experiment {self._experiment} at {self._shown_uri}"
-        return (
-            f"mlflow ui --backend-store-uri {self._shown_uri}, experiment {self._experiment}"
-        )
+        return f"mlflow ui --backend-store-uri {self._shown_uri}, experiment {self._experiment}"
 
     def _opened_experiment(self) -> str:
         found = self._client.get_experiment_by_name(self._experiment)

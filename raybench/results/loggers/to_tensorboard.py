@@ -11,6 +11,7 @@ that dies without a word where the disk is full.
 
 import hashlib
 import re
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from tensorboardX.proto import event_pb2
 from tensorboardX.proto.api_pb2 import Status
 from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData, SessionEndInfo
 from tensorboardX.proto.summary_pb2 import Summary, SummaryMetadata
-from tensorboardX.summary import hparams, scalar, text
+from tensorboardX.summary import hparams, text
 
 from raybench.core.documents import to_yaml
 from raybench.core.record import Evaluation, RunRecord
@@ -34,6 +35,8 @@ AXES = {
     "by_samples": (1.0, "samples", "over training samples"),
 }
 """Beginnings of tags: what of a point is the step, times what, and that in words."""
+NOT_DRAWN = ("train_s", "samples")
+"""What is an axis is no curve."""
 END_TAG = "_hparams_/session_end_info"
 NOT_COMPARED = ("objective.", "dataset.", "checkpoint_every_s", "record_steps")
 """Beginnings of keys that a table of configurations needs no column of."""
@@ -47,18 +50,22 @@ class TensorBoard:
         self.place = FOLDER
         self._files: dict[str, _Events] = {}
 
+    def has(self, name: str) -> bool:
+        """Whether a run's folder is there: it may be deleted to have all written anew."""
+        return (self._folder / name).is_dir()
+
     def start(self, run: Run, earlier: str | None) -> str:
         """Begin a run's file, in place of the one it had."""
         del earlier  # lies where this one will
         name = folder_name(run.name)
         file = self._files[run.name] = _Events(self._folder / name)
         params = params_of(run.spec)
-        lines = to_yaml({key: params[key] for key in params})
-        file.add(text("spec", f"```yaml\n{lines}```"), wall_s=run.began)
+        file.add(text("spec", f"```yaml\n{to_yaml(dict(params))}```"), wall_s=run.began)
         compared = {key: params[key] for key in params if not key.startswith(NOT_COMPARED)}
         metric = run.spec.objective.judged_by
         figures = ("time_to_target_s", "worker_seconds_to_target", metric.best_column)
-        for part in _hparams({"role": run.role, **compared}, figures):
+        tags = [f"run/{name}" for name in figures]
+        for part in _hparams({"role": run.role, **compared}, tags):
             file.add(part, wall_s=run.began)
         return name
 
@@ -73,7 +80,7 @@ class TensorBoard:
                     continue
                 step = round(factor * values[of])
                 for name, value in values.items():
-                    if name != of:
+                    if name not in NOT_DRAWN:
                         file.scalar(f"{axis}/{name}", value, step, wall_s=wall_s, words=words)
 
     def end(self, run: Run, record: RunRecord) -> None:
@@ -84,8 +91,6 @@ class TensorBoard:
         for name, value in figures.items():
             part = "ledger" if name.startswith("ledger.") else "run"
             file.scalar(f"{part}/{name.removeprefix('ledger.')}", value, 0, wall_s=wall_s)
-            if part == "run":
-                file.scalar(name, value, 0, wall_s=wall_s)
         words = "".join(f"- {key}: {_plain(value)}\n" for key, value in run_words(record).items())
         file.add(text("end", words), wall_s=wall_s)
         file.add(_session_end(is_well=record.failure is None), wall_s=wall_s)
@@ -99,15 +104,17 @@ class TensorBoard:
 
     def winners(self, winners: Sequence[Winner], earlier: str | None) -> str:
         """Write a run `winners`: a text, and a number for every figure."""
-        del earlier
-        file = _Events(self._folder / WINNERS)
+        del earlier  # lies where this one will
+        file, now_s = _Events(self._folder / WINNERS), time.time()
         for winner in winners:
             proof = "confirmed by new runs" if winner.is_confirmed else "one run, not confirmed"
             rows = "".join(f"| {key} | {value:.6g} |\n" for key, value in winner.figures.items())
             table = f"**{_plain(winner.config)}** (trial {_plain(winner.trial)}; {proof})\n\n"
-            file.add(text(winner.title, f"{table}| figure | value |\n|---|---|\n{rows}"), wall_s=0)
+            file.add(
+                text(winner.title, f"{table}| figure | value |\n|---|---|\n{rows}"), wall_s=now_s
+            )
             for key, value in winner.figures.items():
-                file.scalar(f"{WINNERS}/{winner.title}/{key}", value, 0, wall_s=0)
+                file.scalar(f"{WINNERS}/{winner.title}/{key}", value, 0, wall_s=now_s)
         file.close()
         return WINNERS
 
@@ -143,9 +150,13 @@ class _Events:
 
     def scalar(self, tag: str, value: float, step: int, *, wall_s: float, words: str = "") -> None:
         """Write a number; `words` stand beside the tag, and are written with its first one."""
-        shown = words if tag not in self._described else ""
-        self._described.add(tag)
-        self.add(scalar(tag, value, summary_description=shown), step, wall_s=wall_s)
+        metadata = None
+        if tag not in self._described:
+            self._described.add(tag)
+            plugin = SummaryMetadata.PluginData(plugin_name="scalars")
+            metadata = SummaryMetadata(summary_description=words, plugin_data=plugin)
+        one = Summary.Value(tag=tag, simple_value=value, metadata=metadata)
+        self.add(Summary(value=[one]), step, wall_s=wall_s)
 
     def flush(self) -> None:
         """Write what is held back."""
@@ -170,18 +181,19 @@ def folder_name(run: str) -> str:
     return f"{safe}-{hashlib.sha256(run.encode()).hexdigest()[:8]}"
 
 
-def _hparams(params: Mapping[str, Value], figures: Sequence[str]) -> list[Summary]:
-    """Return what TensorBoard's table of configurations is made of, but the end."""
-    experiment, start, _ = hparams(dict(params), dict.fromkeys(figures, 0.0))
+def _hparams(params: Mapping[str, Value], tags: Sequence[str]) -> list[Summary]:
+    """Return what TensorBoard's table of configurations is made of, but the end.
+
+    `tags` are those of its columns that are measured.
+    """
+    experiment, start, _ = hparams(dict(params), dict.fromkeys(tags, 0.0))
     return [experiment, start]
 
 
 def _session_end(*, is_well: bool) -> Summary:
     status = Status.Value("STATUS_SUCCESS" if is_well else "STATUS_FAILURE")
     content = HParamsPluginData(session_end_info=SessionEndInfo(status=status), version=0)
-    plugin = SummaryMetadata.PluginData(
-        plugin_name="hparams", content=content.SerializeToString()
-    )
+    plugin = SummaryMetadata.PluginData(plugin_name="hparams", content=content.SerializeToString())
     value = Summary.Value(tag=END_TAG, metadata=SummaryMetadata(plugin_data=plugin))
     return Summary(value=[value])
 

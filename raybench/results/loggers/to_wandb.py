@@ -2,12 +2,12 @@
 
 Its charts are drawn over `train_s`, seconds of training. Where it writes, its own variables say:
 WANDB_MODE (`offline` writes below the study's folder), WANDB_PROJECT, WANDB_ENTITY, WANDB_DIR,
-WANDB_BASE_URL. Of the machine and the command line, which may hold secrets, nothing is sent.
+WANDB_BASE_URL. Of the command line and the environment, which may hold secrets, nothing is sent.
 """
 
-import hashlib
 import os
 import shutil
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,15 @@ class WeightsAndBiases:
         self.place = shown(f"{place} {os.environ.get('WANDB_ENTITY', '')} {self._project}")
         self._runs: dict[str, Any] = {}
 
+    def has(self, name: str) -> bool:
+        """Believe it: what the user has deleted there stays away."""
+        return bool(name)
+
     def start(self, run: Run, earlier: str | None) -> str:
         """Begin a run with its spec; what it had offline goes, if it was not uploaded."""
         self._take_away(run.name, earlier)
         config = {"role": run.role, **params_of(run.spec)}
-        opened = self._open(run.name, role=run.role, earlier=earlier, config=config)
+        opened = self._open(run.name, role=run.role, config=config)
         opened.define_metric("train_s", hidden=True)
         opened.define_metric("*", step_metric="train_s")
         self._runs[run.name] = opened
@@ -67,7 +71,7 @@ class WeightsAndBiases:
     def winners(self, winners: Sequence[Winner], earlier: str | None) -> str:
         """Write a run whose summary holds the winners."""
         self._take_away("winners", earlier)
-        opened = self._open("winners", role="winners", earlier=earlier, config={})
+        opened = self._open("winners", role="winners", config={})
         for winner in winners:
             words = {"trial": winner.trial, "config": shown(winner.config)}
             found = words | {"is_confirmed": winner.is_confirmed} | winner.figures
@@ -87,7 +91,7 @@ class WeightsAndBiases:
             return f"wandb sync {self._folder / 'wandb'}/offline-run-*"
         return f"project {self._project}, group {self._study}"
 
-    def _open(self, name: str, *, role: str, earlier: str | None, config: Mapping[str, Any]) -> Any:
+    def _open(self, name: str, *, role: str, config: Mapping[str, Any]) -> Any:
         settings = wandb.Settings(
             silent=True,
             console="off",
@@ -95,6 +99,8 @@ class WeightsAndBiases:
             disable_git=True,
             x_disable_meta=True,
             x_disable_stats=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
             init_timeout=20,
         )
         return wandb.init(
@@ -102,7 +108,7 @@ class WeightsAndBiases:
             group=self._study,
             name=name,
             job_type=role,
-            id=_next_id(f"{self.place} {name}", earlier),
+            id=uuid.uuid4().hex[:16],
             config=dict(config),
             dir=str(self._folder),
             settings=settings,
@@ -125,8 +131,3 @@ class WeightsAndBiases:
 def open_sink(folder: Path, study: str) -> WeightsAndBiases:
     """Return the sink of a study."""
     return WeightsAndBiases(folder, study)
-
-
-def _next_id(name: str, earlier: str | None) -> str:
-    """Return an id of a run's next attempt; the same for the same run and attempt."""
-    return hashlib.sha256(f"{name} {earlier}".encode()).hexdigest()[:16]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from raybench.core.record import Evaluation, RunRecord
-from raybench.core.secrets import KEY, HIDDEN, redact_text
+from raybench.core.secrets import HIDDEN, KEY, redact_text
 from raybench.core.spec import RunSpec
 from raybench.core.text import clean
 from raybench.results.loggers.sink import Value

@@ -48,15 +48,15 @@ def winners_of(results: StudyResults) -> list[Winner]:
 
 def _figures(results: StudyResults, trial: str, *, is_confirmed: bool) -> dict[str, float]:
     metric = results.metric
+    table = results.confirmed if is_confirmed else results.trials
+    row = table.set_index("trial").loc[trial].to_dict()
     if is_confirmed:
-        row = results.confirmed.set_index("trial").loc[trial]
-        found = {name: row[column] for name, column in CONFIRMED.items() if column in row}
+        found = {name: row.get(column) for name, column in CONFIRMED.items()}
         found |= {metric.name: row[f"median_{metric.name}"]}
         found |= {metric.test_column: row[metric.test_column]}
     else:
-        row = results.trials.set_index("trial").loc[trial]
         seconds = row["crossed_s"] if results.is_timed else math.nan
-        found = {"time_to_target_s": seconds, "runs": 1.0, "hits": float(pd.notna(seconds))}
+        found = {"time_to_target_s": seconds, "runs": 1, "hits": int(pd.notna(seconds))}
         found |= {"worker_seconds_to_target": seconds * row["num_workers"]}
         found |= {metric.name: row[metric.best_column]}
     return {
