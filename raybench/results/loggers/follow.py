@@ -28,6 +28,8 @@ from raybench.results.store import RECORDS_FILE
 END = b"end\n"
 POLL_S = 0.5
 """New records are in the tool about so long after they were written."""
+NOT_NEEDED = ("torch", "tensorflow")
+"""What tensorboardX and W&B import where it is there: seconds and hundreds of megabytes."""
 WINNERS = "winners"
 """Of the ledger: the run that holds a study's winners. No run of a study has such a name."""
 FAILED = 1
@@ -42,6 +44,8 @@ def main(arguments: Sequence[str]) -> int:
         os.dup2(silence, 1)
         os.dup2(silence, 2)
         os.nice(10)  # the cores are for the training
+        for name in NOT_NEEDED:
+            sys.modules[name] = None  # type: ignore[assignment]  # importing it is an ImportError
         try:
             _follow(tool, Path(folder), study, words)
         except Exception as error:  # noqa: BLE001 (a library's: it ends this process alone)

@@ -25,7 +25,8 @@ class Ledger:
         self._path = folder / FOLDER / f"{tool}.jsonl"
         self._tool = tool
         self._names: dict[str, str] = {}
-        self._ended: dict[str, str] = {}
+        self._ended: set[tuple[str, str]] = set()
+        """Runs with their ends; of one that was interrupted and went on there are several."""
         self._place = ""
 
     def __enter__(self) -> Self:
@@ -56,27 +57,25 @@ class Ledger:
                 continue
             if "id" in content:
                 self._names[content["run"]] = content["id"]
-                self._ended.pop(content["run"], None)
             else:
-                self._ended[content["run"]] = content["ended"]
+                self._ended.add((content["run"], content["ended"]))
 
     def name_of(self, run: str) -> str | None:
         """Return what a run is called in the tool, if it was begun there."""
         return self._names.get(run)
 
     def holds(self, record: RunRecord) -> bool:
-        """Whether the tool has this end of a run."""
-        return self._ended.get(record.trial) == _end_of(record)
+        """Whether the tool has this end of a run, or had it before the run went on."""
+        return (record.trial, _end_of(record)) in self._ended
 
     def begun(self, run: str, name: str) -> None:
         """Keep that a run was begun, by its name in the tool."""
         self._names[run] = name
-        self._ended.pop(run, None)
         self._write({"run": run, "id": name, "place": self._place})
 
     def ended(self, record: RunRecord) -> None:
         """Keep that a run was ended."""
-        self._ended[record.trial] = _end_of(record)
+        self._ended.add((record.trial, _end_of(record)))
         self._write({"run": record.trial, "ended": _end_of(record), "place": self._place})
 
     def _write(self, content: dict[str, Any]) -> None:

@@ -72,13 +72,17 @@ class Loggers:
         since = time.monotonic()
         for follower in self._followers:
             follower.let_go()
-        if not self._wait(SAY_S, since):
-            names = ", ".join(one.title for one in self._followers if one.is_running)
-            limit = "" if self._close_s is None else f", for {self._close_s:g} s at most"
-            self._say(f"writing the rest to {names}{limit}")
+        if not self._wait(SAY_S if self._close_s is None else min(SAY_S, self._close_s), since):
+            self._say_waiting()
         self._wait(self._close_s, since)
         for follower in self._followers:
             follower.close()
+
+    def _say_waiting(self) -> None:
+        titles = [one.title for one in self._followers if one.is_running and not one.has_said]
+        limit = "" if self._close_s is None else f", for {self._close_s:g} s at most"
+        if titles:
+            self._say(f"writing the rest to {', '.join(titles)}{limit}")
 
     def _wait(self, seconds: float | None, since: float) -> bool:
         """Wait for all until `seconds` after `since`; return whether all have ended."""
@@ -108,7 +112,7 @@ class _Follower:
     ) -> None:
         self.title, self._tool, self._say = LOGGERS[tool].title, tool, say
         self._again = f"python -m raybench.report {place} --log {tool} writes the rest."
-        self.has_failed = False
+        self.has_failed = self.has_said = False
         begin = [sys.executable, "-P", "-c", BEGIN, json.dumps(sys.path)]
         self._process = subprocess.Popen(
             [*begin, tool, str(folder), study, place],
@@ -119,7 +123,6 @@ class _Follower:
             errors="replace",
             start_new_session=True,  # Ctrl-C is for the study
         )
-        self._has_said = False
         self._hearing = threading.Thread(target=self._hear, daemon=True)
         self._hearing.start()
 
@@ -148,20 +151,22 @@ class _Follower:
     def close(self) -> None:
         """End it, with what it started, if it runs on; hear its last words."""
         if self.is_running:
-            self._has_said = self.has_failed = True
+            self.has_said = self.has_failed = True
             self._say(f"--log {self._tool}: {self.title} did not take everything; {self._again}")
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._hearing.join(timeout=1.0)
+        if not self._hearing.is_alive() and self._process.stdout is not None:
+            self._process.stdout.close()
 
     def _hear(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._has_said = True
+            self.has_said = True
             self._say(line.rstrip("\n"))
         code = self._process.wait()
         self.has_failed = self.has_failed or code != 0
-        if code != 0 and not self._has_said:
+        if code != 0 and not self.has_said:
             self._say(
                 f"--log {self._tool}: ended by itself (exit code {code}); the study goes on, "
                 f"{self._again}"

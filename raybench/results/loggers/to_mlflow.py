@@ -40,13 +40,15 @@ class MLflow:
         self._experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME") or study
         self.place = f"{shown(uri)} {self._experiment}"
         self._shown_uri, self._study = shown(uri), study
+        self._is_new = False
         self._experiment_id = self._opened_experiment()
         self._runs: dict[str, str] = {}
         """Runs that go on, by MLflow's ids."""
 
     def has(self, name: str) -> bool:
-        """Believe it: what the user has deleted there stays away."""
-        return bool(name)
+        """Believe it, but of an experiment that is new: what the user has deleted stays away."""
+        del name
+        return not self._is_new
 
     def start(self, run: Run, earlier: str | None) -> str:
         """Begin a run with its spec; the one it had is deleted, as MLflow cannot shorten it."""
@@ -119,6 +121,7 @@ class MLflow:
     def _opened_experiment(self) -> str:
         found = self._client.get_experiment_by_name(self._experiment)
         if found is None:
+            self._is_new = True
             return str(self._client.create_experiment(self._experiment))
         if found.lifecycle_stage != "active":
             raise ValueError(

@@ -38,7 +38,8 @@ class WeightsAndBiases:
 
     def has(self, name: str) -> bool:
         """Believe it: what the user has deleted there stays away."""
-        return bool(name)
+        del name
+        return True
 
     def start(self, run: Run, earlier: str | None) -> str:
         """Begin a run with its spec; what it had offline goes, if it was not uploaded."""

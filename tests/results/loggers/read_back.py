@@ -52,6 +52,4 @@ def wandb_records(folder):
 
 def wandb_items(items):
     """{key: value} of W&B's lists of keys and JSON values."""
-    return {
-        (one.key or "/".join(one.nested_key)): json.loads(one.value_json) for one in items
-    }
+    return {(one.key or "/".join(one.nested_key)): json.loads(one.value_json) for one in items}
