@@ -193,9 +193,7 @@ def main():
         start[tool] = seconds, evaluations
     for one in training:
         one.kill()
-    print(
-        "| logger | append, us (median, worst) | steps | with start, end | CPU s of one run | more |"
-    )
+    print("| logger | append, us (median, worst) | steps | in all | CPU s of one run | more |")
     for tool in tools:
         share = statistics.median(speeds[tool]) / statistics.median(speeds[NONE])
         whole = statistics.median(in_all[tool]) / statistics.median(in_all[NONE])
