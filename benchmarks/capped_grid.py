@@ -10,7 +10,7 @@ Orders are drawn; rates near the usual ones come first (`search.priors`, the def
 (`--no-priors`). Bars: at most 10 %, and the same best configuration (truly within 5 %) in all
 orders.
 
-    python benchmarks/capped_grid.py [--tables mnist_conv mnist_mlp] [--orders 20]
+    python benchmarks/capped_grid.py [--tables mnist_conv ...] [--orders 20]
 
 About 5 minutes. Writes results/capped_grid.{md,png}; exit 1 below a bar.
 """
@@ -29,7 +29,7 @@ import optuna
 from contestant import Raybench
 from matplotlib.figure import Figure
 from noisy import NOISE, NoisyTask, confirm
-from recorded import Table, Task
+from recorded import NAMES, Table, Task
 from replay import search
 
 from raybench.results.provenance import machine, versions
@@ -107,7 +107,7 @@ def draw(shares: dict[str, list[list[float]]], file: Path) -> None:
 def main() -> int:
     """Replay every table in every order; print shares and hold the bars."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tables", nargs="+", default=["mnist_conv", "mnist_mlp"])
+    parser.add_argument("--tables", nargs="+", default=NAMES)
     parser.add_argument("--orders", type=int, default=20)
     parser.add_argument("--no-priors", action="store_true", help="in no order at all")
     options = parser.parse_args()

@@ -18,6 +18,15 @@ from raybench.core.repeats import Repeat, expected_running_time
 from raybench.core.score import search_score
 
 TABLES = Path(__file__).with_name("tables")
+NAMES = (
+    "mnist_conv",
+    "mnist_mlp",
+    "flights_mlp",
+    "docstrings_text",
+    "cifar_resnet",
+    "docstrings_throttled",
+)
+"""Tables that benchmarks replay unless told otherwise."""
 WORKERS = (1, 2, 4, 8)
 """A table's batches per worker are those whose every product with these is a recorded one."""
 SLOTS = 8

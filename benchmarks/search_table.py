@@ -17,7 +17,7 @@ stock Ray by seconds >= 2.5, Syne Tune's best >= 2.5, Optuna alone >= 3, random 
 raybench finds it in every search. A search ends after 400 best times to target or 600 trials; one
 that has not found it by then counts with the time at which it ended, which favours it.
 
-    python benchmarks/search_table.py [--tables mnist_conv mnist_mlp] [--seeds 20] [--jobs 2]
+    python benchmarks/search_table.py [--tables mnist_conv ...] [--seeds 20] [--jobs 2]
 
 Syne Tune comes with `pip install 'raybench[benchmarks]'`; contestants whose library is not
 installed are named at the start and left out, and so is the bar that compares with them. Twelve
@@ -43,7 +43,7 @@ from typing import Any
 
 import installed
 import numpy as np
-from recorded import TABLES, Table, Task
+from recorded import NAMES, TABLES, Table, Task
 from registry import CONTESTANTS, OURS, REGISTRY, make, needs
 from replay import LIMIT, MARGINS, MAX_TRIALS, search
 from search_plot import Row, draw, key_of
@@ -195,7 +195,7 @@ def ratio_lines(cells: Cells, margin: float) -> tuple[list[str], list[Bar]]:
 def parse(contestants: list[str] | None = None) -> argparse.Namespace:
     """Read the options that all replaying benchmarks share; `contestants` run by default."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tables", nargs="+", default=["mnist_conv", "mnist_mlp"])
+    parser.add_argument("--tables", nargs="+", default=NAMES)
     parser.add_argument("--targets", nargs="*", default=[], metavar="TABLE=ACCURACY")
     parser.add_argument("--contestants", nargs="+", choices=REGISTRY, default=contestants)
     parser.add_argument("--seeds", type=int, default=20)

@@ -16,7 +16,7 @@ searches; by chance in 16 of 20. Truly is the time of the seeds' mean curve. Bes
 near the winner is in expected running time over its recorded seeds: what a user waits for who
 trains it again, and what races go by; the two do not name the same configurations.
 
-    python benchmarks/search_winner.py [--tables mnist_conv mnist_mlp] [--seeds 20]
+    python benchmarks/search_winner.py [--tables mnist_conv ...] [--seeds 20]
 
 About 8 minutes; what ran apart (`--only`, `--tables`) can be put into one table (`--add
 FILE.json`). Writes results/search_winner.{md,json,png}; exit 1 below the bar.
@@ -40,7 +40,7 @@ import yaml
 from contestant import Raybench
 from matplotlib.figure import Figure
 from noisy import NOISE, Leader, NoisyTask, confirm, race
-from recorded import SLOTS, Config, Table
+from recorded import NAMES, SLOTS, Config, Table
 from replay import search
 
 from raybench.results.provenance import machine, versions
@@ -175,7 +175,7 @@ def draw(found: dict[str, list[float]], file: Path) -> None:
 def main() -> int:
     """Search every table with every seed; print the winners and hold the bar."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tables", nargs="*", default=["mnist_conv", "mnist_mlp"])
+    parser.add_argument("--tables", nargs="*", default=NAMES)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first-seed", type=int, default=0)
     worlds = {False: "mean of seeds", True: "by chance"}
