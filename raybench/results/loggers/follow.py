@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from raybench.core.errors import UserError
 from raybench.results.files import StudyFiles
@@ -32,11 +32,15 @@ NOT_NEEDED = ("torch", "tensorflow")
 """What tensorboardX and W&B import where it is there: seconds and hundreds of megabytes."""
 WINNERS = "winners"
 """Of the ledger: the run that holds a study's winners. No run of a study has such a name."""
-FAILED = 1
+DONE, FAILED = 0, 1
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Follow the study in a folder: tool, folder, name of the study, place as the user named it."""
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Follow the study in a folder: tool, folder, name of the study, place as the user named it.
+
+    The process ends here, without what libraries do at the interpreter's exit: some wait there for
+    a server that never answers.
+    """
     tool, folder, study, place = arguments
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as words:
         # What a library prints is none of the sentences.
@@ -48,10 +52,11 @@ def main(arguments: Sequence[str]) -> int:
             sys.modules[name] = None  # type: ignore[assignment]  # importing it is an ImportError
         try:
             _follow(tool, Path(folder), study, words)
+            code = DONE
         except Exception as error:  # noqa: BLE001 (a library's: it ends this process alone)
             _say(words, _sentence(tool, Path(folder), place, error))
-            return FAILED
-    return 0
+            code = FAILED
+    os._exit(code)
 
 
 def _follow(tool: str, folder: Path, study: str, words: TextIO) -> None:
@@ -104,13 +109,11 @@ def _sentence(tool: str, folder: Path, place: str, error: Exception) -> str:
         kept = f" (traceback: {path})"
     except OSError as problem:  # where the disk is full there is no room for this, either
         kept = f" (traceback not kept: {problem.strerror})"
-    return f"--log {tool}: ended, {type(error).__name__}: {reason}{kept}; {again}"
+    return (
+        f"--log {tool}: ended, {type(error).__name__}: {reason}{kept}; {LOGGERS[tool].hint}{again}"
+    )
 
 
 def _say(words: TextIO, sentence: str) -> None:
     words.write(f"{shown(sentence)}\n")
     words.flush()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

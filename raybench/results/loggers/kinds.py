@@ -25,6 +25,8 @@ class LoggerKind:
     """What it imports."""
     install: str
     """The command that installs it."""
+    hint: str = ""
+    """What to look at first where it fails: the beginning of a sentence."""
 
 
 LOGGERS: dict[str, LoggerKind] = {
@@ -32,19 +34,21 @@ LOGGERS: dict[str, LoggerKind] = {
         title="TensorBoard",
         module="raybench.results.loggers.to_tensorboard",
         package="tensorboardX",
-        install="pip install tensorboardX tensorboard",
+        install="pip install tensorboardX",
     ),
     "mlflow": LoggerKind(
         title="MLflow",
         module="raybench.results.loggers.to_mlflow",
         package="mlflow",
-        install="pip install mlflow-skinny sqlalchemy alembic",
+        install="pip install mlflow-skinny",
+        hint="MLFLOW_TRACKING_URI says where it writes; ",
     ),
     "wandb": LoggerKind(
         title="Weights & Biases",
         module="raybench.results.loggers.to_wandb",
         package="wandb",
         install="pip install wandb",
+        hint="with WANDB_MODE=offline it needs no account nor server; ",
     ),
 }
 

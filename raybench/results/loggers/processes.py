@@ -21,7 +21,7 @@ SAY_S = 2.0
 """After so long the user is told what is waited for."""
 BEGIN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from raybench.results.loggers.follow import main; sys.exit(main(sys.argv[2:]))"
+    "from raybench.results.loggers.follow import main; main(sys.argv[2:])"
 )
 """Imports what this process would, whatever folder it was started in."""
 
