@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from raybench.core.errors import UserError
+from raybench.core.errors import StudyError, UserError
 from raybench.results.files import StudyFiles
 from raybench.results.loggers.feed import Feed
 from raybench.results.loggers.kinds import LOGGERS, open_sink
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         try:
             _follow(tool, Path(folder), study, words)
             code = DONE
-        except Exception as error:  # noqa: BLE001 (a library's: it ends this process alone)
+        except BaseException as error:  # noqa: BLE001 (a library's, its sys.exit too)
             _say(words, _sentence(tool, Path(folder), place, error))
             code = FAILED
     os._exit(code)
@@ -96,7 +96,7 @@ def _tell_winners(folder: Path, sink: Sink, ledger: Ledger) -> None:
         ledger.begun(WINNERS, sink.winners(found, ledger.name_of(WINNERS)))
 
 
-def _sentence(tool: str, folder: Path, place: str, error: Exception) -> str:
+def _sentence(tool: str, folder: Path, place: str, error: BaseException) -> str:
     """Say why this tool gets no more; keep the traceback where there is more to know."""
     again = f"the study goes on; python -m raybench.report {place} --log {tool} writes the rest."
     reason = str(error).rstrip(".") or type(error).__name__
@@ -107,8 +107,8 @@ def _sentence(tool: str, folder: Path, place: str, error: Exception) -> str:
     try:
         path = StudyFiles(folder).write_error(f"log-{tool}", traceback.format_exc())
         kept = f" (traceback: {path})"
-    except OSError as problem:  # where the disk is full there is no room for this, either
-        kept = f" (traceback not kept: {problem.strerror})"
+    except (OSError, StudyError) as problem:  # where the disk is full there is no room for this
+        kept = f" (traceback not kept: {problem})"
     return (
         f"--log {tool}: ended, {type(error).__name__}: {reason}{kept}; {LOGGERS[tool].hint}{again}"
     )

@@ -81,7 +81,10 @@ def _metric_names(study: StudySpec) -> list[str]:
     """Return what Optuna's own tools call the values of a trial (`core.score`)."""
     objective, metric = study.objective, study.objective.judged_by
     if objective.kind != BUDGET:
-        return ["log seconds to target", "log worker-seconds to target"]
+        return [
+            "log seconds to target, on the fastest split",
+            "log worker-seconds to target, on the cheapest split",
+        ]
     name = f"1 - {metric.name}" if metric.is_share else f"score by {metric.name}"
     return [name, f"{name}, weighed by workers"]
 
