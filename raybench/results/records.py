@@ -72,14 +72,16 @@ def read_records(folder: Path) -> Records:
     predictions: dict[tuple[Any, ...], Prediction] = {}
     for number, line in read_lines(path):
         try:
-            name, found = record_of(line)
-            if isinstance(found, Evaluation):
-                add_point(pending.setdefault(name, []), found)
-            elif isinstance(found, RunRecord):
+            kind, name = _kind_and_trial(line)
+            if kind == "eval":
+                point = _built(EVALUATION, with_names_of_today(line))
+                _add(pending.setdefault(name, []), point)
+            elif kind == "run":
                 records.runs.pop(name, None)  # the later record stands at its own place
-                records.runs[name] = found
+                records.runs[name] = _built(RUN, _of_this_version(with_names_of_today(plain(line))))
                 records.curves[name] = pending.pop(name, [])
             else:
+                found = _built(PREDICTION, plain(line))
                 split = name, found.framework, found.num_workers, found.batch_size_per_worker
                 predictions[split] = found
         except ValueError as wrong:
@@ -90,29 +92,7 @@ def read_records(folder: Path) -> Records:
     return records
 
 
-def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
-    """Return a run's name and what a line says of it; ValueError where it is no record."""
-    kind, name = _kind_and_trial(line)
-    assert isinstance(line, dict)
-    if kind == "eval":
-        return name, _built(EVALUATION, with_names_of_today(line))
-    if kind == "run":
-        return name, _built(RUN, _of_this_version(with_names_of_today(plain(line))))
-    return name, _built(PREDICTION, plain(line))
-
-
-def what_runs(line: Mapping[str, Any]) -> tuple[Role, RunSpec] | None:
-    """Return role and spec of a run, from the line of its first evaluation; None from another.
-
-    Versions that told them at a run's end alone have none anywhere. ValueError where they are
-    no such things.
-    """
-    if "role" not in line:
-        return None
-    return _built(ROLE, line["role"]), _built(SPEC, plain(line.get("spec")))
-
-
-def add_point(curve: list[Evaluation], point: Evaluation) -> None:
+def _add(curve: list[Evaluation], point: Evaluation) -> None:
     """Add an evaluation; one that comes again was repeated, and with it all that followed it."""
     while curve and curve[-1].index >= point.index:
         curve.pop()
@@ -179,6 +159,32 @@ def read_study(path: Path) -> dict[str, Any]:
     except ValueError as wrong:
         raise UserError(f"{path}: is no study of ours ({wrong}); restore the file.") from None
     return content
+
+
+def kind_and_trial(line: object) -> tuple[str, str]:
+    """Return what a line is of, and of which run; ValueError where it is no record."""
+    return _kind_and_trial(line)
+
+
+def evaluation_of(line: dict[str, Any]) -> Evaluation:
+    """Return the evaluation of an `eval` line; ValueError says what is wrong with it."""
+    return _built(EVALUATION, with_names_of_today(line))
+
+
+def run_of(line: dict[str, Any]) -> RunRecord:
+    """Return the run of a `run` line, strings cleaned; ValueError says what is wrong with it."""
+    return _built(RUN, _of_this_version(with_names_of_today(plain(line))))
+
+
+def what_runs(line: Mapping[str, Any]) -> tuple[Role, RunSpec] | None:
+    """Return role and spec of a run, which the `eval` line of its first evaluation tells.
+
+    None of another line, and of versions that told them at a run's end alone. ValueError says what
+    is wrong with them.
+    """
+    if "spec" not in line:
+        return None
+    return _built(ROLE, line.get("role")), _built(SPEC, plain(line["spec"]))
 
 
 def _kind_and_trial(line: object) -> tuple[str, str]:

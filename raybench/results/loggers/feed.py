@@ -1,7 +1,6 @@
 """From the lines of `records.jsonl`, whenever they come, to what a tool is told."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -10,7 +9,7 @@ from raybench.core.record import Evaluation, Role, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.results.loggers.ledger import Ledger
 from raybench.results.loggers.sink import Run, Sink
-from raybench.results.records import add_point, record_of, what_runs
+from raybench.results.records import evaluation_of, kind_and_trial, run_of, what_runs
 
 
 @dataclass
@@ -27,7 +26,9 @@ class _Live:
 
     def add(self, point: Evaluation) -> None:
         """Add an evaluation; one that comes again was repeated, and what followed it is gone."""
-        add_point(self.curve, point)
+        while self.curve and self.curve[-1].index >= point.index:
+            self.curve.pop()
+        self.curve.append(point)
         if len(self.curve) <= self.num_told:
             self.num_told = -1
 
@@ -41,15 +42,15 @@ class Feed:
         self.num_told = 0
         """Runs that the tool was told the end of."""
 
-    def take(self, line: Mapping[str, Any]) -> None:
+    def take(self, line: dict[str, Any]) -> None:
         """Take a line of the records; ValueError where it is none."""
-        name, found = record_of(line)
-        if isinstance(found, Evaluation):
+        kind, name = kind_and_trial(line)
+        if kind == "eval":
             live = self._live.setdefault(name, _Live())
             live.what = what_runs(line) or live.what
-            live.add(found)
-        elif isinstance(found, RunRecord):
-            self._end(found, self._live.pop(name, _Live()))
+            live.add(evaluation_of(line))
+        elif kind == "run":
+            self._end(run_of(line), self._live.pop(name, _Live()))
 
     def flush(self) -> None:
         """Tell the tool of the new points of runs that go on."""

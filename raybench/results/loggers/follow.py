@@ -6,6 +6,7 @@ take signals and the interpreter's exit. It is told on its standard input that t
 go to its standard output, one a line.
 """
 
+import json
 import os
 import select
 import sys
@@ -17,13 +18,12 @@ from typing import NoReturn, TextIO
 
 from raybench.core.errors import StudyError, UserError
 from raybench.results.files import StudyFiles
+from raybench.results.live.tail import FolderSource
 from raybench.results.loggers.feed import Feed
 from raybench.results.loggers.kinds import LOGGERS, open_sink
 from raybench.results.loggers.ledger import Ledger
 from raybench.results.loggers.sink import Sink
-from raybench.results.loggers.tail import Tail
 from raybench.results.loggers.values import shown
-from raybench.results.store import RECORDS_FILE
 
 END = b"end\n"
 POLL_S = 0.5
@@ -63,12 +63,15 @@ def _follow(tool: str, folder: Path, study: str, words: TextIO) -> None:
     with Ledger(folder, tool) as ledger:
         sink = open_sink(tool, folder, study)
         ledger.open(sink.place)
-        feed, tail = Feed(sink, ledger), Tail(folder / RECORDS_FILE)
+        feed, source = Feed(sink, ledger), FolderSource(str(folder))
         ended = None
         while ended is None:
             ended = _is_ended()
-            for line in tail.new():
-                feed.take(line)
+            news = source.news()
+            if news.is_anew:
+                feed.close()
+            for line in news.lines:
+                feed.take(json.loads(line))
             feed.flush()
         feed.close()
         if ended and feed.num_told:

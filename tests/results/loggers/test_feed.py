@@ -11,7 +11,6 @@ from read_back import tensorboard_events, tensorboard_scalars
 from raybench.core.errors import UserError
 from raybench.results.load import load
 from raybench.results.loggers.ledger import Ledger
-from raybench.results.loggers.tail import Tail
 from raybench.results.loggers.to_tensorboard import WINNERS, folder_name
 from raybench.results.loggers.winners import winners_of
 from raybench.results.records import read_lines
@@ -136,21 +135,6 @@ def test_a_runs_name_stays_in_the_folder(tmp_path, session, point, name):
     assert folder.name == folder_name(name) != WINNERS
     assert tensorboard_scalars(folder)[ACCURACY]
     assert sorted(one.name for one in tmp_path.iterdir()) == ["logged", "tensorboard"]
-
-
-def test_a_file_is_followed_line_by_line(tmp_path):
-    path = tmp_path / "log"
-    path.write_text('{"a": 1}\n{"b":')
-    tail = Tail(path)
-    assert tail.new() == [{"a": 1}]
-    with path.open("a") as file:
-        file.write(' "ü"}\n')
-    assert tail.new() == [{"b": "ü"}]
-    assert tail.new() == []
-    with path.open("a") as file:
-        file.write("oops\n")
-    with pytest.raises(UserError, match="line 3: is not JSON"):
-        tail.new()
 
 
 def test_one_process_at_a_time_logs_a_study(tmp_path):
