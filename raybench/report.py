@@ -15,6 +15,8 @@ from raybench.results.console import make_console, say
 from raybench.results.export import export
 from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults, load
+from raybench.results.loggers.kinds import check_loggers
+from raybench.results.loggers.processes import Loggers
 from raybench.results.page import try_page, write_comparison
 from raybench.results.place import is_url
 from raybench.results.plots import write_plots
@@ -37,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--out", metavar="FILE", help=f"where --compare writes it (default {COMPARISON} here)"
     )
+    cli.add_log(result)
     return result
 
 
@@ -58,20 +61,22 @@ def _asked(options: argparse.Namespace) -> int:
             f"{len(options.folders)} folders were named; add --compare for one page of all, or "
             "name one."
         )
-    return report(options.folders[0], verbose=options.verbose)
+    return report(options.folders[0], options.log, verbose=options.verbose)
 
 
-def report(place: str | Path, *, verbose: bool = False) -> int:
+def report(place: str | Path, tools: Sequence[str] = (), *, verbose: bool = False) -> int:
     """Write the derived files anew from the records, draw, and print the last screen: one of SCREEN
-    lines, or with `verbose` all tables.
+    lines, or with `verbose` all tables. Then bring to other `tools` what they lack of the study.
 
     A study that is running may be reported on: its records are read, never written. Of a URL the
     files are written below it, too, unless a driver is there, which writes them itself; who may
     only read there gets them in the local folder.
     """
+    check_loggers(tools)
     results = load(place)
     if results.is_scaling:
-        return _report_scaling(place, results)
+        _report_scaling(place, results)
+        return _log(tools, results)
     # Not a Store: the study may be running, and its records are not ours.
     console = make_console(sys.stdout)
     tables = export(results, StudyFiles(results.folder))
@@ -81,7 +86,7 @@ def report(place: str | Path, *, verbose: bool = False) -> int:
     written = [*tables, *plots, *pages]
     if is_url(place) and (why := publish(str(place), results.folder, written)):
         say(console, why)
-    return cli.DONE
+    return _log(tools, results)
 
 
 def compare(places: Sequence[str], file: Path) -> int:
@@ -93,7 +98,16 @@ def compare(places: Sequence[str], file: Path) -> int:
     return cli.DONE
 
 
-def _report_scaling(place: str | Path, results: StudyResults) -> int:
+def _log(tools: Sequence[str], results: StudyResults) -> int:
+    """Bring to other tools what they do not have of a study; return the exit code."""
+    say_it = partial(say, make_console(sys.stdout))
+    with Loggers(tools, results.folder, place=results.place, say=say_it, close_s=None) as loggers:
+        loggers.start()
+        loggers.end()
+    return cli.FAILED if loggers.has_failed else cli.DONE
+
+
+def _report_scaling(place: str | Path, results: StudyResults) -> None:
     """Do the same for a scaling study."""
     from raybench.studies.page import try_scaling_page
     from raybench.studies.report import ScalingReport
@@ -105,7 +119,6 @@ def _report_scaling(place: str | Path, results: StudyResults) -> int:
     report.show(console, written=[*written, *pages])
     if is_url(place) and (why := publish(str(place), results.folder, [*written, *pages])):
         say(console, why)
-    return cli.DONE
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ def parser() -> argparse.ArgumentParser:
         help="search space: a file, or a shipped name (default: digits)",
     )
     cli.add_common(result, out="results/<name of the space>")
+    cli.add_log(result)
     result.add_argument("--trials", type=int, help="number of trials")
     result.add_argument("--time-budget", type=float, metavar="SECONDS", help="for everything")
     result.add_argument("--workers", metavar="1,2,4", help="worker counts to search")

@@ -23,6 +23,8 @@ from raybench.results.console import make_console, say
 from raybench.results.label import label_keys
 from raybench.results.live.progress import Progress
 from raybench.results.load import load
+from raybench.results.loggers.kinds import check_loggers
+from raybench.results.loggers.processes import Loggers
 from raybench.results.place import check_place
 from raybench.results.provenance import with_session
 from raybench.results.remote import study_file
@@ -51,6 +53,7 @@ def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
     """Run what is left of a study, write the results, print them; return the exit code."""
     # The handle itself: what Ray prints to sys.stdout is sent elsewhere meanwhile.
     console = make_console(file=sys.stdout)
+    check_loggers(options.log)
     chosen = chosen_study(options)
     check_address(options.address)
     check_predict(options.predict)
@@ -69,15 +72,21 @@ def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
         return DONE
     if is_local:
         _say_busy(console)
-    with open_storage(place, warn=partial(say, console)) as storage:
+    warn = partial(say, console)
+    with (
+        open_storage(place, warn=warn) as storage,
+        Loggers(options.log, storage.folder, place=place, say=warn) as loggers,
+    ):
         # Again: only now nobody else writes there, and an earlier driver's spool is seen.
         here = storage.folder / STUDY_FILE
         study = _continued(study, place, here if here.is_file() else None)
         with Store(storage.folder, storage.check) as store:
             interrupt.defer()
+            loggers.start()
             interrupted = _run(
                 options, replace(chosen, study=study), store, console, checked, interrupt
             )
+            loggers.end()
             store.check()
             report = ScalingReport.of(replace(load(storage.folder), place=place), options.predict)
             written = report.write(store)

@@ -50,7 +50,7 @@ class SingleRun:
 
         def seen(name: str, evaluation: Evaluation) -> None:
             with self._writing:
-                self.store.append(evaluation.line(name))
+                self.store.append(evaluation.line(name, role=role, spec=spec))
                 self.progress.evaluated(name, evaluation)
             reasons.append(judge(evaluation))
 
