@@ -184,12 +184,12 @@ def test_a_change_that_no_run_can_have_is_refused(tmp_path):
 @pytest.mark.all
 @pytest.mark.ray
 def test_the_winner_is_trained(tmp_path, capfd):
-    spec = {"dataset": {"name": "digits"}, "max_epochs": 1}
+    spec = {"dataset": {"name": "digits"}, "epochs": 1}
     objective = Objective(kind="best_at_budget", max_train_seconds=2.0)
     lines = [run_line("0000", objective=objective, **spec)]
     best = results_folder(tmp_path / "study", lines, objective=objective).best
-    with pytest.raises(UserError, match="address"):
-        best.train(out=tmp_path / "no", address="http://nowhere")
+    with pytest.raises(UserError, match="nowhere"):
+        best.train(out=tmp_path / "no", workload="nowhere:Model", say=False)
     trained = best.train(out=tmp_path / "again", seed=5)
     assert trained.specs["0000"].seed == 5
     assert "ledger, s:" in capfd.readouterr().out
