@@ -10,7 +10,7 @@ from raybench.core.study import StudySpec
 from raybench.results.load import load
 from raybench.results.records import Records, read_records
 from raybench.results.verdict import judge_each
-from raybench.search.confirm_budget import MOST_FRESH, ConfirmBudget
+from raybench.search.confirm_budget import MOST_FRESH, ConfirmBudget, Contenders
 from raybench.search.pipeline.alone import run_alone
 from raybench.search.pipeline.race import TRIES, LiveRace
 from raybench.search.pipeline.single_run import SingleRun
@@ -46,9 +46,10 @@ class Confirmation:
             if deadline.reason() != "interrupted":
                 self._note_time("was too short to confirm the result with new seeds")
             return
-        wanted = self.study.confirm.race
-        if plan.race < wanted:
-            of_them = f"{plan.race} of the {wanted} runs" if plan.race else "none of the runs"
+        contenders = budget.contenders()
+        found, wanted = (_num_runs(contenders, of) for of in (plan.race, self.study.confirm.race))
+        if found < wanted:
+            of_them = f"{found} of the {wanted} runs" if found else "none of the runs"
             self._note_time(f"left time for {of_them} of the race")
         race = LiveRace(budget, self.single_run, records, self.slots)
         self._reserve(budget.fresh_s(plan.fresh))
@@ -134,6 +135,17 @@ class Confirmation:
 
     def _note_time(self, what: str) -> None:
         self.note(f"The time budget of {self.single_run.deadline.time_budget_s:g} s {what}.")
+
+
+def _num_runs(contenders: Contenders, number: int) -> int:
+    """Return how many of the `number` runs of a race there are contenders for."""
+    total = 0
+    for count, runs in stages(number):
+        racing = contenders.first(count)
+        total += runs * len(racing)
+        if len(racing) == 1:
+            break  # the race is over
+    return min(total, number)  # those of the second race are counted once
 
 
 def _answers(records: Records, role: Role) -> list[RunRecord]:

@@ -318,3 +318,13 @@ def test_a_value_of_a_run_that_was_stopped_early_does_not_race(
     race = LiveRace(budget, confirmation.single_run, records, slots=2)
     owns = {one.name: one.own is not None for one in race._fields()["seconds"]}
     assert owns == {"0000": False, "0001": True, "0002": False}, "as results count them"
+
+
+def test_the_note_counts_the_runs_that_there_are_contenders_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch, race=24)
+    world.deadline = Deadline(9.0)
+    world.run()
+    # Five contenders once, five again, and three twice more.
+    assert world.notes[0].endswith("of the 16 runs of the race.")
