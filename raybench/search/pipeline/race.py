@@ -10,7 +10,8 @@ from raybench.core.objective import TIME
 from raybench.core.record import Evaluation, RunRecord, StopReason
 from raybench.core.repeats import Repeat
 from raybench.results.records import Records
-from raybench.search.confirm_budget import ConfirmBudget, Cost
+from raybench.search.confirm_budget import ConfirmBudget
+from raybench.search.contenders import Cost
 from raybench.search.pipeline.side_by_side import side_by_side
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.search.race import Axis, Contender, Race, Run, more

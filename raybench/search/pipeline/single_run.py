@@ -65,7 +65,7 @@ class SingleRun:
             role=role,
             source=source,
             on_evaluation=seen,
-            stopped_by=lambda: self.deadline.reason() or reasons[-1],
+            stopped_by=lambda: reasons[-1] or self.deadline.reason(),
             on_error=lambda *error: keep_error(self.store, *error),
             on_saved=self.saved.save,
             on_refused=self.saved.refused,

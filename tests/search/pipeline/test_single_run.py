@@ -96,6 +96,7 @@ def test_seeds_of_runs_alone_are_never_the_search_s_nor_a_reference_s_nor_a_race
     spec = SPEC.model_copy(update={"seed": seed})
     run_alone(
         {"0001": spec, "0002": spec},
+        caps_s={},
         times=3,
         search_seed=seed,
         already={"0001-confirm1"},
