@@ -119,10 +119,23 @@ def test_what_was_confirmed_already_costs_nothing() -> None:
     known = RACE_SLACK * (5 + 6) + SLACK * 5
     assert budget.plan([*race, *alone], whole - known + 0.01) == Plan(6, 3)
     assert budget.plan([*race, *alone], whole - known - 0.01) != Plan(6, 3)
+    besides = [*race, *alone, *20 * race]  # as `--more` leaves them
+    assert budget.plan(besides, budget.fresh_s(3) - SLACK * 5 + 0.01) == Plan(6, 3)
+    assert budget.plan(besides, budget.fresh_s(3) - SLACK * 5 - 0.01) != Plan(6, 3)
     assert budget.runs_alone(["0001", "0003"], alone, 2 * SLACK * 13 - SLACK * 5) == (2, 2)
     assert budget.runs_alone(["0001", "0003"], [], 6.0) == (1, 1), "without room for bad luck"
     assert budget.runs_alone(["0001"], [], 1.0) == (0, 0)
     assert budget.runs_alone([], [], 100.0) == (0, 0)
+
+
+def test_a_race_has_no_more_runs_than_its_contenders_can_have() -> None:
+    budget = with_four(confirm={"race": 24})
+    assert stages(24) == ((12, 1), (6, 1), (3, 2))
+    assert (budget.num_race(24), budget.num_race(6), budget.num_race(0)) == (4 + 4 + 6, 6, 0)
+    one = ConfirmBudget(build_study(STUDY, "test")[0])
+    assert one.num_race(6) == 0
+    one.add(reached("0000", 4.0))
+    assert one.num_race(6) == 1, "then the race is over"
 
 
 def test_of_a_metric_that_falls_the_lowest_are_confirmed() -> None:
