@@ -136,10 +136,11 @@ def test_a_run_alone_that_the_budget_ends_has_missed_if_it_took_too_long_by_then
     machine = Machine(monkeypatch)
     deadline = Deadline(1000.0)
 
-    def reserve(*given: Any) -> None:
-        deadline.reserve_s = 2000.0  # the budget is over from the first evaluation on
+    def resume(name: str, spec: RunSpec) -> tuple[()]:
+        deadline.reserve_s = 2000.0  # from the first evaluation on the budget is over
+        return ()
 
-    machine.saved.resume = lambda name, spec: (reserve(), ())[1]
+    machine.saved.resume = resume
     run_alone(
         {"0001": SPEC},
         caps_s={"0001": cap_s},
