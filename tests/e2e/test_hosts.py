@@ -20,7 +20,7 @@ SPACE = """
 dataset: {name: digits}
 objective: {kind: accuracy_at_budget, max_train_seconds: 0.5}
 search: {sampler: grid, early_stopping: false, factorise: false}
-confirm: {top: 0}
+confirm: {race: 2, fresh: 1}
 space: {placement_strategy: [pack, spread]}
 fixed: {framework: FRAMEWORK, num_workers: 2, batch_size_per_worker: 64, eval_every_samples: 2874}
 """
@@ -55,6 +55,10 @@ def test_job_trains_inside_a_host_and_over_both(
     assert trials["pack"].workers_per_node == [2]
     assert trials["spread"].workers_per_node == [1, 1]
     assert sorted(trials["spread"].hosts) == ["host1", "host2"]
+    raced = [run for run in runs.values() if run.role == "race"]
+    assert {run.source for run in raced} == {run.trial for run in trials.values()}
+    assert all(run.workers_per_node == runs[run.source or ""].workers_per_node for run in raced)
+    assert "confirmed by 1 of 1 new seeds" in screen
 
 
 @pytest.mark.all
