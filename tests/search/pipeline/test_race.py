@@ -195,6 +195,12 @@ def test_a_contender_whose_machines_break_twice_is_out_and_it_is_said(
     (note,) = world.notes
     assert note.startswith("Trial 0001 left the race: its workers were lost 2 times")
     assert "0001-race1" not in runs
+    world.breaks["0001-race0"] = 1
+    assert world.run() == {}
+    assert not world.breaks["0001-race0"], "tried once more, and broken again: no other run is due"
+    assert "0001-confirm0" not in runs
+    world.run()
+    assert read_records(tmp_path).runs["0001-race0"].failure is None
 
 
 def test_where_the_only_contender_misses_nobody_is_left_to_run_alone(
