@@ -22,6 +22,7 @@ COMMANDS = {
     "diagnose": "say what bounds a training, and what a change would bring",
     "init": "look at your data, and write a space file for them",
     "report": "rebuild tables and pictures of a results folder",
+    "explain": "say what a word of the tables and pages means",
     "data": "list the decoded datasets that this machine keeps, remove some",
 }
 MODULES = {"data": "data_command"}

@@ -20,17 +20,19 @@ def parser() -> argparse.ArgumentParser:
     """Return the command's arguments."""
     result = cli.Parser(prog="raybench report", description=__doc__)
     result.add_argument("folder", metavar="DIR", help="a results folder, or the URL of one")
+    result.add_argument("--verbose", action="store_true", help="print every table")
     return result
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     options = parser().parse_args(arguments)
-    return cli.run_command(lambda: report(options.folder))
+    return cli.run_command(lambda: report(options.folder, verbose=options.verbose))
 
 
-def report(place: str | Path) -> int:
-    """Write the derived files anew from the records, draw, and print the tables.
+def report(place: str | Path, *, verbose: bool = False) -> int:
+    """Write the derived files anew from the records, draw, and print the last screen: one of SCREEN
+    lines, or with `verbose` all tables.
 
     A study that is running may be reported on: its records are read, never written. Of a URL the
     files are written below it, too, unless a driver is there, which writes them itself; who may
@@ -43,7 +45,7 @@ def report(place: str | Path) -> int:
     tables = export(results, StudyFiles(results.folder))
     plots = write_plots(results, results.folder)
     console = make_console(sys.stdout)
-    show(console, results, plots=plots)
+    show(console, results, plots=plots, verbose=verbose)
     if is_url(place) and (why := publish(str(place), results.folder, [*tables, *plots])):
         say(console, why)
     return cli.DONE

@@ -57,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
         default="none",
         help="process: new worker processes for every trial (slower; for code that leaks)",
     )
+    result.add_argument("--verbose", action="store_true", help="print every table at the end")
     result.add_argument("--fresh", action="store_true", help="do not continue: start beside it")
     return result
 

@@ -1,6 +1,7 @@
 """Every command of the README is run: here without training, where a dry run is offered, and
 in tests/e2e for real (the search, best.yaml, the user's own model, the cluster job)."""
 
+import os
 import re
 import shlex
 import shutil
@@ -14,7 +15,7 @@ from raybench import init
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, flags=re.DOTALL)
 COMMANDS = [
     line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines() if line.strip()
 ]
@@ -32,7 +33,7 @@ def block(kind: str, containing: str) -> str:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder as a reader of the README has it: the default search was run, my_model exists, and
     my_data.csv, of which init has written my_data.yaml."""
-    shutil.copytree(ROOT / "tests/fixtures/digits_study", tmp_path / "results/digits")
+    shutil.copytree(ROOT / "tests/fixtures/digits_race", tmp_path / "results/digits")
     (tmp_path / "my_model.py").write_text(block("python", "class MyModel"))
     rows = [
         f"{room % 7},{'north' if room % 3 else 'south'},{room % 7 * 90.5}" for room in range(300)
@@ -61,6 +62,8 @@ def test_command(line: str, folder: Path) -> None:
         pytest.skip("tests/data reads MNIST; a dry run would need the files here")
     if "raybench.report" in words:
         words = [word.replace("results/digits", str(folder / "results/digits")) for word in words]
+    elif "raybench.explain" in words:
+        pass
     elif "raybench.init" in words:
         words.append("--force")
     elif "--dry-run" not in words:
@@ -91,6 +94,21 @@ def test_python_example_reads_a_study(folder: Path) -> None:
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_screen_shown_is_what_the_report_prints(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "raybench.report", "results/digits"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"COLUMNS": "80"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.rstrip() for line in done.stdout.splitlines()] == block(
+        "", "Answer: Train with"
+    ).splitlines()
 
 
 def test_the_space_shown_is_the_default_one() -> None:

@@ -37,7 +37,7 @@ class ConfirmSpec(Document):
         if not isinstance(content, dict) or not {"top", "repeats"} & content.keys():
             return content
         top, repeats = content.get("top", TOP), content.get("repeats", REPEATS)
-        if top == 0:
+        if top == 0 and not content.get("race"):
             return content | {"race": 0}
         if "race" in content:
             raise ValueError(

@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 
+from raybench.results.comment import spec_comment
 from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TEXT, TIME, TRIAL_TYPES
 from raybench.results.verdict import judge
-from raybench.results.words import spec_comment
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """First characters of a cell that spreadsheets run; the last four are the wide ones."""

@@ -6,23 +6,21 @@ again is the named one or among those not told apart from it holds in nine of te
 """
 
 import math
-import re
-import shlex
 
-from raybench.core.confirm_spec import ConfirmSpec
 from raybench.core.repeats import TIE, Noise, Repeat, runs_worth, score
-from raybench.core.text import clean
 from raybench.results.load import StudyResults
 from raybench.results.ranking import ranked
 from raybench.results.repeated import Repeated, noise_of
 from raybench.results.verdict import Verdict
+from raybench.results.words import counted
 
 FEW = 4.0
 """Degrees of freedom up to which what is said of the scatter is mostly what is usual."""
 MOST_RUNS = 100
 """Runs beyond which nobody would go on telling two configurations apart."""
 LEAST_RUNS = 4
-COMMAND = "python -m raybench.tune SPACE"
+ALIKE_RUNS = 20
+"""Runs that are proposed where no number would tell: they make the list shorter."""
 
 
 def how_sure_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
@@ -41,16 +39,13 @@ def how_sure_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
 
 def _unconfirmed(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
     once = len(verdict.once)
-    near = f", and {_counted(once, 'other trial')} cannot be excluded" if once else ""
+    near = f", and {counted(once, 'other trial')} cannot be excluded" if once else ""
     if results.repeated:
         return (
             f"How sure: {_scatter(results, noise)}; what ran again did not reach the target with "
             f"new seeds, and trial {verdict.fastest} ran once{near}."
         )
-    return (
-        f"How sure: {_scatter(results, noise)}, every configuration ran once{near}: "
-        f"{_confirming_command(results)} repeats the best."
-    )
+    return f"How sure: {_scatter(results, noise)}, every configuration ran once{near}."
 
 
 def _stands_on(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
@@ -61,24 +56,20 @@ def _stands_on(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
         if results.runs[trial].accelerators == kind
     }
     ties = len(verdict.ties) - 1
-    own = _counted(len(found[verdict.fastest].chosen), "run")
+    share = len(found[verdict.fastest].chosen)
     if len(found) == 1:
-        head = f"no configuration but trial {verdict.fastest} ran again ({own})"
+        head = f"no configuration but trial {verdict.fastest} ran again ({counted(share, 'run')})"
         return f"How sure: {head}; {_scatter(results, noise)}."
     runs = sum(len(one.chosen) for one in found.values())
     head = (
-        f"of {len(found)} configurations that ran again ({runs} runs), {verdict.fastest} is first"
+        f"{len(found)} configurations ran again ({runs} runs, {share} of trial {verdict.fastest})"
     )
     near = "" if not ties else " or the one not told apart"
     near = f" or one of the {ties} not told apart" if ties > 1 else near
     return (
-        f"How sure: {head}, by {own}; {_scatter(results, noise)}. In nine of ten such studies the "
-        f"truly best of them is it{near}."
+        f"How sure: {head}; {_scatter(results, noise)}. In nine of ten such studies the truly best "
+        f"of them is it{near}."
     )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _scatter(results: StudyResults, noise: Noise) -> str:
@@ -98,20 +89,29 @@ def _more(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
     if len(verdict.ties) + len(verdict.once) < 2:
         is_alone = len(ranked(results.trials)) < 2
         return "" if is_alone else "All others that ran are told apart from it."
+    number = more_runs(results, verdict)
     if len(verdict.ties) < 2:
-        number = max(LEAST_RUNS, min(len(verdict.once), 20))
-        return f"Those that ran once are repeated by {_command(results, number)}."
-    ties = [results.repeated[trial] for trial in verdict.ties]
-    enough = runs_to_tell(ties, noise, results)
-    if enough is None:
+        return f"Those that ran once can run again: --more {number}."
+    if runs_to_tell(_tied(results, verdict), noise, results) is None:
         return (
-            f"They are too alike for {MOST_RUNS} more runs to tell them apart; "
-            f"{_command(results, 20)} makes the list shorter."
+            f"They are too alike to be told apart by {MOST_RUNS} more runs; --more {number} makes "
+            "them fewer."
         )
-    return (
-        f"About {enough} more runs would tell them apart, if they differ as they seem to: "
-        f"{_command(results, enough)}."
-    )
+    return f"About {number} more runs (--more) would tell, if they differ as they seem to."
+
+
+def more_runs(results: StudyResults, verdict: Verdict) -> int | None:
+    """Return how many runs `--more` is to have; None where all are told apart."""
+    if len(verdict.ties) + len(verdict.once) < 2:
+        return None
+    if len(verdict.ties) < 2:
+        return max(LEAST_RUNS, min(len(verdict.once), ALIKE_RUNS))
+    enough = runs_to_tell(_tied(results, verdict), noise_of(results.repeated, results), results)
+    return ALIKE_RUNS if enough is None else enough
+
+
+def _tied(results: StudyResults, verdict: Verdict) -> list[Repeated]:
+    return [results.repeated[trial] for trial in verdict.ties]
 
 
 def runs_to_tell(found: list[Repeated], noise: Noise, results: StudyResults) -> int | None:
@@ -134,27 +134,3 @@ def runs_to_tell(found: list[Repeated], noise: Noise, results: StudyResults) -> 
         most = max(most, needed)
     total += max(most - worth(found[0].chosen), 0.0)
     return max(math.ceil(total), LEAST_RUNS) if total <= MOST_RUNS else None
-
-
-def _command(results: StudyResults, number: int) -> str:
-    """Return the study's own command with `--more`."""
-    return f"{_own_command(results)} --more {number}"
-
-
-def _confirming_command(results: StudyResults) -> str:
-    """Return the study's own command so that it confirms: `--more` is for what is confirmed."""
-    given = re.sub(r" --no-confirm(?= |$)", "", _own_command(results))
-    asked = results.study["study"].get("confirm")
-    is_unasked = isinstance(asked, dict) and asked.get("race") == 0
-    return f"{given} --confirm race={ConfirmSpec().race}" if is_unasked else given
-
-
-def _own_command(results: StudyResults) -> str:
-    """Return the study's own command; a new folder is not what it shall begin."""
-    given = clean(str(results.study.get("command", "")))
-    if "raybench.tune" not in given:
-        given = COMMAND
-    if re.search(r" --fresh(?= |$)", given):  # the folder is not the one that was named
-        given = re.sub(r" --out[ =][^\s'\"]+(?= |$)", "", given)
-        given += f" --out {shlex.quote(results.place)}"
-    return re.sub(r" --fresh(?= |$)", "", given)

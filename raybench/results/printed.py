@@ -12,6 +12,7 @@ from rich.console import Console
 from raybench.core.metric import ACCURACY, Metric
 from raybench.core.text import clean, shorten
 from raybench.results.console import print_table
+from raybench.results.paragraphs import wrapped
 
 SECONDS = "{:.2f}"
 FORMATS = {
@@ -19,6 +20,12 @@ FORMATS = {
     "learning rate": "{:.3g}",
     "share": "{:.0%}",
 }
+SHORT = {
+    "target after s": "s to target",
+    "worker s to target": "worker-s",
+    "end to end s": "whole run s",
+}
+"""Columns of `tables.top` that have shorter heads on a terminal: two lines at most."""
 LAYOUT = ("hosts", "GPUs", "waited for")
 """Columns of what runs were on, in tables of runs that it tells apart."""
 WRAPPED = ("configuration", "for example", "waited for")
@@ -27,22 +34,18 @@ SHARE, OTHER = "{:.1%}", "{:.4g}"
 """Formats of a metric that is a share, and of others."""
 DROPPED = (
     "train s",
-    "end to end s",
+    "whole run s",
     "samples/s",
     "waited for",
-    "in search s",
-    "in search {metric}",
+    "search s",
+    "search {metric}",
     "global batch",
     "test {metric}",
-    "expected worker s",
-    "worker s to target",
+    "worker-s",
 )
 """Columns that a narrow terminal does not show, the first of them first."""
 MARK = "*"
-MARK_SAYS = (
-    f"{MARK} between two evaluations that are far apart: where the line from one to the other "
-    "crosses the target"
-)
+MARK_SAYS = f"{MARK} interpolated: where the line between two evaluations crosses the target"
 Marked = Mapping[str, Sequence[bool]]
 """Which cells of a column have a MARK."""
 MISSING = "-"
@@ -59,14 +62,15 @@ def print_frame(
     below: str = "",
     metric: Metric = ACCURACY,
     marked: Marked = MappingProxyType({}),
+    is_explained: bool = True,
 ) -> None:
     """Print a table, a line `below`, an empty line; numbers right, missing values as a dash.
 
     `metric` says how columns of its name are written; cells that are `marked` get a MARK, which a
-    line below explains.
+    line below explains (`is_explained`).
     """
     own = SHARE if metric.is_share else OTHER
-    kinds = ("best", "median", "in search", "test")
+    kinds = ("best", "median", "search", "test")
     formats = FORMATS | {f"{kind} {metric.words}": own for kind in kinds}
     cells = pd.DataFrame(
         {name: [_cell(value, formats.get(str(name))) for value in frame[name]] for name in frame}
@@ -77,33 +81,43 @@ def print_frame(
                 text + (MARK if is_marked and text != MISSING else " ")
                 for text, is_marked in zip(cells[name], are_marked, strict=True)
             ]
-    if any(any(are_marked) for are_marked in marked.values()):
+    if is_explained and has_marks(marked):
         below = "\n".join(filter(None, [below, MARK_SAYS]))
+    below = "\n".join(line for one in below.splitlines() for line in wrapped(one, console.width))
     numeric = [name for name in frame.columns if pd.api.types.is_numeric_dtype(frame[name])]
     drop = [name.format(metric=metric.words) for name in DROPPED]
     print_table(console, cells, title, drop=drop, wrap=WRAPPED, right=numeric, below=below)
 
 
+def has_marks(marked: Marked) -> bool:
+    """Return whether any cell has a MARK."""
+    return any(any(are_marked) for are_marked in marked.values())
+
+
 def of_runs(
-    frame: pd.DataFrame, trials: pd.DataFrame, *, metric: Metric = ACCURACY
+    frame: pd.DataFrame, trials: pd.DataFrame, *, metric: Metric = ACCURACY, is_brief: bool = False
 ) -> pd.DataFrame:
-    """Return a table of runs (`top`) for a terminal: one column for the configuration."""
+    """Return a table of runs (`top`) for a terminal: one column for the configuration.
+
+    `is_brief` leaves out what follows from the configuration, and what is measured beside times.
+    """
     label, best = trials.set_index("trial")["config"], f"best {metric.words}"
-    kept = ["target after s", "worker s to target", best, "samples/s", "train s"]
+    kept = ["s to target", "worker-s", best]
     if frame["target after s"].isna().all():
-        kept = kept[2:]  # nobody reached it, or none is asked for
+        kept = [best]  # nobody reached it, or none is asked for
+    kept += ["whole run s"] if is_brief else ["samples/s", "train s", "whole run s"]
     head = {"trial": frame["trial"], "configuration": brief(frame["trial"].map(label))}
-    own = [name for name in LAYOUT if name in frame]
-    return pd.concat(
-        [pd.DataFrame(head), frame[["global batch", *own]], frame[[*kept, "end to end s"]]], axis=1
-    )
+    own = [] if is_brief else ["global batch"]
+    own += [name for name in LAYOUT if name in frame]
+    named = frame.rename(columns=SHORT)
+    return pd.concat([pd.DataFrame(head), named[[*own, *kept]]], axis=1)
 
 
 def marks_of_runs(frame: pd.DataFrame, trials: pd.DataFrame) -> Marked:
     """Return which of `of_runs`' times are interpolated."""
     is_interpolated = trials.set_index("trial")["is_interpolated"].eq(True).fillna(False)
     marks = [bool(is_interpolated[trial]) for trial in frame["trial"]]
-    return dict.fromkeys(("target after s", "worker s to target"), marks)
+    return dict.fromkeys(("s to target", "worker-s"), marks)
 
 
 def of_race(table: pd.DataFrame) -> pd.DataFrame:
@@ -115,11 +129,20 @@ def of_race(table: pd.DataFrame) -> pd.DataFrame:
             "configuration": brief(table["config"]),
             "reached": [f"{row['hits']} of {row['runs']}" for row in rows],
             "expected s": _finite(table["expected_s"]),
-            "90 % s": _ranges(rows, "expected_low_s", "expected_high_s", SECONDS),
-            "expected worker s": _finite(table["expected_s"] * table["num_workers"]),
-            "in search s": table["search_s"],
+            "90 % interval": _ranges(rows, "expected_low_s", "expected_high_s", SECONDS),
+            "worker-s": _finite(table["expected_s"] * table["num_workers"]),
+            "search s": table["search_s"],
         }
     )
+
+
+def with_alone(cells: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """Return `of_race` with the time of the runs alone in place of the search's.
+
+    Seconds of those that did not run alone are missing.
+    """
+    alone = _finite(table["printed_s"]).where(table["is_alone"].astype(bool))
+    return cells.drop(columns="search s").assign(**{"alone s": alone})
 
 
 def of_confirmed(table: pd.DataFrame, *, is_timed: bool, metric: Metric = ACCURACY) -> pd.DataFrame:
@@ -137,16 +160,16 @@ def of_confirmed(table: pd.DataFrame, *, is_timed: bool, metric: Metric = ACCURA
         middle = {
             "median s": _finite(table["median_s"]),
             **({"expected s": _finite(table["printed_s"])} if has_misses else {}),
-            "90 % s": _ranges(rows, "interval_low_s", "interval_high_s", SECONDS),
-            "worker s to target": _finite(table["worker_seconds_to_target"]),
-            "in search s": table["search_s"],
+            "90 % interval": _ranges(rows, "interval_low_s", "interval_high_s", SECONDS),
+            "worker-s": _finite(table["worker_seconds_to_target"]),
+            "search s": table["search_s"],
         }
     else:
         name, form = metric.name, SHARE if metric.is_share else OTHER
         middle = {
             f"median {metric.words}": table[f"median_{name}"],
-            "90 %": _ranges(rows, f"interval_low_{name}", f"interval_high_{name}", form),
-            f"in search {metric.words}": table[f"search_{name}"],
+            "90 % interval": _ranges(rows, f"interval_low_{name}", f"interval_high_{name}", form),
+            f"search {metric.words}": table[f"search_{name}"],
         }
     return pd.DataFrame(head | middle | {f"test {metric.words}": table[metric.test_column]})
 
@@ -154,9 +177,7 @@ def of_confirmed(table: pd.DataFrame, *, is_timed: bool, metric: Metric = ACCURA
 def marks_of_confirmed(table: pd.DataFrame) -> Marked:
     """Return which seconds of `of_race` and `of_confirmed` have an interpolated time in them."""
     marks = table["is_interpolated"].eq(True).tolist()
-    return dict.fromkeys(
-        ("median s", "expected s", "expected worker s", "worker s to target"), marks
-    )
+    return dict.fromkeys(("median s", "expected s", "worker-s", "alone s"), marks)
 
 
 def _finite(seconds: pd.Series) -> pd.Series:

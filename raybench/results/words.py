@@ -4,13 +4,19 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import pandas as pd
+
 from raybench.core.metric import ACCURACY, Metric
-from raybench.core.text import clean
 from raybench.results.load import StudyResults
 from raybench.results.verdict import Verdict, judge_each
 
 MOST_NAMED = 5
 """Trials named in a sentence."""
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 run`, `2 runs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def verdict_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
@@ -34,8 +40,7 @@ def _not_told_apart(results: StudyResults, verdict: Verdict) -> list[str]:
         what = "fastest" if results.is_timed else results.metric.superlative
         sentences.append(f"Not told apart from the {what}: {named_trials(others)}.")
     if once:
-        who = "1 other trial" if once == 1 else f"{once} other trials"
-        sentences.append(f"{who} ran once and cannot be excluded.")
+        sentences.append(f"{counted(once, 'other trial')} ran once and cannot be excluded.")
     return [" ".join(sentences)] if sentences else []
 
 
@@ -56,70 +61,17 @@ def unranked_lines(results: StudyResults) -> list[str]:
     return lines
 
 
-def spec_comment(results: StudyResults, trial: str, verdict: Verdict, what: str) -> str:
-    """Return the comment that stands above the spec in best.yaml and cheapest.yaml."""
-    run = results.runs[trial]
-    name = f"{what} of {clean(results.name)}: trial {trial}, {results.label(run.spec)}"
-    if verdict.is_confirmed:
-        proof = _proof(results, trial)
-    elif run.time_to_target_s is None or not results.is_timed:
-        value = _number(results.metric, run.best_value)
-        proof = (
-            f"unconfirmed: {results.metric.words} {value} after {run.ledger['train']:.3f} s in one "
-            "search trial"
-        )
-    else:
-        seconds = _searched_s(results, trial)
-        proof = f"unconfirmed: target after {seconds:.3f} s in one search trial"
-    return f"{name}\n{proof}\nrun it again: python -m raybench.train THIS_FILE"
-
-
-def _proof(results: StudyResults, trial: str) -> str:
-    found, metric = _confirmed(results, trial), results.metric
-    if not found["new_hits"]:
-        return (
-            f"not confirmed: target after {found['search_s']:.3f} s in one search trial, reached "
-            f"by 0 of {found['new_runs']} new seeds {_how(found)}"
-        )
-    tested = ""
-    if not math.isnan(found[metric.test_column]):
-        tested = f", test {metric.words} {_number(metric, found[metric.test_column])}"
-    seeds = f"{found['new_runs']} new seeds {_how(found)}"
-    if results.is_timed:
-        ends = f"90 %: {found['interval_low_s']:.3f} to {found['interval_high_s']:.3f}"
-        hits = f"reached by {found['new_hits']} of {found['new_runs']}"
-        if found["new_hits"] < found["new_runs"]:
-            return (
-                f"confirmed: expect {found['printed_s']:.3f} s to the target, what misses cost "
-                f"counted ({seeds}, {ends}), {hits}{tested}"
-            )
-        return (
-            f"confirmed: target after {found['median_s']:.3f} s (median of {seeds}, {ends}), "
-            f"{hits}{tested}"
-        )
-    median, *around = (_number(metric, value) for value in _median_and_interval(metric, found))
-    within = f", 90 %: {around[0]} to {around[1]}" if around else ""
-    return f"confirmed: {metric.words} {median} at the budget (median of {seeds}{within}){tested}"
-
-
-def _how(found: Any) -> str:
+def how_run(found: Any) -> str:
     """Say how the runs were made that a row of `confirmed` has its printed time of."""
     return "run alone" if found["is_alone"] else "run beside others"
 
 
-def _median_and_interval(metric: Metric, found: Any) -> list[float]:
+def median_and_interval(metric: Metric, found: Any) -> list[float]:
     """Return the median and the ends of the interval of a row of `confirmed`, where it has any."""
     median, *ends = (
         found[f"{which}_{metric.name}"] for which in ("median", "interval_low", "interval_high")
     )
     return [median, *ends] if all(map(math.isfinite, ends)) else [median]
-
-
-def _number(metric: Metric, value: float | None) -> str:
-    """Return a value as it stands in files: shares as fractions."""
-    if value is None:
-        return "not known"
-    return f"{value:.4f}" if metric.is_share else f"{value:.6g}"
 
 
 def _nothing(results: StudyResults) -> str:
@@ -134,57 +86,89 @@ def _nothing(results: StudyResults) -> str:
     once = trials["trial"][(trials["phase"] == "search") & trials["crossed_s"].notna()]
     if set(once) & set(results.repeated):
         return (
-            f"No result: {named_trials(list(once))} reached the target of {_target(results)} in "
+            f"No result: {named_trials(list(once))} reached the target of {target_of(results)} in "
             "the search, but none that ran again did with new seeds; name a target that runs "
             "reach each time, or raise objective.max_train_seconds (with --fresh)."
         )
     if best is not None and results.target is not None and metric.reaches(best, results.target):
         reached += ", too late or not held"  # max_train_seconds, hold
     advice = "name one that runs reach, or raise objective.max_train_seconds (with --fresh)"
-    return f"No run reached the target of {_target(results)}: {reached}; {advice}."
+    return f"No run reached the target of {target_of(results)}: {reached}; {advice}."
 
 
 def _timed(results: StudyResults, verdict: Verdict) -> list[str]:
     winners = [("Fastest", verdict.fastest), ("Cheapest", verdict.cheapest)]
     if verdict.fastest == verdict.cheapest:
         winners = [("Fastest and cheapest", verdict.fastest)]
-    return [f"{what}: {_reaches(results, trial, verdict)}" for what, trial in winners]
+    lines = [f"{what}: {_reaches(results, trial, verdict)}" for what, trial in winners]
+    return [*lines, *_other_way_round(results, verdict)]
+
+
+def _other_way_round(results: StudyResults, verdict: Verdict) -> list[str]:
+    """Say why the fastest takes longer, or the cheapest costs more, where it is printed so.
+
+    They are chosen by the race, and printed by runs alone, which had no part in that.
+    """
+    if not verdict.is_confirmed or verdict.fastest == verdict.cheapest:
+        return []
+    fastest, cheapest = (
+        confirmed_row(results, trial) for trial in (verdict.fastest, verdict.cheapest)
+    )
+    lines = []
+    if fastest["printed_s"] > cheapest["printed_s"]:
+        lines.append(
+            f"The race chose the fastest, by {fastest['expected_s']:.2f} s against "
+            f"{cheapest['expected_s']:.2f} s; in the runs printed above, which chose nothing, "
+            "chance turned it round."
+        )
+    name = "worker_seconds_to_target"
+    if cheapest[name] > fastest[name]:
+        costs = [float(row["expected_s"] * row["num_workers"]) for row in (cheapest, fastest)]
+        lines.append(
+            f"The race chose the cheapest, by {costs[0]:.2f} worker-seconds against "
+            f"{costs[1]:.2f}; in the runs printed above, which chose nothing, chance turned it "
+            "round."
+        )
+    return lines
 
 
 def _reaches(results: StudyResults, trial: str, verdict: Verdict) -> str:
     run = results.runs[trial]
     name = f"{results.label(run.spec)} (trial {trial})"
     if not verdict.is_confirmed:
-        seconds = _searched_s(results, trial)
-        row = results.trials[results.trials["trial"] == trial].iloc[0]
-        mark = " (interpolated)" if bool(row["is_interpolated"]) else ""
-        reaches = f"reaches {_target(results)} after {seconds:.2f} s{mark}"
+        seconds = searched_s(results, trial)
+        mark = searched_mark(results, trial)
+        reaches = f"reaches {target_of(results)} after {seconds:.2f} s{mark}"
         proof = "unconfirmed: one search trial"
     else:
-        found = _confirmed(results, trial)
+        found = confirmed_row(results, trial)
         seconds, hits, runs = float(found["printed_s"]), found["new_hits"], found["new_runs"]
         if not hits:
             return (
-                f"{name} reached {_target(results)} after {found['search_s']:.2f} s in the search, "
-                f"but in none of {runs} new seeds, {_how(found)}: not confirmed."
+                f"{name} reached {target_of(results)} after {found['search_s']:.2f} s in the "
+                f"search, but in none of {counted(runs, 'new seed')}, {how_run(found)}: not "
+                "confirmed."
             )
         mark = ", interpolated" if found["is_interpolated"] else ""
-        ends = f"90 %: {found['interval_low_s']:.2f} to {found['interval_high_s']:.2f}{mark}"
-        reaches = f"reaches {_target(results)} after {seconds:.2f} s ({ends})"
+        ends = (
+            f"90 % interval: {found['interval_low_s']:.2f} to {found['interval_high_s']:.2f}{mark}"
+        )
+        reaches = f"reaches {target_of(results)} after {seconds:.2f} s ({ends})"
         if hits < runs:
             reaches = (
-                f"reaches {_target(results)} in {hits} of {runs} runs: expect {seconds:.2f} s "
+                f"reaches {target_of(results)} in {hits} of {runs} runs: expect {seconds:.2f} s "
                 f"({ends}) counting what misses cost"
             )
-        proof = f"confirmed by {hits} of {runs} new seeds, {_how(found)}"
+        proof = f"confirmed by {hits} of {counted(runs, 'new seed')}, {how_run(found)}"
         is_missed = hits < runs or found["hits"] < found["runs"]
         if (
             is_missed
             and results.repeated[trial].chosen_runs != results.repeated[trial].printed_runs
         ):
             proof += f"; chosen with {found['hits']} of {found['runs']}"
+        proof += _tested(results.metric, found)
     cost = run.spec.num_workers * seconds
-    return f"{name} {reaches}, {cost:.2f} worker-seconds{_price(results, cost)}; {proof}."
+    return f"{name} {reaches}, {cost:.2f} worker-seconds{price_of(results, cost)}; {proof}."
 
 
 def _on(kind: str, results: StudyResults, verdict: Verdict) -> str:
@@ -202,33 +186,50 @@ def _best(results: StudyResults, verdict: Verdict) -> str:
             f"{name} with {metric.shown(run.best_value)} within {run.ledger['train']:.2f} s of "
             "training; unconfirmed: one search trial."
         )
-    found = _confirmed(results, run.trial)
+    found = confirmed_row(results, run.trial)
     budget = results.study["study"]["objective"].get("max_train_seconds")
     within = "at the budget" if budget is None else f"within {budget:g} s of training"
-    median, *ends = (metric.shown(value) for value in _median_and_interval(metric, found))
-    interval = f", 90 %: {ends[0].removesuffix(' %')} to {ends[1]}" if ends else ""
-    seeds = f"{found['new_runs']} new seeds {_how(found)}"
-    return f"{name} reaches {median} {within} (median of {seeds}{interval}); confirmed."
+    median, *ends = (metric.shown(value) for value in median_and_interval(metric, found))
+    interval = f", 90 % interval: {ends[0].removesuffix(' %')} to {ends[1]}" if ends else ""
+    seeds = counted(found["new_runs"], "new seed") + f" {how_run(found)}"
+    proof = f"confirmed{_tested(metric, found)}"
+    return f"{name} reaches {median} {within} (median of {seeds}{interval}); {proof}."
 
 
-def _confirmed(results: StudyResults, trial: str) -> Any:
+def _tested(metric: Metric, found: Any) -> str:
+    """Say what the runs that are printed reach on the test split, where that was measured."""
+    value = found[metric.test_column]
+    return "" if math.isnan(value) else f"; test {metric.words} {metric.shown(value)}"
+
+
+def confirmed_row(results: StudyResults, trial: str) -> Any:
+    """Return a trial's row of `confirmed`."""
     return results.confirmed.set_index("trial").loc[trial]
 
 
-def _searched_s(results: StudyResults, trial: str) -> float:
+def searched_s(results: StudyResults, trial: str) -> float:
     """Return the seconds to the target of one run of the search."""
     crossed = results.trials["crossed_s"][results.trials["trial"] == trial]
     return float(crossed.iloc[0])
 
 
-def _price(results: StudyResults, worker_seconds: float) -> str:
+def searched_mark(results: StudyResults, trial: str) -> str:
+    """Return what is to be said behind these seconds."""
+    row = results.trials[results.trials["trial"] == trial].iloc[0]
+    is_between = row["is_interpolated"]
+    return " (interpolated)" if not pd.isna(is_between) and bool(is_between) else ""
+
+
+def price_of(results: StudyResults, worker_seconds: float) -> str:
+    """Return ` or 0.02 at 4 per worker-hour`, where the study names a price."""
     price = results.study["study"].get("price")
     if price is None:
         return ""
     return f" or {worker_seconds / 3600 * price:.3g} at {price:g} per worker-hour"
 
 
-def _target(results: StudyResults) -> str:
+def target_of(results: StudyResults) -> str:
+    """Return the study's target for a sentence."""
     if results.target is None:
         return "no target"
     return target_words(results.metric, results.target)

@@ -158,15 +158,6 @@ class ConfirmBudget:
                 break  # the race is over
         return total
 
-    def num_race(self, number: int) -> int:
-        """Return how many runs a race of `number` has at most, with the contenders there are."""
-        found, total = len(self.contenders().fastest), 0
-        for count, runs in stages(number):
-            total += runs * min(count, found)
-            if min(count, found) == 1:
-                break  # the race is over
-        return total
-
     def fresh_s(self, times: int) -> float:
         """Return the seconds that so many runs of each winner alone take."""
         return times * sum(map(self.alone_s, self.winners()))

@@ -14,9 +14,12 @@ from raybench.results.console import print_table, say
 from raybench.results.export import export, to_csv
 from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults
+from raybench.results.next_steps import EXPLAIN
+from raybench.results.paragraphs import say_pairs, say_wrapped, wrapped
 from raybench.results.place import shown
 from raybench.results.scaling import plots
 from raybench.results.scaling.accuracy_plot import accuracy_figure
+from raybench.results.scaling.answer import scaling_answer
 from raybench.results.scaling.predicted_plot import predicted_figure
 from raybench.results.scaling.printed import (
     other_lines,
@@ -116,19 +119,23 @@ class ScalingReport:
         else:
             print_cells(console, results.scaling, metric=results.metric)
             for line in [*outlier_lines(results), *other_lines(results.scaling)]:
-                say(console, line)
+                say_wrapped(console, line)
             console.print()
             for fitted, table in zip(self.fitted, self.predicted, strict=True):
                 show_fit(console, fitted, table)
             for line in self.not_predicted:
-                say(console, line)
+                say_wrapped(console, line)
             for series, values in critical_batches(results).items():
-                say(console, f"{series}: {noise_sentence(values)}")
+                say_wrapped(console, f"{series}: {noise_sentence(values)}")
             for one in self.plans:
                 _show_plan(console, one)
             _show_claims(console, results)
         for note in results.study.get("notes", []):
-            say(console, str(note))
+            say_wrapped(console, str(note))
+        for sentence in (answer := scaling_answer(results.scaling)):
+            say_wrapped(console, f"Answer: {sentence}", style="bold")
+        if answer:
+            say_pairs(console, [("what a word means", f"{EXPLAIN} efficiency")])
         pictures = [path for path in written if path.suffix == ".png"]
         if pictures:
             say(console, f"plots: {', '.join(map(str, pictures))}")
@@ -164,13 +171,14 @@ class ScalingReport:
 
 def _show_plan(console: Console, one: TargetPlan) -> None:
     for sentence in one.sentences:
-        say(console, f"{one.series}: {sentence}")
+        say_wrapped(console, f"{one.series}: {sentence}")
     if len(one.answers):
         table = texts(one.answers, [column for column in PLAN if column[0] in one.answers])
         known = [name for name in table.columns if not table[name].isin(["-"]).all()]
         title = f"To the target: {one.series}"
         right = [name for name in known if name != "take"]
-        print_table(console, table[known], title, right=right, below=PREDICTED)
+        below = "\n".join(wrapped(PREDICTED, console.width))
+        print_table(console, table[known], title, right=right, below=below)
 
 
 def _show_claims(console: Console, results: StudyResults) -> None:

@@ -3,7 +3,7 @@
 import pandas as pd
 from rich.console import Console
 
-from raybench.results.console import say
+from raybench.results.paragraphs import say_wrapped
 from raybench.results.printed import print_frame
 from raybench.scaling.fit_command import FittedGroup
 from raybench.scaling.measurements import name_of
@@ -20,7 +20,7 @@ def show_fit(console: Console, fitted: FittedGroup, table: pd.DataFrame) -> None
     """Print what to know of a fit, and its predictions."""
     name = name_of(fitted.group)
     for line in [*([f"{name}:"] if name else []), *fitted.words()]:
-        say(console, line)
+        say_wrapped(console, line)
     if len(table):
         below = BASELINE
         if table["extrapolated"].any():

@@ -23,7 +23,7 @@ def confirm(content: dict[str, Any] | None, *settings: str) -> ConfirmSpec:
         ({"top": 2, "repeats": 4}, [], (8, 3)),
         ({"top": 2}, [], (6, 3)),
         ({"repeats": 1, "fresh": 2}, [], (3, 2)),
-        ({"top": 0, "race": 10}, [], (0, 3)),
+        ({"top": 0, "race": 0}, [], (0, 3)),
         ({"top": 1000}, [], (200, 3)),
         ({"race": 10, "fresh": 5}, ["confirm.top=3", "confirm.repeats=3"], (9, 5)),
         ({"race": 10}, ["confirm.top=0"], (0, 3)),
@@ -42,6 +42,7 @@ def test_the_race_is_named_or_the_product_of_the_older_keys(
     ("content", "sentence"),
     [
         ({"race": 24, "top": 3}, r"'confirm': names race as well as top and repeats; leave out"),
+        ({"race": 24, "top": 0}, r"'confirm': names race as well as top and repeats; leave out"),
         ({"race": 201}, r"'confirm\.race': input should be less than or equal to 200"),
         ({"fresh": 0}, r"'confirm\.fresh': input should be greater than 0"),
         ({"top": "x"}, r"'confirm\.top': input should be a valid integer"),

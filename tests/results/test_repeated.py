@@ -8,10 +8,10 @@ from test_tables import shown
 from test_verdict import again
 
 from raybench.core.objective import Objective
+from raybench.results.comment import spec_comment
 from raybench.results.repeated import noise_of
 from raybench.results.show import verdict_lines
 from raybench.results.verdict import judge
-from raybench.results.words import spec_comment
 
 COLD = [run_line("0000", 30.0)]
 """The study's first trial."""
@@ -54,8 +54,8 @@ def test_the_race_and_the_own_run_choose_and_runs_alone_are_printed(tmp_path):
     verdict = judge(results)
     assert verdict.fastest == "0001", "though it is slower alone than the other beside others"
     line = verdict_lines(results, verdict)[0]
-    assert "reaches 90 % after 6.00 s (90 %: " in line
-    assert "confirmed by 3 of 3 new seeds, run alone." in line
+    assert "reaches 90 % after 6.00 s (90 % interval: " in line
+    assert "confirmed by 3 of 3 new seeds, run alone" in line
     assert results.configurations.set_index("trial").loc["0001", "expected_s"] == 3.0
 
 
@@ -141,7 +141,7 @@ def test_times_between_evaluations_choose_are_printed_and_are_marked(tmp_path):
     text = shown(results)
     assert "1.33*" in text
     assert ", interpolated)" in verdict_lines(results, judge(results))[0]
-    assert text.count("* between two evaluations that are far apart") == 4, "once a table"
+    assert text.count("* interpolated: where the line between two evaluations crosses") == 4
 
 
 def test_no_mark_where_evaluations_are_near(tmp_path):
@@ -163,7 +163,7 @@ def test_contenders_of_a_race_by_value_stand_by_their_mean(tmp_path):
     assert list(results.confirmed["trial"]) == ["0001", "0002"]
     assert math.isnan(results.confirmed["expected_s"].iloc[0])
     text = shown(results)
-    assert "Race: new seeds, beside other runs" in text
+    assert "Race: 2 configurations, new seeds, side by side" in text
     assert "inf" not in text
 
 

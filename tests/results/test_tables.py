@@ -147,16 +147,23 @@ def test_numbers_are_shown_in_their_unit():
         assert shown in text
 
 
-def shown(results):
-    console = Console(file=io.StringIO(), width=300)
-    show(console, results)
+def shown(results, *, width=300, verbose=True):
+    console = Console(file=io.StringIO(), width=width)
+    show(console, results, verbose=verbose)
     return console.file.getvalue()
+
+
+def in_one_line(text):
+    """Sentences end at the width of 100: they are looked for without line ends."""
+    return " ".join(text.split())
 
 
 def test_the_verdict_is_the_end_of_what_is_printed(tmp_path):
     text = shown(results_folder(tmp_path, LINES))
-    assert text.index("Failed runs") < text.index("Best ten") < text.index("Fastest and ")
-    assert "(trial 0003) reaches 90 % after 1.00 s" in text
+    parts = ("Failed runs", "Search: best 4 of 4 trials", "Fastest and ", "Answer: Train with")
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+    assert "(trial 0003) reaches 90 % after 1.00 s" in in_one_line(text)
     assert text.rstrip().endswith(f"results: {tmp_path}")
 
 
@@ -172,7 +179,9 @@ def test_the_verdict_is_the_end_of_what_is_printed(tmp_path):
     ],
 )
 def test_poor_studies_are_shown_too(tmp_path, lines, sentence):
-    assert sentence in shown(results_folder(tmp_path, lines, objective=OBJECTIVE))
+    results = results_folder(tmp_path, lines, objective=OBJECTIVE)
+    for verbose in (True, False):
+        assert sentence in in_one_line(shown(results, verbose=verbose))
 
 
 def test_accuracy_at_budget_has_a_winner_too(tmp_path):
@@ -181,7 +190,7 @@ def test_accuracy_at_budget_has_a_winner_too(tmp_path):
         run_line("0000", best_value=0.7, stop="max_train_seconds", objective=budget),
         run_line("0001", best_value=0.9, stop="max_train_seconds", objective=budget),
     ]
-    text = shown(results_folder(tmp_path, lines, objective=budget))
+    text = in_one_line(shown(results_folder(tmp_path, lines, objective=budget)))
     assert "no target" not in text
     assert "Most accurate: torch 1x64 adam 0.001 (trial 0001) with 90.0 %" in text
 
@@ -196,7 +205,7 @@ def test_the_sentinel_tells_what_a_neighbour_costs(tmp_path, beside_s, words):
         run_line("sentinel-beside", train_s=beside_s, role="sentinel", concurrent=1),
         run_line("sentinel-alone", train_s=2.0, role="sentinel"),
     ]
-    assert words in shown(results_folder(tmp_path, lines))
+    assert words in in_one_line(shown(results_folder(tmp_path, lines)))
 
 
 HOSTILE = [
@@ -277,7 +286,7 @@ def write_space(folder, space):
 def test_no_head_and_no_number_is_cut_at_any_width(tmp_path, width, is_terminal):
     results = wide_study(tmp_path)
     console = Console(file=io.StringIO(), width=width, force_terminal=is_terminal)
-    show(console, results)
+    show(console, results, verbose=True)
     text = Text.from_ansi(console.file.getvalue()).plain
     assert "\u2026" not in text
     tables = text[: text.index("Fastest and")]
@@ -299,7 +308,7 @@ def test_wider_terminals_show_more(tmp_path):
     shown = []
     for width in (80, 110, 250):
         console = Console(file=io.StringIO(), width=width)
-        show(console, results)
+        show(console, results, verbose=True)
         shown.append(console.file.getvalue())
     assert "samples/s" not in shown[0]
     assert "samples/s" in shown[2]
@@ -308,9 +317,7 @@ def test_wider_terminals_show_more(tmp_path):
 
 def test_eighty_columns_hold_a_usual_study_whole():
     results = load(Path(__file__).parents[1] / "fixtures" / "digits_study")
-    console = Console(file=io.StringIO(), width=80)
-    show(console, results)
-    text = console.file.getvalue()
+    text = shown(results, width=80)
     for words in ("samples/s", "95.8%", "6,099", "0.81 - 2.03", "3 of 3", "97.4%", "1.44"):
         assert words in text
     assert "torch 2x64 radam 0.0259 " in text, "the configuration on one line"
@@ -338,15 +345,16 @@ def test_searched_keys_are_in_every_label_and_table(tmp_path):
     assert results.configurations.iloc[0]["config"] == label
     assert list(predictions(results)["configuration"]) == [label.replace("1x64", "2x32")]
     assert label in "".join(verdict_lines(results, judge(results)))
-    text = shown(results)
+    text = in_one_line(shown(results))
     assert text.count("weight_decay 0.01 schedule cosine") >= 4
     assert "weight_decay 0 schedule constant" in text
 
 
 def test_all_runs_failed_prints_no_empty_table(tmp_path):
     text = shown(results_folder(tmp_path, [run_line("0000", failure="oom")]))
-    assert "Best" not in text
+    assert "Search" not in text
     assert "configuration" not in text
+    assert "Answer" not in text
     assert "it was oom" in text
 
 
@@ -355,11 +363,12 @@ def test_notes_and_plots_stand_at_the_end(tmp_path):
     results.study["notes"] = ["the time budget of 90 s was too short to confirm: 140 s are needed."]
     console = Console(file=io.StringIO(), width=300)
     show(console, results, plots=[tmp_path / "curves.png", tmp_path / "pareto.png"])
-    assert console.file.getvalue().splitlines()[-3:] == [
-        results.study["notes"][0],
+    lines = console.file.getvalue().splitlines()
+    assert lines[-2:] == [
         f"plots: {tmp_path}/curves.png, {tmp_path}/pareto.png",
         f"results: {tmp_path}",
     ]
+    assert lines.index(results.study["notes"][0]) < lines.index("", -9), "before the answer"
 
 
 def test_notes_are_shown_where_nothing_ran_too(tmp_path):

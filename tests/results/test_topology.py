@@ -85,7 +85,7 @@ def test_each_model_of_gpu_has_its_winner(tmp_path):
 
 
 def heads(results):
-    return shown(results).split("Best ten")[1].split("0000")[0]
+    return shown(results).split("Search: ")[1].split("0000")[0]
 
 
 def test_columns_are_always_in_the_tables_and_on_the_screen_where_they_differ(tmp_path):

@@ -6,11 +6,11 @@ from made_results import results_folder, run_line
 from rich.console import Console
 
 from raybench.core.objective import Objective
+from raybench.results.comment import spec_comment
 from raybench.results.export import export
 from raybench.results.show import show, verdict_lines
 from raybench.results.store import Store
 from raybench.results.verdict import judge
-from raybench.results.words import spec_comment
 
 
 def again(trial, times, *, missed_s=60.0, **spec):
@@ -96,9 +96,10 @@ def test_fastest_and_cheapest_differ_where_workers_cost_more_than_they_gain(tmp_
     assert (verdict.fastest, verdict.cheapest) == ("0000", "0001")
     assert verdict.ties == ("0000",)
     fastest, cheapest = verdict_lines(results, verdict)
-    assert "after 3.00 s (90 %: " in fastest
-    assert "), 12.00 worker-seconds; confirmed by 3 of 3 new seeds, run alone." in fastest
-    assert "), 6.00 worker-seconds; confirmed by 3 of 3 new seeds, run alone." in cheapest
+    assert "after 3.00 s (90 % interval: " in fastest
+    proof = "confirmed by 3 of 3 new seeds, run alone; test accuracy 91.0 %."
+    assert f"), 12.00 worker-seconds; {proof}" in fastest
+    assert f"), 6.00 worker-seconds; {proof}" in cheapest
 
 
 def test_equal_costs_go_to_fewer_workers(tmp_path):
@@ -141,7 +142,7 @@ def test_few_hits_are_said_in_words_with_what_misses_cost(tmp_path):
     results, verdict = judged(tmp_path, again("0000", [4.0, None, 6.0, None], missed_s=10.0))
     assert verdict_lines(results, verdict)[0].startswith(
         "Fastest and cheapest: torch 1x64 adam 0.001 (trial 0000) reaches 90 % in 2 of 4 runs: "
-        "expect 15.00 s (90 %: "
+        "expect 15.00 s (90 % interval: "
     )
     assert (
         " counting what misses cost, 15.00 worker-seconds; confirmed by 2 of 4"
@@ -196,7 +197,10 @@ def test_the_comment_tells_the_figures_and_the_command(tmp_path):
     assert "reached by 2 of 3" in text
     results, verdict = judged(tmp_path / "mnist", again("0000", [4.0, 5.0, 7.0]))
     text = spec_comment(results, "0000", verdict, "fastest")
-    assert "confirmed: target after 5.000 s (median of 3 new seeds run alone, 90 %: 3." in text
+    assert (
+        "confirmed: target after 5.000 s (median of 3 new seeds run alone, 90 % interval: 3."
+        in text
+    )
     assert "), reached by 3 of 3, test accuracy 0.91" in text
     assert "python -m raybench.train" in text
 
@@ -288,7 +292,8 @@ def test_accuracy_at_a_budget_is_judged_by_the_median_of_confirming_runs(tmp_pat
     assert row["search_accuracy"] == 0.95
     assert verdict_lines(results, verdict) == [
         "Most accurate: torch 1x64 adam 0.001 (trial 0001) reaches 92.0 % within 60 s of training "
-        "(median of 3 new seeds run alone, 90 %: 90.1 to 93.9 %); confirmed."
+        "(median of 3 new seeds run alone, 90 % interval: 90.1 to 93.9 %); confirmed; test "
+        "accuracy 80.0 %."
     ]
     comment = spec_comment(results, "0001", verdict, "most accurate")
     assert "confirmed: accuracy 0.9200 at the budget (median of 3 new seeds run alone," in comment

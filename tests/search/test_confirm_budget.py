@@ -128,16 +128,6 @@ def test_what_was_confirmed_already_costs_nothing() -> None:
     assert budget.runs_alone([], [], 100.0) == (0, 0)
 
 
-def test_a_race_has_no_more_runs_than_its_contenders_can_have() -> None:
-    budget = with_four(confirm={"race": 24})
-    assert stages(24) == ((12, 1), (6, 1), (3, 2))
-    assert (budget.num_race(24), budget.num_race(6), budget.num_race(0)) == (4 + 4 + 6, 6, 0)
-    one = ConfirmBudget(build_study(STUDY, "test")[0])
-    assert one.num_race(6) == 0
-    one.add(reached("0000", 4.0))
-    assert one.num_race(6) == 1, "then the race is over"
-
-
 def test_of_a_metric_that_falls_the_lowest_are_confirmed() -> None:
     objective = {"kind": "best_at_budget", "metric": "rmse", "direction": "min"}
     budget = ConfirmBudget(build_study(STUDY | {"objective": objective}, "test")[0])

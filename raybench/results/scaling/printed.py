@@ -11,11 +11,12 @@ from raybench.core.metric import ACCURACY, Metric
 from raybench.core.text import clean
 from raybench.results.console import print_table
 from raybench.results.load import StudyResults
+from raybench.results.paragraphs import wrapped
 from raybench.results.scaling.curves import on_more_hosts
 
 TITLES = {
-    "weak": "Weak scaling: the batch of each worker stays",
-    "strong": "Strong scaling: the batch of all workers together stays",
+    "weak": "Weak scaling: the batch of each worker stays, more workers do more at once",
+    "strong": "Strong scaling: the batch of all workers together stays, each does less",
 }
 DROPPED = (
     *("exchanged MB", "memory MB", "even", "n", "first epoch", "input", "step p95 ms", "quartiles"),
@@ -29,21 +30,22 @@ ENDINGS = {
 }
 """Why a run ended by itself, by its `stop`."""
 BELOW = (
-    "samples/s: median step after the first epoch, where a run had more (median of n repeats); "
-    "speed-up over the best "
-    "single worker of its kind, in brackets over repeats; first epoch: compiling included"
+    "samples/s: of the median step after the first epoch (where a run had more), median of the "
+    "repeats; speed-up: over the best single worker of its kind, in brackets the repeats' least "
+    "and greatest; efficiency: speed-up over workers; first epoch: compiling included"
 )
 
 
 def print_cells(console: Console, cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> None:
     """Print a table of the cells of each kind of scaling."""
-    for scaling, title in TITLES.items():
-        rows = cells[cells["scaling"] == scaling]
-        if len(rows):
-            table = printed_cells(rows, metric=metric)
-            right = [name for name in table.columns if name != "series"]
-            drop = [name.format(metric=metric.words) for name in DROPPED]
-            print_table(console, table, title, drop=drop, wrap=["series"], right=right, below=BELOW)
+    kinds = [scaling for scaling in TITLES if cells["scaling"].eq(scaling).any()]
+    for scaling in kinds:
+        table = printed_cells(cells[cells["scaling"] == scaling], metric=metric)
+        right = [name for name in table.columns if name != "series"]
+        drop = [name.format(metric=metric.words) for name in DROPPED]
+        below = "\n".join(wrapped(BELOW, console.width)) if scaling == kinds[-1] else ""
+        title = TITLES[scaling]
+        print_table(console, table, title, drop=drop, wrap=["series"], right=right, below=below)
 
 
 def printed_cells(cells: pd.DataFrame, *, metric: Metric = ACCURACY) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from raybench.results.records import Records, read_records
 from raybench.results.repeated import noise_of, repeat
 from raybench.results.verdict import judge_each
 from raybench.search.confirm_budget import MOST_FRESH, ConfirmBudget
+from raybench.search.contenders import Contenders
 from raybench.search.pipeline.alone import run_alone
 from raybench.search.pipeline.race import TRIES, LiveRace
 from raybench.search.pipeline.single_run import SingleRun
@@ -48,10 +49,10 @@ class Confirmation:
             if deadline.reason() != "interrupted":
                 self._note_time("was too short to confirm the result with new seeds")
             return
-        wanted = self.study.confirm.race
-        planned, most = budget.num_race(plan.race), budget.num_race(wanted)
-        if planned < most:
-            of_them = f"{planned} of the {most} runs" if planned else "none of the runs"
+        contenders = budget.contenders()
+        found, wanted = (_num_runs(contenders, of) for of in (plan.race, self.study.confirm.race))
+        if found < wanted:
+            of_them = f"{found} of the {wanted} runs" if found else "none of the runs"
             self._note_time(f"left time for {of_them} of the race")
         race = LiveRace(budget, self.single_run, records, self.slots)
         self._reserve(budget.fresh_s(plan.fresh))
@@ -154,6 +155,17 @@ class Confirmation:
 def num_raced(records: Records) -> int:
     """Return how many runs of a race have answered."""
     return len(_answers(records, "race"))
+
+
+def _num_runs(contenders: Contenders, number: int) -> int:
+    """Return how many of the `number` runs of a race there are contenders for."""
+    total = 0
+    for count, runs in stages(number):
+        racing = contenders.first(count)
+        total += runs * len(racing)
+        if len(racing) == 1:
+            break  # the race is over
+    return min(total, number)  # those of the second race are counted once
 
 
 def _answers(records: Records, role: Role) -> list[RunRecord]:

@@ -103,7 +103,7 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
             results = replace(load(storage.folder), place=place)
             export(results, store)
             plots = write_plots(results, storage.folder) if len(results.trials) else []
-        show(console, results, plots=plots)
+        show(console, results, plots=plots, verbose=options.verbose)
     if interrupted:
         tail = "." if results.trials.empty else ": the same command continues."
         console.print(f"interrupted{tail}")

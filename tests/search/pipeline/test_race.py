@@ -339,3 +339,13 @@ def test_more_that_was_ended_is_finished_by_the_same_command_and_only_once() -> 
     damaged: list[Any] = [None, 3, {"asked": 8}, {"asked": 8, "until": "x"}]
     assert {More.of(8, {KEY: one}, raced=1).until for one in damaged} == {9}
     assert More.of(8, {KEY: {"asked": 8, "until": 10**9}}, raced=1).until == 9
+
+
+def test_the_note_counts_the_runs_that_there_are_contenders_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch, race=24)
+    world.deadline = Deadline(9.0)
+    world.run()
+    # Five contenders once, five again, and three twice more.
+    assert world.notes[0].endswith("of the 16 runs of the race.")

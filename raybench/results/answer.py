@@ -1,0 +1,148 @@
+"""The answer of a study in a sentence for who decides, without a word of the trade."""
+
+import math
+
+from raybench.core.metric import ACCURACY
+from raybench.core.spec import RunSpec
+from raybench.results.label import describe
+from raybench.results.load import StudyResults
+from raybench.results.verdict import Verdict, judge_each
+from raybench.results.words import (
+    confirmed_row,
+    counted,
+    price_of,
+    searched_s,
+    target_of,
+)
+
+FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
+ALIKE = 0.005
+"""Share by which two costs differ at least, for one to be called the other's part."""
+
+
+def answer_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
+    """Return what to train with, how soon it gets there and what it costs; [] without a winner.
+
+    Of runs on several models of GPU a sentence for each.
+    """
+    if verdict is None:
+        return []
+    each = judge_each(results)
+    if len(each) > 1:
+        return [
+            f"On {kind or 'hosts without a GPU'}: {line}"
+            for kind, one in each.items()
+            for line in _answers(results, one)
+        ]
+    return _answers(results, verdict)
+
+
+def in_words(results: StudyResults, spec: RunSpec) -> str:
+    """Return a configuration: `PyTorch on 2 workers, 64 samples a step each, adam at ...`."""
+    batch = f"{counted(spec.batch_size_per_worker, 'sample')} a step"
+    words = (
+        f"{FRAMEWORKS.get(spec.framework, spec.framework)} on "
+        f"{counted(spec.num_workers, 'worker')}, {batch}{' each' if spec.num_workers > 1 else ''}, "
+        f"{spec.optimizer} at learning rate {spec.learning_rate:.3g}"
+    )
+    own = results.label(spec).removeprefix(describe(spec)).strip()
+    return f"{words}, {own}" if own else words
+
+
+def duration(seconds: float) -> str:
+    """Return seconds for people: `0.59 s`, `12.3 s`, `4.2 min`, `3.1 h`."""
+    for size, unit in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.3g} s"
+
+
+def _answers(results: StudyResults, verdict: Verdict) -> list[str]:
+    if not _is_proven(results, verdict):
+        return [_unconfirmed(results, verdict)]
+    spec = results.specs[verdict.fastest]
+    head = f"Train with {in_words(results, spec)} (trial {verdict.fastest})"
+    if not results.is_timed:
+        best = _standing(results, verdict, "best")
+        return [f"{head}. That reaches {_value(results, verdict)}: {best}."]
+    costs = _costs(results, verdict.fastest)
+    if verdict.fastest == verdict.cheapest:
+        best = _standing(results, verdict, "fastest and the cheapest")
+        return [f"{head}. That reaches {costs}: {best}."]
+    other = results.specs[verdict.cheapest]
+    return [
+        f"{head}. That reaches {costs}: {_standing(results, verdict, 'fastest')}.",
+        f"The cheapest is {in_words(results, other)} (trial {verdict.cheapest}): "
+        f"{_saved(results, verdict)}.",
+    ]
+
+
+def _is_proven(results: StudyResults, verdict: Verdict) -> bool:
+    """Whether new seeds have reached what the winner is named for."""
+    if not verdict.is_confirmed:
+        return False
+    return bool(confirmed_row(results, verdict.fastest)["new_hits"])
+
+
+def _unconfirmed(results: StudyResults, verdict: Verdict) -> str:
+    spec, metric = results.specs[verdict.fastest], results.metric
+    if results.is_timed:
+        seconds = searched_s(results, verdict.fastest)
+        shows = f"{target_in_words(results)} after {duration(seconds)} of training in one run"
+    else:
+        shows = (
+            f"{metric.words} {metric.shown(results.runs[verdict.fastest].best_value)} in one run"
+        )
+    return (
+        f"Nothing is confirmed yet. Best so far, perhaps by luck: {in_words(results, spec)} (trial "
+        f"{verdict.fastest}), {shows}."
+    )
+
+
+def target_in_words(results: StudyResults) -> str:
+    """Return the target with what it is of: `95 % accuracy`, `RMSE 10`."""
+    words = target_of(results)
+    return f"{words} accuracy" if results.metric == ACCURACY else words
+
+
+def _costs(results: StudyResults, trial: str) -> str:
+    """Return `95 % accuracy after 0.59 s of training, 0.59 worker-seconds`."""
+    found = confirmed_row(results, trial)
+    seconds, cost = float(found["printed_s"]), float(found["worker_seconds_to_target"])
+    about = "after" if found["new_hits"] == found["new_runs"] else "on average after"
+    price = price_of(results, cost)
+    is_told = found["num_workers"] > 1 or price  # else it is the seconds once more
+    workers = f", {cost:.3g} worker-seconds{price}" if is_told else ""
+    return f"{target_in_words(results)} {about} {duration(seconds)} of training{workers}"
+
+
+def _standing(results: StudyResults, verdict: Verdict, what: str) -> str:
+    """Return `the fastest of 95 configurations tried; 2 others may be as fast`."""
+    searched = results.trials[results.trials["phase"] == "search"]
+    tried = len(searched.drop_duplicates("config"))
+    others = len(verdict.ties) - 1 + len(verdict.once)
+    like = "fast" if results.is_timed else "good"
+    near = f"; {counted(others, 'other')} may be as {like}" if others else ""
+    return f"the {what} of {counted(tried, 'configuration')} tried{near}"
+
+
+def _saved(results: StudyResults, verdict: Verdict) -> str:
+    """Say what the cheapest costs and takes, beside the fastest."""
+    fast, cheap = (confirmed_row(results, one) for one in (verdict.fastest, verdict.cheapest))
+    name = "worker_seconds_to_target"
+    cost, seconds = float(cheap[name]), float(cheap["printed_s"])
+    if not math.isfinite(cost):
+        return "in the race; its runs with new seeds missed the target"
+    words = f"{cost:.3g} worker-seconds{price_of(results, cost)}"
+    share, longer = cost / float(fast[name]), seconds / float(fast["printed_s"])
+    if share > 1 - ALIKE or longer < 1 + ALIKE:
+        return f"{words}, after {duration(seconds)}"
+    return f"{words}, {100 * share:.0f} % of the fastest's, for {longer:.2g} times its time"
+
+
+def _value(results: StudyResults, verdict: Verdict) -> str:
+    metric = results.metric
+    found = confirmed_row(results, verdict.fastest)
+    budget = results.study["study"]["objective"].get("max_train_seconds")
+    within = "at the budget" if budget is None else f"within {duration(budget)} of training"
+    return f"{metric.words} {metric.shown(found[f'median_{metric.name}'])} {within}"

@@ -1,0 +1,172 @@
+"""The last screen as it is by default: short, the answer at its end, what to do next."""
+
+import pytest
+from made_results import curve, results_folder, run_line
+from test_repeated import raced, study
+from test_tables import shown
+from test_verdict import again, at_budget, judged_at_budget
+
+from raybench.core.objective import Objective
+from raybench.results.answer import answer_lines, duration
+from raybench.results.comment import spec_comment
+from raybench.results.next_steps import next_steps
+from raybench.results.paragraphs import wrapped
+from raybench.results.show import SCREEN
+from raybench.results.verdict import judge
+from raybench.results.words import verdict_lines
+
+
+def many(folder):
+    """Failures of eight causes, forty trials, a race of twelve with a tie, times interpolated."""
+    words = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
+    lines = [
+        run_line(f"9{n:03d}", failure="error") | {"message": word} for n, word in enumerate(words)
+    ]
+    for n in range(40):
+        lines += [*curve(f"{n:04d}", [0.1, 0.92]), run_line(f"{n:04d}", 2.0, num_workers=2)]
+    for n in range(1, 13):
+        lines += raced(f"{n:04d}", 2.0, [2.0 + n / 50, 2.1], [2.2] * 3 if n == 1 else [])[1:]
+    results = results_folder(folder, lines)
+    results.study["notes"] = ["The time budget of 170 s ended the search after 40 of 120 trials."]
+    return results
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_however_much_there_is_it_is_one_screen(tmp_path, width):
+    results = many(tmp_path)
+    text = shown(results, width=width, verbose=False)
+    lines = text.splitlines()
+    assert len(lines) <= SCREEN
+    is_command = [" python -m " in line or line.startswith("results: ") for line in lines]
+    texts = [line for line, is_one in zip(lines, is_command, strict=True) if not is_one]
+    assert max(map(len, texts)) <= width
+    order = (
+        "Search: best",
+        "Race: first",
+        "Failed: 8 runs, most often (1 run) error: one",
+        "How sure: ",
+        "Answer: ",
+        "results: ",
+    )
+    assert [text.count(part) for part in order] == [1] * len(order)
+    assert sorted(order, key=text.index) == list(order)
+    assert len(shown(results, width=width).splitlines()) > 2 * SCREEN
+
+
+def test_the_winners_time_alone_stands_beside_its_race(tmp_path):
+    groups = raced("0001", 2.0, [2.1, 1.9], [2.5, 2.6, 2.7]), raced("0002", 6.0, [6.1, 5.9])
+    text = shown(study(tmp_path, *groups), verbose=False)
+    assert "Race: 2 configurations, new seeds, side by side; then the winner alone" in text
+    row = next(line for line in text.splitlines() if line.startswith("0001") and " of " in line)
+    assert (row.split()[-1], "Confirmed:" in text) == ("2.60", False)
+
+
+def test_the_answer_is_a_sentence_without_abbreviations(tmp_path):
+    results = study(tmp_path, raced("0001", 2.0, [2.1, 1.9], [150.0] * 3, num_workers=2))
+    (line,) = answer_lines(results, judge(results))
+    assert line == (
+        "Train with PyTorch on 2 workers, 64 samples a step each, adam at learning rate 0.001 "
+        "(trial 0001). That reaches 90 % accuracy after 2.5 min of training, 300 worker-seconds: "
+        "the fastest and the cheapest of 2 configurations tried."
+    )
+
+
+def test_the_answer_weighs_the_cheapest_against_the_fastest(tmp_path):
+    groups = again("0000", [3.0] * 3, num_workers=4), again("0001", [6.0] * 3)
+    results = results_folder(tmp_path, [line for group in groups for line in group])
+    fastest, cheapest = answer_lines(results, judge(results))
+    assert fastest.endswith(
+        "after 3.00 s of training, 12 worker-seconds: the fastest of 2 configurations tried."
+    )
+    assert cheapest.endswith("6 worker-seconds, 50 % of the fastest's, for 2 times its time.")
+
+
+def test_what_ran_once_is_no_answer_yet(tmp_path):
+    results = results_folder(tmp_path, [run_line("0000", 4.0)])
+    (line,) = answer_lines(results, judge(results))
+    assert line.startswith("Nothing is confirmed yet. Best so far, perhaps by luck: PyTorch on ")
+    assert answer_lines(results, None) == []
+
+
+def test_the_answer_of_a_budget(tmp_path):
+    results, verdict = judged_at_budget(tmp_path, at_budget("0000", 0.9, [0.90, 0.92, 0.94]))
+    (line,) = answer_lines(results, verdict)
+    assert "That reaches accuracy 92.0 % within 60 s of training: the best of 1 configuration" in (
+        line
+    )
+
+
+def test_a_cheapest_that_alone_costs_more_is_explained(tmp_path):
+    wide = raced("0001", 2.0, [2.0, 2.0], [2.0] * 3, num_workers=2)
+    results = study(tmp_path, wide, raced("0002", 3.0, [3.0, 3.0], [5.0] * 3))
+    verdict = judge(results)
+    assert (verdict.fastest, verdict.cheapest) == ("0001", "0002")
+    assert verdict_lines(results, verdict)[2] == (
+        "The race chose the cheapest, by 3.00 worker-seconds against 4.00; in the runs printed "
+        "above, which chose nothing, chance turned it round."
+    )
+    (_, cheapest) = answer_lines(results, verdict)
+    assert cheapest.endswith("(trial 0002): 5 worker-seconds, after 5.00 s.")
+
+
+def test_an_interpolated_time_is_marked_in_the_winners_file(tmp_path):
+    far = Objective(target=0.9, chance=0.1, max_train_seconds=60.0)
+    lines = [*curve("0001", [0.5, 1.0]), run_line("0001", 2.0, objective=far)]
+    results = results_folder(tmp_path / "once", lines, objective=far)
+    assert "target after 1.800 s (interpolated) in one" in comment_of(results)
+    for n in range(2):
+        name = f"0001-confirm{n}"
+        lines += curve(name, [0.5, 1.0])
+        lines += [run_line(name, 2.0, role="confirm", objective=far)]
+    results = results_folder(tmp_path / "again", lines, objective=far)
+    assert ", interpolated), reached by 2 of 2" in comment_of(results)
+
+
+def comment_of(results):
+    verdict = judge(results)
+    return spec_comment(results, verdict.fastest, verdict, "fastest")
+
+
+def steps(results):
+    return {step.what: step.do for step in next_steps(results, judge(results))}
+
+
+def test_the_steps_are_the_studys_own_commands(tmp_path):
+    near = raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4])
+    results = study(tmp_path, *near)
+    results.study["command"] = "python -m raybench.tune my.yaml --fresh --out x"
+    found = steps(results)
+    assert found == {
+        "train it, keep the model": f"python -m raybench.train {tmp_path}/best.yaml",
+        "tell it from the 1 other": f"python -m raybench.tune my.yaml --out {tmp_path} --more 4",
+    }
+    (tmp_path / "report.html").write_text("")
+    results.study["study"]["search"] = {"trials": 10}
+    found = steps(results)
+    assert list(found)[1:] == [
+        "pictures, every trial",
+        "tell it from the 1 other",
+        "run the 7 trials left",
+    ]
+    assert found["run the 7 trials left"] == f"python -m raybench.tune my.yaml --out {tmp_path}"
+
+
+def test_a_study_without_a_race_is_confirmed_not_told_to_run_more_which_would_be_refused(tmp_path):
+    runs = [run_line("0000", 4.0), run_line("0001", 5.0)]
+    results = results_folder(tmp_path, runs)
+    results.study["command"] = "python -m raybench.tune my.yaml --no-confirm --out x"
+    results.study["study"]["confirm"] = {"race": 0, "fresh": 3}
+    command = "python -m raybench.tune my.yaml --out x --confirm race=24"
+    assert steps(results)["confirm it by new runs"] == command
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.589, "0.59 s"), (12.34, "12.3 s"), (150, "2.5 min"), (9000, "2.5 h")]
+)
+def test_durations_are_for_people(seconds, words):
+    assert duration(seconds) == words
+
+
+def test_lines_end_between_words_and_never_before_a_unit():
+    assert wrapped("it took 90 % of 0.51 s here", 10) == ["it took", "90 % of", "0.51 s", "here"]
+    assert wrapped("漢字 漢字 " + "x" * 12, 5) == ["漢字", "漢字", "x" * 12]
