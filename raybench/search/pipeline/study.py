@@ -211,7 +211,7 @@ class StudyPipeline:
         return chance_of(self.study.objective, self.dataset.num_classes)
 
     def _note(self, sentence: str) -> None:
-        self.notes.append(sentence)
+        self.notes = list(dict.fromkeys([*self.notes, sentence]))  # `--more` keeps earlier ones
         self._write_study()
 
     def _budget(self) -> str:
