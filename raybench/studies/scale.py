@@ -37,6 +37,7 @@ from raybench.search.wait_watch import watching
 from raybench.studies.checked import Checked, check_cells, with_metric
 from raybench.studies.chosen import Chosen, chosen_study
 from raybench.studies.fits import check_predict
+from raybench.studies.page import try_scaling_page
 from raybench.studies.plan_words import print_study
 from raybench.studies.report import NAMED, PREDICT, ScalingReport
 from raybench.studies.study_runner import run_study
@@ -80,6 +81,7 @@ def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
             store.check()
             report = ScalingReport.of(replace(load(storage.folder), place=place), options.predict)
             written = report.write(store)
+            written += try_scaling_page(report, storage.folder, partial(say, console))
         report.show(console, written=written)
     if interrupted:
         tail = "." if report.results.trials.empty else ": the same command continues."

@@ -11,12 +11,12 @@ from raybench.core.objective import Objective
 from raybench.results import plots
 from raybench.results.comment import spec_comment
 from raybench.results.export import export, read_csv
+from raybench.results.figures.metric_axis import metric_axis
+from raybench.results.figures.parts import new_figure
 from raybench.results.live.glyphs import BLOCKS
 from raybench.results.live.progress import Progress
 from raybench.results.live.screen import screen_lines
-from raybench.results.metric_axis import metric_axis
 from raybench.results.pareto import configurations
-from raybench.results.plot_parts import new_figure
 from raybench.results.sensitivity import fastest_at, sensitivity_lines, target_warning
 from raybench.results.show import show
 from raybench.results.store import Store
@@ -168,7 +168,7 @@ def test_a_target_beside_a_budget_makes_no_study_of_seconds(tmp_path):
     results = results_folder(tmp_path, lines, objective=objective)
     assert configurations(results).empty
     figure = plots.curves_figure(results)
-    assert "search best 0.4 (one run)" in figure.axes[0].get_legend().get_texts()[0].get_text()
+    assert "search best 0.4 (one run)" in figure.legends[0].get_texts()[0].get_text()
 
 
 def test_an_interval_that_nothing_bounds_is_not_printed(tmp_path):

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from raybench.results.export import export
 from raybench.results.label import describe
 from raybench.results.live.training import TrainingScreen
 from raybench.results.load import load
+from raybench.results.page import try_page
 from raybench.results.place import check_place, shown
 from raybench.results.provenance import command, machine, versions
 from raybench.results.storage import StudyStorage, open_storage
@@ -78,8 +80,12 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
             interrupt.defer()
             record = _run(options, spec, store, console, interrupt)
             store.check()
-            export(load(folder), store)
+            results = replace(load(folder), place=place)
+            export(results, store)
+            pages = try_page(results, folder, partial(say, console))
         _print_outcome(console, record, storage)
+        for page in pages:
+            say(console, f"page: {page}")
     if record.stop == "interrupted":
         return INTERRUPTED
     return FAILED if record.failure else DONE

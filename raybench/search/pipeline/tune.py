@@ -25,6 +25,7 @@ from raybench.data.dataset import Dataset
 from raybench.results.console import make_console, say
 from raybench.results.export import export
 from raybench.results.load import StudyResults, load
+from raybench.results.page import try_page
 from raybench.results.place import check_place, is_url
 from raybench.results.plots import write_plots
 from raybench.results.ranking import ranked
@@ -103,6 +104,7 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
             results = replace(load(storage.folder), place=place)
             export(results, store)
             plots = write_plots(results, storage.folder) if len(results.trials) else []
+            try_page(results, storage.folder, partial(say, console))
         show(console, results, plots=plots, verbose=options.verbose)
     if interrupted:
         tail = "." if results.trials.empty else ": the same command continues."
