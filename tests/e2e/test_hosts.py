@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import raybench as package
+from raybench.results.verdict import judge
 
 from .host_cluster import done, job_line, raybench, start_head, start_node, submit
 from .hosts import Hosts, why_not
@@ -58,7 +59,9 @@ def test_job_trains_inside_a_host_and_over_both(
     raced = [run for run in runs.values() if run.role == "race"]
     assert {run.source for run in raced} == {run.trial for run in trials.values()}
     assert all(run.workers_per_node == runs[run.source or ""].workers_per_node for run in raced)
-    assert "confirmed by 1 of 1 new seeds" in screen
+    verdict = judge(package.load(tmp_path / "out"))
+    assert verdict is not None
+    assert verdict.is_confirmed
 
 
 @pytest.mark.all
