@@ -25,7 +25,8 @@ def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) ->
     """Once in the search, once in the race; nothing is run twice, and what is left is run."""
     folder = tmp_path / "results" / "small"
     records, log = folder / "records.jsonl", tmp_path / "log"
-    again = [*("tune", SPACE, *TORCH), *("--set", "confirm.race=4"), *("--set", "confirm.fresh=1")]
+    confirm = ("--set", "confirm.race=4", "--set", "confirm.fresh=1")
+    again: list[str | Path] = ["tune", SPACE, *TORCH, *confirm]
     for role in ("trial", "race"):
         process = start(*again, cwd=tmp_path, log=log)
         wait_for_run(records, log, role)
