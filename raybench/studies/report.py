@@ -105,7 +105,7 @@ class ScalingReport:
     def show(self, console: Console, *, written: Sequence[Path] = ()) -> None:
         """Print the cells, what the models predict, the plan, claims of a named study.
 
-        Of the files `written` it names the pictures.
+        Of the files `written` it names the pictures and the page.
         """
         results = self.results
         if results.scaling.empty:
@@ -130,6 +130,8 @@ class ScalingReport:
             say_wrapped(console, f"Answer: {sentence}", style="bold")
         if answer:
             say_pairs(console, [("what a word means", f"{EXPLAIN} efficiency")])
+        for page in (path for path in written if path.suffix == ".html"):
+            say(console, f"page: {page}")
         pictures = [path for path in written if path.suffix == ".png"]
         if pictures:
             say(console, f"plots: {', '.join(map(str, pictures))}")
@@ -167,19 +169,29 @@ def _show_plan(console: Console, one: TargetPlan) -> None:
     for sentence in one.sentences:
         say_wrapped(console, f"{one.series}: {sentence}")
     if len(one.answers):
-        table = texts(one.answers, [column for column in PLAN if column[0] in one.answers])
-        known = [name for name in table.columns if not table[name].isin(["-"]).all()]
+        table = plan_table(one)
         title = f"To the target: {one.series}"
-        right = [name for name in known if name != "take"]
+        right = [name for name in table.columns if name != "take"]
         below = "\n".join(wrapped(PREDICTED, console.width))
-        print_table(console, table[known], title, right=right, below=below)
+        print_table(console, table, title, right=right, below=below)
+
+
+def plan_table(one: TargetPlan) -> pd.DataFrame:
+    """Return a plan's answers as texts; columns of which nothing is known are left out."""
+    table = texts(one.answers, [column for column in PLAN if column[0] in one.answers])
+    return table[[name for name in table.columns if not table[name].isin(["-"]).all()]]
 
 
 def _show_claims(console: Console, results: StudyResults) -> None:
     """Print what a named study has published beside what was measured."""
     name = results.study.get(NAMED)
-    if name not in STUDIES:
-        return
+    if name in STUDIES:
+        title = f"What {name} published, and what held here"
+        print_table(console, claims_table(results), title, wrap=["claim", "published", "here"])
+
+
+def claims_table(results: StudyResults) -> pd.DataFrame:
+    """Return the claims of a named study, what is published and what was measured here."""
     verdicts = {True: "yes", False: "no", None: "not told here"}
     rows = [
         {
@@ -188,7 +200,6 @@ def _show_claims(console: Console, results: StudyResults) -> None:
             "here": clean(one.ours),
             "holds": verdicts[one.holds],
         }
-        for one in STUDIES[name].compare(results)
+        for one in STUDIES[results.study[NAMED]].compare(results)
     ]
-    title = f"What {name} published, and what held here"
-    print_table(console, pd.DataFrame(rows), title, wrap=["claim", "published", "here"])
+    return pd.DataFrame(rows)
