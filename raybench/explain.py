@@ -12,9 +12,8 @@ from raybench.core.errors import UserError
 from raybench.core.text import clean
 from raybench.results.console import make_console, say
 from raybench.results.glossary import GLOSSARY, SECTIONS, find_term, nearest_terms
+from raybench.results.paragraphs import WIDEST
 
-WIDEST = 100
-"""Columns of a line; a wider one is hard to read."""
 WHOLE = "\u00a0"
 """A blank at which no line ends."""
 EXAMPLE = "worker-seconds"
@@ -59,9 +58,14 @@ def _list(console: Console) -> None:
 
 
 def _say_wrapped(console: Console, text: str, *, indent: str = "") -> None:
-    width = min(console.width, WIDEST)
-    kept = {"initial_indent": indent, "subsequent_indent": indent}
-    for line in textwrap.wrap(text, width, break_on_hyphens=False, **kept):
+    lines = textwrap.wrap(
+        text,
+        min(console.width, WIDEST),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+    )
+    for line in lines:
         say(console, line.replace(WHOLE, " "))
 
 
