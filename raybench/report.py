@@ -75,7 +75,7 @@ def report(place: str | Path, tools: Sequence[str] = (), *, verbose: bool = Fals
     check_loggers(tools)
     results = load(place)
     if results.is_scaling:
-        _report_scaling(place, results)
+        _report_scaling(place, results, verbose=verbose)
         return _log(tools, results)
     # Not a Store: the study may be running, and its records are not ours.
     console = make_console(sys.stdout)
@@ -107,7 +107,7 @@ def _log(tools: Sequence[str], results: StudyResults) -> int:
     return cli.FAILED if loggers.has_failed else cli.DONE
 
 
-def _report_scaling(place: str | Path, results: StudyResults) -> None:
+def _report_scaling(place: str | Path, results: StudyResults, *, verbose: bool) -> None:
     """Do the same for a scaling study."""
     from raybench.studies.page import try_scaling_page
     from raybench.studies.report import ScalingReport
@@ -116,7 +116,7 @@ def _report_scaling(place: str | Path, results: StudyResults) -> None:
     report = ScalingReport.of(results)
     written = report.write(StudyFiles(results.folder))
     pages = try_scaling_page(report, results.folder, partial(say, console))
-    report.show(console, written=[*written, *pages])
+    report.show(console, written=[*written, *pages], verbose=verbose)
     if is_url(place) and (why := publish(str(place), results.folder, [*written, *pages])):
         say(console, why)
 

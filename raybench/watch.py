@@ -65,7 +65,7 @@ def watch(place: str, interval_s: float | None = None, *, once: bool = False) ->
         is_over = watched.look(unix_seconds()) or watched.driver in ("ended", "died")
     except BucketError as error:
         raise UserError(str(error)) from None
-    if once:
+    if once and not is_over:
         _print_screen(console, watched)
         return cli.DONE
     if not is_over:
@@ -137,7 +137,7 @@ def _print_end(console: Console, watched: Watched, place: str) -> int:
         if watched.is_scaling:
             from raybench.studies.report import ScalingReport
 
-            ScalingReport.of(results).show(console, written=[])
+            ScalingReport.of(results).show(console, verbose=False)
         else:
             show(console, results)
     for note in watched.notes():

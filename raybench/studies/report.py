@@ -71,6 +71,8 @@ class ScalingReport:
     plans: list[TargetPlan]
     not_predicted: tuple[str, ...] = ()
     """Sentences on what was asked and not measured."""
+    is_asked: bool = False
+    """Whether `--predict` named what to predict; else it is the usual: twice and four times."""
 
     @classmethod
     def of(cls, results: StudyResults, predict: str | None = None) -> "ScalingReport":
@@ -79,7 +81,7 @@ class ScalingReport:
         fitted = fit_study(results, asked)
         predicted = [one.predictions for one in fitted]
         plans, missing = target_plans(results, fitted), not_measured(results, asked)
-        return cls(results, fitted, predicted, plans, tuple(missing))
+        return cls(results, fitted, predicted, plans, tuple(missing), asked is not None)
 
     def write(self, files: StudyFiles) -> list[Path]:
         """Write tables and pictures into the folder; return all files."""
@@ -102,10 +104,11 @@ class ScalingReport:
                 written.append(files.folder / f"{name}.png")
         return written
 
-    def show(self, console: Console, *, written: Sequence[Path] = ()) -> None:
+    def show(self, console: Console, *, written: Sequence[Path] = (), verbose: bool = True) -> None:
         """Print the cells, what the models predict, the plan, claims of a named study.
 
-        Of the files `written` it names the pictures and the page.
+        Of the files `written` it names the page, or the pictures. Without `verbose`, predictions
+        that nobody asked for are left to the page, and how well the models fit.
         """
         results = self.results
         if results.scaling.empty:
@@ -115,11 +118,12 @@ class ScalingReport:
             for line in [*outlier_lines(results), *other_lines(results.scaling)]:
                 say_wrapped(console, line)
             console.print()
-            for fitted, table in zip(self.fitted, self.predicted, strict=True):
-                show_fit(console, fitted, table)
+            if verbose or self.is_asked:
+                for fitted, table in zip(self.fitted, self.predicted, strict=True):
+                    show_fit(console, fitted, table)
             for line in self.not_predicted:
                 say_wrapped(console, line)
-            for series, values in critical_batches(results).items():
+            for series, values in critical_batches(results).items() if verbose else ():
                 say_wrapped(console, f"{series}: {noise_sentence(values)}")
             for one in self.plans:
                 _show_plan(console, one)
@@ -128,12 +132,17 @@ class ScalingReport:
             say_wrapped(console, str(note))
         for sentence in (answer := scaling_answer(results.scaling)):
             say_wrapped(console, f"Answer: {sentence}", style="bold")
+        console.print()
+        pages = [path for path in written if path.suffix == ".html"]
+        steps = [("pictures, every run", str(page)) for page in pages]
+        if not verbose and self.fitted:
+            report = f"python -m raybench.report {results.place} --verbose"
+            steps.append(("more workers, predicted", report))
         if answer:
-            say_pairs(console, [("what a word means", f"{EXPLAIN} efficiency")])
-        for page in (path for path in written if path.suffix == ".html"):
-            say(console, f"page: {page}")
+            steps.append(("what a word means", f"{EXPLAIN} efficiency"))
+        say_pairs(console, steps)
         pictures = [path for path in written if path.suffix == ".png"]
-        if pictures:
+        if pictures and not pages:
             say(console, f"plots: {', '.join(map(str, pictures))}")
         say(console, f"results: {shown(results.place, results.folder)}")
 

@@ -91,7 +91,7 @@ def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
             report = ScalingReport.of(replace(load(storage.folder), place=place), options.predict)
             written = report.write(store)
             written += try_scaling_page(report, storage.folder, partial(say, console))
-        report.show(console, written=written)
+        report.show(console, written=written, verbose=False)
     if interrupted:
         tail = "." if report.results.trials.empty else ": the same command continues."
         console.print(f"interrupted{tail}")

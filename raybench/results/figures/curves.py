@@ -138,13 +138,13 @@ def seconds_of(results: StudyResults, trial: str) -> list[str]:
     of = f"of {row['new_runs']}"
     if not results.is_timed:
         median = _text(metric, row[f"median_{metric.name}"])
-        return [f"search {best}", f"confirmed {median} (median {of})"]
+        return [f"search {best}", f"new seeds {median} (median {of})"]
     if not row["new_hits"]:
-        return [f"search {found}", f"confirmed missed (0 {of})"]
+        return [f"search {found}", f"new seeds missed (0 {of})"]
     is_whole = row["new_hits"] == row["new_runs"]
     what = f"median {of}" if is_whole else f"expected; {row['new_hits']} {of}"
     ends = f"90 %: {row['interval_low_s']:.2f} to {row['interval_high_s']:.2f} s"
-    return [f"search {found}", f"confirmed {row['printed_s']:.2f} s ({what})", ends]
+    return [f"search {found}", f"new seeds {row['printed_s']:.2f} s ({what})", ends]
 
 
 def _searched_s(results: StudyResults, trial: str, run: Any) -> float:

@@ -16,7 +16,7 @@ from raybench.results.figures.spans import Spans, best_so_far, phases, spans
 from raybench.results.load import StudyResults
 
 ROLE_STYLE = {
-    "reference": ("#CC79A7", "reference: sets the target"),
+    "reference": ("#CC79A7", "reference: a usual one, first"),
     "trial": ("#0072B2", "search"),
     "finalist": ("#56B4E9", "finalist: was predicted"),
     "sentinel": ("#000000", "sentinel: disturbance"),

@@ -110,7 +110,7 @@ def _winner(results: StudyResults, verdict: Verdict, trial: str, study: str) -> 
     return join(
         [
             _name(results, trial, study),
-            text(f"{words}; {cost:.3g} worker-seconds{price}"),
+            text(f"{words}; {cost:.2f} worker-seconds{price}"),
         ],
         ": ",
     )
@@ -161,7 +161,8 @@ def _seconds(results: StudyResults, trial: str, verdict: Verdict) -> tuple[float
         return float(found["search_s"]), ", in the search alone: no new seed reached it"
     if found["new_hits"] < found["new_runs"]:
         return float(found["printed_s"]), (
-            f", what misses cost counted ({found['new_hits']} of {found['new_runs']} runs hit)"
+            f", what misses cost counted ({found['new_hits']} of {found['new_runs']} runs "
+            "reached it)"
         )
     return float(found["printed_s"]), ""
 
@@ -170,7 +171,7 @@ def _interval(results: StudyResults, trial: str, verdict: Verdict) -> str:
     if not verdict.is_confirmed or not confirmed_row(results, trial)["new_hits"]:
         return ""
     found = confirmed_row(results, trial)
-    return f" (90 %: {found['interval_low_s']:.3g} to {found['interval_high_s']:.3g})"
+    return f" (90 % interval: {found['interval_low_s']:.2f} to {found['interval_high_s']:.2f})"
 
 
 def _value(results: StudyResults, verdict: Verdict) -> tuple[str, str]:

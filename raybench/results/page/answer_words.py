@@ -17,7 +17,7 @@ def target_sentence(results: StudyResults) -> str:
     if not results.is_timed:
         return f"The best validation {results.metric.words}{within}."
     hold = objective.get("hold") or 1
-    held = "" if hold == 1 else f", held for {hold} evaluations"
+    held = "" if hold == 1 else f" in {hold} evaluations in a row"
     by = results.study.get("target_set_by")
-    who = f"; set by {by}" if isinstance(by, str) else ""
+    who = f". Set by {by}" if isinstance(by, str) else ""
     return f"{target_in_words(results)} on the validation set{held}{within}{who}."

@@ -68,8 +68,6 @@ def columns_of(results: StudyResults) -> list[Column]:
         Column(f"best {metric.words}", value, trials[metric.best_column].tolist(), False, is_max)
     )
     found += [
-        Column("run for", "text", roles, is_chosen=True),
-        Column("state", "text", _states(trials), is_chosen=True),
         Column("framework", "text", trials["framework"].tolist(), is_chosen=True),
         Column("workers", "count", trials["num_workers"].tolist(), is_chosen=True),
         Column("batch per worker", "count", trials["batch_size_per_worker"].tolist()),
@@ -77,6 +75,10 @@ def columns_of(results: StudyResults) -> list[Column]:
         Column("learning rate", "rate", trials["learning_rate"].tolist()),
     ]
     found += [_own(key, trials[key]) for key in searched_columns(trials)]
+    found += [
+        Column("run for", "text", roles, is_chosen=True),
+        Column("state", "text", _states(trials), is_chosen=True),
+    ]
     if trials[metric.test_column].notna().any():
         test = trials[metric.test_column].tolist()
         found.append(Column(f"test {metric.words}", value, test, False, is_max))

@@ -8,7 +8,7 @@ from raybench.results.words import counted, price_of
 
 
 def effort_words(results: StudyResults) -> str:
-    """Return how many runs there were, how long they trained, on how many workers' time."""
+    """Return how many runs there were, how long they trained, what that cost."""
     trials = results.trials
     if trials.empty:
         return "Nothing yet."
@@ -17,10 +17,10 @@ def effort_words(results: StudyResults) -> str:
     workers = float((trials["num_workers"] * trials["train_s"]).sum())
     words = (
         f"{counted(len(trials), 'run')}{broken}: {duration(float(trials['train_s'].sum()))} of "
-        f"training, {duration(workers)} of workers' time"
+        f"training, {workers:,.3g} worker-seconds"
     )
     span = _wall(results)
-    over = f", within {duration(span)} on the clock" if span else ""
+    over = f", in {duration(span)} of wall-clock" if span else ""
     return f"{words}{price_of(results, workers)}{over}."
 
 

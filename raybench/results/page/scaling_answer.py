@@ -10,6 +10,7 @@ from raybench.results.page.effort import effort_words
 from raybench.results.page.html import Html, isolated, text
 from raybench.results.page.state import unfinished
 from raybench.results.scaling.answer import scaling_answer as answer_lines
+from raybench.results.scaling.answer import scaling_headline
 from raybench.results.scaling.printed import other_lines, outlier_lines
 
 KINDS = {
@@ -43,8 +44,7 @@ def scaling_answer(results: StudyResults) -> Answer:
             [effort],
             mind,
         )
-    first, *others = answer_lines(cells)
-    return Answer(first, [*_facts(gains), effort], [*others, *mind])
+    return Answer(scaling_headline(cells), [*_facts(gains), effort], mind, answer_lines(cells))
 
 
 def _most(cells: pd.DataFrame, column: str) -> dict[Any, Any]:
@@ -62,7 +62,7 @@ def _facts(gains: pd.DataFrame) -> list[tuple[str, Html]]:
         words = (
             f"{row['speedup']:.2f} times one worker{spread} on {row['num_workers']} workers, batch "
             f"{row['batch_size_per_worker']} each: {row['samples_per_s']:,.0f} samples/s, "
-            f"efficiency {row['efficiency']:.0%}"
+            f"efficiency {100 * row['efficiency']:.0f} %"
         )
         facts.append((f"{series}, {KINDS.get(str(scaling), scaling)}", isolated(words)))
     return facts[:MOST_SERIES]

@@ -1,4 +1,4 @@
-"""The answer of a scaling study in a sentence: what more workers brought, and how sure that is."""
+"""The answer of a scaling study in sentences: what more workers brought, and how sure that is."""
 
 import math
 from typing import Any
@@ -15,26 +15,46 @@ SCALINGS = {
     "strong": ("All keep one batch (strong scaling)", "{global_batch_size:,} samples in all"),
 }
 """What stays as workers are added, by the kind of scaling, and how large it is."""
+HEADLINES = {"weak": "where each keeps its batch", "strong": "where all keep one batch"}
+"""The same for a headline."""
 
 
 def scaling_answer(cells: pd.DataFrame) -> list[str]:
     """Return a sentence on the best speed-up of each kind of scaling; [] where nothing ran on
     several workers and on one."""
+    return [_brings(row) for row in best_gains(cells)]
+
+
+def scaling_headline(cells: pd.DataFrame) -> str:
+    """Return the same in one short sentence without brackets; "" where there is none."""
+    gains = [
+        f"{row['num_workers']} workers train {row['speedup']:.2f} times as fast as the best single "
+        f"one {HEADLINES[row['scaling']]}{_doubt(row)}"
+        for row in best_gains(cells)
+    ]
+    return f"{'; '.join(gains)}." if gains else ""
+
+
+def best_gains(cells: pd.DataFrame) -> list[dict[Any, Any]]:
+    """Return the cell of the best speed-up of each kind of scaling, weak before strong."""
     known = cells[(cells["n"] > 0) & (cells["num_workers"] > 1) & cells["speedup"].notna()]
     best = known.sort_values("speedup", ascending=False, kind="stable")
     rows = best.drop_duplicates("scaling").to_dict("records")
-    return [_brings(row) for name in SCALINGS for row in rows if row["scaling"] == name]
+    return [row for name in SCALINGS for row in rows if row["scaling"] == name]
+
+
+def _doubt(row: dict[Any, Any]) -> str:
+    """Say whether the repeats leave it open that there is a gain."""
+    is_open = row["speedup_low"] <= 1 <= row["speedup_high"]  # NaN of a single repeat: not known
+    return ", so it may be no gain" if is_open else ""
 
 
 def _brings(row: dict[Any, Any]) -> str:
     head, batch = SCALINGS[row["scaling"]]
-    low, high, doubt = row["speedup_low"], row["speedup_high"], ""
-    if not math.isnan(low):
-        doubt = f"{low:.2f} to {high:.2f} over repeats; "
-        if low <= 1 <= high:
-            doubt = f"{low:.2f} to {high:.2f} over repeats, so it may be none; "
+    low, high = row["speedup_low"], row["speedup_high"]
+    spread = "" if math.isnan(low) else f" ({low:.2f} to {high:.2f} over repeats{_doubt(row)})"
     return (
         f"{head}: {row['num_workers']} workers train {row['speedup']:.2f} times the samples a "
-        f"second of the best single one, {100 * row['efficiency']:.0f} % of what so many could "
-        f"({doubt}{clean(row['series'])}, {batch.format(**row)})."
+        f"second of the best single one{spread}; efficiency "
+        f"{100 * row['efficiency']:.0f} % ({clean(row['series'])}, {batch.format(**row)})."
     )

@@ -145,7 +145,7 @@ class Trials {
     const all = WHOLE.format(this.rows.length), number = WHOLE.format(listed.length);
     const range = `${WHOLE.format(from + 1)} to ${WHOLE.format(from + shown.length)}`;
     this.table.caption.firstChild.textContent = this.sorted.column === null
-      ? "Best first; open one for its curve, seconds, spec and command"
+      ? "Best first, by new seeds where a configuration has them; open one for its curve, seconds, spec and command"
       : `By ${this.columns[this.sorted.column].title}; open one for its curve and command`;
     this.status.textContent = shown.length
       ? `${range} of ${number}${listed.length < this.rows.length ? ` (${all} in all)` : ""}`
