@@ -34,7 +34,7 @@ def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) ->
     finished = first.trials[first.trials["stop"] != "interrupted"].set_index("trial")["train_s"]
     assert 1 <= len(finished) < 6
     printed = run("scale", "tiny.yaml", cwd=tmp_path)
-    assert "Leave-one-out error" in printed
+    assert "more workers, predicted:" in printed
     results = raybench.load(folder)
     assert len(results.runs) == 6
     assert results.scaling["n"].tolist() == [2] * 4

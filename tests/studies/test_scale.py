@@ -164,7 +164,13 @@ def test_too_many_workers_are_refused() -> None:
 def test_a_study_is_run_written_and_printed(capsys, made_up_runs) -> None:
     assert scale.main([study_file(), "--predict", "4"]) == cli.DONE
     printed = capsys.readouterr().out
-    for words in ("Weak scaling", "Strong scaling", "Leave-one-out error", "~ beyond", "plots:"):
+    for words in (
+        "Weak scaling",
+        "Strong scaling",
+        "Leave-one-out error",
+        "~ beyond",
+        "report.html",
+    ):
         assert words in printed
     folder = Path("results/my")
     names = {path.name for path in folder.iterdir()}

@@ -19,5 +19,5 @@ def target_sentence(results: StudyResults) -> str:
     hold = objective.get("hold") or 1
     held = "" if hold == 1 else f" in {hold} evaluations in a row"
     by = results.study.get("target_set_by")
-    who = f". Set by {by}" if isinstance(by, str) else ""
+    who = f". Set by {by}" if isinstance(by, str) and by != "the user" else ""
     return f"{target_in_words(results)} on the validation set{held}{within}{who}."

@@ -62,7 +62,7 @@ def columns_of(results: StudyResults) -> list[Column]:
         seconds, workers = trials["crossed_s"], trials["num_workers"]
         found += [
             Column("target after [s]", "seconds", seconds.tolist(), is_marked=True),
-            Column("worker-s to target", "seconds", (seconds * workers).tolist(), is_marked=True),
+            Column("worker-s", "seconds", (seconds * workers).tolist(), is_marked=True),
         ]
     found.append(
         Column(f"best {metric.words}", value, trials[metric.best_column].tolist(), False, is_max)

@@ -26,13 +26,17 @@ def scaling_answer(cells: pd.DataFrame) -> list[str]:
 
 
 def scaling_headline(cells: pd.DataFrame) -> str:
-    """Return the same in one short sentence without brackets; "" where there is none."""
-    gains = [
-        f"{row['num_workers']} workers train {row['speedup']:.2f} times as fast as the best single "
-        f"one {HEADLINES[row['scaling']]}{_doubt(row)}"
-        for row in best_gains(cells)
-    ]
-    return f"{'; '.join(gains)}." if gains else ""
+    """Return the same in one short sentence; "" where there is none."""
+    words, counted = [], None
+    for row in best_gains(cells):
+        number = row["num_workers"]
+        gain = f"{row['speedup']:.2f} times"
+        if number != counted:
+            gain = f"{number} workers train {gain} as fast as the best single one"
+        doubt = " (by the repeats perhaps no gain)" if _is_open(row) else ""
+        words.append(f"{gain} {HEADLINES[row['scaling']]}{doubt}")
+        counted = number
+    return f"{', '.join(words)}." if words else ""
 
 
 def best_gains(cells: pd.DataFrame) -> list[dict[Any, Any]]:
@@ -43,16 +47,16 @@ def best_gains(cells: pd.DataFrame) -> list[dict[Any, Any]]:
     return [row for name in SCALINGS for row in rows if row["scaling"] == name]
 
 
-def _doubt(row: dict[Any, Any]) -> str:
-    """Say whether the repeats leave it open that there is a gain."""
-    is_open = row["speedup_low"] <= 1 <= row["speedup_high"]  # NaN of a single repeat: not known
-    return ", so it may be no gain" if is_open else ""
+def _is_open(row: dict[Any, Any]) -> bool:
+    """Whether the repeats leave it open that there is a gain; NaN of a single one does not."""
+    return bool(row["speedup_low"] <= 1 <= row["speedup_high"])
 
 
 def _brings(row: dict[Any, Any]) -> str:
     head, batch = SCALINGS[row["scaling"]]
     low, high = row["speedup_low"], row["speedup_high"]
-    spread = "" if math.isnan(low) else f" ({low:.2f} to {high:.2f} over repeats{_doubt(row)})"
+    doubt = ", so it may be no gain" if _is_open(row) else ""
+    spread = "" if math.isnan(low) else f" ({low:.2f} to {high:.2f} over repeats{doubt})"
     return (
         f"{head}: {row['num_workers']} workers train {row['speedup']:.2f} times the samples a "
         f"second of the best single one{spread}; efficiency "
