@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import matplotlib as mpl
+from matplotlib.artist import Artist
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
 from raybench.core.text import clean
@@ -78,9 +80,35 @@ def _flat(text: str) -> str:
 def _written(figure: Figure, prefix: str) -> str:
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):
+    with (
+        _laid_out(figure),
+        mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}),
+    ):
         figure.savefig(buffer, format="svg", metadata=nothing, facecolor="none")
     return buffer.getvalue()
+
+
+@contextmanager
+def _laid_out(figure: Figure) -> Iterator[None]:
+    """Place everything now: `savefig` draws a figure twice that has a layout engine."""
+    engine = figure.get_layout_engine()
+    if engine is None:
+        yield
+        return
+    engine.execute(figure)
+    figure.set_layout_engine("none")
+    try:
+        yield
+    finally:
+        figure.set_layout_engine(engine)
+
+
+def _artists(parent: Artist) -> Iterator[Artist]:
+    """Yield what is in a figure, but for axes' ticks: asked for, they are made."""
+    for child in parent.get_children():
+        if not isinstance(child, Axis):
+            yield child
+            yield from _artists(child)
 
 
 @contextmanager
@@ -89,7 +117,7 @@ def _numbered(figure: Figure) -> Iterator[dict[str, str]]:
 
     Names of trials are text from outside: among the ids of a page they could be any.
     """
-    artists = [one for one in figure.findobj() if one.get_gid() is not None]
+    artists = [one for one in _artists(figure) if one.get_gid() is not None]
     gids = {f"{GID}{number}": str(one.get_gid()) for number, one in enumerate(artists)}
     try:
         for name, one in zip(gids, artists, strict=True):
