@@ -3,13 +3,16 @@
 Importing it is fast and imports neither Ray nor a framework.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from raybench.core.errors import UserError as UserError
 
 if TYPE_CHECKING:
-    from raybench.results.load import StudyResults
+    from raybench.results.other_study import Mode, OtherStudy
+    from raybench.results.several import Studies
+    from raybench.results.study_results import StudyResults
     from raybench.workloads.base import Workload as Workload
 
     __version__: str
@@ -30,14 +33,55 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'raybench' has no attribute '{name}'")
 
 
-def load(folder: str | Path) -> "StudyResults":
-    """Read a results folder or URL as DataFrames: `trials`, `curves`, `scaling` of a scaling study.
+@overload
+def load(place: "str | Path") -> "StudyResults": ...
 
-    See `raybench.results.load`.
+
+@overload
+def load(
+    place: "str | Path",
+    *,
+    metric: str | None = ...,
+    mode: "Mode | None" = ...,
+    time: str | None = ...,
+    study_name: str | None = ...,
+) -> "OtherStudy": ...
+
+
+@overload
+def load(
+    place: "list[str] | list[Path] | list[str | Path] | tuple[str | Path, ...]",
+    *,
+    metric: str | None = ...,
+    mode: "Mode | None" = ...,
+    time: str | None = ...,
+    study_name: str | None = ...,
+) -> "Studies": ...
+
+
+def load(
+    place: "str | Path | Sequence[str | Path]",
+    *,
+    metric: str | None = None,
+    mode: "Mode | None" = None,
+    time: str | None = None,
+    study_name: str | None = None,
+) -> "StudyResults | OtherStudy | Studies":
+    """Read a study from its results folder or URL, or several from a list of them.
+
+    A study has DataFrames (`trials`, `curves`, `confirmed`, `configurations`, of a scaling study
+    `scaling`), `best` (`.spec`, `.command`, `.train()`), `winners`, analyses (`importance`,
+    `best_at_every_budget()`, ...) and figures (`plot.curves()`, ...). One that is running is read
+    as it is now. Neither Ray nor a framework is needed. See `raybench.results.study_results`.
+
+    `place` may also be an experiment folder of Ray Tune or a storage of Optuna (a journal file, an
+    SQLite file, a database's URL), which tell less: `raybench.results.other_study`. For these,
+    `metric` names what trials are judged by, `mode` (`max` or `min`) whether more is better, `time`
+    Tune's column of seconds (`time_total_s`), `study_name` which study of a storage.
     """
-    from raybench.results.load import load as read  # pandas is only imported when needed
+    from raybench.search.load_any import load_any  # pandas is only imported when needed
 
-    return read(folder)
+    return load_any(place, metric=metric, mode=mode, time=time, study_name=study_name)
 
 
 def load_model(folder: str | Path) -> Any:

@@ -7,14 +7,18 @@ line would only add what chance is in the two values.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from raybench.core.objective import TIME
 from raybench.core.record import Evaluation, RunRecord
 
 LONG_PERIOD = 0.25
 """Share of the time to target from which on its period of evaluation is too long to be ignored."""
+NEAR = 1e-9
+"""Share of a time by which it may be another after it was written and read."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,9 @@ def crossing_of(
     """Return when a curve crossed any `target`, which it is known to have reached at `reached_s`,
     the seconds of one of `points`."""
     raw = Crossing(reached_s, is_interpolated=False)
-    place = next((n for n, one in enumerate(points) if math.isclose(one.train_s, reached_s)), None)
-    if place is None:
+    near = reached_s * (1 - NEAR)
+    place = bisect_left(points, near, key=attrgetter("train_s"))
+    if place == len(points) or not math.isclose(points[place].train_s, reached_s, rel_tol=NEAR):
         return raw
     at, before_s, before = points[place], 0.0, chance
     if at.index > 0:

@@ -5,10 +5,13 @@ there a text cell that would be a formula to a spreadsheet (its first character 
 has a ' before it, which `read_csv` takes away.
 """
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+from pyarrow import csv
 
 from raybench.results.comment import spec_comment
 from raybench.results.files import StudyFiles
@@ -45,7 +48,13 @@ def to_csv(table: pd.DataFrame) -> str:
     safe = table.copy()
     for name in table.columns:
         if not pd.api.types.is_numeric_dtype(table[name]):
-            safe[name] = [_quoted(value) for value in table[name]]
+            safe[name] = pd.Series(
+                [_quoted(value) for value in table[name]], index=safe.index, dtype=object
+            )
+    if all(_is_plain(safe[name]) for name in safe):
+        file = io.BytesIO()  # ten times as fast: the curves of a large study are 200,000 rows
+        csv.write_csv(pa.Table.from_pandas(safe, preserve_index=False), file)
+        return file.getvalue().decode()
     return str(safe.to_csv(index=False))
 
 
@@ -67,6 +76,13 @@ def read_csv(path: Path) -> pd.DataFrame:
             column = [_unquoted(value) for value in table[name]]
             table[name] = pd.Series(column, dtype=object)
     return table
+
+
+def _is_plain(column: "pd.Series[Any]") -> bool:
+    """Whether a column holds numbers that are no objects, or texts alone."""
+    if column.dtype == "object":
+        return all(isinstance(value, str | None) for value in column)
+    return column.dtype in ("float64", "int64")
 
 
 def _quoted(value: Any) -> Any:

@@ -130,6 +130,30 @@ class StudyLock:
         return UserError(clean(f"{self.folder}: is in use by {who}; {advice}."))
 
 
+def owner_in(folder: Path) -> str | None:
+    """Return who works in a folder, in words; None where nobody does, as far as a reader knows.
+
+    A killed process leaves its name behind: one of this host that is gone is nobody.
+    """
+    owner = _read(folder / OWNER_FILE)
+    pid = owner.get("pid")
+    if not owner or (owner.get("host") == platform.node() and not _lives(pid)):
+        return None
+    return clean(_in_words(owner))
+
+
+def _lives(pid: object) -> bool:
+    if not isinstance(pid, int) or not 0 < pid < 2**31:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # another user's
+    return True
+
+
 def _owner() -> str:
     content = {
         "pid": os.getpid(),

@@ -1,8 +1,9 @@
 """What speed costs: configurations by seconds and worker-seconds to the target, and their front."""
 
-import numpy as np
 import pandas as pd
 
+from raybench.results.analyses.pareto import not_dominated as not_dominated
+from raybench.results.analyses.pareto import pareto_front as pareto_front
 from raybench.results.load import StudyResults
 from raybench.results.verdict import judge
 
@@ -28,27 +29,3 @@ def configurations(results: StudyResults) -> pd.DataFrame:
     is_reached = table["expected_s"].notna() & results.is_timed
     reached = table.assign(**compared)[is_reached]
     return reached.sort_values("time_to_target_s", kind="stable", ignore_index=True)
-
-
-def pareto_front(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that no other beats in seconds and worker-seconds to the target.
-
-    `trials` has the columns num_workers and time_to_target_s (missing or infinite: never
-    reached, never on the front); worker_seconds_to_target is added. Where some of them are
-    confirmed (is_confirmed), the front is theirs: a single run may be a lucky one. Fastest first.
-    """
-    if "is_confirmed" in trials and trials["is_confirmed"].any():
-        trials = trials[trials["is_confirmed"]]
-    front = trials.assign(time_to_target_s=trials["time_to_target_s"].astype(float))
-    front["worker_seconds_to_target"] = front["num_workers"] * front["time_to_target_s"]
-    front = front[np.isfinite(front["time_to_target_s"])]
-    costs = front[["time_to_target_s", "worker_seconds_to_target"]].to_numpy(dtype=float)
-    kept: pd.DataFrame = front[not_dominated(costs)]
-    return kept.sort_values("time_to_target_s", ignore_index=True)
-
-
-def not_dominated(costs: np.ndarray) -> np.ndarray:
-    """Return which rows of `costs` no other row undercuts: less in one, not more in any."""
-    no_more = (costs[:, None, :] <= costs[None, :, :]).all(axis=2)
-    less = (costs[:, None, :] < costs[None, :, :]).any(axis=2)
-    return np.asarray(~(no_more & less).any(axis=0))

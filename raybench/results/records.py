@@ -1,8 +1,7 @@
 """The files of a results folder, read back and checked: somebody may have edited them."""
 
-import json
 import math
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -13,9 +12,19 @@ from raybench.core.clock import PHASES
 from raybench.core.documents import problem_of, read_mapping
 from raybench.core.errors import UserError
 from raybench.core.metric import METRIC_NAME, Direction
-from raybench.core.record import Evaluation, Prediction, RunRecord, with_names_of_today
+from raybench.core.record import Evaluation, Prediction, Role, RunRecord, with_names_of_today
+from raybench.core.spec import RunSpec
 from raybench.core.text import clean
 from raybench.results.label import BASE_KEYS
+from raybench.results.record_lines import (
+    TORN,
+    decoded,
+    plain_line,
+    texts_of,
+    uncollected,
+    usual_point,
+)
+from raybench.results.record_lines import read_lines as read_lines
 from raybench.results.store import RECORDS_FILE, plain
 
 Kind = TypeVar("Kind")
@@ -23,6 +32,8 @@ LATER_PHASES = ("lost",)
 """Of a ledger: those that the first versions did not know."""
 EVALUATION, RUN = TypeAdapter(Evaluation), TypeAdapter(RunRecord)
 PREDICTION = TypeAdapter(Prediction)
+ROLE: TypeAdapter[Role] = TypeAdapter(Role)
+SPEC = TypeAdapter(RunSpec)
 FIRST_PHASES = tuple(phase for phase in PHASES if phase not in LATER_PHASES)
 KINDS = ("eval", "run", "prediction")
 NEEDED = {
@@ -40,9 +51,8 @@ LATER: dict[str, Any] = {
     "finished": "",
 }
 """Keys of a run that the first versions did not write, and what they were."""
+RUN_HEAD = '{"kind": "run", "trial": "'
 ROLES = {"search": "trial", "confirm": "confirm", "reference": "reference"}
-MOST_DIGITS = 18
-"""Of a whole number that 64 bits hold for certain."""
 
 
 @dataclass
@@ -63,22 +73,35 @@ def read_records(folder: Path) -> Records:
     Strings are cleaned (`core.text.clean`), a torn last line is left out. A line that is broken
     elsewhere, or no record, raises UserError.
     """
-    path = folder / RECORDS_FILE
+    with uncollected():
+        return _read(folder / RECORDS_FILE)
+
+
+def _read(path: Path) -> Records:
     records = Records()
     pending: dict[str, list[Evaluation]] = {}
     predictions: dict[tuple[Any, ...], Prediction] = {}
-    for number, line in read_lines(path):
+    texts = texts_of(path)
+    for number, text in enumerate(texts, start=1):
+        usual = usual_point(text)
+        if usual is not None:
+            name, point = usual
+            add_point(pending.setdefault(name, []), point)
+            continue
+        run = _usual_run(text)
+        if run is not None:
+            _end(records, pending, run)
+            continue
+        line = decoded(path, number, text, is_last=number == len(texts))
+        if line is TORN:
+            continue
         try:
-            kind, name = _kind_and_trial(line)
-            if kind == "eval":
-                point = _built(EVALUATION, with_names_of_today(line))
-                _add(pending.setdefault(name, []), point)
-            elif kind == "run":
-                records.runs.pop(name, None)  # the later record stands at its own place
-                records.runs[name] = _built(RUN, _of_this_version(with_names_of_today(plain(line))))
-                records.curves[name] = pending.pop(name, [])
+            name, found = record_of(line)
+            if isinstance(found, Evaluation):
+                add_point(pending.setdefault(name, []), found)
+            elif isinstance(found, RunRecord):
+                _end(records, pending, found)
             else:
-                found = _built(PREDICTION, plain(line))
                 split = name, found.framework, found.num_workers, found.batch_size_per_worker
                 predictions[split] = found
         except ValueError as wrong:
@@ -89,37 +112,50 @@ def read_records(folder: Path) -> Records:
     return records
 
 
-def _add(curve: list[Evaluation], point: Evaluation) -> None:
+def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
+    """Return a run's name and what a line says of it; ValueError where it is no record."""
+    kind, name = _kind_and_trial(line)
+    assert isinstance(line, dict)
+    if kind == "eval":
+        return name, _built(EVALUATION, with_names_of_today(line))
+    if kind == "run":
+        return name, _built(RUN, _of_this_version(with_names_of_today(plain(line))))
+    return name, _built(PREDICTION, plain(line))
+
+
+def what_runs(line: Mapping[str, Any]) -> tuple[Role, RunSpec] | None:
+    """Return role and spec of a run, from the line of its first evaluation; None from another.
+
+    Versions that told them at a run's end alone have none anywhere. ValueError where they are
+    no such things.
+    """
+    if "role" not in line:
+        return None
+    return _built(ROLE, line["role"]), _built(SPEC, plain(line.get("spec")))
+
+
+def _usual_run(text: str) -> RunRecord | None:
+    """Return the run of a line as this version writes it; None of any other, right or wrong."""
+    line = plain_line(text) if text.startswith(RUN_HEAD) else None
+    try:
+        run = None if line is None else RUN.validate_python(_of_this_version(line))
+    except ValueError:  # of pydantic, too
+        return None
+    return run if run is not None and not math.isinf(run.score) else None
+
+
+def _end(records: Records, pending: dict[str, list[Evaluation]], run: RunRecord) -> None:
+    """Take a run that has ended, and its curve."""
+    records.runs.pop(run.trial, None)  # the later record stands at its own place
+    records.runs[run.trial] = run
+    records.curves[run.trial] = pending.pop(run.trial, [])
+
+
+def add_point(curve: list[Evaluation], point: Evaluation) -> None:
     """Add an evaluation; one that comes again was repeated, and with it all that followed it."""
     while curve and curve[-1].index >= point.index:
         curve.pop()
     curve.append(point)
-
-
-def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield the numbers and contents of a file's JSON lines; a torn last line is left out.
-
-    NaN and infinity are null, and whole numbers beyond 64 bits are no whole numbers.
-    """
-    if not path.is_file():
-        raise UserError(
-            f"{path.parent}: holds no {path.name}, so it is not a results folder; name one."
-        )
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-    decoder = json.JSONDecoder(parse_int=_whole, parse_constant=lambda name: None)
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
-        try:
-            content = decoder.decode(line)
-        except (ValueError, RecursionError):
-            if number == len(lines):  # no newline behind it: the writer was interrupted
-                continue
-            raise UserError(f"{path}, line {number}: is not JSON; restore the file.") from None
-        yield number, content
 
 
 class _Checked(BaseModel):
@@ -199,7 +235,7 @@ def _of_this_version(line: dict[str, Any]) -> dict[str, Any]:
     return LATER | line | {"role": role, "source": source}
 
 
-def _built(kind: TypeAdapter[Kind], content: dict[str, Any]) -> Kind:
+def _built(kind: TypeAdapter[Kind], content: object) -> Kind:
     """Return what `content` is; ValueError says the first thing that is wrong with it."""
     try:
         return kind.validate_python(content)
@@ -209,11 +245,3 @@ def _built(kind: TypeAdapter[Kind], content: dict[str, Any]) -> Kind:
         if detail["type"] == "missing":
             raise ValueError(f"the key '{key}' is missing") from None
         raise ValueError(f"'{key}': {problem_of(detail)}") from None
-
-
-def _whole(digits: str) -> int | float | None:
-    """Return a JSON number without a point; a column of numbers takes none beyond 64 bits."""
-    if len(digits) <= MOST_DIGITS:
-        return int(digits)
-    beyond = float(digits)
-    return beyond if math.isfinite(beyond) else None

@@ -1,16 +1,13 @@
 """Whether the result hangs on the target: too easy or too hard, and one point either side."""
 
-from raybench.core.crossing import crossing_of
-from raybench.core.objective import time_to_target
 from raybench.core.score import small_difference
+from raybench.results.analyses.targets import ONE_POINT, time_to_target
 from raybench.results.load import StudyResults
 from raybench.results.ranking import ranked
 
 FEW, MANY = 0.05, 0.9
 """Shares of trials that reach the target, outside of which it hardly tells them apart."""
 ENOUGH_TRIALS = 8
-ONE_POINT = 0.01
-"""Of a share; of other metrics it is 1 % of the gap to chance (`small_difference`)."""
 
 
 def target_warning(results: StudyResults) -> str | None:
@@ -39,21 +36,17 @@ def fastest_at(results: StudyResults, target: float) -> tuple[str, float, int] |
     From the learning curves alone. Trials end when they reach the study's own target, so few
     of them tell anything of a higher one.
     """
-    names = set(ranked(results.trials)["trial"])
-    metric, hold = results.metric, int(results.study["study"]["objective"].get("hold", 1))
-    times: dict[str, float] = {}
-    for name, points in results.evaluations.items():
-        if name not in names:
-            continue
-        values, seconds = [one.value for one in points], [one.train_s for one in points]
-        found = time_to_target(values, seconds, target=target, hold=hold, metric=metric)
-        if found is not None:
-            crossed = crossing_of(points, found, target=target, chance=results.value_at_start)
-            times[name] = crossed.seconds
-    if not times:
+    curves = results.curves[results.curves["trial"].isin(ranked(results.trials)["trial"])]
+    if curves.empty:
         return None
-    first = min(times, key=lambda name: times[name])
-    return first, times[first], len(times)
+    hold = int(results.study["study"]["objective"].get("hold", 1))
+    times = time_to_target(
+        curves, results.metric, target, hold=hold, chance=results.value_at_start
+    ).dropna(subset=["seconds"])
+    if times.empty:
+        return None
+    first = times.nsmallest(1, "seconds")
+    return str(first["trial"].iloc[0]), float(first["seconds"].iloc[0]), len(times)
 
 
 def sensitivity_lines(results: StudyResults) -> list[str]:

@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from raybench.core.clock import OTHER, PHASES
 from raybench.core.metric import ACCURACY, Metric
+from raybench.results.analyses.ledger import ledger_totals as ledger_totals
 from raybench.results.failures import failures as failures
 from raybench.results.load import StudyResults
 from raybench.results.ranking import ranked as ranked
@@ -49,22 +49,6 @@ def predictions(results: StudyResults, *, number: int = 6) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=["trial", "configuration", "seconds ~", "worker s ~"])
     best = table.sort_values("seconds ~", kind="stable").head(number)
     return best.reset_index(drop=True)
-
-
-def ledger_totals(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return where the seconds of all runs went: phase, seconds, share of the sum of walls.
-
-    `other` is what no phase accounts for; with it the rows sum to the walls.
-    """
-    seconds = {phase: float(trials[f"{phase}_s"].sum()) for phase in (*PHASES, OTHER)}
-    wall = float(trials["wall_s"].sum())
-    rows = [
-        {"phase": phase, "seconds": value, "share": value / wall if wall else 0.0}
-        for phase, value in seconds.items()
-    ]
-    total = sum(seconds.values())
-    rows.append({"phase": "sum", "seconds": total, "share": total / wall if wall else 0.0})
-    return pd.DataFrame(rows)
 
 
 def slow_down(trials: pd.DataFrame) -> float | None:

@@ -13,9 +13,11 @@ are those of accuracy; `for_metric` gives another's.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, fields
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from raybench.core.clock import OTHER, PHASES
@@ -166,14 +168,15 @@ def curve_table(
     curves: Mapping[str, Sequence[Evaluation]], metric: Metric = ACCURACY
 ) -> pd.DataFrame:
     """Return one row per evaluation of these runs."""
-    names = [name for name, points in curves.items() for _ in points]
     every = [point for points in curves.values() for point in points]
-    columns = {
-        metric.name if key == "value" else key: [getattr(point, key) for point in every]
-        for key in CURVE_KEYS
-        if key != "index"
-    }
-    return pd.DataFrame({"trial": names} | columns).astype(for_metric(CURVE_TYPES, metric))
+    types = for_metric(CURVE_TYPES, metric)
+    names = np.array(list(curves), dtype=object)
+    columns = {"trial": np.repeat(names, [len(points) for points in curves.values()])}
+    for key in CURVE_KEYS:
+        if key != "index":
+            name = metric.name if key == "value" else key
+            columns[name] = np.fromiter(map(attrgetter(key), every), types[name], len(every))
+    return pd.DataFrame(columns).astype(types)
 
 
 def prediction_table(predictions: Sequence[Prediction]) -> pd.DataFrame:

@@ -1,6 +1,5 @@
 """What is made of a scaling study's records: tables, pictures, what is printed."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +11,15 @@ from rich.console import Console
 from raybench.core.text import clean
 from raybench.results.console import print_table, say
 from raybench.results.export import export, to_csv
+from raybench.results.figures.kinds import SCALING_FIGURES
 from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults
 from raybench.results.next_steps import EXPLAIN
 from raybench.results.paragraphs import say_pairs, say_wrapped, wrapped
 from raybench.results.place import shown
-from raybench.results.scaling import plots
-from raybench.results.scaling.accuracy_plot import accuracy_figure
+from raybench.results.plots import png
 from raybench.results.scaling.answer import scaling_answer
-from raybench.results.scaling.predicted_plot import predicted_figure
+from raybench.results.scaling.model_files import MODEL_FILE, PLAN_FILE, model_frame
 from raybench.results.scaling.printed import (
     other_lines,
     outlier_lines,
@@ -53,6 +52,8 @@ PLAN = (
     ("best_measured", "best measured", "{:.3g}"),
     ("loss", "more than best", "{:.0%}"),
 )
+ALWAYS = ("speedup", "efficiency", "step_shares", "values")
+"""Pictures that say themselves where there is nothing to draw."""
 PREDICTED = (
     "predicted: seconds of training for a median run; measured: the median of that cell's runs; "
     "best measured: the least that any cell took"
@@ -87,31 +88,24 @@ class ScalingReport:
             "scaling.csv": [self.results.scaling],
             "scaling_runs.csv": [self.results.scaling_runs],
             "predictions.csv": [one for one in self.predicted if len(one)],
-            "plan.csv": [one.table for one in self.plans if len(one.table)],
+            MODEL_FILE: [model_frame(*self._drawn())] if self.fitted else [],
+            PLAN_FILE: [one.table for one in self.plans if len(one.table)],
         }
         for name, parts in tables.items():
             if parts:
                 files.write_text(name, to_csv(pd.concat(parts)))
                 written.append(files.folder / name)
-        figures = {
-            "speedup.png": plots.speedup_figure(self.results),
-            "efficiency.png": plots.efficiency_figure(self.results),
-            "step_shares.png": plots.shares_figure(self.results),
-            f"{self.results.metric.name}.png": accuracy_figure(self.results),
-        }
-        if self.fitted:
-            figures["predicted.png"] = predicted_figure(*self._drawn())
-        for name, figure in figures.items():
-            picture = io.BytesIO()
-            figure.savefig(picture, format="png", dpi=100)
-            files.write_bytes(name, picture.getvalue())
-            written.append(files.folder / name)
+        for name, kind in SCALING_FIGURES.items():
+            if name in ALWAYS or kind.applies(self.results):
+                name = self.results.metric.name if name == "values" else name
+                files.write_bytes(f"{name}.png", png(kind.draw(self.results)))
+                written.append(files.folder / f"{name}.png")
         return written
 
     def show(self, console: Console, *, written: Sequence[Path] = ()) -> None:
         """Print the cells, what the models predict, the plan, claims of a named study.
 
-        Of the files `written` it names the pictures.
+        Of the files `written` it names the pictures and the page.
         """
         results = self.results
         if results.scaling.empty:
@@ -136,6 +130,8 @@ class ScalingReport:
             say_wrapped(console, f"Answer: {sentence}", style="bold")
         if answer:
             say_pairs(console, [("what a word means", f"{EXPLAIN} efficiency")])
+        for page in (path for path in written if path.suffix == ".html"):
+            say(console, f"page: {page}")
         pictures = [path for path in written if path.suffix == ".png"]
         if pictures:
             say(console, f"plots: {', '.join(map(str, pictures))}")
@@ -173,19 +169,29 @@ def _show_plan(console: Console, one: TargetPlan) -> None:
     for sentence in one.sentences:
         say_wrapped(console, f"{one.series}: {sentence}")
     if len(one.answers):
-        table = texts(one.answers, [column for column in PLAN if column[0] in one.answers])
-        known = [name for name in table.columns if not table[name].isin(["-"]).all()]
+        table = plan_table(one)
         title = f"To the target: {one.series}"
-        right = [name for name in known if name != "take"]
+        right = [name for name in table.columns if name != "take"]
         below = "\n".join(wrapped(PREDICTED, console.width))
-        print_table(console, table[known], title, right=right, below=below)
+        print_table(console, table, title, right=right, below=below)
+
+
+def plan_table(one: TargetPlan) -> pd.DataFrame:
+    """Return a plan's answers as texts; columns of which nothing is known are left out."""
+    table = texts(one.answers, [column for column in PLAN if column[0] in one.answers])
+    return table[[name for name in table.columns if not table[name].isin(["-"]).all()]]
 
 
 def _show_claims(console: Console, results: StudyResults) -> None:
     """Print what a named study has published beside what was measured."""
     name = results.study.get(NAMED)
-    if name not in STUDIES:
-        return
+    if name in STUDIES:
+        title = f"What {name} published, and what held here"
+        print_table(console, claims_table(results), title, wrap=["claim", "published", "here"])
+
+
+def claims_table(results: StudyResults) -> pd.DataFrame:
+    """Return the claims of a named study, what is published and what was measured here."""
     verdicts = {True: "yes", False: "no", None: "not told here"}
     rows = [
         {
@@ -194,7 +200,6 @@ def _show_claims(console: Console, results: StudyResults) -> None:
             "here": clean(one.ours),
             "holds": verdicts[one.holds],
         }
-        for one in STUDIES[name].compare(results)
+        for one in STUDIES[results.study[NAMED]].compare(results)
     ]
-    title = f"What {name} published, and what held here"
-    print_table(console, pd.DataFrame(rows), title, wrap=["claim", "published", "here"])
+    return pd.DataFrame(rows)

@@ -11,9 +11,9 @@ from raybench.core.objective import Objective
 from raybench.results import plots
 from raybench.results.comment import spec_comment
 from raybench.results.export import export, read_csv
-from raybench.results.metric_axis import metric_axis
+from raybench.results.figures.metric_axis import metric_axis
+from raybench.results.figures.parts import new_figure
 from raybench.results.pareto import configurations
-from raybench.results.plot_parts import new_figure
 from raybench.results.progress import Progress
 from raybench.results.sensitivity import fastest_at, sensitivity_lines, target_warning
 from raybench.results.show import show

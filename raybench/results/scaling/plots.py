@@ -7,26 +7,33 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
-from raybench.results import plot_parts as parts
+from raybench.results.figures import parts
 from raybench.results.load import StudyResults
 from raybench.results.scaling.curves import curves_of
 
-SHARE_COLOURS = {
-    "input wait": "#CC79A7",
-    "as one worker alone": "#E69F00",
-    "exchange of gradients": "#0072B2",
-    "more than one worker": "#56B4E9",
-    "not told apart": "#C4C4C4",
+SHARE_STYLE = {
+    "input wait": ("#CC79A7", "xx"),
+    "as one worker alone": ("#E69F00", ""),
+    "exchange of gradients": ("#0072B2", "///"),
+    "more than one worker": ("#56B4E9", "..."),
+    "not told apart": ("#C4C4C4", ""),
 }
+"""Colour and hatching of each part."""
 MOST_BARS = 24
 """Cells that one figure has room for."""
+BAR = 0.34
+"""Inches of a bar and what is around it."""
 LEAST_SHARE = 0.1
 """Percent of a step that can be seen; a part that is less of all of them has no colour."""
-INSIDE, LEGEND_LINE = 5, 0.16
-"""Curves whose legend has room inside a panel; inches of a line of one below it."""
-LABEL_WIDTH = 44
-"""Characters of a cell's label beside its bar."""
+MOST_CURVES = 12
+"""Curves of a panel that a legend has room for."""
+PANEL = 2.9
+"""Inches of a panel's height."""
+ASIDE = 0.02
+"""Doublings of the workers by which neighbouring curves are apart, so that no bar hides another."""
+MEANING = {"weak": "the batch of a worker stays", "strong": "the batch of all stays"}
 
 
 def cell_rows(cells: pd.DataFrame) -> list[dict[str, Any]]:
@@ -41,7 +48,7 @@ def cell_label(row: Mapping[str, Any]) -> str:
 
 def speedup_figure(results: StudyResults) -> Figure:
     """Speed-up over workers, a panel for each kind of scaling; bars are the spread of repeats."""
-    return _panels(results.scaling, "speedup", "speed-up over the best single worker", _ideal)
+    return _panels(results.scaling, "speedup", "speed-up over one worker", _ideal)
 
 
 def efficiency_figure(results: StudyResults) -> Figure:
@@ -49,37 +56,47 @@ def efficiency_figure(results: StudyResults) -> Figure:
     return _panels(results.scaling, "efficiency", "efficiency", _all_of_it)
 
 
+def share_cells(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return the cells whose steps were timed, each once, in the order of the figure."""
+    timed = (cells["n"] > 0) & cells["exchange_gradients"] & cells["step_median_s"].notna()
+    kept = cells[timed.astype(bool)].drop_duplicates("cell")
+    return kept.sort_values(["series", "batch_size_per_worker", "num_workers"])
+
+
 def shares_figure(results: StudyResults) -> Figure:
     """Where the time of a step goes: input, what one worker alone needs, and the rest."""
-    cells = results.scaling
-    cells = cells[(cells["n"] > 0) & cells["exchange_gradients"]].drop_duplicates("cell")
-    cells = cells.sort_values(["series", "batch_size_per_worker", "num_workers"])
-    left_out = max(len(cells) - MOST_BARS, 0)
-    cells = cells.head(MOST_BARS)
+    every = share_cells(results.scaling)
+    cells = every.head(MOST_BARS)
     shown = cell_rows(cells)
     rows = [step_shares(row) for row in shown]
-    names = [parts.wrapped(cell_label(row), LABEL_WIDTH) for row in shown]
-    lines = sum(0.16 + 0.16 * name.count("\n") + 0.16 for name in names)
-    figure, axes = parts.new_figure(7.6, 1.7 + max(lines, 0.64))
+    names = [parts.wrapped(cell_label(row), parts.ROOM) for row in shown]
+    lines = [1 + name.count("\n") for name in names]
+    height = sum(parts.LINE * count + BAR for count in lines)
+    figure, axes = parts.new_figure(parts.WIDTH, 0.7 + max(height, 0.8))
     axes.set_xlabel("share of an optimizer step [%]")
     if cells.empty:
         return parts.say(figure, axes, parts.NOTHING)
-    places, left = np.arange(len(rows)), np.zeros(len(rows))
-    for part, colour in SHARE_COLOURS.items():
+    # A cell's words stand above its bar: beside it they would take half of a telephone's width.
+    places = np.cumsum([parts.LINE * count + BAR for count in lines]) - BAR / 2
+    left, keys = np.zeros(len(rows)), []
+    for part, (colour, hatch) in SHARE_STYLE.items():
         widths = np.array([100 * row.get(part, 0.0) for row in rows])
         if widths.max() >= LEAST_SHARE:
-            axes.barh(places, widths, left=left, color=colour, label=part)
+            style = {"facecolor": colour, "hatch": hatch, "edgecolor": parts.PAPER, "linewidth": 0}
+            axes.barh(places, widths, left=left, height=0.62 * BAR, **style)
+            keys.append(Patch(label=part, **style))
             left += widths
-    for place, seconds in enumerate(cells["step_median_s"]):
-        axes.text(101, place, f"{1000 * seconds:.3g} ms", va="center", fontsize=8)
-    axes.set_yticks(places, names, fontsize=8)
-    axes.set_xlim(0, 113)
+    text: dict[str, Any] = {"fontsize": parts.SMALL, "color": parts.INK}
+    for place, name, seconds in zip(places, names, cells["step_median_s"], strict=True):
+        axes.text(0, place - 0.36 * BAR, name, va="bottom", **text)
+        axes.text(101, place, f"{1000 * seconds:.3g} ms", va="center", **text)
+    axes.set(yticks=[], xlim=(0, 116), ylim=(places[-1] + 0.6 * BAR, 0))
     axes.set_xticks([0, 25, 50, 75, 100])
-    axes.invert_yaxis()
+    axes.spines["left"].set_visible(False)
     axes.grid(visible=False, axis="y")
-    if left_out:
-        axes.set_title(f"{left_out} more cells: see scaling.csv", fontsize=9)
-    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=9)
+    if len(every) > len(cells):
+        parts.head(axes, f"{len(every) - len(cells)} more cells: see scaling.csv")
+    parts.legend_below(figure, keys, columns=2)
     return figure
 
 
@@ -109,50 +126,73 @@ def _panels(
     """Draw the curves of weak and of strong scaling, never on the same axes."""
     scalings = list(dict.fromkeys(cells["scaling"])) or ["weak"]
     every = {scaling: curves_of(cells[cells["scaling"] == scaling]) for scaling in scalings}
-    most = max(map(len, every.values()))
-    height = 4.4 + (LEGEND_LINE * (most + 1) if most > INSIDE else 0)
-    size = (4.6 * max(len(scalings), 1.5), height)
+    size = (parts.WIDTH, PANEL * len(scalings))
     figure = Figure(figsize=size, dpi=100, layout="constrained")
-    panels = figure.subplots(1, len(scalings), sharey=True, squeeze=False)[0]
+    panels = figure.subplots(len(scalings), 1, squeeze=False)[:, 0]
+    higher = 0.0
     for axes, (scaling, curves) in zip(panels, every.items(), strict=True):
         parts.dress(axes)
-        axes.set(xlabel="workers", title=f"{scaling} scaling")
+        axes.set_title(f"{scaling} scaling: {MEANING[scaling]}", fontsize=parts.TEXT, loc="left")
+        axes.set_ylabel(label)
         if not curves:
             parts.say(figure, axes, "no cell with a single worker to compare with")
             continue
         workers = sorted(
             {int(count) for curve in curves.values() for count in curve["num_workers"]}
         )
-        for number, (name, curve) in enumerate(curves.items()):
-            told = _short(name, scaling, cells)
-            _curve(axes, curve, column, number, told)
+        for number, (name, curve) in enumerate(list(curves.items())[:MOST_CURVES]):
+            _curve(axes, curve, column, number, _short(name, scaling, cells))
         ideal(axes, workers)
-        axes.set_xticks(workers)
+        # Bars of neighbours lie beside each other.
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(workers, [str(count) for count in workers])
+        axes.minorticks_off()
+        axes.set_xlim(min(workers) / 1.2, max(workers) * 1.2)
         axes.set_ylim(bottom=0)
-        if most > INSIDE:
-            axes.legend(
-                frameon=False, fontsize=7.5, loc="upper center", bbox_to_anchor=(0.5, -0.14)
-            )
-        else:
-            axes.legend(frameon=False, fontsize=7.5)
-    panels[0].set_ylabel(label)
+        higher += _explain(axes, len(curves))
+    panels[-1].set_xlabel("workers")
+    figure.set_figheight(figure.get_figheight() + higher)
     return figure
+
+
+def _explain(axes: Axes, num_curves: int) -> float:
+    """Put a legend below a panel; return the inches that it takes."""
+    handles, labels = axes.get_legend_handles_labels()
+    if num_curves > MOST_CURVES:
+        handles.append(parts.key("", linestyle="none"))
+        labels.append(f"{num_curves - MOST_CURVES} more curves: see scaling.csv")
+    columns = parts.columns_for(labels, most=2)
+    axes.legend(
+        handles,
+        labels,
+        frameon=False,
+        fontsize=parts.SMALL,
+        labelcolor=parts.INK,
+        loc="upper left",
+        bbox_to_anchor=(-0.1, -0.17),
+        ncols=columns,
+        borderaxespad=0,
+    )
+    rows = -(-len(labels) // columns)
+    return parts.LINE * (rows + 1 + sum(label.count("\n") for label in labels))
 
 
 def _curve(axes: Axes, curve: pd.DataFrame, column: str, number: int, label: str) -> None:
     middle = curve[column].astype(float)
     low = (middle - curve[f"{column}_low"].astype(float)).fillna(0.0).clip(lower=0)
     high = (curve[f"{column}_high"].astype(float) - middle).fillna(0.0).clip(lower=0)
+    aside = 2.0 ** (ASIDE * (number % 7 - 3))
     axes.errorbar(
-        curve["num_workers"],
+        curve["num_workers"] * aside,
         middle,
         yerr=np.array([low, high]),
         color=parts.colour(number),
         linestyle=parts.line_of(number),
-        marker="o",
-        markersize=5,
+        marker=parts.marker(number),
+        markersize=6,
         capsize=3,
-        label=parts.plain(label),
+        elinewidth=1,
+        label=parts.wrapped(label, parts.ROOM),
     )
 
 

@@ -1,23 +1,27 @@
 """The figure of speed against cost: is more hardware worth it?"""
 
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from raybench.results import plot_parts as parts
+from raybench.results.figures import parts
+from raybench.results.figures.metric_axis import drawn, metric_axis
 from raybench.results.load import StudyResults
-from raybench.results.metric_axis import drawn, metric_axis
 from raybench.results.pareto import configurations, not_dominated, pareto_front
 from raybench.results.ranking import ranked
 
 MOST_NAMED = 5
 """Points of the front whose configurations there is room to name."""
+MOST_POINTS = 200
+"""Configurations that ran once and are drawn, from the best to the worst."""
 
 
 def pareto_figure(results: StudyResults) -> Figure:
@@ -30,14 +34,15 @@ def pareto_figure(results: StudyResults) -> Figure:
     points = configurations(results)
     if points.empty:
         return _metric_figure(results)
-    figure, axes = parts.new_figure(7.4, 5.2)
+    figure, axes = parts.new_figure(parts.WIDTH, 4.0)
     axes.set(xscale="log", yscale="log")
-    axes.set_xlabel("worker-seconds to the target = workers x seconds  (right: dearer)")
-    axes.set_ylabel("expected seconds of training to the target  (up: slower)")
+    axes.set_xlabel("worker-seconds to the target = workers x seconds [s]  (right: dearer)")
+    axes.set_ylabel("expected seconds to the target [s]  (up: slower)")
     front = pareto_front(points)
     _limits(axes, points, front)
     bands: list[Patch] = []
-    for _, row in points.iterrows():
+    shown = _some(points, front)
+    for _, row in shown.iterrows():
         seconds, is_filled = row["time_to_target_s"], bool(row["is_confirmed"])
         parts.point(axes, row, row["worker_seconds_to_target"], seconds, is_filled=is_filled)
         if is_filled and np.isfinite(row["high_s"]) and row["trial"] in set(front["trial"]):
@@ -51,17 +56,26 @@ def pareto_figure(results: StudyResults) -> Figure:
     _front(axes, cost, cheapest_first["time_to_target_s"], worst=axes.get_ylim()[1])
     _name_front(figure, axes, front)
     runs = points["runs"][points["is_confirmed"]]
-    kinds = [("search (one run)", False)] if not points["is_confirmed"].all() else []
+    once = "search (one run)" + parts.of_all(len(shown), len(points), "configurations")
+    kinds = [(once, False)] if not points["is_confirmed"].all() else []
     if len(runs):
         kinds.append((f"confirmed (expected, {_up_to(runs)} runs)", True))
-    parts.point_legend(figure, points, kinds=kinds, more=bands)
+    _explain(figure, points, kinds=kinds, more=bands)
     return figure
+
+
+def _some(points: pd.DataFrame, front: pd.DataFrame) -> pd.DataFrame:
+    """Return the points that are drawn: of very many, some of those that ran once."""
+    is_named = points["is_confirmed"] | points["trial"].isin(set(front["trial"]))
+    others = points[~is_named]
+    kept = others.iloc[parts.spread(range(len(others)), MOST_POINTS)]
+    return pd.concat([points[is_named], kept])
 
 
 def _metric_figure(results: StudyResults) -> Figure:
     metric = results.metric
-    figure, axes = parts.new_figure(7.4, 4.8)
-    axes.set_xlabel("worker-seconds of training = workers x seconds  (right: dearer)")
+    figure, axes = parts.new_figure(parts.WIDTH, 3.7)
+    axes.set_xlabel("worker-seconds of training = workers x seconds [s]  (right: dearer)")
     axes.set_ylabel(parts.plain(f"best {metric.axis_words}"))
     runs = ranked(results.trials)
     runs = runs[runs[metric.best_column].notna() & (runs["worker_seconds"] > 0)]
@@ -76,21 +90,44 @@ def _metric_figure(results: StudyResults) -> Figure:
     if runs.empty:
         return parts.say(figure, axes, parts.NOTHING)
     x = runs["worker_seconds"]
-    for (_, row), cost, value, filled in zip(runs.iterrows(), x, y, is_confirmed, strict=True):
-        parts.point(axes, row, cost, value, is_filled=filled)
     front = x[not_dominated(np.column_stack([x, -metric.sign * y]))].sort_values()
+    chosen = runs.assign(is_confirmed=is_confirmed)
+    shown = _some(chosen, chosen.loc[front.index])
+    for index, row in shown.iterrows():
+        parts.point(axes, row, x[index], y[index], is_filled=bool(is_confirmed[index]))
     metric_axis(axes, results)
     axes.set(xscale="log", xlim=parts.window(x.min(), x.max()))
     _front(axes, front, y[front.index], worst=axes.get_ylim()[metric.direction == "min"])
     parts.plain_ticks(axes, "x")
     if results.is_timed:
         what = parts.plain(metric.words)
-        axes.set_title(f"no run reached the target: best {what} of each, and its cost")
-    kinds = [("search (one run)", False)] if not is_confirmed.all() else []
+        parts.head(axes, f"no run reached the target: best {what} of each")
+    once = "search (one run)" + parts.of_all(len(shown), len(runs), "runs")
+    kinds = [(once, False)] if not is_confirmed.all() else []
     if is_confirmed.any():
         kinds.append((f"confirmed (median of {_up_to(proof['new_runs'])})", True))
-    parts.point_legend(figure, runs, kinds=kinds)
+    _explain(figure, runs, kinds=kinds)
     return figure
+
+
+def _explain(
+    figure: Figure,
+    rows: pd.DataFrame,
+    *,
+    kinds: Sequence[tuple[str, bool]],
+    more: Sequence[Artist] = (),
+) -> None:
+    """Explain colours, markers and fillings; `kinds` are (words, is_filled)."""
+    handles: list[Artist] = [
+        Patch(color=parts.colour_of(name), label=parts.plain(name))
+        for name in sorted(set(rows["framework"].astype(str)))
+    ]
+    for count in sorted(set(rows["num_workers"])):
+        label, marker = parts.plural(int(count), "worker"), parts.marker_of(count)
+        handles.append(parts.dot(label, marker=marker))
+    handles += [parts.dot(words, is_filled=is_filled) for words, is_filled in kinds]
+    handles += [parts.key("Pareto front", linewidth=1.4), *more]
+    parts.legend_below(figure, handles, columns=2)
 
 
 def _up_to(runs: pd.Series) -> str:
@@ -119,10 +156,11 @@ def _diagonals(axes: Axes, search: pd.DataFrame) -> None:
     for count in sorted(set(search["num_workers"])):
         if count * high <= left or count * low >= right:
             continue  # it does not cross the frame
-        axes.plot([count * low, count * high], [low, high], color="#DDDDDD", linewidth=1, zorder=0)
+        ends = [count * low, count * high]
+        axes.plot(ends, [low, high], color=parts.QUIET, linewidth=0.8, zorder=0)
         reached, tried = hits.loc[count, "sum"], hits.loc[count, "size"]
         words, hits_of = f"{parts.plural(count, 'worker')}:\n", f"{reached} of {tried}"
-        style: dict[str, Any] = {"fontsize": 8.5, "color": parts.INK, "gid": f"{count} workers"}
+        style: dict[str, Any] = {"fontsize": parts.SMALL, "color": parts.INK}
         if count * high <= right:
             words += f"{hits_of}\nreached it"  # narrow: a neighbour is a factor of two beside it
             axes.text(count * high, high, words, ha="center", va="bottom", **style)
@@ -147,7 +185,12 @@ def _name_front(figure: Figure, axes: Axes, front: pd.DataFrame) -> None:
     for number, (_, row) in enumerate(front.iterrows(), start=1):
         colour = parts.colour_of(row["framework"])
         cost, seconds = row["worker_seconds_to_target"], row["time_to_target_s"]
-        style: dict[str, Any] = {"fontsize": 9, "color": colour, "ha": "right", "va": "top"}
+        style: dict[str, Any] = {
+            "fontsize": parts.TEXT,
+            "color": parts.INK,
+            "ha": "right",
+            "va": "top",
+        }
         if len(front) > 1:
             offset: dict[str, Any] = {"xytext": (-6, -6), "textcoords": "offset points"}
             axes.annotate(str(number), (cost, seconds), **offset, **style)
@@ -157,7 +200,7 @@ def _name_front(figure: Figure, axes: Axes, front: pd.DataFrame) -> None:
         if row["is_confirmed"] and row["hits"] < row["runs"]:
             words += f" ({row['hits']} of {row['runs']} runs reached the target)"
         lines = textwrap.wrap(
-            f"{number}  {words}" if len(front) > 1 else words, 92, break_on_hyphens=False
+            f"{number}  {words}" if len(front) > 1 else words, parts.ROOM, break_on_hyphens=False
         )
         num_lines += len(lines)
         face = colour if row["is_confirmed"] else "white"
@@ -171,9 +214,10 @@ def _name_front(figure: Figure, axes: Axes, front: pd.DataFrame) -> None:
         handles=handles,
         loc="outside upper left",
         frameon=False,
-        fontsize=8.5,
+        fontsize=parts.SMALL,
+        labelcolor=parts.INK,
         title=title,
-        title_fontsize=8.5,
+        title_fontsize=parts.SMALL,
         alignment="left",
-    )
-    figure.set_figheight(figure.get_figheight() + 0.18 * num_lines)
+    ).get_title().set_color(parts.INK)
+    figure.set_figheight(figure.get_figheight() + parts.LINE * num_lines)

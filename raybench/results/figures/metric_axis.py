@@ -1,15 +1,13 @@
 """The axis of the metric in a figure: its scale, its ticks, the target on it."""
 
-from typing import Literal
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from raybench.core.metric import Metric
+from raybench.results.figures.parts import INK, SMALL, plain_ticks
 from raybench.results.load import StudyResults
-from raybench.results.plot_parts import INK, plain_ticks
 
 SHARE_TICKS = (0, 30, 50, 70, 80, 90, 95, 98, 99, 99.5, 99.8, 99.9, 100)
 MARGIN = 0.05
@@ -24,11 +22,6 @@ def drawn(metric: Metric, values: "pd.Series[float]") -> "pd.Series[float]":
     return 100 * values if metric.is_share else values
 
 
-def empty_corner(metric: Metric) -> Literal["lower right", "upper right"]:
-    """Return the corner on the right that is empty in a figure of learning curves."""
-    return "lower right" if metric.direction == "max" else "upper right"
-
-
 def metric_axis(axes: Axes, results: StudyResults, *, is_labelled: bool = True) -> None:
     """Scale y so that good values are told apart; draw the target.
 
@@ -38,11 +31,17 @@ def metric_axis(axes: Axes, results: StudyResults, *, is_labelled: bool = True) 
     metric, target = results.metric, results.target
     values = results.curves[metric.name].replace([np.inf, -np.inf], np.nan).dropna()
     if metric.is_share:
-        _error_scale(axes, max([*values, *([target] if target else [])], default=0.9))
+        _error_scale(axes, _ends(values, target)[1] if len(values) or target else 0.9)
     elif len(values):
-        _value_scale(axes, results, values if target is None else [*values, target])
+        _value_scale(axes, results, *_ends(values, target))
     if target is not None:
         _draw_target(axes, results, is_labelled)
+
+
+def _ends(values: "pd.Series[float]", target: float | None) -> tuple[float, float]:
+    known = [*([] if values.empty else [values.min(), values.max()])]
+    known += [] if target is None else [target]
+    return float(min(known)), float(max(known))
 
 
 def _error_scale(axes: Axes, top: float) -> None:
@@ -59,10 +58,7 @@ def _error_scale(axes: Axes, top: float) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def _value_scale(
-    axes: Axes, results: StudyResults, values: "pd.Series[float] | list[float]"
-) -> None:
-    low, high = float(min(values)), float(max(values))
+def _value_scale(axes: Axes, results: StudyResults, low: float, high: float) -> None:
     chance = results.chance
     if results.metric.direction == "min" and low > 0:
         if chance is not None:
@@ -93,7 +89,7 @@ def _draw_target(axes: Axes, results: StudyResults, is_labelled: bool) -> None:
             (1.01, target),
             xycoords=axes.get_yaxis_transform(),
             va="center",
-            fontsize=9,
+            fontsize=SMALL,
             color=INK,
             annotation_clip=False,
         )

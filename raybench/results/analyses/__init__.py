@@ -1,0 +1,1 @@
+"""Analyses of a study: DataFrame in, DataFrame out; one question each."""

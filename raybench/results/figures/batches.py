@@ -1,0 +1,220 @@
+"""What the batch size does: time to the target by optimizer and worker count."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from raybench.results.figures import parts
+from raybench.results.figures.outcome import Outcome, outcome, outcome_axis
+from raybench.results.load import StudyResults
+
+MOST_PANELS = 8
+MOST_POINTS = 400
+"""Measured configurations, or predictions, that are drawn, from the best to the worst."""
+PANEL = 2.2
+"""Inches of a panel's height."""
+SPLIT = ("framework", "num_workers")
+"""What a panel has one of."""
+MANY = 6
+"""Optimizers that have a name; further ones are `other optimizers`."""
+
+
+def batches_figure(results: StudyResults) -> Figure:
+    """The outcome against the global batch size, a panel for each framework and worker count.
+
+    An optimizer is a colour and a marker; a line joins its best at each power of two. Hollow
+    markers on a dashed line are predicted (~): such a split was never run. The words above a panel
+    count the runs that reached the target.
+    """
+    found, rows, predicted = outcome(results), batch_rows(results), predicted_rows(results)
+    if rows.empty:
+        figure, axes = parts.new_figure(parts.WIDTH, 2.6)
+        return parts.say(figure, axes, parts.NOTHING)
+    every = pd.concat([rows, predicted], ignore_index=True)
+    shown = every[every["outcome"].notna()]
+    sizes = shown.groupby(["framework", "num_workers"]).size().sort_values(ascending=False)
+    panels = sorted(sizes.index[:MOST_PANELS], key=lambda one: (one[1], one[0]))
+    if not panels:
+        figure, axes = parts.new_figure(parts.WIDTH, 2.6)
+        return parts.say(figure, axes, parts.NOTHING)
+    left_out = [split for split in rows.groupby(list(SPLIT)).groups if split not in panels]
+    columns = min(len(panels), 2)
+    lines = -(-len(panels) // columns)
+    size = (parts.WIDTH, PANEL * lines + 0.5)
+    figure = Figure(figsize=size, dpi=100, layout="constrained")
+    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    names = list(every["optimizer"].value_counts().index)
+    limit, drawn = len(rows), 0
+    for place, axes in enumerate(grid):
+        if place >= len(panels):
+            axes.set_axis_off()
+            continue
+        framework, workers = panels[place]
+        parts.dress(axes)
+        axes.set_xscale("log", base=2)
+        here = rows[(rows["framework"] == framework) & (rows["num_workers"] == workers)]
+        there = predicted[
+            (predicted["framework"] == framework) & (predicted["num_workers"] == workers)
+        ]
+        drawn += _panel(axes, here, there, names, MOST_POINTS / max(limit, MOST_POINTS))
+        _title(axes, found, here, f"{framework}, {parts.plural(int(workers), 'worker')}")
+    _axes(figure, grid, results, found, every)
+    keys = _keys(names, found, has_predicted=len(predicted) > 0)
+    if drawn < limit:
+        keys.append(parts.dot(f"{drawn:,} of {limit:,} runs drawn", parts.QUIET))
+    labels = [str(one.get_label()) for one in keys]
+    if left_out:
+        figure.suptitle(_left_out(rows, left_out), fontsize=parts.SMALL, color=parts.INK)
+    parts.legend_below(figure, keys, columns=parts.columns_for(labels))
+    return figure
+
+
+def batch_rows(results: StudyResults) -> pd.DataFrame:
+    """Return the measured: trial, framework, num_workers, optimizer, batch, outcome, is_confirmed.
+
+    `batch` is the global batch size, `outcome` as in `figures.outcome`.
+    """
+    rows = outcome(results).rows
+    batches = results.trials.set_index("trial")["global_batch_size"].reindex(rows["trial"])
+    columns = ["trial", "framework", "num_workers", "optimizer"]
+    found = rows[columns].assign(batch=batches.to_numpy(), outcome=rows["outcome"])
+    found["is_confirmed"] = rows["is_confirmed"]
+    return found.dropna(subset=["batch", "num_workers"])
+
+
+def predicted_rows(results: StudyResults) -> pd.DataFrame:
+    """Return what the step-time model says of splits that were not run, in the same columns.
+
+    Empty where configurations are not judged by seconds.
+    """
+    table = results.predictions
+    table = table[table["trial"].isin(list(results.specs))]
+    if not outcome(results).is_seconds:
+        table = table.head(0)
+    specs = [results.specs[trial] for trial in table["trial"]]
+    accumulate = np.array([spec.accumulate for spec in specs], dtype=int)
+    found = table[["trial", "framework", "num_workers"]].assign(
+        optimizer=[spec.optimizer for spec in specs],
+        batch=table["num_workers"] * table["batch_size_per_worker"] * accumulate,
+        outcome=table["time_to_target_s"],
+        is_confirmed=False,
+    )
+    seen = set(zip(*_split(batch_rows(results)), strict=True))
+    is_new = [one not in seen for one in zip(*_split(found), strict=True)]
+    return found[np.array(is_new, dtype=bool)]
+
+
+def _split(rows: pd.DataFrame) -> list[list[Any]]:
+    return [rows[key].tolist() for key in ("trial", "framework", "num_workers", "batch")]
+
+
+def _panel(
+    axes: Axes, here: pd.DataFrame, there: pd.DataFrame, names: list[str], part: float
+) -> int:
+    """Draw one panel; return how many measured configurations it has. `part` of them is drawn."""
+    drawn = len(here) - len(here := here[here["outcome"].notna()])
+    for optimizer, own in here.groupby("optimizer", sort=False):
+        number, shape = _style(names, str(optimizer))
+        shown = own.iloc[parts.spread(range(len(own)), max(int(len(own) * part), 1))]
+        drawn += len(shown)
+        for row in shown.itertuples():
+            axes.plot(
+                row.batch,
+                row.outcome,
+                color=number,
+                marker=shape,
+                markersize=7.5 if row.is_confirmed else 5,
+                markeredgecolor=parts.INK if row.is_confirmed else parts.PAPER,
+                markeredgewidth=1.2 if row.is_confirmed else 0.6,
+                linestyle="none",
+                zorder=4 if row.is_confirmed else 3,
+                gid=str(row.trial),
+            )
+        powers = own.groupby(np.log2(own["batch"]).round())["outcome"]
+        best = own.loc[powers.idxmin()].sort_values("batch")
+        axes.plot(best["batch"], best["outcome"], color=number, linewidth=1.1, alpha=0.6, zorder=2)
+    for (_, optimizer), own in there.groupby(["trial", "optimizer"], sort=False):
+        number, shape = _style(names, str(optimizer))
+        own = own.sort_values("batch")
+        axes.plot(
+            own["batch"],
+            own["outcome"],
+            color=number,
+            marker=shape,
+            markersize=5.5,
+            markerfacecolor=parts.PAPER,
+            linestyle=(0, (3, 2)),
+            linewidth=0.8,
+            zorder=2.5,
+            gid=str(own["trial"].iloc[0]),
+        )
+    return drawn
+
+
+def _style(names: list[str], optimizer: str) -> tuple[str, str]:
+    place = names.index(optimizer)
+    if place >= MANY:
+        return parts.QUIET, "h"
+    return parts.colour(place), parts.marker(place)
+
+
+def _title(axes: Axes, found: Outcome, here: pd.DataFrame, name: str) -> None:
+    if found.is_seconds:
+        hits = int(here["outcome"].notna().sum())
+        name += f": {hits} of {len(here)} reached"
+    axes.set_title(parts.wrapped(name, 42), fontsize=parts.SMALL, color=parts.INK, loc="left")
+
+
+def _left_out(rows: pd.DataFrame, splits: list[Any]) -> str:
+    """Return what is said of splits without a panel."""
+    words = []
+    for framework, workers in splits[:4]:
+        here = rows[(rows["framework"] == framework) & (rows["num_workers"] == workers)]
+        hits = int(here["outcome"].notna().sum())
+        split = f"{framework}, {parts.plural(int(workers), 'worker')}"
+        words.append(f"{split} ({hits} of {len(here)} reached)")
+    more = f" and {len(splits) - 4} more" if len(splits) > 4 else ""
+    return parts.wrapped(f"not drawn: {'; '.join(words)}{more}", parts.ROOM)
+
+
+def _axes(
+    figure: Figure, grid: Any, results: StudyResults, found: Outcome, every: pd.DataFrame
+) -> None:
+    known = every[every["outcome"].notna()]
+    if known.empty:
+        known = every
+    low, high = known["batch"].min(), known["batch"].max()
+    grid[0].set_xlim(low / 1.5, high * 1.5)
+    powers = np.arange(np.floor(np.log2(low)), np.ceil(np.log2(high)) + 1)
+    powers = powers[:: max(-(-len(powers) // 6), 1)]
+    grid[0].set_xticks(2.0**powers, [f"{2.0**power:.0f}" for power in powers])
+    if len(found.known):
+        outcome_axis(grid[0], results, found)
+        if found.is_seconds:
+            values = known["outcome"]
+            grid[0].set_ylim(parts.window(values.min(), min(values.max(), 30 * values.min())))
+            parts.plain_ticks(grid[0], "y")
+    for axes in grid:
+        if axes.get_subplotspec().is_last_row() and axes.axison:
+            axes.set_xlabel("global batch size [samples]")
+    figure.supylabel(found.words, fontsize=parts.TEXT, color=parts.INK)
+
+
+def _keys(names: list[str], found: Outcome, *, has_predicted: bool) -> list[Artist]:
+    keys: list[Artist] = [
+        parts.dot(parts.plain(name), parts.colour(place), marker=parts.marker(place))
+        for place, name in enumerate(names[:MANY])
+    ]
+    if len(names) > MANY:
+        keys.append(parts.dot("other optimizers", parts.QUIET, marker="h"))
+    if found.rows["is_confirmed"].any():
+        edge = {"markeredgecolor": parts.INK, "markeredgewidth": 1.2, "markersize": 7.5}
+        keys.append(parts.key("confirmed", parts.QUIET, linestyle="none", marker="o", **edge))
+    if has_predicted:
+        style: dict[str, Any] = {"linestyle": (0, (3, 2)), "linewidth": 0.8, "marker": "o"}
+        keys.append(parts.key("~ predicted, never run", markerfacecolor=parts.PAPER, **style))
+    return keys

@@ -1,0 +1,207 @@
+"""What the figures share: sizes, colours, markers, axes, words, which of many are drawn."""
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from raybench.core.text import clean
+
+WIDTH = 6.0
+"""Inches of a figure: its text is read on a telephone, where 430 points become 340 pixels, and is
+not huge on a screen."""
+TEXT, SMALL = 10.0, 9.5
+"""Points of a text; below them nothing is read on a telephone."""
+LINE = 0.175
+"""Inches of a line of SMALL text in a legend."""
+ROOM = 74
+"""Characters of SMALL text beside a legend's marker, over a figure's whole width."""
+
+# Okabe and Ito's colours: told apart by colour-blind readers.
+FRAMEWORK_COLOURS = {"torch": "#D55E00", "tensorflow": "#0072B2"}
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""In an order in which neighbours are told apart."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+WORKER_MARKERS = {1: "o", 2: "s", 4: "^", 8: "D", 16: "P", 32: "X"}
+QUIET, INK, GRID, PAPER = "#C4C4C4", "#333333", "#EEEEEE", "#FFFFFF"
+"""A page's theme decides these: see `figures.svg`."""
+OTHER_COLOUR = "#009E73"
+NOTHING = "no run has finished"
+MARKS = frozenset({"target", "front", "ideal", "extrapolated", "envelope", "first"})
+"""What `gid` names where an artist stands for no trial."""
+One = TypeVar("One")
+
+
+def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
+    """Return a figure of one axes, in inches at 100 dpi; pyplot never hears of it."""
+    figure = Figure(figsize=(width, height), dpi=100, layout="constrained")
+    axes = figure.subplots()
+    dress(axes)
+    return figure, axes
+
+
+def dress(axes: Axes) -> None:
+    """Take away the frame, add a quiet grid, set the sizes of the text."""
+    axes.set_facecolor("none")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(INK)
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(which="both", labelsize=TEXT, color=INK, labelcolor=INK)
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set(fontsize=TEXT, color=INK)
+
+
+def head(axes: Axes, text: str) -> None:
+    """Write `text` above the data, from the left."""
+    axes.set_title(plain(text), fontsize=TEXT, color=INK, loc="left")
+
+
+def say(figure: Figure, axes: Axes, text: str) -> Figure:
+    """Write `text` where the data would be, and return the figure."""
+    axes.set_axis_off()
+    style: dict[str, Any] = {"ha": "center", "va": "center", "color": INK, "fontsize": TEXT}
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, **style)
+    return figure
+
+
+def legend_below(figure: Figure, handles: Sequence[Artist], *, columns: int = 2) -> None:
+    """Explain `handles` below the figure, and make it as much higher as that needs."""
+    if not handles:
+        return
+    legend = figure.legend(
+        handles=list(handles),
+        loc="outside lower left",
+        ncols=columns,
+        frameon=False,
+        fontsize=SMALL,
+        labelcolor=INK,
+        handlelength=2.6,
+        columnspacing=1.2,
+    )
+    lines = [1 + text.get_text().count("\n") for text in legend.get_texts()]
+    rows = -(-len(lines) // columns)
+    higher = max(sum(lines[start : start + rows]) for start in range(0, len(lines), rows))
+    figure.set_figheight(figure.get_figheight() + LINE * (higher + 1))
+
+
+def columns_for(labels: Sequence[str], *, most: int = 3) -> int:
+    """Return how many columns of a legend these labels leave room for, at most `most`."""
+    longest = max((len(line) for label in labels for line in label.split("\n")), default=0)
+    return min(max(int((ROOM + 6) // (longest + 8)), 1), most, max(len(labels), 1))
+
+
+def colour_of(framework: object) -> str:
+    """Return the framework's colour."""
+    return FRAMEWORK_COLOURS.get(str(framework), OTHER_COLOUR)
+
+
+def colour(number: int) -> str:
+    """Return the colour of the first, second, ... line."""
+    return COLOURS[number % len(COLOURS)]
+
+
+def line_of(number: int) -> str:
+    """Return the line style of the first, second, ... line: another one for each round of
+    `COLOURS`."""
+    return ("-", "--", ":", "-.")[number // len(COLOURS) % 4]
+
+
+def marker(number: int) -> str:
+    """Return the marker of the first, second, ... line: with `colour`, it is told without one."""
+    return MARKERS[number % len(MARKERS)]
+
+
+def marker_of(num_workers: float) -> str:
+    """Return the marker of a worker count."""
+    return "h" if num_workers != num_workers else WORKER_MARKERS.get(int(num_workers), "h")
+
+
+def key(label: str, colour: str = INK, **style: Any) -> Line2D:
+    """Return a row of a legend: a line, or a marker with `linestyle="none"`."""
+    return Line2D([], [], **({"color": colour, "label": label} | style))
+
+
+def dot(label: str, colour: str = INK, *, marker: str = "o", is_filled: bool = True) -> Line2D:
+    """Return a row of a legend: a marker, hollow unless `is_filled`."""
+    face = colour if is_filled else PAPER
+    return key(label, colour, linestyle="none", marker=marker, markerfacecolor=face, markersize=7)
+
+
+def point(axes: Axes, row: pd.Series, x: float, y: float, *, is_filled: bool) -> None:
+    """Draw one configuration: filled where it is confirmed, hollow where it ran once."""
+    colour = colour_of(row["framework"])
+    axes.plot(
+        x,
+        y,
+        marker=marker_of(row["num_workers"]),
+        markersize=8 if is_filled else 6.5,
+        markerfacecolor=colour if is_filled else PAPER,
+        markeredgecolor=PAPER if is_filled else colour,
+        markeredgewidth=1 if is_filled else 1.6,
+        linestyle="none",
+        zorder=4 if is_filled else 3,
+        gid=str(row["trial"]),
+    )
+
+
+def plain_ticks(axes: Axes, which: str) -> None:
+    """Label a log axis, its limits set, 1, 2, 5, 10 instead of powers of ten."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    low, high = sorted(axis.get_view_interval())
+    steps: tuple[float, ...] = (1.0, 2.0, 5.0)
+    if high < 15 * low:
+        steps = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+    elif high > 2000 * low:
+        steps = (1.0,)
+    axis.set_major_locator(LogLocator(subs=steps))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def number(value: float) -> str:
+    """Return a number for a tick: `0.0003`, `20`, `20000`, `1e+06`."""
+    if value and (abs(value) < 1e-4 or abs(value) >= 1e5):
+        return f"{value:.3g}".replace("e-0", "e-").replace("e+0", "e")
+    return f"{value:.5g}"
+
+
+def window(low: float, high: float, *, margin: float = 1.3) -> tuple[float, float]:
+    """Return the limits of a log axis around `low` to `high`, never so near that ticks run out."""
+    least = 2.2  # either side of the middle: a factor of about five in all
+    middle = (low * high) ** 0.5
+    return min(low / margin, middle / least), max(high * margin, middle * least)
+
+
+def spread(items: Sequence[One], most: int) -> list[One]:
+    """Return `most` of `items`, the first and the last and others evenly between; all of few."""
+    if len(items) <= most:
+        return list(items)
+    return [items[place] for place in np.linspace(0, len(items) - 1, most).round().astype(int)]
+
+
+def of_all(drawn: int, every: int, what: str) -> str:
+    """Return ` (300 of 5,000 runs drawn)`, or nothing where all are."""
+    return f" ({drawn:,} of {every:,} {what} drawn)" if drawn < every else ""
+
+
+def plain(text: str) -> str:
+    """Return text from outside so that matplotlib reads no formula in it."""
+    return "\n".join(map(clean, text.split("\n"))).replace("$", r"\$")
+
+
+def wrapped(text: str, width: int) -> str:
+    """Return text from outside in lines of `width` characters, broken at spaces where it can be."""
+    return plain("\n".join(textwrap.wrap(clean(text), width, break_on_hyphens=False)))
+
+
+def plural(number: int, noun: str) -> str:
+    """Return `1 run`, `2 runs`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,0 +1,168 @@
+"""Each searched key by itself: the outcome over its range, and where the optimum is flat."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from raybench.results.figures import parts
+from raybench.results.figures.importance import keys_by_importance
+from raybench.results.figures.outcome import Outcome, outcome, outcome_axis, plateau
+from raybench.results.figures.values import Values, values_of
+from raybench.results.load import StudyResults
+
+MOST_KEYS = 8
+MOST_POINTS = 1200
+"""Points in all panels together."""
+PANEL = 1.9
+"""Inches of a panel's height."""
+STRIP = 0.13
+"""Part of a panel's height for what missed the target."""
+SHADE = "#009E73"
+
+
+def slices_figure(results: StudyResults) -> Figure:
+    """The outcome over the values of each searched key, those that matter most first.
+
+    A point is a configuration; a cross at the upper edge is one that missed the target. The shaded
+    range is the plateau: values of configurations that are not told apart from the best, or within
+    a tenth of it.
+    """
+    found, keys = outcome(results), keys_by_importance(results)
+    shown = keys[:MOST_KEYS]
+    if found.known.empty or not shown:
+        figure, axes = parts.new_figure(parts.WIDTH, 2.6)
+        return parts.say(figure, axes, parts.NOTHING if found.rows.empty else "nothing to compare")
+    columns = min(len(shown), 2)
+    lines = -(-len(shown) // columns)
+    size = (parts.WIDTH, PANEL * lines + 0.3)
+    figure = Figure(figsize=size, dpi=100, layout="constrained")
+    grid = figure.subplots(lines, columns, sharey=True, squeeze=False).ravel()
+    near, most = plateau(results, found), max(MOST_POINTS // len(shown), 60)
+    known, missed = found.known, found.missed
+    rows = pd.concat([known.iloc[parts.spread(range(len(known)), most)], missed.head(most // 4)])
+    # The best and its plateau are never left out.
+    rows = pd.concat([rows, known[known["trial"].isin(near)].head(most)]).drop_duplicates("trial")
+    for place, axes in enumerate(grid):
+        if place >= len(shown):
+            axes.set_axis_off()
+            continue
+        parts.dress(axes)
+        values = values_of(found.rows[shown[place]])
+        _panel(axes, found, values, rows, near)
+        axes.set_title(parts.wrapped(shown[place], 36), fontsize=parts.TEXT, loc="left")
+    outcome_axis(grid[0], results, found)
+    if found.is_seconds and len(missed):
+        _strip(grid[0])
+    figure.supylabel(found.words, fontsize=parts.TEXT, color=parts.INK)
+    keys_drawn = _keys(found, rows, near)
+    if len(keys) > len(shown):
+        keys_drawn.append(
+            parts.key(f"the first {len(shown)} of {len(keys)} keys", linestyle="none")
+        )
+    labels = [str(one.get_label()) for one in keys_drawn]
+    parts.legend_below(figure, keys_drawn, columns=parts.columns_for(labels))
+    return figure
+
+
+def plateaus(results: StudyResults) -> pd.DataFrame:
+    """Return a row for each key: its best value, and from what to what it is as good.
+
+    Columns: key, best, from, to; of names `from` lists all that are as good, and `to` is empty.
+    """
+    found = outcome(results)
+    near = plateau(results, found)
+    rows = found.known[found.known["trial"].isin(near)]
+    table = []
+    for key in keys_by_importance(results) if len(rows) else []:
+        best = rows[key].iloc[0]
+        if values_of(found.rows[key]).is_named:
+            names = ", ".join(sorted(set(rows[key].astype(str))))
+            table.append({"key": key, "best": str(best), "from": names, "to": ""})
+        else:
+            ends = {"from": rows[key].min(), "to": rows[key].max()}
+            table.append({"key": key, "best": best} | ends)
+    return pd.DataFrame(table, columns=["key", "best", "from", "to"])
+
+
+def _panel(axes: Axes, found: Outcome, values: Values, rows: pd.DataFrame, near: set[str]) -> None:
+    places = pd.Series(values.places, index=found.rows.index)
+    _shade(axes, values, places[found.rows["trial"].isin(near)])
+    for framework, own in rows[rows["outcome"].notna()].groupby("framework", dropna=False):
+        shape = _shape(str(framework))
+        for row, x in zip(own.itertuples(), places[own.index], strict=True):
+            style: dict[str, Any] = {"markersize": 4.5, "markeredgewidth": 0.5, "zorder": 3}
+            style["markeredgecolor"] = parts.PAPER
+            colour = parts.colour_of(framework)
+            axes.plot(x, row.outcome, shape, color=colour, gid=str(row.trial), **style)
+    missed = rows[rows["outcome"].isna()]
+    if found.is_seconds and len(missed):
+        top = axes.get_xaxis_transform()
+        style = {"color": parts.QUIET, "markersize": 5, "linestyle": "none", "zorder": 2}
+        axes.plot(places[missed.index], np.full(len(missed), 0.94), "x", transform=top, **style)
+        axes.plot([0, 1], [1 - STRIP] * 2, color=parts.QUIET, lw=0.7, transform=axes.transAxes)
+    best = found.known.iloc[0]
+    style = {"markersize": 12, "markeredgecolor": parts.PAPER, "zorder": 6}
+    axes.plot(places[best.name], best["outcome"], "*", color=parts.INK, **style)
+    axes.set_xlim((-0.02, 1.02) if values.is_named else (-0.05, 1.05))
+    axes.set_xticks(values.ticks, values.labels)
+    if values.is_named:
+        axes.grid(visible=False, axis="x")
+        _tilt(axes, values)
+
+
+def _strip(axes: Axes) -> None:
+    """Leave room above the seconds for what missed the target, and say so on the axis."""
+    low, high = axes.get_ylim()
+    top = low * (high / low) ** (1 / (1 - STRIP))
+    axes.set_ylim(low, top)
+    parts.plain_ticks(axes, "y")
+    ticks = [float(tick) for tick in axes.yaxis.get_majorticklocs() if low <= tick <= high]
+    labels = [*map(parts.number, ticks), "missed"]
+    axes.set_yticks([*ticks, low * (top / low) ** 0.94], labels)
+    axes.minorticks_off()
+
+
+def _tilt(axes: Axes, values: Values) -> None:
+    """Tilt the names of an axis where they would lie over each other."""
+    if max(map(len, values.labels)) * len(values.labels) > 34:
+        for label in axes.get_xticklabels():
+            label.set(rotation=30, ha="right", rotation_mode="anchor")
+
+
+def _shade(axes: Axes, values: Values, places: "pd.Series[float]") -> None:
+    known = places.dropna()
+    if known.empty:
+        return
+    style: dict[str, Any] = {"color": SHADE, "alpha": 0.16, "linewidth": 0, "zorder": 0}
+    if values.is_named:
+        for stripe in sorted(set((known / values.stripe).astype(int))):
+            axes.axvspan(stripe * values.stripe, (stripe + 1) * values.stripe, **style)
+    else:
+        axes.axvspan(known.min() - 0.015, known.max() + 0.015, **style)
+
+
+def _shape(framework: str) -> str:
+    return {"torch": "o", "tensorflow": "s"}.get(framework, "^")
+
+
+def _keys(found: Outcome, rows: pd.DataFrame, near: set[str]) -> list[Artist]:
+    names = sorted(set(rows["framework"].astype(str)))
+    keys: list[Artist] = [
+        parts.dot(parts.plain(name), parts.colour_of(name), marker=_shape(name)) for name in names
+    ]
+    keys.append(parts.key("best", marker="*", markersize=11, linestyle="none"))
+    if len(near) > 1:
+        words = f"as good: {parts.plural(len(near), 'configuration')}"
+        keys.append(Patch(color=SHADE, alpha=0.16, label=words))
+    if found.is_seconds and len(found.missed):
+        words = f"missed the target ({len(found.missed):,})"
+        keys.append(parts.key(words, parts.QUIET, marker="x", linestyle="none"))
+    drawn = int(rows["outcome"].notna().sum())
+    if drawn < len(found.known):
+        keys.append(parts.key(f"{drawn:,} of {len(found.known):,} drawn", linestyle="none"))
+    return keys

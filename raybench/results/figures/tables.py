@@ -1,0 +1,198 @@
+"""The numbers of each figure as a table: columns in words, with their units."""
+
+import pandas as pd
+
+from raybench.results.analyses.budgets import best_at_every_budget
+from raybench.results.figures.batches import batch_rows, predicted_rows
+from raybench.results.figures.importance import keys_by_importance
+from raybench.results.figures.metric_axis import drawn
+from raybench.results.figures.outcome import Outcome, outcome
+from raybench.results.figures.race import race_rows
+from raybench.results.figures.slices import plateaus
+from raybench.results.figures.spans import phases, spans
+from raybench.results.load import StudyResults
+from raybench.results.pareto import configurations, pareto_front
+from raybench.results.ranking import ranked
+from raybench.results.tables import ledger_totals
+
+MOST_ROWS = 50
+"""Rows of a table; the best come first, and `trials.csv` has all."""
+
+
+def curves_table(results: StudyResults) -> pd.DataFrame:
+    """Return the best at every budget of seconds, of the search's runs."""
+    metric, trials = results.metric, results.trials
+    search = set(trials["trial"][trials["phase"] == "search"])
+    curves = results.curves[results.curves["trial"].isin(search)]
+    best = best_at_every_budget(curves, metric)
+    labels = trials.set_index("trial")["config"]
+    table = pd.DataFrame(
+        {
+            "seconds of training": best["train_s"],
+            f"best {metric.axis_words}": drawn(metric, best[metric.name]),
+            "trial": best["trial"],
+            "configuration": best["trial"].map(labels),
+        }
+    )
+    return table.tail(MOST_ROWS).reset_index(drop=True)
+
+
+def race_table(results: StudyResults) -> pd.DataFrame:
+    """Return every run of the configurations that were trained again."""
+    rows = race_rows(results)
+    what = "seconds to the target" if results.is_timed else f"best {results.metric.axis_words}"
+    labels = results.trials.set_index("trial")["config"]
+    return pd.DataFrame(
+        {
+            "trial": rows["trial"],
+            "configuration": rows["trial"].map(labels),
+            "run": rows["run"],
+            "what for": rows["role"].replace({"trial": "search", "finalist": "search"}),
+            what: rows["value"],
+            "reached the target" if results.is_timed else "finished": _yes(rows["is_hit"]),
+        }
+    )
+
+
+def pareto_table(results: StudyResults) -> pd.DataFrame:
+    """Return seconds and worker-seconds of the configurations that reached the target."""
+    points = configurations(results)
+    if points.empty:
+        return _metric_costs(results)
+    front = set(pareto_front(points)["trial"])
+    table = pd.DataFrame(
+        {
+            "trial": points["trial"],
+            "configuration": points["config"],
+            "workers": points["num_workers"],
+            "expected seconds": points["time_to_target_s"],
+            "from [s]": points["low_s"],
+            "to [s] (90 %)": points["high_s"],
+            "worker-seconds": points["worker_seconds_to_target"],
+            "runs": points["runs"],
+            "on the Pareto front": _yes(points["trial"].isin(front)),
+        }
+    )
+    return table.head(MOST_ROWS)
+
+
+def _metric_costs(results: StudyResults) -> pd.DataFrame:
+    rows, metric = ranked(results.trials), results.metric
+    table = pd.DataFrame(
+        {
+            "trial": rows["trial"],
+            "configuration": rows["config"],
+            "workers": rows["num_workers"],
+            f"best {metric.axis_words}": drawn(metric, rows[metric.best_column]),
+            "worker-seconds of training": rows["worker_seconds"],
+        }
+    )
+    return table.head(MOST_ROWS).reset_index(drop=True)
+
+
+def batches_table(results: StudyResults) -> pd.DataFrame:
+    """Return the outcome at every batch size, measured and predicted."""
+    measured, words = batch_rows(results), _words(outcome(results))
+    both = pd.concat(
+        [measured.assign(known="measured"), predicted_rows(results).assign(known="~ predicted")],
+        ignore_index=True,
+    )
+    both = both[both["outcome"].notna()].head(MOST_ROWS)
+    return pd.DataFrame(
+        {
+            "trial": both["trial"],
+            "framework": both["framework"],
+            "workers": both["num_workers"],
+            "optimizer": both["optimizer"],
+            "global batch": both["batch"],
+            words: both["outcome"],
+            "known by": both["known"],
+        }
+    )
+
+
+def importance_table(results: StudyResults) -> pd.DataFrame:
+    """Return what each key tells of the result."""
+    table = results.importance
+    return pd.DataFrame(
+        {
+            "key": table["key"],
+            "share [%]": 100 * table["importance"],
+            "from [%]": 100 * table["low"],
+            "to [%]": 100 * table["high"],
+        }
+    )
+
+
+def slices_table(results: StudyResults) -> pd.DataFrame:
+    """Return each key's best value and its plateau."""
+    names = {"best": "best value", "from": "as good from", "to": "as good up to"}
+    return plateaus(results).rename(columns=names)
+
+
+def parallel_table(results: StudyResults) -> pd.DataFrame:
+    """Return the best configurations, a column for each key."""
+    found = outcome(results)
+    rows = found.known.head(MOST_ROWS)
+    keys = {key: rows[key] for key in keys_by_importance(results)}
+    table = pd.DataFrame({"trial": rows["trial"]} | keys | {_words(found): rows["outcome"]})
+    return table.reset_index(drop=True)
+
+
+def timeline_table(results: StudyResults) -> pd.DataFrame:
+    """Return when each phase ran, how many runs it had, and how many of them ran at once."""
+    runs = spans(results).runs
+    found = phases(runs)
+    return pd.DataFrame(
+        {
+            "phase": found["role"].replace({"trial": "search"}),
+            "runs": found["runs"],
+            "from second": found["begin"],
+            "to second": found["end"],
+            "most at once": [_most_at_once(runs[runs["role"] == role]) for role in found["role"]],
+        }
+    )
+
+
+def _most_at_once(runs: pd.DataFrame) -> int:
+    """Return the most lanes in use at a time."""
+    begins = runs[["begin"]].assign(change=1).rename(columns={"begin": "at"})
+    ends = runs[["end"]].assign(change=-1).rename(columns={"end": "at"})
+    every = pd.concat([begins, ends]).sort_values(["at", "change"])
+    return int(min(every["change"].cumsum().max(), runs["lane"].nunique()))
+
+
+def repeats_table(results: StudyResults) -> pd.DataFrame:
+    """Return what the confirmed configurations are printed with."""
+    table, metric = results.confirmed, results.metric
+    found = {
+        "trial": table["trial"],
+        "configuration": table["config"],
+        "new runs": table["new_runs"],
+    }
+    if results.is_timed:
+        found |= {
+            "reached the target": table["new_hits"],
+            "seconds": table["printed_s"],
+            "fastest [s]": table["low_s"],
+            "slowest [s]": table["high_s"],
+        }
+    else:
+        for end, words in (("median", "median"), ("low", "least"), ("high", "most")):
+            found[f"{words} {metric.axis_words}"] = drawn(metric, table[f"{end}_{metric.name}"])
+    return pd.DataFrame(found)
+
+
+def ledger_table(results: StudyResults) -> pd.DataFrame:
+    """Return the seconds of each phase and their share."""
+    table = ledger_totals(results.trials)
+    share = 100 * table["share"]
+    return pd.DataFrame({"phase": table["phase"], "seconds": table["seconds"], "share [%]": share})
+
+
+def _words(found: Outcome) -> str:
+    return found.words.replace(" [s]", "") if found.is_seconds else found.words.replace("\\$", "$")
+
+
+def _yes(values: "pd.Series[bool]") -> "pd.Series[str]":
+    return values.map({True: "yes", False: "no"})

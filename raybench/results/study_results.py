@@ -1,0 +1,224 @@
+"""What a results folder holds: a study's frames, its winner, its figures."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from raybench.core.documents import validate
+from raybench.core.errors import UserError
+from raybench.core.metric import Metric
+from raybench.core.objective import OTHER_KINDS
+from raybench.core.record import Evaluation, RunRecord
+from raybench.core.scaling_study import ScalingStudy, study_cells
+from raybench.core.spec import RunSpec
+from raybench.core.study import TIME
+from raybench.results.chosen import Chosen, winner
+from raybench.results.label import describe, label_keys
+from raybench.results.lock import owner_in
+from raybench.results.objective_of import metric_of, value_at_start
+from raybench.results.place import is_url
+from raybench.results.store import SCALING, STUDY_FILE
+from raybench.results.study_analyses import Analysed
+
+if TYPE_CHECKING:
+    from raybench.results.repeated import Repeated
+    from raybench.results.study_plots import StudyPlots
+    from raybench.results.verdict import Verdict
+
+# What stands inside functions below reads what this module makes.
+
+
+@dataclass(frozen=True, repr=False)
+class StudyResults(Analysed):
+    """What a results folder holds.
+
+    The analyses are methods: `best_at_every_budget`, `around_target`, ... (`study_analyses`).
+    """
+
+    place: str
+    """What the user named: the folder, or a URL."""
+    folder: Path
+    """The folder, or a copy of what is below the URL."""
+    study: dict[str, Any]
+    """Content of `study.yaml`."""
+    runs: dict[str, RunRecord]
+    """The finished runs by name, in the order they finished."""
+    trials: pd.DataFrame
+    """One row per run, in that order; columns TRIAL_COLUMNS first, the searched keys that are
+    none of them last. Types: `raybench.results.trials`."""
+    curves: pd.DataFrame
+    """One row per evaluation of these runs; columns CURVE_COLUMNS."""
+    predictions: pd.DataFrame
+    """One row per split that a trial was not run on, by the step-time model; columns
+    PREDICTION_COLUMNS. Never measured: do not mix with `trials`."""
+    evaluations: Mapping[str, Sequence[Evaluation]] = field(default_factory=dict, repr=False)
+    """Those of each run; `curves` is a table of them."""
+
+    @cached_property
+    def specs(self) -> dict[str, RunSpec]:
+        """Run spec of every run."""
+        return {name: run.spec for name, run in self.runs.items()}
+
+    @property
+    def name(self) -> str:
+        """The last part of the folder's name, or of the URL."""
+        return Path(self.place.partition("?")[0]).name if is_url(self.place) else self.folder.name
+
+    @property
+    def target(self) -> float | None:
+        """Value of the metric that the study asked for; of an accuracy as a fraction."""
+        value = self.study["study"]["objective"]["target"]
+        return None if value is None else float(value)
+
+    @cached_property
+    def metric(self) -> Metric:
+        """What the study is judged by, on the validation set: the columns have its name."""
+        return metric_of(self.study)
+
+    @property
+    def chance(self) -> float | None:
+        """What an answer that does not look at the inputs reaches; None where nobody knows."""
+        value = self.study["study"]["objective"].get("chance")
+        return None if value is None else float(value)
+
+    @property
+    def value_at_start(self) -> float | None:
+        """What the metric is before a run has begun, as the race takes it: `chance`, of an accuracy
+        of which nobody has said it one over the number of classes."""
+        return value_at_start(self.study, self.metric)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the study is judged by the time to a target, not by what a budget reaches."""
+        kind = self.study["study"]["objective"]["kind"]
+        return self.target is not None and OTHER_KINDS.get(kind, kind) == TIME
+
+    @property
+    def hold(self) -> int:
+        """Evaluations in a row that must be at the target."""
+        return int(self.study["study"]["objective"].get("hold") or 1)
+
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """The keys of the run spec that the study searched, in the order of its space."""
+        return tuple(self.study["study"].get("space", {}))
+
+    @cached_property
+    def repeated(self) -> "dict[str, Repeated]":
+        """The configurations that were trained again; see `results.repeated`."""
+        from raybench.results.repeated import repeated
+
+        return repeated(self)
+
+    @cached_property
+    def confirmed(self) -> pd.DataFrame:
+        """One row per confirmed configuration, best first; see `results.ranking.confirmed`."""
+        from raybench.results.ranking import confirmed
+
+        return confirmed(self)
+
+    @cached_property
+    def configurations(self) -> pd.DataFrame:
+        """One row per configuration, confirmed ones first: what to sort and compare.
+
+        See `raybench.results.ranking.ranking` for the columns.
+        """
+        from raybench.results.ranking import ranking
+
+        return ranking(self)
+
+    @property
+    def is_scaling(self) -> bool:
+        """Whether this is a scaling study, not a search."""
+        return SCALING in self.study
+
+    @cached_property
+    def scaling_study(self) -> ScalingStudy:
+        """The scaling study, as `study.yaml` has it; UserError if the folder holds none."""
+        if not self.is_scaling:
+            raise UserError(
+                f"{self.place}: holds no scaling study; python -m raybench.scale makes one."
+            )
+        return validate(ScalingStudy, self.study[SCALING], f"{self.folder / STUDY_FILE}: {SCALING}")
+
+    @cached_property
+    def scaling(self) -> pd.DataFrame:
+        """One row per cell of a scaling study; see `raybench.results.scaling.cells`."""
+        from raybench.results.scaling.cells import cell_table
+
+        return cell_table(self.scaling_study, self.runs, self.evaluations)
+
+    @cached_property
+    def scaling_runs(self) -> pd.DataFrame:
+        """One row per run of a scaling study; see `raybench.results.scaling.runs`."""
+        from raybench.results.scaling.runs import run_table
+
+        study = self.scaling_study
+        metric = study.base.objective.judged_by
+        return run_table(study_cells(study), self.runs, self.evaluations, metric)
+
+    @property
+    def best(self) -> "Chosen":
+        """The winner: `.spec`, `.trial`, `.command`, `.train()`; UserError where none won."""
+        return winner(self)
+
+    @property
+    def cheapest(self) -> "Chosen":
+        """The same of the least worker-seconds to the target."""
+        return winner(self, is_cheapest=True)
+
+    @cached_property
+    def winners(self) -> pd.DataFrame:
+        """The winner and all that cannot be told from it; see `results.winners`."""
+        from raybench.results.winners import winners
+
+        return winners(self)
+
+    @cached_property
+    def repeats(self) -> pd.DataFrame:
+        """The runs by which configurations are compared; see `results.winners`."""
+        from raybench.results.winners import repeats
+
+        return repeats(self)
+
+    @property
+    def plot(self) -> "StudyPlots":
+        """Its figures by name: `plot.curves()`; `dir(study.plot)` lists them."""
+        from raybench.results.study_plots import StudyPlots
+
+        return StudyPlots(self)
+
+    @cached_property
+    def owner(self) -> str | None:
+        """Who works in the folder now, in words; None where nobody does, and of a URL."""
+        return None if is_url(self.place) else owner_in(self.folder)
+
+    @cached_property
+    def verdicts(self) -> "dict[str, Verdict]":
+        """The winners among the runs on each model of GPU; see `results.verdict.judge_each`."""
+        from raybench.results.verdict import find_verdicts
+
+        return find_verdicts(self)
+
+    @property
+    def verdict(self) -> "Verdict | None":
+        """The winners by trial, and who cannot be told from them; None where none won."""
+        return next(iter(self.verdicts.values()), None)
+
+    def __repr__(self) -> str:
+        from raybench.results.study_view import lines_of
+
+        return "\n".join(lines_of(self))
+
+    def _repr_html_(self) -> str:
+        from raybench.results.study_view import html_of
+
+        return html_of(self)
+
+    def label(self, spec: RunSpec) -> str:
+        """Return a configuration of this study in one line, every searched key in it."""
+        return describe(spec, label_keys(self.study["study"].get("space", {})))

@@ -1,0 +1,203 @@
+"""The analyses: DataFrame in, DataFrame out, by hand or against what the study itself says."""
+
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import raybench
+from raybench.core.errors import UserError
+from raybench.core.metric import ACCURACY, METRICS
+from raybench.core.objective import time_to_target as recorded_time
+from raybench.results.analyses.budgets import best_at_every_budget
+from raybench.results.analyses.importance import importance
+from raybench.results.analyses.ledger import ledger_totals
+from raybench.results.analyses.pareto import not_dominated, pareto_front
+from raybench.results.analyses.speed_ups import speed_ups
+from raybench.results.analyses.standings import standings
+from raybench.results.analyses.targets import around_target, time_to_target
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "digits_study"
+LOSS = METRICS["loss"]
+
+
+def frame(metric, **curves):
+    """Curves of trials, each a list of (seconds, value)."""
+    rows = [(trial, *point) for trial, points in curves.items() for point in points]
+    return pd.DataFrame(rows, columns=["trial", "train_s", metric.name])
+
+
+def test_the_envelope_holds_each_improvement_once():
+    curves = frame(
+        ACCURACY, a=[(1.0, 0.5), (3.0, 0.7)], b=[(1.0, 0.6), (2.0, 0.6), (4.0, np.nan), (5.0, 0.8)]
+    )
+    table = best_at_every_budget(curves, ACCURACY)
+    assert table.to_dict("split")["data"] == [[1.0, 0.6, "b"], [3.0, 0.7, "a"], [5.0, 0.8, "b"]]
+    less = best_at_every_budget(frame(LOSS, a=[(1.0, 0.5), (2.0, 0.4)], b=[(1.5, 0.6)]), LOSS)
+    assert list(less["loss"]) == [0.5, 0.4]
+    assert best_at_every_budget(curves.iloc[:0], ACCURACY).empty
+    with pytest.raises(UserError, match="no column 'accuracy'"):
+        best_at_every_budget(frame(LOSS, a=[(1.0, 0.5)]), ACCURACY)
+
+
+def searched(number, *, seed=0, noise=0.1):
+    """Runs whose score hangs on the rate most, on the optimizer less, and on nothing else."""
+    random = np.random.default_rng(seed)
+    runs = pd.DataFrame(
+        {
+            "learning_rate": 10 ** random.uniform(-4, 0, number),
+            "optimizer": random.choice(["adam", "sgd"], number),
+            "weight_decay": random.uniform(0, 0.1, number),
+            "precision": "fp32",
+        }
+    )
+    score = (np.log10(runs["learning_rate"]) + 2) ** 2 + 0.8 * (runs["optimizer"] == "sgd")
+    return runs.assign(score=score + random.normal(0, noise, number))
+
+
+KEYS = ["weight_decay", "optimizer", "learning_rate", "precision"]
+
+
+def test_importance_finds_what_the_score_hangs_on():
+    table = importance(searched(200), KEYS, ACCURACY)
+    assert list(table["key"]) == ["learning_rate", "optimizer", "weight_decay"]
+    assert table["importance"].sum() == pytest.approx(1)
+    assert table["importance"][0] > 0.8
+    assert table["importance"][2] < 0.01
+    assert set(table["runs"]) == {200}
+    assert table["explained"][0] > 0.8
+    assert (table["low"] <= table["importance"] + 1e-9).all()
+    pd.testing.assert_frame_equal(table, importance(searched(200), KEYS, ACCURACY))
+
+
+def test_importance_of_noise_and_of_few_runs_is_empty():
+    random = np.random.default_rng(1)
+    noise = searched(100).assign(score=random.normal(0, 1, 100))
+    assert importance(noise, KEYS, ACCURACY).empty
+    assert importance(searched(11), KEYS, ACCURACY).empty
+    assert importance(searched(100)[["precision", "score"]], ["precision"], ACCURACY).empty
+    with pytest.raises(UserError, match="no column 'momentum'"):
+        importance(searched(20), ["momentum"], ACCURACY)
+
+
+def test_importance_asks_runs_that_say_something():
+    runs = searched(60).assign(role="trial", stop=None, failure=None)
+    runs.loc[:9, "stop"] = "interrupted"
+    runs.loc[10:19, "failure"] = "worker_lost"
+    runs.loc[20:24, "role"] = "confirm"
+    runs.loc[25:29, "failure"] = "oom"  # of its configuration: it counts
+    assert set(importance(runs, KEYS, ACCURACY)["runs"]) == {35}
+    value = searched(60).rename(columns={"score": "best_loss"})  # of a tool without our score
+    assert importance(value, KEYS, LOSS)["key"][0] == "learning_rate"
+
+
+def test_importance_of_a_large_study_takes_a_second():
+    importance(searched(20), KEYS, ACCURACY)  # imports
+    began = perf_counter()
+    assert set(importance(searched(5000), KEYS, ACCURACY)["runs"]) == {2000}
+    assert perf_counter() - began < 4  # 0.4 s where nothing else runs
+
+
+def test_not_dominated_is_what_its_words_say():
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        costs = random.integers(0, 6, (30, 2)).astype(float)
+        brute = [not any((b <= a).all() and (b < a).any() for b in costs) for a in costs]
+        assert list(not_dominated(costs)) == brute
+    assert list(not_dominated(np.zeros((0, 2)))) == []
+
+
+def test_a_front_needs_workers():
+    trials = pd.DataFrame({"num_workers": [pd.NA, pd.NA], "time_to_target_s": [1.0, 2.0]})
+    with pytest.raises(UserError, match="nothing is known of 'num_workers'"):
+        pareto_front(trials)
+
+
+@pytest.mark.parametrize("metric", [ACCURACY, LOSS])
+@pytest.mark.parametrize("hold", [1, 2, 3])
+def test_the_time_to_a_target_is_that_of_the_stop_rule(metric, hold):
+    random = np.random.default_rng(hold)
+    curves = {
+        name: [(1.0 + n / 4, value) for n, value in enumerate(random.uniform(0, 1, 12))]
+        for name in "abcdefgh"
+    }
+    curves["empty"] = [(1.0, np.nan)]
+    table = time_to_target(frame(metric, **curves), metric, 0.5, hold=hold).set_index("trial")
+    assert list(table.index) == list(curves)
+    for name, points in curves.items():
+        seconds, values = zip(*points, strict=True)
+        found = recorded_time(values, seconds, target=0.5, hold=hold, metric=metric)
+        if found is None:
+            assert np.isnan(table["seconds"][name])
+        elif not table["is_interpolated"][name]:
+            assert table["seconds"][name] == found
+        else:
+            assert found - 1.0 < table["seconds"][name] < found
+
+
+def test_a_time_far_from_the_one_before_is_interpolated():
+    curves = frame(ACCURACY, a=[(1.0, 0.5), (3.0, 0.9)], b=[(2.0, 0.8)])
+    times = time_to_target(curves, ACCURACY, 0.7, chance=0.1)
+    assert list(times["seconds"]) == [pytest.approx(2.0), pytest.approx(2 * 0.6 / 0.7)]
+    assert times["is_interpolated"].all()
+    assert list(time_to_target(curves, ACCURACY, 0.7)["seconds"])[1] == 2.0, "chance not known"
+
+
+def test_around_a_target_another_may_be_first():
+    curves = frame(
+        ACCURACY, a=[(1.0, 0.5), (1.1, 0.895)], b=[(1.0, 0.8), (1.2, 0.905)], c=[(9.0, 0.95)]
+    )
+    table = around_target(curves, ACCURACY, 0.9)
+    assert list(table["target"]) == [0.89, 0.9, 0.91]
+    assert list(table["trial"]) == ["a", "b", "c"]
+    assert list(table["reached"]) == [3, 2, 1]
+    assert len(around_target(curves, ACCURACY, 1.0)) == 2, "no share is above 1"
+    none = around_target(curves, ACCURACY, 0.99)
+    assert list(none["reached"]) == [0, 0, 0]
+    assert none["trial"].isna().all()
+
+
+def test_standings_are_the_verdict():
+    study = raybench.load(FIXTURE)
+    table = standings(study.repeats)
+    assert table["trial"][0] == study.verdict.fastest
+    assert table["standing"][0] == "best"
+    tied = table["trial"][table["standing"] == "not told apart"]
+    assert set(tied) == set(study.verdict.ties[1:])
+    confirmed = study.confirmed.set_index("trial")
+    for row in table.to_dict("records"):
+        assert row["expected"] == confirmed["expected_s"][row["trial"]]
+        assert (row["low"], row["high"]) == tuple(
+            confirmed.loc[row["trial"], ["expected_low_s", "expected_high_s"]]
+        )
+
+
+def test_standings_tell_the_worse_and_what_never_hit():
+    rows = [("a", s, True) for s in (1.0, 1.1, 0.9)] + [("b", s, True) for s in (9.0, 9.5, 8.8)]
+    rows += [("c", 5.0, False), ("d", 1.05, True)]
+    runs = pd.DataFrame(rows, columns=["trial", "seconds", "is_hit"])
+    table = standings(runs).set_index("trial")
+    assert dict(table["standing"]) == {"a": "best", "d": "ran once", "b": "worse", "c": "worse"}
+    assert np.isinf(table["expected"]["c"])
+    with pytest.raises(UserError, match="'seconds' must be known"):
+        standings(runs.assign(seconds=[np.nan] * len(runs)))
+
+
+def test_speed_ups_have_the_ideal_beside_them():
+    cells = pd.DataFrame({"speedup": [1.0, 1.6, np.nan], "num_workers": [1, 2, 4]})
+    for name in ("curve", "scaling", "baseline"):
+        cells[name] = "x"
+    for name in ("global_batch_size", "samples_per_s", "speedup_low", "speedup_high", "efficiency"):
+        cells[name] = 1.0
+    for name in ("efficiency_low", "efficiency_high", "input_share", "communication_share", "n"):
+        cells[name] = 1.0
+    table = speed_ups(cells)
+    assert list(table["ideal"]) == [1.0, 2.0]
+    assert list(table["speedup"]) == [1.0, 1.6]
+
+
+def test_a_ledger_that_nobody_kept_is_said():
+    with pytest.raises(UserError, match="nothing is known of 'wall_s'"):
+        ledger_totals(pd.DataFrame({"train_s": [np.nan], "wall_s": [np.nan]}))

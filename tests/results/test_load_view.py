@@ -1,0 +1,240 @@
+"""A loaded study at a glance, its winner and its figures: of any study, whole or not."""
+
+import json
+import os
+import platform
+import shlex
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from made_results import curve, results_folder, run_line
+
+import raybench
+from raybench.core.documents import read_mapping, to_yaml
+from raybench.core.errors import StudyError, UserError
+from raybench.core.objective import Objective
+from raybench.core.spec import RunSpec
+from raybench.results.chosen import arguments_of
+from raybench.results.load import load
+from raybench.results.lock import OWNER_FILE
+from raybench.results.records import read_records
+from raybench.results.store import RECORDS_FILE, STUDY_FILE
+from raybench.search.pipeline.train import read_spec
+from raybench.train import parser
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "digits_study"
+MARKUP = "<script>alert(1)</script>[red]&\"'"
+
+
+class Tags(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.text = set(), ""
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def parsed(html):
+    found = Tags()
+    found.feed(html)
+    return found
+
+
+def test_the_answer_comes_first():
+    study = raybench.load(FIXTURE)
+    first, ties, counted, where = repr(study).split("\n")
+    assert first.startswith(
+        "Fastest and cheapest: torch 2x64 adam 0.0109 (trial 0016) reaches 95 %"
+    )
+    assert ties.startswith("Not told apart from the fastest: trials 0018, 0014.")
+    assert counted == "33 runs (24 search, 9 confirming), 206 evaluations"
+    assert str(FIXTURE) in where
+    html = parsed(study._repr_html_())
+    assert html.text.startswith(first)
+    assert html.tags <= {"div", "p", "strong", "table", "thead", "tbody", "tr", "th", "td"} | {
+        "small",
+        "br",
+    }
+
+
+def test_the_winner_and_all_that_cannot_be_told_from_it():
+    study = raybench.load(FIXTURE)
+    table = study.winners.set_index("trial")
+    assert list(table["standing"])[:3] == ["best", "not told apart", "not told apart"]
+    assert set(table["standing"][3:]) == {"ran once"}
+    best = table.loc["0016"]
+    confirmed = study.confirmed.set_index("trial").loc["0016"]
+    assert (best["seconds"], best["low_s"]) == (confirmed["median_s"], confirmed["interval_low_s"])
+    assert best["is_cheapest"]
+    assert study.best.trial == study.cheapest.trial == "0016"
+    assert study.best.spec == study.specs["0016"]
+
+
+def odd_studies(folder):
+    """(name, study) of what a folder may hold when somebody looks."""
+    message = {"message": f"broke at {MARKUP} Größe 日本"}
+    failed = [run_line(f"{n:04d}", failure="oom") | message for n in range(2)]
+    reached = [*curve("0000", [0.5, 0.92]), run_line("0000", 2.0)]
+    budget = Objective(kind="best_at_budget", max_train_seconds=7.0)
+    yield "empty", results_folder(folder / "empty", [])
+    yield "failures", results_folder(folder / "failures", failed)
+    yield "missed", results_folder(folder / "missed", [*curve("0000", [0.5]), run_line("0000")])
+    yield "one", results_folder(folder / MARKUP.replace("/", "") / "日本", reached)
+    lines = [run_line(f"{n:04d}", objective=budget, best_value=0.5 + n / 100) for n in range(3)]
+    yield "budget", results_folder(folder / "budget", lines, objective=budget)
+    nan = [line | {"value": None, "train_loss": None} for line in curve("0000", [0.1])]
+    yield "nan", results_folder(folder / "nan", [*nan, run_line("0000", failure="nan")])
+    torn = results_folder(folder / "torn", reached).folder
+    with (torn / RECORDS_FILE).open("a") as file:
+        file.write('{"kind": "run", "tri')
+    yield "torn", load(torn)
+    trained = results_folder(folder / "trained", reached).folder
+    content = read_mapping(trained / STUDY_FILE)
+    content["study"]["run"] = True
+    (trained / STUDY_FILE).write_text(to_yaml(content))
+    yield "trained", load(trained)
+
+
+ANSWERS = {
+    "empty": "No run has finished.",
+    "failures": "No result: all 2 runs failed.",
+    "missed": "No run reached the target of 90 %",
+    "one": "Fastest and cheapest: torch 1x64 adam 0.001 (trial 0000) reaches 90 % after",
+    "budget": "Most accurate: torch 1x64 adam 0.001 (trial 0002) with 52.0 %",
+    "nan": "No result: the run failed.",
+    "torn": "Fastest and cheapest: torch 1x64 adam 0.001 (trial 0000) reaches 90 % after",
+    "trained": "One training of torch 1x64 adam 0.001 reaches 90 % after 2.00 s",
+}
+
+
+def test_whatever_a_folder_holds_is_shown_or_explained(tmp_path):
+    analyses = ("best_at_every_budget", "ledger", "time_to", "around_target")
+    for name, study in odd_studies(tmp_path):
+        assert repr(study).startswith(ANSWERS[name]), name
+        html = parsed(study._repr_html_())
+        assert html.text.startswith(ANSWERS[name]), name
+        assert "script" not in html.tags
+        for what in ("winners", "repeats", "confirmed", "configurations", "verdict", "importance"):
+            getattr(study, what)
+        for what in analyses:
+            if name == "budget" and "target" in what.replace("time_to", "target"):
+                with pytest.raises(UserError, match="asked for no target"):
+                    getattr(study, what)()
+            else:
+                getattr(study, what)()  # which raises nothing
+        for what in ("best", "cheapest"):
+            if name in ("one", "torn", "budget", "trained"):
+                assert getattr(study, what).spec in study.specs.values()
+            else:
+                with pytest.raises(UserError, match="has no winner"):
+                    getattr(study, what)
+
+
+def test_a_study_that_runs_says_so_and_loads(tmp_path):
+    results_folder(tmp_path, [*curve("0000", [0.5]), *curve("0001", [0.5]), run_line("0001", 1.0)])
+    owner = {"pid": os.getpid(), "host": platform.node(), "since": "now", "command": "x"}
+    (tmp_path / OWNER_FILE).write_text(json.dumps(owner))
+    study = raybench.load(tmp_path)
+    assert f"still running: process {os.getpid()} on {platform.node()}" in repr(study)
+    assert list(study.trials["trial"]) == ["0001"]
+    for gone in (json.dumps(owner | {"pid": 2**22 + 1}), "{torn", "[]"):
+        (tmp_path / OWNER_FILE).write_text(gone)
+        assert "still running" not in repr(raybench.load(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"learning_rate": 1e-5, "optimizer": "lamb", "num_workers": 2, "epsilon": 1e-8},
+        {"objective": {"kind": "best_at_budget", "max_train_seconds": 3.0}},
+        {"dataset": {"name": "csv", "path": "/a b/it's.csv", "label": "Größe"}},
+        {"workload": "own:Class", "schedule": "cosine", "warmup_epochs": 2.0},
+    ],
+)
+def test_the_command_makes_the_spec_again(tmp_path, changes):
+    content = RunSpec(objective=Objective(target=0.9, hold=2)).document() | changes
+    spec = RunSpec.model_validate(content)
+    given = shlex.split(shlex.join(arguments_of(spec)))
+    assert read_spec(parser().parse_args(given)) == spec
+
+
+def test_the_command_names_best_yaml_where_it_is_that_one(tmp_path):
+    lines = [run_line("0000", 2.0), run_line("0001", 1.0, num_workers=4)]
+    study = results_folder(tmp_path, lines)
+    assert "best.yaml" not in study.best.command
+    (tmp_path / "best.yaml").write_text(to_yaml(study.best.spec.document()))
+    assert study.best.command == f"python -m raybench.train {tmp_path / 'best.yaml'}"
+    assert study.cheapest.trial == "0000"
+    assert "best.yaml" not in study.cheapest.command
+
+
+def test_a_change_that_no_run_can_have_is_refused(tmp_path):
+    best = results_folder(tmp_path, [run_line("0000", 2.0)]).best
+    with pytest.raises(UserError, match="num_workers"):
+        best.train(num_workers=0)
+    assert not list(Path().glob("results/train-*"))
+
+
+@pytest.mark.all
+@pytest.mark.ray
+def test_the_winner_is_trained(tmp_path, capfd):
+    spec = {"dataset": {"name": "digits"}, "max_epochs": 1}
+    objective = Objective(kind="best_at_budget", max_train_seconds=2.0)
+    lines = [run_line("0000", objective=objective, **spec)]
+    best = results_folder(tmp_path / "study", lines, objective=objective).best
+    with pytest.raises(UserError, match="address"):
+        best.train(out=tmp_path / "no", address="http://nowhere")
+    trained = best.train(out=tmp_path / "again", seed=5)
+    assert trained.specs["0000"].seed == 5
+    assert "ledger, s:" in capfd.readouterr().out
+    assert repr(trained).startswith("One training of torch 1x64")
+    with pytest.raises((UserError, StudyError)):
+        best.train(out=tmp_path / "study")
+
+
+def test_figures_have_names(tmp_path):
+    study = results_folder(tmp_path, [*curve("0000", [0.5, 0.92]), run_line("0000", 2.0)])
+    assert {"curves", "ledger", "pareto"} <= set(dir(study.plot))
+    assert study.plot.curves().axes
+    with pytest.raises(UserError, match="did you mean 'curves'"):
+        study.plot.curvs  # noqa: B018
+    assert not hasattr(study.plot, "nonsense")
+    empty = results_folder(tmp_path / "empty", [])
+    assert "curves" not in dir(empty.plot)
+    with pytest.raises(UserError, match="has nothing for it to show"):
+        empty.plot.curves()
+
+
+def test_usual_lines_are_read_as_all_others(tmp_path):
+    """What is checked at a glance, and what the types check, is the same record."""
+    fast = read_records(FIXTURE)
+    lines = [json.loads(line) for line in (FIXTURE / RECORDS_FILE).read_text().splitlines()]
+    lines += [*curve("x", [0.25, 0.5]), run_line("x", 2.0), run_line("y", failure="oom")]
+    for sort, name in ((False, "usual"), (True, "sorted")):
+        (tmp_path / name).mkdir()
+        text = "".join(json.dumps(line, sort_keys=sort) + "\n" for line in lines)
+        (tmp_path / name / RECORDS_FILE).write_text(text)
+    one, other = (read_records(tmp_path / name) for name in ("usual", "sorted"))
+    assert (one.runs, one.curves) == (other.runs, other.curves)
+    assert {name: one.runs[name] for name in fast.runs} == fast.runs
+    assert one.curves["x"][1].ledger == {}
+    assert one.curves["x"][1].best_value is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"value": "0.5"}, {"samples": 1.5}, {"samples": 10**30}, {"train_s": True}]
+)
+def test_an_unusual_value_is_refused_with_its_line(tmp_path, change):
+    results_folder(tmp_path, [])
+    lines = [*curve("0000", [0.5]), run_line("0000", 1.0)]
+    lines[0] |= change
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / RECORDS_FILE).write_text(text)
+    with pytest.raises(UserError, match=rf"line 1: is no record \('{next(iter(change))}'"):
+        load(tmp_path)
