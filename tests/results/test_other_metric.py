@@ -165,7 +165,7 @@ def test_a_target_beside_a_budget_makes_no_study_of_seconds(tmp_path):
     results = results_folder(tmp_path, lines, objective=objective)
     assert configurations(results).empty
     figure = plots.curves_figure(results)
-    assert "search best 0.4 (one run)" in figure.axes[0].get_legend().get_texts()[0].get_text()
+    assert "search best 0.4 (one run)" in figure.legends[0].get_texts()[0].get_text()
 
 
 def test_an_interval_that_nothing_bounds_is_not_printed(tmp_path):

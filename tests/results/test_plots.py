@@ -21,6 +21,7 @@ from raybench.core.clock import PHASES
 from raybench.core.documents import read_mapping, to_yaml
 from raybench.core.objective import Objective
 from raybench.results import plots
+from raybench.results.figures import parts
 from raybench.results.load import StudyResults
 from raybench.results.pareto import configurations, pareto_front
 
@@ -58,14 +59,15 @@ def words(figure: Figure) -> str:
     figure.draw_without_rendering()
     legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
     texts = [text for legend in legends if legend for text in legend.get_texts()]
-    texts += [text for axes in figure.axes for text in (axes.title, *axes.texts)]
-    return "\n".join(text.get_text() for text in texts)
+    texts += [text for axes in figure.axes for text in axes.texts]
+    heads = [axes.get_title(place) for axes in figure.axes for place in ("left", "center")]
+    return "\n".join([*(text.get_text() for text in texts), *heads])
 
 
 def test_curves_show_every_search_run_and_name_the_best(results: StudyResults) -> None:
     figure = plots.curves_figure(results)
     (axes,) = figure.axes
-    assert axes.get_xlabel() == "seconds of training"
+    assert axes.get_xlabel() == "seconds of training [s]"
     assert axes.get_ylabel() == "validation accuracy [%]"
     search = results.trials[results.trials["phase"] == "search"]["trial"]
     for trial in search:
@@ -83,9 +85,9 @@ def test_curves_show_every_search_run_and_name_the_best(results: StudyResults) -
 
 def test_repeats_show_the_search_run_and_its_confirm_runs(results: StudyResults) -> None:
     figure = plots.repeats_figure(results)
-    assert [axes.get_title()[:4] for axes in figure.axes] == ["0016", "0018", "0014"]
+    assert [axes.get_title("left")[:4] for axes in figure.axes] == ["0016", "0018", "0014"]
     for axes in figure.axes:
-        trial = axes.get_title()[:4]
+        trial = axes.get_title("left")[:4]
         names = {line.get_gid() for line in axes.lines} & set(results.trials["trial"])
         assert names == {trial, *(f"{trial}-confirm{repeat}" for repeat in range(3))}
 
@@ -144,12 +146,12 @@ def test_pareto_figure_tells_confirmed_from_search(results: StudyResults) -> Non
     figure = plots.pareto_figure(results)
     (axes,) = figure.axes
     assert axes.get_xlabel().startswith("worker-seconds to the target")
-    assert axes.get_ylabel().startswith("expected seconds of training to the target")
+    assert axes.get_ylabel().startswith("expected seconds to the target")
     for row in configurations(results).itertuples():
         marker = line_of(axes, row.trial)
         assert marker.get_ydata()[0] == row.time_to_target_s
         assert marker.get_xdata()[0] == pytest.approx(row.num_workers * row.time_to_target_s)
-        assert (marker.get_markerfacecolor() != "white") == row.is_confirmed
+        assert (marker.get_markerfacecolor() != parts.PAPER) == row.is_confirmed
     assert list(line_of(axes, "front").get_ydata()) == list(
         pareto_front(configurations(results))["time_to_target_s"]
     )
@@ -348,7 +350,7 @@ def test_accuracy_at_budget_shows_confirmed_medians(tmp_path: Path) -> None:
     figure = plots.pareto_figure(results)
     (axes,) = figure.axes
     assert line_of(axes, "0000").get_ydata()[0] == pytest.approx(70)
-    assert line_of(axes, "0000").get_markerfacecolor() != "white"
+    assert line_of(axes, "0000").get_markerfacecolor() != parts.PAPER
     assert "no run reached" not in words(figure)
     assert "confirmed (median of 3)" in words(figure)
     assert "search best 80.0%, confirmed 70.0% (median of 3)" in words(plots.curves_figure(results))

@@ -48,7 +48,8 @@ def batches_figure(results: StudyResults) -> Figure:
     figure = Figure(figsize=size, dpi=100, layout="constrained")
     grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
     names = list(every["optimizer"].value_counts().index)
-    limit, drawn = len(rows), 0
+    limit, drawn = int(rows["outcome"].notna().sum()), 0
+    part = MOST_POINTS / max(limit, MOST_POINTS)
     for place, axes in enumerate(grid):
         if place >= len(panels):
             axes.set_axis_off()
@@ -60,7 +61,7 @@ def batches_figure(results: StudyResults) -> Figure:
         there = predicted[
             (predicted["framework"] == framework) & (predicted["num_workers"] == workers)
         ]
-        drawn += _panel(axes, here, there, names, MOST_POINTS / max(limit, MOST_POINTS))
+        drawn += _panel(axes, here, there, names, part, sign=found.sign)
         _title(axes, found, here, f"{framework}, {parts.plural(int(workers), 'worker')}")
     _axes(figure, grid, results, found, every)
     keys = _keys(names, found, has_predicted=len(predicted) > 0)
@@ -113,15 +114,25 @@ def _split(rows: pd.DataFrame) -> list[list[Any]]:
 
 
 def _panel(
-    axes: Axes, here: pd.DataFrame, there: pd.DataFrame, names: list[str], part: float
+    axes: Axes,
+    here: pd.DataFrame,
+    there: pd.DataFrame,
+    names: list[str],
+    part: float,
+    *,
+    sign: int,
 ) -> int:
-    """Draw one panel; return how many measured configurations it has. `part` of them is drawn."""
-    drawn = len(here) - len(here := here[here["outcome"].notna()])
-    for optimizer, own in here.groupby("optimizer", sort=False):
+    """Draw a panel, of very many runs `part` and the best; return how many. `sign`: Outcome's."""
+    drawn = 0
+    known = here[here["outcome"].notna()]
+    for optimizer, own in known.groupby("optimizer", sort=False):
         number, shape = _style(names, str(optimizer))
+        powers = own.groupby(np.log2(own["batch"]).round())["outcome"]
+        best = own.loc[(powers.idxmax() if sign > 0 else powers.idxmin())].sort_values("batch")
         shown = own.iloc[parts.spread(range(len(own)), max(int(len(own) * part), 1))]
+        shown = pd.concat([shown, best]).drop_duplicates("trial")
         drawn += len(shown)
-        for row in shown.itertuples():
+        for row in parts.tuples(shown):
             axes.plot(
                 row.batch,
                 row.outcome,
@@ -134,12 +145,10 @@ def _panel(
                 zorder=4 if row.is_confirmed else 3,
                 gid=str(row.trial),
             )
-        powers = own.groupby(np.log2(own["batch"]).round())["outcome"]
-        best = own.loc[powers.idxmin()].sort_values("batch")
         axes.plot(best["batch"], best["outcome"], color=number, linewidth=1.1, alpha=0.6, zorder=2)
-    for (_, optimizer), own in there.groupby(["trial", "optimizer"], sort=False):
-        number, shape = _style(names, str(optimizer))
-        own = own.sort_values("batch")
+    for _, split in there.groupby("trial", sort=False):
+        own = split.sort_values("batch")
+        number, shape = _style(names, str(own["optimizer"].iloc[0]))
         axes.plot(
             own["batch"],
             own["outcome"],
@@ -165,8 +174,8 @@ def _style(names: list[str], optimizer: str) -> tuple[str, str]:
 def _title(axes: Axes, found: Outcome, here: pd.DataFrame, name: str) -> None:
     if found.is_seconds:
         hits = int(here["outcome"].notna().sum())
-        name += f": {hits} of {len(here)} reached"
-    axes.set_title(parts.wrapped(name, 42), fontsize=parts.SMALL, color=parts.INK, loc="left")
+        name += f"\n{hits} of {len(here)} reached the target"
+    axes.set_title(parts.plain(name), fontsize=parts.SMALL, color=parts.INK, loc="left")
 
 
 def _left_out(rows: pd.DataFrame, splits: list[Any]) -> str:

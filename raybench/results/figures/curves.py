@@ -13,7 +13,6 @@ from raybench.core.metric import Metric
 from raybench.results.analyses.budgets import best_at_every_budget
 from raybench.results.figures import parts
 from raybench.results.figures.metric_axis import drawn, metric_axis
-from raybench.results.label import describe
 from raybench.results.load import StudyResults
 from raybench.results.repeated import repeat
 
@@ -40,8 +39,8 @@ def curves_figure(results: StudyResults, *, number: int = 3) -> Figure:
         return parts.say(figure, axes, parts.NOTHING)
     metric_axis(axes, results)
     best = list(results.configurations["trial"].head(number))
-    others = search.sort_values("score", kind="stable")["trial"]
-    others = others[~others.isin(best)].tolist()
+    by_score = search.sort_values("score", kind="stable")["trial"]
+    others = [str(trial) for trial in by_score[~by_score.isin(best)]]
     grey = parts.spread(others, MOST_CURVES)
     _grey(axes, results, grey)
     curves = results.curves[results.curves["trial"].isin(set(search["trial"]))]
@@ -64,7 +63,7 @@ def _grey(axes: Axes, results: StudyResults, trials: list[str]) -> None:
     # Looked up one by one, the curves of 10,000 trials would take minutes.
     for trial, curve in every.groupby("trial", sort=False):
         shown = curve.iloc[parts.spread(range(len(curve)), most)]
-        marker = "." if len(curve) == 1 else ""
+        marker = "." if len(curve) == 1 else "None"
         x, y = curve_xy(results.metric, shown)
         style: dict[str, Any] = {"color": parts.QUIET, "linewidth": 0.9, "marker": marker}
         axes.add_line(Line2D(x, y, gid=str(trial), **style))
@@ -81,7 +80,7 @@ def _envelope(axes: Axes, best: pd.DataFrame, metric: Metric) -> list[Line2D]:
 
 
 def _best(axes: Axes, results: StudyResults, trial: str, rank: int) -> Line2D:
-    run = results.trials.set_index("trial").loc[trial]
+    run: Any = results.trials.set_index("trial").loc[trial]
     curve = curve_of(results, trial)
     shown = curve.iloc[parts.spread(range(len(curve)), MOST_OF_ONE)]
     colour, style = parts.colour_of(run["framework"]), LINE_STYLES[rank % len(LINE_STYLES)]
@@ -120,18 +119,14 @@ def curve_xy(metric: Metric, curve: pd.DataFrame) -> tuple[np.ndarray, np.ndarra
 
 def name_of(results: StudyResults, trial: str) -> str:
     """Return a trial and its configuration, in lines that fit a legend."""
-    if trial not in results.specs:
-        row = results.trials.set_index("trial").loc[trial]
-        return parts.wrapped(f"{trial}  {row['config']}", parts.ROOM)
-    spec = results.specs[trial]
-    base = describe(spec)
-    rest = textwrap.wrap(results.label(spec).removeprefix(base).strip(), parts.ROOM - 6)
-    return parts.plain("\n".join([f"{trial}  {base}", *rest]))
+    row = results.trials.set_index("trial").loc[trial]
+    return parts.wrapped(f"{trial}  {row['config']}", parts.ROOM)
 
 
 def seconds_of(results: StudyResults, trial: str) -> list[str]:
     """Say when the target was reached, and what that rests on."""
-    run, metric = results.trials.set_index("trial").loc[trial], results.metric
+    run: Any = results.trials.set_index("trial").loc[trial]
+    metric = results.metric
     value = run[metric.best_column]
     best = "nothing evaluated" if value != value else f"best {_text(metric, value)}"
     is_hit = results.is_timed and run["time_to_target_s"] == run["time_to_target_s"]

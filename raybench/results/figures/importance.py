@@ -2,6 +2,7 @@
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from raybench.results.figures import parts
 from raybench.results.load import StudyResults
@@ -32,13 +33,16 @@ def importance_figure(results: StudyResults) -> Figure:
     axes.set_yticks(places, names)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-    axes.set_xlim(0, 1.15 * max(right.max(), 1.0))
-    axes.set_xlabel("share of what the searched keys tell of the result [%]")
+    end = 1.15 * max(right.max(), 1.0)
+    ticks = [tick for tick in MaxNLocator(6).tick_values(0, end) if tick < 0.94 * end]
+    axes.set(xlim=(0, end), xticks=ticks)
+    axes.set_xlabel("share of what they tell [%]")
     explained, runs = float(table["explained"].iloc[0]), int(table["runs"].iloc[0])
     words = (
         f"by {parts.plural(runs, 'run')}; the keys explain {100 * explained:.0f} % of unseen runs"
     )
-    parts.head(axes, words)
+    style = {"fontsize": parts.TEXT, "color": parts.INK}
+    figure.suptitle(words, x=0.01, ha="left", **style)
     return figure
 
 

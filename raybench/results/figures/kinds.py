@@ -14,6 +14,7 @@ from raybench.results.figures.scaling_kinds import SCALING_FIGURES as SCALING_FI
 from raybench.results.figures.slices import slices_figure
 from raybench.results.figures.timeline import timeline_figure
 from raybench.results.load import StudyResults
+from raybench.results.ranking import ranked
 
 
 def _has_curves(results: StudyResults) -> bool:
@@ -26,8 +27,9 @@ def _has_times(results: StudyResults) -> bool:
 
 
 def _has_costs(results: StudyResults) -> bool:
-    trials = results.trials
-    return bool((trials["worker_seconds"][trials["phase"] == "search"] > 0).any())
+    runs = ranked(results.trials)
+    known = runs[results.metric.best_column].notna()
+    return bool((known & (runs["worker_seconds"] > 0)).any())
 
 
 def _has_batches(results: StudyResults) -> bool:

@@ -1,5 +1,7 @@
 """Where the seconds of a study's runs went."""
 
+from typing import Any
+
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -32,7 +34,7 @@ def ledger_figure(results: StudyResults) -> Figure:
     groups = list(results.trials.groupby(["phase", "framework"], sort=False, dropna=False))
     groups = sorted(groups, key=lambda one: ORDER.index(one[0][0]))[:MOST_GROUPS]
     figure, axes = parts.new_figure(parts.WIDTH, 1.0 + 0.5 * max(len(groups), 1))
-    axes.set_xlabel("seconds summed over runs (side by side, each counts) [s]")
+    axes.set_xlabel("seconds summed over runs [s]")
     if not groups:
         return parts.say(figure, axes, parts.NOTHING)
     names = [
@@ -43,7 +45,8 @@ def ledger_figure(results: StudyResults) -> Figure:
     for phase in (*PHASES, OTHER):
         seconds = np.array([float(runs[f"{phase}_s"].sum()) for _, runs in groups])
         colour, hatch = PHASE_STYLE[phase]
-        style = {"facecolor": colour, "hatch": hatch, "edgecolor": parts.PAPER, "linewidth": 0}
+        style: dict[str, Any] = {"facecolor": colour, "hatch": hatch}
+        style |= {"edgecolor": parts.PAPER, "linewidth": 0}
         bars = seconds.clip(min=0)  # what no phase accounts for may be a little less than nothing
         axes.barh(names, bars, left=left, height=0.62, **style)
         keys.append(Patch(label=f"{phase} {seconds.sum():,.1f} s", **style))

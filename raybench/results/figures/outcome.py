@@ -44,12 +44,14 @@ class Outcome:
 
     def places(self, values: "pd.Series[float]") -> np.ndarray:
         """Return where values lie between the worst (0) and the best (1) of all."""
-        every = self.known["outcome"]
-        low, high = every.min(), every.max()
+        every, at = self.known["outcome"].to_numpy(dtype=float), values.to_numpy(dtype=float)
         if self.is_seconds:
-            values, low, high = np.log(values), np.log(low), np.log(high)
-        place = (values - low) / (high - low) if high > low else values * 0 + 1.0
-        return np.asarray(place if self.sign > 0 or high == low else 1 - place, dtype=float)
+            every, at = np.log(every), np.log(at)
+        low, high = every.min(), every.max()
+        if high == low:
+            return np.ones(len(at))
+        place = (at - low) / (high - low)
+        return np.asarray(place if self.sign > 0 else 1 - place)
 
 
 def outcome(results: StudyResults) -> Outcome:
@@ -73,7 +75,8 @@ def outcome(results: StudyResults) -> Outcome:
 def outcome_axis(axes: Axes, results: StudyResults, found: Outcome) -> None:
     """Scale y for outcomes; seconds by their log."""
     if not found.is_seconds:
-        metric_axis(axes, results, is_labelled=False)
+        values = found.known["outcome"] / (100 if results.metric.is_share else 1)
+        metric_axis(axes, results, values, is_labelled=False)
         return
     values = found.known["outcome"]
     low, high = float(values.min()), float(values.max())
@@ -87,13 +90,14 @@ def plateau(results: StudyResults, found: Outcome) -> set[str]:
     Of seconds a tenth of the best's; of a metric a tenth of what the best has on the median.
     """
     verdict, known = judge(results), found.known
-    if verdict is None or verdict.fastest not in set(known["trial"]):
+    if known.empty:
         return set()
     values = known.set_index("trial")["outcome"]
-    best = float(values[verdict.fastest])
+    best = float(values.iloc[0])
     if found.is_seconds:
         near = values <= NEAR * best
     else:
         reach = NEAR_SHARE * abs(best - float(values.median()))
         near = found.sign * values >= found.sign * best - reach
-    return {*values.index[near], *verdict.ties}
+    ties = () if verdict is None else verdict.ties
+    return {*values.index[near], *(trial for trial in ties if trial in values.index)}

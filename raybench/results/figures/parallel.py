@@ -15,12 +15,12 @@ from raybench.results.figures.values import values_of
 from raybench.results.load import StudyResults
 
 MOST_KEYS = 9
-MOST_LINES = 250
+MOST_LINES = 180
 GOOD_SHARE = 0.1
 """Part of the configurations that is coloured: the best of them."""
 ROW = 0.62
 """Inches between two axes, which lie: on a telephone there is more room below than beside."""
-MISSED = 0.14
+MISSED = 0.2
 """Where the worst outcome stands where some runs missed the target, which stand at 0."""
 GOOD, BEST = "#0072B2", "#D55E00"
 
@@ -38,14 +38,14 @@ def parallel_figure(results: StudyResults) -> Figure:
     known = found.known
     if known.empty or not keys:
         return parts.say(figure, axes, parts.NOTHING)
-    values = [values_of(found.rows[key]) for key in keys]
+    values = [values_of(results, key, found.rows) for key in keys]
     columns = [pd.Series(one.places, index=found.rows.index) for one in values]
     order = known.sort_values("outcome", ascending=found.sign < 0, kind="stable").index
     first = known.index[0]
     good = [row for row in order[: max(round(GOOD_SHARE * len(order)), 1)] if row != first]
     rest = [row for row in order if row not in {first, *good}]
     levels = np.arange(len(keys) + 1)
-    drawn_good = parts.spread(good, MOST_LINES // 3)
+    drawn_good = parts.spread(good, MOST_LINES // 4)
     drawn_rest = parts.spread(rest, MOST_LINES - len(drawn_good))
     missed = parts.spread(list(found.missed.index), MOST_LINES // 4)
     least = MISSED if missed else 0.0
@@ -82,7 +82,8 @@ def parallel_figure(results: StudyResults) -> Figure:
         for label, (rows, style) in zip(words, styles, strict=True)
         if rows
     ]
-    parts.legend_below(figure, legend[::-1], columns=2)
+    labels = [str(one.get_label()) for one in legend]
+    parts.legend_below(figure, legend[::-1], columns=parts.columns_for(labels, most=2))
     return figure
 
 

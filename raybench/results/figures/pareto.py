@@ -36,8 +36,8 @@ def pareto_figure(results: StudyResults) -> Figure:
         return _metric_figure(results)
     figure, axes = parts.new_figure(parts.WIDTH, 4.0)
     axes.set(xscale="log", yscale="log")
-    axes.set_xlabel("worker-seconds to the target = workers x seconds [s]  (right: dearer)")
-    axes.set_ylabel("expected seconds to the target [s]  (up: slower)")
+    axes.set_xlabel("worker-seconds to the target [s]  (right: dearer)")
+    axes.set_ylabel("expected seconds to the target [s]")
     front = pareto_front(points)
     _limits(axes, points, front)
     bands: list[Patch] = []
@@ -75,7 +75,7 @@ def _some(points: pd.DataFrame, front: pd.DataFrame) -> pd.DataFrame:
 def _metric_figure(results: StudyResults) -> Figure:
     metric = results.metric
     figure, axes = parts.new_figure(parts.WIDTH, 3.7)
-    axes.set_xlabel("worker-seconds of training = workers x seconds [s]  (right: dearer)")
+    axes.set_xlabel("worker-seconds of training [s]  (right: dearer)")
     axes.set_ylabel(parts.plain(f"best {metric.axis_words}"))
     runs = ranked(results.trials)
     runs = runs[runs[metric.best_column].notna() & (runs["worker_seconds"] > 0)]
@@ -93,9 +93,9 @@ def _metric_figure(results: StudyResults) -> Figure:
     front = x[not_dominated(np.column_stack([x, -metric.sign * y]))].sort_values()
     chosen = runs.assign(is_confirmed=is_confirmed)
     shown = _some(chosen, chosen.loc[front.index])
-    for index, row in shown.iterrows():
-        parts.point(axes, row, x[index], y[index], is_filled=bool(is_confirmed[index]))
-    metric_axis(axes, results)
+    for (_, row), cost, value in zip(shown.iterrows(), x[shown.index], y[shown.index], strict=True):
+        parts.point(axes, row, cost, value, is_filled=bool(row["is_confirmed"]))
+    metric_axis(axes, results, y / (100 if metric.is_share else 1))
     axes.set(xscale="log", xlim=parts.window(x.min(), x.max()))
     _front(axes, front, y[front.index], worst=axes.get_ylim()[metric.direction == "min"])
     parts.plain_ticks(axes, "x")
@@ -127,7 +127,8 @@ def _explain(
         handles.append(parts.dot(label, marker=marker))
     handles += [parts.dot(words, is_filled=is_filled) for words, is_filled in kinds]
     handles += [parts.key("Pareto front", linewidth=1.4), *more]
-    parts.legend_below(figure, handles, columns=2)
+    labels = [str(one.get_label()) for one in handles]
+    parts.legend_below(figure, handles, columns=parts.columns_for(labels, most=2))
 
 
 def _up_to(runs: pd.Series) -> str:

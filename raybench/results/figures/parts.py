@@ -1,7 +1,7 @@
 """What the figures share: sizes, colours, markers, axes, words, which of many are drawn."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,14 +14,14 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from raybench.core.text import clean
 
-WIDTH = 6.0
-"""Inches of a figure: its text is read on a telephone, where 430 points become 340 pixels, and is
+WIDTH = 5.4
+"""Inches of a figure: its text is read on a telephone, where 390 points become 340 pixels, and is
 not huge on a screen."""
-TEXT, SMALL = 10.0, 9.5
+TEXT, SMALL = 10.5, 10.0
 """Points of a text; below them nothing is read on a telephone."""
-LINE = 0.175
+LINE = 0.185
 """Inches of a line of SMALL text in a legend."""
-ROOM = 74
+ROOM = 62
 """Characters of SMALL text beside a legend's marker, over a figure's whole width."""
 
 # Okabe and Ito's colours: told apart by colour-blind readers.
@@ -178,6 +178,11 @@ def window(low: float, high: float, *, margin: float = 1.3) -> tuple[float, floa
     least = 2.2  # either side of the middle: a factor of about five in all
     middle = (low * high) ** 0.5
     return min(low / margin, middle / least), max(high * margin, middle * least)
+
+
+def tuples(table: pd.DataFrame) -> Iterator[Any]:
+    """Yield the rows of a table, a column as an attribute."""
+    yield from table.itertuples()
 
 
 def spread(items: Sequence[One], most: int) -> list[One]:

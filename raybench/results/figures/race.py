@@ -22,7 +22,7 @@ ROW = 0.52
 ROLE_STYLE = {
     "trial": ("D", False, "its run in the search"),
     "finalist": ("D", False, "its run in the search"),
-    "race": ("o", True, "race: new seed, beside others"),
+    "race": ("o", True, "race: new seed"),
     "confirm": ("s", True, "confirm: new seed, alone"),
 }
 """Marker, whether it is filled, words."""
@@ -48,7 +48,7 @@ def race_figure(results: StudyResults) -> Figure:
         own = table[table["trial"] == trial]
         colour = parts.colour_of(own["framework"].iloc[0])
         _interval(axes, results, trial, place, colour)
-        for row in own.itertuples():
+        for row in parts.tuples(own):
             _run(axes, row, place, colour)
         words = name_of(results, trial).split("\n")[0]
         if trial in ties and place:
@@ -99,7 +99,7 @@ def _scale(axes: Axes, results: StudyResults, table: pd.DataFrame) -> None:
 
 
 def _interval(axes: Axes, results: StudyResults, trial: str, place: int, colour: str) -> None:
-    row = results.confirmed.set_index("trial").loc[trial]
+    row: Any = results.confirmed.set_index("trial").loc[trial]
     if results.is_timed:
         low, middle, high = (row[f"expected{end}_s"] for end in ("_low", "", "_high"))
     else:
@@ -133,7 +133,7 @@ def _legend(
         parts.dot(words, marker=marker, is_filled=is_filled) for marker, is_filled, words in kinds
     ]
     what = "expected seconds" if results.is_timed else "median"
-    keys.append(Patch(color=parts.QUIET, label=f"{what} and 90 % interval"))
+    keys.append(Patch(color=parts.QUIET, label=f"{what}, 90 % interval"))
     if is_missed:
         words = "missed the target" if results.is_timed else "failed"
         keys.append(parts.key(words, marker="x", linestyle="none", markeredgewidth=1.8))
@@ -143,4 +143,5 @@ def _legend(
     ]
     if left_out > 0:
         keys.append(parts.key(f"{left_out} more are not drawn", linestyle="none"))
-    parts.legend_below(figure, keys, columns=2)
+    labels = [str(one.get_label()) for one in keys]
+    parts.legend_below(figure, keys, columns=parts.columns_for(labels, most=2))

@@ -16,7 +16,7 @@ from raybench.results.figures.values import Values, values_of
 from raybench.results.load import StudyResults
 
 MOST_KEYS = 8
-MOST_POINTS = 1200
+MOST_POINTS = 900
 """Points in all panels together."""
 PANEL = 1.9
 """Inches of a panel's height."""
@@ -43,16 +43,13 @@ def slices_figure(results: StudyResults) -> Figure:
     figure = Figure(figsize=size, dpi=100, layout="constrained")
     grid = figure.subplots(lines, columns, sharey=True, squeeze=False).ravel()
     near, most = plateau(results, found), max(MOST_POINTS // len(shown), 60)
-    known, missed = found.known, found.missed
-    rows = pd.concat([known.iloc[parts.spread(range(len(known)), most)], missed.head(most // 4)])
-    # The best and its plateau are never left out.
-    rows = pd.concat([rows, known[known["trial"].isin(near)].head(most)]).drop_duplicates("trial")
+    missed, rows = found.missed, _some(found, near, most)
     for place, axes in enumerate(grid):
         if place >= len(shown):
             axes.set_axis_off()
             continue
         parts.dress(axes)
-        values = values_of(found.rows[shown[place]])
+        values = values_of(results, shown[place], found.rows)
         _panel(axes, found, values, rows, near)
         axes.set_title(parts.wrapped(shown[place], 36), fontsize=parts.TEXT, loc="left")
     outcome_axis(grid[0], results, found)
@@ -69,6 +66,19 @@ def slices_figure(results: StudyResults) -> Figure:
     return figure
 
 
+def _some(found: Outcome, near: set[str], most: int) -> pd.DataFrame:
+    """Return what is drawn of very many: a third of it from the plateau, always the best."""
+    if len(found.rows) <= most:
+        return found.rows
+    known, missed = found.known, found.missed
+    is_near = known["trial"].isin(near)
+    kept = [
+        one.iloc[parts.spread(range(len(one)), most // share)]
+        for one, share in ((known[is_near], 3), (known[~is_near], 2), (missed, 6))
+    ]
+    return pd.concat([known.head(1), *kept]).drop_duplicates("trial")
+
+
 def plateaus(results: StudyResults) -> pd.DataFrame:
     """Return a row for each key: its best value, and from what to what it is as good.
 
@@ -80,7 +90,7 @@ def plateaus(results: StudyResults) -> pd.DataFrame:
     table = []
     for key in keys_by_importance(results) if len(rows) else []:
         best = rows[key].iloc[0]
-        if values_of(found.rows[key]).is_named:
+        if values_of(results, key, found.rows).is_named:
             names = ", ".join(sorted(set(rows[key].astype(str))))
             table.append({"key": key, "best": str(best), "from": names, "to": ""})
         else:
@@ -94,7 +104,7 @@ def _panel(axes: Axes, found: Outcome, values: Values, rows: pd.DataFrame, near:
     _shade(axes, values, places[found.rows["trial"].isin(near)])
     for framework, own in rows[rows["outcome"].notna()].groupby("framework", dropna=False):
         shape = _shape(str(framework))
-        for row, x in zip(own.itertuples(), places[own.index], strict=True):
+        for row, x in zip(parts.tuples(own), places[own.index], strict=True):
             style: dict[str, Any] = {"markersize": 4.5, "markeredgewidth": 0.5, "zorder": 3}
             style["markeredgecolor"] = parts.PAPER
             colour = parts.colour_of(framework)
@@ -105,7 +115,7 @@ def _panel(axes: Axes, found: Outcome, values: Values, rows: pd.DataFrame, near:
         style = {"color": parts.QUIET, "markersize": 5, "linestyle": "none", "zorder": 2}
         axes.plot(places[missed.index], np.full(len(missed), 0.94), "x", transform=top, **style)
         axes.plot([0, 1], [1 - STRIP] * 2, color=parts.QUIET, lw=0.7, transform=axes.transAxes)
-    best = found.known.iloc[0]
+    best: Any = found.known.iloc[0]
     style = {"markersize": 12, "markeredgecolor": parts.PAPER, "zorder": 6}
     axes.plot(places[best.name], best["outcome"], "*", color=parts.INK, **style)
     axes.set_xlim((-0.02, 1.02) if values.is_named else (-0.05, 1.05))

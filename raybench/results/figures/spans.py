@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from raybench.results.load import StudyResults
@@ -66,13 +65,13 @@ def _without_pauses(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[float, floa
     busy = float(ordered["end"].max() - gaps.sum())
     pauses: dict[float, float] = {}
     begin, end, cut = table["begin"].copy(), table["end"].copy(), 0.0
-    for index, gap in gaps[gaps > max(LEAST_PAUSE_S, PAUSE_SHARE * busy)].items():
-        at = float(ordered["begin"][index])
+    is_long = gaps > max(LEAST_PAUSE_S, PAUSE_SHARE * busy)
+    for at, gap in zip(ordered["begin"][is_long], gaps[is_long], strict=True):
         later = table["begin"] >= at
         begin[later] -= gap
         end[later] -= gap
-        pauses[at - gap - cut] = float(gap)
-        cut += float(gap)
+        pauses[at - gap - cut] = gap
+        cut += gap
     return table.assign(begin=begin, end=end), pauses
 
 
@@ -114,6 +113,7 @@ def best_so_far(results: StudyResults, runs: pd.DataFrame) -> pd.DataFrame:
     found = pd.DataFrame(
         {"end": ended["end"].to_numpy(), "trial": own.index, "value": value.to_numpy(dtype=float)}
     )
-    found = found[np.isfinite(found["value"])].reset_index(drop=True)
+    found = found.dropna(subset=["value"]).reset_index(drop=True)
     is_more = not is_seconds and results.metric.direction == "max"
-    return found.assign(best=found["value"].cummax() if is_more else found["value"].cummin())
+    found["best"] = found["value"].cummax() if is_more else found["value"].cummin()
+    return found

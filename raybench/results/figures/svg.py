@@ -22,9 +22,22 @@ THEMED = {
     "#eeeeee": "var(--grid)",
     "#c4c4c4": "var(--quiet)",
     "#ffffff": "var(--paper)",
+    "#0072b2": "var(--blue,#0072b2)",
+    "#d55e00": "var(--vermillion,#d55e00)",
+    "#009e73": "var(--green,#009e73)",
+    "#cc79a7": "var(--purple,#cc79a7)",
 }
-"""Colours of a figure that a page's theme decides; those of data stay."""
-NOT_PART = (r"<\?xml.*?\?>", r"<!DOCTYPE.*?>", r"<!--.*?-->", r"<metadata>.*?</metadata>")
+"""Colours of a figure that a page's theme decides."""
+DARK = {"--blue": "#4aa8e0", "--vermillion": "#f0803c", "--green": "#2fc298"}
+DARK |= {"--purple": "#dd92bb"}
+"""What data's darker colours may be on a dark page, where they are hard to see; without, they stay
+as they are."""
+NOT_PART: tuple[str, ...] = (
+    r"<\?xml.*?\?>",
+    r"<!DOCTYPE.*?>",
+    r"<!--.*?-->",
+    r"<metadata>.*?</metadata>",
+)
 NOT_PART += (r"<style\b.*?</style>", r"<defs>\s*</defs>")
 """What belongs to a document of its own. Text cannot match: `<` is escaped in it."""
 ROOT = "fill:var(--ink);stroke-linejoin:round;stroke-linecap:butt;font-family:inherit"
@@ -50,11 +63,16 @@ def svg(figure: Figure, prefix: str, title: str = "") -> str:
 
     text = re.sub(r"<[^>]*>", tag, text)
     text = re.sub(r">\s+<", "><", text.strip())
-    # Groups within groups that say nothing, innermost first.
+    return _with_root(_flat(text), clean(title))
+
+
+def _flat(text: str) -> str:
+    """Take away groups that say nothing, and make one of a group that holds but another."""
+    inside = r"((?:<(?!/?g\b)[^>]*>[^<]*)*)"
     before = ""
-    while before != text:
-        before, text = text, re.sub(r"<g>((?:<(?!/?g\b)[^>]*>[^<]*)*)</g>", r"\1", text)
-    return _with_root(text, clean(title))
+    while before != text:  # innermost first
+        before, text = text, re.sub(rf"<g>{inside}</g>", r"\1", text)
+    return re.sub(rf"<g( data-[^>]*)><g( [^>]*)>{inside}</g></g>", r"<g\1\2>\3</g>", text)
 
 
 def _written(figure: Figure, prefix: str) -> str:
@@ -98,6 +116,8 @@ def _tag(text: str, prefix: str, used: set[str], gids: dict[str, str]) -> str:
             return text
     text = re.sub(r'xlink:href="#', f'href="#{prefix}-', text)
     text = re.sub(r"url\(#", f"url(#{prefix}-", text)
+    if text.startswith("<use"):  # the marker itself has its stroke
+        text = re.sub(r"stroke(?:-[a-z]+)?: [^;\"]*;?\s*", "", text).replace(' style=""', "")
     text = re.sub(r'style="[^"]*"', _style, text)
     text = NUMBERS.sub(_rounded, text)
     text = re.sub(r'\bd="([^"]*)"', _path, text)

@@ -96,7 +96,7 @@ def _best(axes: Axes, results: StudyResults, found: Spans, scale: float) -> list
     else:
         values, best = drawn(metric, table["value"]), drawn(metric, table["best"])
         words = parts.wrapped(f"best {metric.axis_words}", 20)
-        metric_axis(axes, results, is_labelled=False)
+        metric_axis(axes, results, table["value"], is_labelled=False)
     axes.set_ylabel(words)
     shown = parts.spread(range(len(table)), MOST_DOTS)
     colour = ROLE_STYLE["trial"][0]
@@ -125,7 +125,7 @@ def _bars(axes: Axes, found: Spans, scale: float) -> list[Artist]:
             if is_many:
                 axes.add_patch(PathPatch(_boxes(some, scale), **style))
                 continue
-            for row in some.itertuples():
+            for row in parts.tuples(some):
                 corner, width = (row.begin / scale, row.lane - 0.36), (row.end - row.begin) / scale
                 axes.add_patch(Rectangle(corner, width, 0.72, gid=str(row.trial), **style))
         count = int(own["number"].sum())
@@ -149,14 +149,15 @@ def _merged(runs: pd.DataFrame, found: Spans) -> pd.DataFrame:
     """Draw runs that follow each other in a lane as one bar where each is too narrow to see."""
     least = found.total_s * min(len(found.lanes), MOST_LANES) / MOST_MERGED
     bars: list[dict[str, Any]] = []
-    for row in runs.to_dict("records"):
+    for found_row in runs.to_dict("records"):
+        row = {str(key): value for key, value in found_row.items()}
         last = bars[-1] if bars else None
         is_next = last is not None and (last["lane"], last["role"]) == (row["lane"], row["role"])
         if last is not None and is_next and _is_narrow(last, row, least):
             last |= {"end": max(last["end"], row["end"]), "number": last["number"] + 1}
             last["state"] = row["state"] if last["state"] == row["state"] else "complete"
             continue
-        bars.append({str(key): value for key, value in row.items()} | {"number": 1})
+        bars.append(row | {"number": 1})
     return pd.DataFrame(bars)
 
 
@@ -167,7 +168,7 @@ def _is_narrow(last: Mapping[str, Any], row: Mapping[str, Any], least: float) ->
 
 def _boxes(bars: pd.DataFrame, scale: float) -> Path:
     corners: list[tuple[float, float]] = []
-    codes: list[int] = []
+    codes: list[Any] = []
     for begin, end, lane in zip(bars["begin"], bars["end"], bars["lane"], strict=True):
         low, high, left, right = lane - 0.36, lane + 0.36, begin / scale, end / scale
         corners += [(left, low), (right, low), (right, high), (left, high), (left, low)]
@@ -177,7 +178,7 @@ def _boxes(bars: pd.DataFrame, scale: float) -> Path:
 
 def _bands(above: Axes, below: Axes, found: Spans, scale: float) -> None:
     """Shade every other phase, and name those that are wide enough."""
-    for number, row in enumerate(phases(found.runs).itertuples()):
+    for number, row in enumerate(parts.tuples(phases(found.runs))):
         begin, end = row.begin / scale, row.end / scale
         for axes in (above, below):
             if number % 2:
@@ -186,7 +187,8 @@ def _bands(above: Axes, below: Axes, found: Spans, scale: float) -> None:
         is_wide = (row.end - row.begin) / found.total_s > 0.012 * (len(words) + 2)
         if is_wide:
             place: dict[str, Any] = {"transform": below.get_xaxis_transform(), "ha": "center"}
-            style = {"fontsize": parts.SMALL, "color": parts.INK, "va": "bottom"}
+            style: dict[str, Any] = {"fontsize": parts.SMALL, "color": parts.INK}
+            style["va"] = "bottom"
             below.text((begin + end) / 2, 1.02, words, **place, **style)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from raybench.core.text import clean
 from raybench.results.figures import parts
+from raybench.results.load import StudyResults
 
 WIDE = 20.0
 """Largest over smallest value from which on an axis is a log."""
@@ -33,36 +35,52 @@ class Values:
     stripe: float = 0.0
 
 
-def values_of(column: "pd.Series[object]") -> Values:
-    """Return the places of a column's values."""
+def values_of(results: StudyResults, key: str, rows: pd.DataFrame) -> Values:
+    """Return the places of the values that `rows` have of a searched key."""
+    column = rows[key]
     if _is_number(column):
         numbers = column.astype("Float64").to_numpy(dtype=float, na_value=np.nan)
         every = np.unique(numbers[np.isfinite(numbers)])
         if len(every) > FEW:
-            return _numbers(numbers)
+            return _numbers(numbers, is_log=_is_log(results, key, every))
         # Side by side, runs with the same of few numbers do not hide each other.
         known = [parts.number(float(one)) for one in every]
-        texts = [parts.number(one) if np.isfinite(one) else "none" for one in numbers]
+        texts = [parts.number(float(one)) if np.isfinite(one) else "none" for one in numbers]
         return _names(pd.Series(texts, dtype=object), known)
     texts = [clean(str(one)) for one in column]
     return _names(pd.Series(texts, dtype=object), sorted(set(texts)))
 
 
-def _is_number(column: "pd.Series[object]") -> bool:
+def _is_number(column: "pd.Series[Any]") -> bool:
     is_truth = pd.api.types.is_bool_dtype(column)
     return bool(pd.api.types.is_numeric_dtype(column)) and not is_truth
 
 
-def _numbers(numbers: np.ndarray) -> Values:
+def _is_log(results: StudyResults, key: str, every: np.ndarray) -> bool:
+    """Return whether a key was searched by its log, or where the file does not say, spans much."""
+    if every.min() <= 0:
+        return False
+    space = results.study["study"].get("space", {}).get(key)
+    ranges = [one for one in (space if isinstance(space, list) else [space]) if _is_range(one)]
+    if ranges:
+        return any(one.get("log") or one.get("log2") for one in ranges)
+    return bool(every.max() >= WIDE * every.min())
+
+
+def _is_range(content: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(content, dict) and "low" in content
+
+
+def _numbers(numbers: np.ndarray, *, is_log: bool) -> Values:
     known = numbers[np.isfinite(numbers)]
     low, high = float(known.min()), float(known.max())
-    if low > 0 and high >= WIDE * low:
+    if is_log:
         ticks = _log_ticks(low, high)
-        places = (np.log(numbers) - np.log(low)) / np.log(high / low)
-        at = (np.log(ticks) - np.log(low)) / np.log(high / low)
+        places = np.log(numbers / low) / np.log(high / low)
+        at = np.log(ticks / low) / np.log(high / low)
     else:
         whole = bool((known == known.round()).all())
-        every = MaxNLocator(4, integer=whole).tick_values(low, high)
+        every = np.asarray(MaxNLocator(4, integer=whole).tick_values(low, high))
         ticks = every[(every >= low) & (every <= high)]
         places, at = (numbers - low) / (high - low), (ticks - low) / (high - low)
     return Values(places, tuple(at), tuple(map(parts.number, ticks)), is_named=False)
@@ -81,6 +99,8 @@ def _log_ticks(low: float, high: float) -> np.ndarray:
     powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
     ticks = powers if high / low > 90 else np.sort(np.outer(powers, (1, 2, 5)).ravel())
     ticks = ticks[(ticks >= low * 0.999) & (ticks <= high * 1.001)]
+    if len(ticks) < 2:  # a narrow range, without a round number in it
+        return np.array([float(f"{end:.2g}") for end in np.geomspace(low, high, 3)])
     return np.asarray(ticks[:: max(-(-len(ticks) // 5), 1)])
 
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from raybench.results.figures import parts
-from raybench.results.figures.metric_axis import drawn
+from raybench.results.figures.metric_axis import drawn, metric_axis
 from raybench.results.load import StudyResults
 from raybench.results.scaling.plots import cell_label, cell_rows
 
@@ -38,7 +38,9 @@ def accuracy_figure(results: StudyResults) -> Figure:
                 if trial in curves:
                     curve = curves[trial].iloc[parts.spread(range(len(curves[trial])), most)]
                     _curve(axes, curve[column], drawn(metric, curve[metric.name]), number, trial)
+        metric_axis(axes, results)
         axes.set_xlim(left=0)
+        axes.locator_params(axis="x", integer=axes.get_xlim()[1] > 2)
     keys: list[Artist] = [
         parts.key(parts.wrapped(label, parts.ROOM), **_style(number))
         for number, label in enumerate(labels.values())

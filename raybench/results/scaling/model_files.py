@@ -11,13 +11,20 @@ from raybench.core.errors import UserError
 from raybench.results.load import StudyResults
 
 MODEL_FILE, PLAN_FILE = "model.csv", "plan.csv"
-MODEL_COLUMNS = ("kind", "series", "num_workers", "batch_size_per_worker", "samples_per_s")
-MODEL_COLUMNS += ("low", "high", "extrapolated")
+MODEL_COLUMNS = (
+    *("kind", "series", "num_workers", "batch_size_per_worker", "samples_per_s"),
+    *("low", "high", "extrapolated"),
+)
 """Of MODEL_FILE; `kind` is `measured` (a row a repeat; without the last three) or `predicted`."""
-PLAN_COLUMNS = ("series", "gpu_type", "num_workers", "num_nodes", "global_batch_size")
-PLAN_COLUMNS += ("seconds", "low_s", "high_s", "worker_seconds", "measured_s")
-NUMBERS = ("num_workers", "num_nodes", "batch_size_per_worker", "global_batch_size")
-NUMBERS += ("samples_per_s", "low", "high", "seconds", "low_s", "high_s", "measured_s")
+PLAN_COLUMNS = (
+    *("series", "gpu_type", "num_workers", "num_nodes", "global_batch_size"),
+    *("seconds", "low_s", "high_s", "worker_seconds", "measured_s"),
+)
+NUMBERS = (
+    *("num_workers", "num_nodes", "batch_size_per_worker", "global_batch_size"),
+    *("samples_per_s", "low", "high", "seconds", "low_s", "high_s", "worker_seconds"),
+    "measured_s",
+)
 
 
 def model_frame(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
@@ -60,6 +67,7 @@ def _read(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
         found = pd.to_numeric(table[name], errors="coerce")
         wrong = found.isna() & table[name].notna()
         if wrong.any():
-            raise UserError(f"{path}, row {int(wrong.idxmax()) + 2}: {name} is no number; {again}.")
+            row = wrong.to_numpy().argmax() + 2
+            raise UserError(f"{path}, row {row}: {name} is no number; {again}.")
         table[name] = found
     return table

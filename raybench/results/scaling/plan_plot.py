@@ -1,5 +1,7 @@
 """The figure of a scaling study's plan: seconds to the target over batch size and workers."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
@@ -62,7 +64,8 @@ def _line(axes: Axes, line: pd.DataFrame, number: int) -> None:
         line["global_batch_size"], line["low_s"], line["high_s"], color=colour, alpha=0.1, lw=0
     )
     ran = line[np.isfinite(line["measured_s"])]
-    style = {"linestyle": "none", "markersize": 7, "markeredgecolor": parts.PAPER, "zorder": 4}
+    style: dict[str, Any] = {"linestyle": "none", "markersize": 7, "zorder": 4}
+    style["markeredgecolor"] = parts.PAPER
     axes.plot(ran["global_batch_size"], ran["measured_s"], color=colour, marker=marker, **style)
 
 
@@ -88,7 +91,7 @@ def _keys(layouts: list[tuple[int, int]], *, has_measured: bool) -> list[Artist]
         keys.append(parts.key(f"{len(layouts) - MOST_LINES} more layouts", linestyle="none"))
     style = {"linestyle": "--", "marker": "o", "markerfacecolor": parts.PAPER}
     keys.append(parts.key("~ predicted", **style))
-    keys.append(Patch(color=parts.INK, alpha=0.12, label="90 % of it"))
+    keys.append(Patch(color=parts.INK, alpha=0.12, label="90 % interval"))
     if has_measured:
         keys.append(parts.dot("measured (median)"))
     return keys

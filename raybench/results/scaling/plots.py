@@ -17,7 +17,7 @@ SHARE_STYLE = {
     "input wait": ("#CC79A7", "xx"),
     "as one worker alone": ("#E69F00", ""),
     "exchange of gradients": ("#0072B2", "///"),
-    "more than one worker": ("#56B4E9", "..."),
+    "more than one worker": ("#56B4E9", "\\\\\\"),
     "not told apart": ("#C4C4C4", ""),
 }
 """Colour and hatching of each part."""
@@ -33,7 +33,7 @@ PANEL = 2.9
 """Inches of a panel's height."""
 ASIDE = 0.02
 """Doublings of the workers by which neighbouring curves are apart, so that no bar hides another."""
-MEANING = {"weak": "the batch of a worker stays", "strong": "the batch of all stays"}
+MEANING = {"weak": "same batch per worker", "strong": "same global batch"}
 
 
 def cell_rows(cells: pd.DataFrame) -> list[dict[str, Any]]:
@@ -82,7 +82,8 @@ def shares_figure(results: StudyResults) -> Figure:
     for part, (colour, hatch) in SHARE_STYLE.items():
         widths = np.array([100 * row.get(part, 0.0) for row in rows])
         if widths.max() >= LEAST_SHARE:
-            style = {"facecolor": colour, "hatch": hatch, "edgecolor": parts.PAPER, "linewidth": 0}
+            style: dict[str, Any] = {"facecolor": colour, "hatch": hatch}
+            style |= {"edgecolor": parts.PAPER, "linewidth": 0}
             axes.barh(places, widths, left=left, height=0.62 * BAR, **style)
             keys.append(Patch(label=part, **style))
             left += widths
@@ -132,7 +133,7 @@ def _panels(
     higher = 0.0
     for axes, (scaling, curves) in zip(panels, every.items(), strict=True):
         parts.dress(axes)
-        axes.set_title(f"{scaling} scaling: {MEANING[scaling]}", fontsize=parts.TEXT, loc="left")
+        parts.head(axes, f"{scaling} scaling: {MEANING[scaling]}")
         axes.set_ylabel(label)
         if not curves:
             parts.say(figure, axes, "no cell with a single worker to compare with")
@@ -140,17 +141,19 @@ def _panels(
         workers = sorted(
             {int(count) for curve in curves.values() for count in curve["num_workers"]}
         )
-        for number, (name, curve) in enumerate(list(curves.items())[:MOST_CURVES]):
-            _curve(axes, curve, column, number, _short(name, scaling, cells))
+        shown = list(curves.items())[:MOST_CURVES]
+        for number, (name, curve) in enumerate(shown):
+            aside = 2.0 ** (ASIDE * (number - (len(shown) - 1) / 2))
+            moved = curve.assign(num_workers=curve["num_workers"] * aside)
+            _curve(axes, moved, column, number, _short(name, scaling, cells))
         ideal(axes, workers)
         # Bars of neighbours lie beside each other.
         axes.set_xscale("log", base=2)
         axes.set_xticks(workers, [str(count) for count in workers])
         axes.minorticks_off()
         axes.set_xlim(min(workers) / 1.2, max(workers) * 1.2)
-        axes.set_ylim(bottom=0)
+        axes.set_xlabel("workers")
         higher += _explain(axes, len(curves))
-    panels[-1].set_xlabel("workers")
     figure.set_figheight(figure.get_figheight() + higher)
     return figure
 
@@ -169,21 +172,21 @@ def _explain(axes: Axes, num_curves: int) -> float:
         fontsize=parts.SMALL,
         labelcolor=parts.INK,
         loc="upper left",
-        bbox_to_anchor=(-0.1, -0.17),
+        bbox_to_anchor=(-0.1, -0.2),
         ncols=columns,
         borderaxespad=0,
     )
     rows = -(-len(labels) // columns)
-    return parts.LINE * (rows + 1 + sum(label.count("\n") for label in labels))
+    lines = rows + 1 + sum(str(label).count("\n") for label in labels)
+    return parts.LINE * lines
 
 
 def _curve(axes: Axes, curve: pd.DataFrame, column: str, number: int, label: str) -> None:
     middle = curve[column].astype(float)
     low = (middle - curve[f"{column}_low"].astype(float)).fillna(0.0).clip(lower=0)
     high = (curve[f"{column}_high"].astype(float) - middle).fillna(0.0).clip(lower=0)
-    aside = 2.0 ** (ASIDE * (number % 7 - 3))
     axes.errorbar(
-        curve["num_workers"] * aside,
+        curve["num_workers"],
         middle,
         yerr=np.array([low, high]),
         color=parts.colour(number),
@@ -208,8 +211,13 @@ def _short(name: str, scaling: str, cells: pd.DataFrame) -> str:
 
 def _ideal(axes: Axes, workers: list[int]) -> None:
     ends = [1, max(workers)]
+    # Both by their logs: what is in proportion is straight.
+    low, high = axes.get_ylim()
+    axes.set(yscale="log", ylim=parts.window(max(low, 0.05), max(high, *ends), margin=1.02))
+    parts.plain_ticks(axes, "y")
     axes.plot(ends, ends, color=parts.INK, linestyle=":", linewidth=1.2, label="ideal", gid="ideal")
 
 
 def _all_of_it(axes: Axes, workers: list[int]) -> None:
+    axes.set_ylim(bottom=0)
     axes.axhline(1, color=parts.INK, linestyle=":", linewidth=1.2, label="ideal", gid="ideal")

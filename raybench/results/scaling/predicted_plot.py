@@ -89,8 +89,6 @@ def _predicted_line(axes: Axes, line: pd.DataFrame, dots: pd.DataFrame, number: 
             linestyle="--",
             gid="extrapolated",
         )
-    axes.fill_between(
-        line["num_workers"], line["low"], line["high"], color=colour, alpha=0.15, lw=0
-    )
+    axes.fill_between(line["num_workers"], line["low"], line["high"], color=colour, alpha=0.1, lw=0)
     style: dict[str, Any] = {"marker": parts.marker(number), "markersize": 4.5, "color": colour}
     axes.plot(dots["num_workers"], dots["samples_per_s"], linestyle="none", **style)

@@ -130,7 +130,7 @@ def _run(
     metric = spec.objective.judged_by
     values = np.clip(0.1 + 0.87 * rises + noise, 0, 1)
     if metric.direction == "min":
-        values = 2.0 - 1.7 * rises * (1.2 - 0.1 * off) + noise
+        values = 0.2 + 0.1 * off + 1.7 * (1 - rises) + noise
     points = [
         Evaluation(
             index=index,

@@ -54,7 +54,8 @@ def test_the_theme_decides_what_is_no_data(figure: Figure) -> None:
         assert colour not in tags.lower()
     for variable in ("--ink", "--grid", "--quiet", "--paper"):
         assert f"var({variable})" in tags
-    assert "#0072b2" in tags
+    assert "var(--blue,#0072b2)" in tags
+    assert "#e69f00" in tags
 
 
 def test_text_stays_as_it_is_and_numbers_in_tags_are_short(figure: Figure) -> None:
@@ -68,13 +69,13 @@ def test_text_stays_as_it_is_and_numbers_in_tags_are_short(figure: Figure) -> No
 
 
 def test_a_trial_is_told_by_its_data_and_named_on_the_figure_as_before(figure: Figure) -> None:
-    before = [one.get_gid() for one in figure.findobj()]
+    before = [one.get_gid() for one in figure.findobj() if one.get_gid()]
     root = ElementTree.fromstring(svg(figure, "a"))
     trials = {one.get("data-trial") for one in root.iter()} - {None}
     assert trials == {"0012", HOSTILE}
     assert {one.get("data-mark") for one in root.iter()} - {None} == {"target"}
     assert root.find(f".//{SVG}script") is None
-    assert [one.get_gid() for one in figure.findobj()] == before
+    assert [one.get_gid() for one in figure.findobj() if one.get_gid()] == before
 
 
 def test_what_is_drawn_is_still_there(figure: Figure) -> None:

@@ -5,10 +5,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from raybench.core.errors import UserError
 from raybench.core.spec import RunSpec
+from raybench.results.figures import parts
+from raybench.results.figures.scaling_kinds import SCALING_FIGURES
 from raybench.results.load import StudyResults, load
 from raybench.results.scaling import plots
 from raybench.results.scaling.accuracy_plot import accuracy_figure
+from raybench.results.scaling.model_files import MODEL_FILE, model_frame, read_model
+from raybench.results.scaling.plan_plot import plan_figure
 from raybench.results.scaling.predicted_plot import predicted_figure
 from tests.studies.made_up import run_of, study_of, write
 
@@ -27,7 +32,8 @@ def results(tmp_path: Path) -> StudyResults:
 @pytest.mark.parametrize("draw", [plots.speedup_figure, plots.efficiency_figure])
 def test_weak_and_strong_have_a_panel_each_with_the_ideal(draw, results) -> None:
     figure = draw(results)
-    assert [axes.get_title() for axes in figure.axes] == ["weak scaling", "strong scaling"]
+    titles = [axes.get_title("left") for axes in figure.axes]
+    assert titles == ["weak scaling: same batch per worker", "strong scaling: same global batch"]
     for axes in figure.axes:
         assert "ideal" in [line.get_gid() for line in axes.lines]
         assert len(axes.containers) == 2, "a curve for each batch size, with its spread"
@@ -68,7 +74,10 @@ def test_what_cannot_be_told_apart_is_not() -> None:
 
 def test_every_cell_has_its_bar(results) -> None:
     axes = plots.shares_figure(results).axes[0]
-    assert len(axes.get_yticks()) == len(set(results.scaling["cell"]))
+    cells = set(results.scaling["cell"])
+    assert len(axes.containers[0]) == len(cells)
+    named = [text.get_text() for text in axes.texts if not text.get_text().endswith("ms")]
+    assert len(set(named)) == len(cells)
 
 
 def test_accuracy_is_drawn_against_epochs_and_seconds(results) -> None:
@@ -119,4 +128,57 @@ def test_more_cells_than_fit_are_named(tmp_path) -> None:
     sizes = [8 * (i + 1) for i in range(plots.MOST_BARS + 2)]
     study = study_of(scaling="weak", num_workers=[1], batch_sizes=sizes, repeats=1)
     figure = plots.shares_figure(load(write(tmp_path / "many", study, *run_of(study))))
-    assert "2 more cells" in figure.axes[0].get_title()
+    assert "2 more cells" in figure.axes[0].get_title("left")
+
+
+def made_model() -> tuple[pd.DataFrame, pd.DataFrame]:
+    cells = {"series": "torch, cnn", "num_workers": [1, 2, 4], "batch_size_per_worker": 64}
+    seen = pd.DataFrame(cells | {"samples_per_s": [100.0, 190.0, 350.0]})
+    more = {"low": [90.0, 170.0, 250.0], "high": [110.0, 210.0, 450.0]}
+    return seen.head(2), seen.assign(**more, extrapolated=[False, False, True])
+
+
+def test_what_a_model_said_is_read_back_and_drawn(results) -> None:
+    model, plan = SCALING_FIGURES["predicted"], SCALING_FIGURES["plan"]
+    assert not model.applies(results)
+    assert not plan.applies(results)
+    measured, predicted = made_model()
+    path = results.folder / MODEL_FILE
+    path.write_text(model_frame(measured, predicted).to_csv(index=False))
+    assert model.applies(results)
+    again, lines = read_model(results)
+    pd.testing.assert_frame_equal(again[measured.columns], measured)
+    pd.testing.assert_frame_equal(lines[predicted.columns], predicted)
+    assert len(model.draw(results).axes) == 1
+    assert list(model.table(results)["beyond what was measured"]) == ["no", "no", "yes"]
+    path.write_text(path.read_text().replace("190.0", "fast"))
+    with pytest.raises(UserError, match=r"model\.csv, row 3: samples_per_s is no number"):
+        read_model(results)
+    path.write_text("kind,series\n")
+    with pytest.raises(UserError, match="has no column 'num_workers'"):
+        read_model(results)
+
+
+def test_a_plan_tells_what_is_predicted_from_what_was_measured() -> None:
+    nan = float("nan")
+    rows = {"series": "a", "gpu_type": "CPU", "num_workers": [1, 1, 2, 2], "num_nodes": 1}
+    rows |= {"global_batch_size": [64, 128] * 2, "seconds": [4.0, 3.0, 2.5, 2.0]}
+    rows |= {"low_s": [3.0, 2.0, 1.5, 1.0], "high_s": [5.0, 4.0, 3.5, 3.0]}
+    rows |= {"measured_s": [4.2, float("inf"), nan, 2.2]}
+    (axes,) = plan_figure(pd.DataFrame(rows)).axes
+    dashed = [line for line in axes.lines if line.get_gid() == "extrapolated"]
+    assert [list(line.get_ydata()) for line in dashed] == [[4.0, 3.0], [2.5, 2.0]]
+    assert {line.get_markerfacecolor() for line in dashed} == {parts.PAPER}
+    filled = [line for line in axes.lines if line not in dashed]
+    assert [list(line.get_ydata()) for line in filled] == [[4.2], [2.2]]
+    assert len(axes.collections) == 2, "an interval for each number of workers"
+
+
+def test_every_figure_has_its_numbers(results) -> None:
+    for name in ("speedup", "efficiency", "step_shares", "values"):
+        kind = SCALING_FIGURES[name]
+        assert kind.applies(results)
+        assert len(kind.table(results))
+    shares = SCALING_FIGURES["step_shares"].table(results)
+    parts_of_it = [column for column in shares if str(column).endswith("[%]")]
+    assert list(shares[parts_of_it].sum(axis=1)) == pytest.approx([100.0] * len(shares))
