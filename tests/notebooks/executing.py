@@ -19,6 +19,8 @@ from PIL import Image
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 PNG = "image/png"
+STUDY_VARIABLE = "RAYBENCH_STUDY"
+"""Names another study than the stored one."""
 
 
 class ThisPython(KernelSpecManager):
@@ -51,19 +53,16 @@ def execute(notebook: NotebookNode) -> NotebookNode:
     return notebook
 
 
-STUDY_VARIABLE = "RAYBENCH_STUDY"
-
-
 def outputs(notebook: NotebookNode) -> list[Any]:
     """Return the outputs of all cells."""
     return [output for cell in notebook.cells for output in cell.get("outputs", [])]
 
 
 def with_few_colours(png: str) -> str:
-    """Return a picture (base64) in 256 colours, a third as large."""
+    """Return a picture (base64) in 64 colours, a quarter as large."""
     image = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
     written = io.BytesIO()
-    image.quantize(256, dither=Image.Dither.NONE).save(written, format="PNG", optimize=True)
+    image.quantize(64, dither=Image.Dither.NONE).save(written, format="PNG", optimize=True)
     return base64.b64encode(written.getvalue()).decode()
 
 
