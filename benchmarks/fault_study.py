@@ -46,7 +46,7 @@ SETTLED_S = 0.3
 """An evaluation that comes so soon after the fault was on its way already."""
 RESULTS = "Best ten of the search"
 """Beginning of the tables at the end of the screen."""
-ROUTINE = re.compile(r"^search \d+/\d+ .*(target after|stopped by)|^\s*$|^search: starting")
+ROUTINE = re.compile(r"^\S+ t=\S+ \w+ \S+ (finished|status|starting|begin)\b|^\s*$")
 
 
 class FaultStudy:

@@ -38,7 +38,7 @@ import raybench
 from raybench.core.outcome import RunOutcome
 from raybench.core.study import build_study
 from raybench.report import report
-from raybench.results.progress import Progress
+from raybench.results.live.progress import Progress
 from raybench.results.provenance import machine, versions
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.search.ask_tell import Search

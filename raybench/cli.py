@@ -21,6 +21,7 @@ COMMANDS = {
     "scale": "measure how a training scales, or predict it from measurements",
     "diagnose": "say what bounds a training, and what a change would bring",
     "init": "look at your data, and write a space file for them",
+    "watch": "show a study that runs in another terminal, or has ended",
     "report": "rebuild tables and pictures of a results folder",
     "explain": "say what a word of the tables and pages means",
     "data": "list the decoded datasets that this machine keeps, remove some",

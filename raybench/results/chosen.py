@@ -17,6 +17,8 @@ from raybench.core.text import clean
 if TYPE_CHECKING:
     from raybench.results.load import StudyResults
 
+SAID = "raybench: "
+"""How the sentence begins that a command ends with."""
 WRONG_INPUT = 2
 """Exit code of a command whose input was wrong."""
 PARTS = ("dataset", "objective")
@@ -59,7 +61,7 @@ class Chosen:
 
         `out`: the results folder or URL; none is `results/train-STUDY-TRIAL`. `address`: a Ray
         cluster, `auto` for example; none starts one here. `changes` are keys of the run spec:
-        `train(seed=1, max_epochs=20)`. Its output is printed (`say`). The model is read by
+        `train(seed=1, epochs=20)`. Its output is printed (`say`). The model is read by
         `raybench.load_model(out)`. A process of its own does it: Ray stays out of this one.
 
         Raises UserError where the command refuses what it is asked, StudyError where it fails.
@@ -141,5 +143,7 @@ def _run(command: list[str], *, say: bool) -> None:
             raise
         code = process.wait()
     if code:
-        error = UserError if code == WRONG_INPUT else StudyError
-        raise error(last.removeprefix("raybench: ") or f"raybench train ended with code {code}.")
+        said = last.removeprefix(SAID)
+        if code == WRONG_INPUT and said != last:
+            raise UserError(said)
+        raise StudyError(f"raybench train ended with code {code}: {said or 'it said nothing'}")

@@ -194,6 +194,21 @@ def read_study(path: Path) -> dict[str, Any]:
     return content
 
 
+def kind_and_trial(line: object) -> tuple[str, str]:
+    """Return what a line is of, and of which run; ValueError where it is no record."""
+    return _kind_and_trial(line)
+
+
+def evaluation_of(line: dict[str, Any]) -> Evaluation:
+    """Return the evaluation of an `eval` line; ValueError says what is wrong with it."""
+    return _built(EVALUATION, with_names_of_today(line))
+
+
+def run_of(line: dict[str, Any]) -> RunRecord:
+    """Return the run of a `run` line, strings cleaned; ValueError says what is wrong with it."""
+    return _built(RUN, _of_this_version(with_names_of_today(plain(line))))
+
+
 def _kind_and_trial(line: object) -> tuple[str, str]:
     if not isinstance(line, dict):
         raise ValueError("it holds no keys and values")

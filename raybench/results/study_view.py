@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from raybench.core.text import clean
+from raybench.results.answer import answer_lines
 from raybench.results.place import shown
-from raybench.results.words import target_words, verdict_lines
+from raybench.results.scaling.answer import scaling_answer
+from raybench.results.words import counted, target_words, verdict_lines
 
 if TYPE_CHECKING:
     from raybench.results.load import StudyResults
@@ -25,14 +27,16 @@ def lines_of(results: "StudyResults") -> list[str]:
 
 
 def answer_of(results: "StudyResults") -> list[str]:
-    """Return what a study found, in one or two sentences."""
+    """Return what a study found, in one or two sentences: those of the page and the terminal."""
     if results.trials.empty:
         return ["No run has finished yet." if results.owner else "No run has finished."]
     if results.is_scaling:
-        return [_scaled(results)]
+        return scaling_answer(results.scaling) or [_fastest_cell(results)]
     if results.study["study"].get("run"):
         return [_trained(results)]
-    return [clean(line) for line in verdict_lines(results, results.verdict)[:2]]
+    verdict = results.verdict
+    lines = answer_lines(results, verdict) or verdict_lines(results, verdict)
+    return [clean(line) for line in lines]
 
 
 def html_of(results: "StudyResults") -> str:
@@ -114,19 +118,12 @@ def _trained(results: "StudyResults") -> str:
     return f"{name} reaches {words} after {record.time_to_target_s:.2f} s ({best})."
 
 
-def _scaled(results: "StudyResults") -> str:
-    """Name the cell of the most samples per second, and its speed-up."""
+def _fastest_cell(results: "StudyResults") -> str:
+    """Name the cell of the most samples per second, where no speed-up is known."""
     cells = results.scaling[results.scaling["samples_per_s"].notna()]
     if cells.empty:
         return "No result: no cell has a speed yet."
     best = cells.nlargest(1, "samples_per_s").to_dict("records")[0]
-    workers = int(best["num_workers"])
-    text = f"Most samples per second: {best['samples_per_s']:,.0f} with {_workers(workers)}"
-    if workers > 1 and pd.notna(best["speedup"]):
-        share = f"{100 * best['efficiency']:.0f} %"
-        text += f", {best['speedup']:.2f} times one worker's (efficiency {share})"
-    return clean(f"{text}, {best['curve']}.")
-
-
-def _workers(number: int) -> str:
-    return f"{number} worker{'' if number == 1 else 's'}"
+    workers = counted(int(best["num_workers"]), "worker")
+    speed = f"{best['samples_per_s']:,.0f}"
+    return clean(f"Most samples per second: {speed} with {workers}, {best['curve']}.")

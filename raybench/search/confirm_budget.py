@@ -185,6 +185,11 @@ class ConfirmBudget:
                 break  # the race is over
         return total
 
+    def race_runs(self, number: int) -> int:
+        """Return how many runs such a race has at most, to find both the fastest and cheapest."""
+        found = self.contenders()
+        return sum(runs * len(found.first(count)) for count, runs in stages(number))
+
     def fresh_s(self, times: int) -> float:
         """Return the seconds that so many runs of each winner alone take."""
         return times * sum(map(self.alone_s, self.winners()))

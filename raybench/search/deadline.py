@@ -26,11 +26,11 @@ class Deadline:
         self._interrupt = interrupt or Interrupt()
         self.time_budget_s = time_budget_s
         """Of the whole command, as it was asked for."""
+        self.began = time.perf_counter() if began is None else began
         self._deadline = math.inf
         if time_budget_s is not None:
-            start = time.perf_counter() if began is None else began
             closing = min(CLOSING_S, CLOSING_SHARE * time_budget_s)
-            self._deadline = start + time_budget_s - closing
+            self._deadline = self.began + time_budget_s - closing
         self.reserve_s = 0.0
         """Seconds before the deadline that are set aside for later phases."""
         self.fault: Exception | None = None

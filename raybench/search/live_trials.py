@@ -13,7 +13,7 @@ from raybench.core.outcome import RunOutcome
 from raybench.core.record import StopReason
 from raybench.core.spec import RunSpec
 from raybench.results.errors import keep_error
-from raybench.results.progress import Progress
+from raybench.results.live.progress import Progress
 from raybench.results.store import Store
 from raybench.results.tables import BATCH_STATISTICS
 from raybench.search.ask_tell import Search

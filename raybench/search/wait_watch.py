@@ -7,7 +7,7 @@ from types import TracebackType
 from raybench.cluster.session import Session
 from raybench.cluster.waiting import Waiting
 from raybench.core.errors import StudyError
-from raybench.results.progress import Progress
+from raybench.results.live.progress import Progress
 from raybench.search.deadline import Deadline
 
 ASK_S = 2.0

@@ -21,9 +21,9 @@ from raybench.data.load import STORED
 from raybench.data.shared import share
 from raybench.results.console import make_console, say
 from raybench.results.label import label_keys
+from raybench.results.live.progress import Progress
 from raybench.results.load import load
 from raybench.results.place import check_place
-from raybench.results.progress import Progress
 from raybench.results.provenance import with_session
 from raybench.results.remote import study_file
 from raybench.results.storage import open_storage
@@ -32,6 +32,7 @@ from raybench.results.study_folder import refuse_other_scaling
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline.live_session import live_session
 from raybench.search.pipeline.preflight import check_address
+from raybench.search.pipeline.slots import num_at_most
 from raybench.search.wait_watch import watching
 from raybench.studies.checked import Checked, check_cells, with_metric
 from raybench.studies.chosen import Chosen, chosen_study
@@ -149,6 +150,7 @@ def _run(
             num_trials=len(cells) * study.repeats,
             keys=label_keys({key.partition(".")[0]: None for key in changed_keys(study)}),
             outcome=outcome_words,
+            num_workers=lambda spec: num_at_most(spec, session.capacity),
         )
         interrupt.can_continue = True
         with progress, watching(session, progress, deadline, options.wait):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from raybench.cluster.session import Session
 from raybench.core.placement import Placement
 from raybench.core.scaling_study import ScalingStudy, StudyCell, study_cells
-from raybench.results.progress import Progress
+from raybench.results.live.progress import Progress
 from raybench.results.records import read_records
 from raybench.results.store import Store
 from raybench.search.deadline import Deadline

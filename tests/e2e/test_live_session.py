@@ -23,7 +23,7 @@ from raybench.core.placement import Placement
 from raybench.core.scaling_file import build_scaling_study
 from raybench.core.spec import DatasetSpec, RunSpec
 from raybench.results.files import StudyFiles
-from raybench.results.progress import Progress
+from raybench.results.live.progress import Progress
 from raybench.results.store import Store
 from raybench.search.deadline import Deadline
 from raybench.studies.report import ScalingReport

@@ -1,6 +1,7 @@
 """A command that runs while its processes are noted, so that what it leaves behind is seen."""
 
 import contextlib
+import re
 import subprocess
 import threading
 import time
@@ -12,6 +13,7 @@ from .commands import ENVIRONMENT, command
 
 EVERY_S = 0.1
 LIMIT_S = 120.0
+TIME = re.compile(r"^\S+Z t=\S+ ")
 
 
 class Watched:
@@ -62,9 +64,12 @@ class Watched:
         return f"stdout:\n{self.stdout}\nstderr:\n{self.stderr}"
 
     def wait_for_line(self, beginning: str) -> None:
-        """Wait until it has printed a line that begins so; fails the test if it ends before."""
+        """Wait until it has printed a line that begins so, a time before it left out; fails the
+        test if it ends before."""
         deadline = time.monotonic() + LIMIT_S
-        while not any(line.startswith(beginning) for line in self.stdout.splitlines()):
+        while not any(
+            TIME.sub("", line).startswith(beginning) for line in self.stdout.splitlines()
+        ):
             assert self.process.poll() is None, f"ended before '{beginning}'\n{self.printed}"
             assert time.monotonic() < deadline, f"no line '{beginning}'\n{self.printed}"
             time.sleep(0.02)

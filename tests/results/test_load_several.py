@@ -50,7 +50,7 @@ def test_what_each_found_is_compared(places):
     assert budgets[budgets["study"] == "a/study"]["value"].tolist() == [0.5, 0.92]
     lines = repr(studies).split("\n")
     assert lines[0].startswith("3 studies")
-    assert lines[2].startswith("b/study: Fastest and cheapest: torch 1x64")
+    assert lines[2].startswith("b/study: Nothing is confirmed yet. Best so far, perhaps by luck")
     assert "<strong>3 studies</strong>" in studies._repr_html_()
 
 

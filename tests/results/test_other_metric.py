@@ -13,8 +13,10 @@ from raybench.results.comment import spec_comment
 from raybench.results.export import export, read_csv
 from raybench.results.figures.metric_axis import metric_axis
 from raybench.results.figures.parts import new_figure
+from raybench.results.live.glyphs import BLOCKS
+from raybench.results.live.progress import Progress
+from raybench.results.live.screen import screen_lines
 from raybench.results.pareto import configurations
-from raybench.results.progress import Progress
 from raybench.results.sensitivity import fastest_at, sensitivity_lines, target_warning
 from raybench.results.show import show
 from raybench.results.store import Store
@@ -153,10 +155,11 @@ def test_the_live_screen_shows_the_metric():
     progress.started("0001", spec)
     progress.evaluated("0001", evaluation(value=0.98765))
     progress.finished(done)
-    assert "0.4321 after" in console.file.getvalue()
-    console.print(progress._table())
-    assert "RMSE" in console.file.getvalue()
-    assert "0.9877" in console.file.getvalue()
+    assert " rmse=0.4321 stop=epochs best=yes" in console.file.getvalue()
+    lines = screen_lines(progress.state, 0.0, width=100, glyphs=BLOCKS)
+    screen = "\n".join(line.plain for line in lines)
+    assert "best     RMSE 0.4321 after" in screen
+    assert "0.9877" in screen
 
 
 def test_a_target_beside_a_budget_makes_no_study_of_seconds(tmp_path):

@@ -18,8 +18,8 @@ from raybench.results import lease, sync
 from raybench.results.bucket import Bucket
 from raybench.results.console import say
 from raybench.results.lease import Lease
+from raybench.results.live.progress import Progress
 from raybench.results.lock import StudyLock
-from raybench.results.progress import Progress
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.search.pipeline import train as train_pipeline

@@ -12,7 +12,7 @@ from raybench.cluster.signals import Interrupt
 from raybench.core.outcome import RunOutcome
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
-from raybench.results.progress import Progress
+from raybench.results.live.progress import Progress
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, Store
 from raybench.search.ask_tell import Search

@@ -13,7 +13,7 @@ from raybench.results.figures.outcome import Outcome, outcome, outcome_axis
 from raybench.results.load import StudyResults
 
 MOST_PANELS = 8
-MOST_POINTS = 400
+MOST_POINTS = 350
 """Measured configurations, or predictions, that are drawn, from the best to the worst."""
 PANEL = 2.2
 """Inches of a panel's height."""
@@ -133,17 +133,17 @@ def _panel(
         shown = pd.concat([shown, best]).drop_duplicates("trial")
         drawn += len(shown)
         for row in parts.tuples(shown):
-            axes.plot(
+            parts.mark(
+                axes,
                 row.batch,
                 row.outcome,
+                str(row.trial),
                 color=number,
                 marker=shape,
                 markersize=7.5 if row.is_confirmed else 5,
                 markeredgecolor=parts.INK if row.is_confirmed else parts.PAPER,
                 markeredgewidth=1.2 if row.is_confirmed else 0.6,
-                linestyle="none",
                 zorder=4 if row.is_confirmed else 3,
-                gid=str(row.trial),
             )
         axes.plot(best["batch"], best["outcome"], color=number, linewidth=1.1, alpha=0.6, zorder=2)
     for _, split in there.groupby("trial", sort=False):

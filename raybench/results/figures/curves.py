@@ -120,7 +120,7 @@ def curve_xy(metric: Metric, curve: pd.DataFrame) -> tuple[np.ndarray, np.ndarra
 def name_of(results: StudyResults, trial: str) -> str:
     """Return a trial and its configuration, in lines that fit a legend."""
     row = results.trials.set_index("trial").loc[trial]
-    return parts.wrapped(f"{trial}  {row['config']}", parts.ROOM)
+    return parts.wrapped(f"{trial}  {row['config']}", parts.ROOM - 6)
 
 
 def seconds_of(results: StudyResults, trial: str) -> list[str]:

@@ -58,7 +58,8 @@ def ledger_figure(results: StudyResults) -> Figure:
         axes.text(left[row], row, words, va="center", fontsize=parts.SMALL, color=parts.INK)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-    axes.set_xlim(0, 1.45 * left.max() or 1.0)
+    axes.set_xlim(0, 1.65 * left.max() or 1.0)
     axes.locator_params(axis="x", nbins=6)
-    parts.legend_below(figure, keys, columns=3)
+    labels = [str(one.get_label()) for one in keys]
+    parts.legend_below(figure, keys, columns=parts.columns_for(labels))
     return figure

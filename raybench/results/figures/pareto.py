@@ -201,7 +201,9 @@ def _name_front(figure: Figure, axes: Axes, front: pd.DataFrame) -> None:
         if row["is_confirmed"] and row["hits"] < row["runs"]:
             words += f" ({row['hits']} of {row['runs']} runs reached the target)"
         lines = textwrap.wrap(
-            f"{number}  {words}" if len(front) > 1 else words, parts.ROOM, break_on_hyphens=False
+            f"{number}  {words}" if len(front) > 1 else words,
+            parts.ROOM - 6,
+            break_on_hyphens=False,
         )
         num_lines += len(lines)
         face = colour if row["is_confirmed"] else "white"

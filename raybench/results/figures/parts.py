@@ -21,8 +21,10 @@ TEXT, SMALL = 10.5, 10.0
 """Points of a text; below them nothing is read on a telephone."""
 LINE = 0.185
 """Inches of a line of SMALL text in a legend."""
-ROOM = 62
+ROOM = 67
 """Characters of SMALL text beside a legend's marker, over a figure's whole width."""
+BESIDE = 11
+"""Characters that a marker of a further column takes."""
 
 # Okabe and Ito's colours: told apart by colour-blind readers.
 FRAMEWORK_COLOURS = {"torch": "#D55E00", "tensorflow": "#0072B2"}
@@ -94,8 +96,13 @@ def legend_below(figure: Figure, handles: Sequence[Artist], *, columns: int = 2)
 
 def columns_for(labels: Sequence[str], *, most: int = 3) -> int:
     """Return how many columns of a legend these labels leave room for, at most `most`."""
-    longest = max((len(line) for label in labels for line in label.split("\n")), default=0)
-    return min(max(int((ROOM + 6) // (longest + 8)), 1), most, max(len(labels), 1))
+    longest = [max(map(len, label.split("\n"))) for label in labels]
+    for columns in range(min(most, len(labels)), 1, -1):
+        rows = -(-len(labels) // columns)
+        widths = [max(longest[start : start + rows]) for start in range(0, len(labels), rows)]
+        if sum(widths) + BESIDE * (columns - 1) <= ROOM:
+            return columns
+    return 1
 
 
 def colour_of(framework: object) -> str:
@@ -150,6 +157,11 @@ def point(axes: Axes, row: pd.Series, x: float, y: float, *, is_filled: bool) ->
         zorder=4 if is_filled else 3,
         gid=str(row["trial"]),
     )
+
+
+def mark(axes: Axes, x: float, y: float, trial: str, **style: Any) -> None:
+    """Draw one marker for a trial, in half the time that `axes.plot` takes."""
+    axes.add_line(Line2D([x], [y], linestyle="none", gid=trial, **style))
 
 
 def plain_ticks(axes: Axes, which: str) -> None:

@@ -108,7 +108,7 @@ def _panel(axes: Axes, found: Outcome, values: Values, rows: pd.DataFrame, near:
             style: dict[str, Any] = {"markersize": 4.5, "markeredgewidth": 0.5, "zorder": 3}
             style["markeredgecolor"] = parts.PAPER
             colour = parts.colour_of(framework)
-            axes.plot(x, row.outcome, shape, color=colour, gid=str(row.trial), **style)
+            parts.mark(axes, x, row.outcome, str(row.trial), marker=shape, color=colour, **style)
     missed = rows[rows["outcome"].isna()]
     if found.is_seconds and len(missed):
         top = axes.get_xaxis_transform()

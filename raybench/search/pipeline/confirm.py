@@ -98,7 +98,8 @@ class Confirmation:
             return  # the race has refuted all that reached the target once
         answered = [one for one in _answers(records, "confirm") if one.source in winners]
         left_s = single_run.deadline.left_s
-        count, times = self._budget(records).runs_alone(winners, answered, left_s)
+        budget = self._budget(records)
+        count, times = budget.runs_alone(winners, answered, left_s)
         if count < len(winners) or times < self.study.confirm.fresh:
             each = "once" if times == 1 else f"{times} times"
             some = f"left time to run {count} of {len(winners)} winners alone, {each}"
@@ -106,7 +107,9 @@ class Confirmation:
         already = {one.trial for one in answered}
         chosen = winners[:count]
         due = [f"{trial}-confirm{n}" for trial in chosen for n in range(times)]
-        single_run.progress.begin("confirm", len(set(due) - already))
+        runs = len(set(due) - already)
+        run_s = budget.fresh_s(1) / max(len(budget.winners()), 1)
+        single_run.progress.begin("confirm", runs, expect_s=runs * run_s)
         run_alone(
             {trial: records.runs[trial].spec for trial in chosen},
             times=times,

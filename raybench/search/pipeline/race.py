@@ -58,8 +58,11 @@ class LiveRace:
         """Run the race to its end, or until the deadline; `after_s` is what is to follow."""
         tries: Counter[Run] = Counter()
         races = self._races(stages)
+        number = sum(count * runs for count, runs in stages)
+        most = max(self.budget.race_runs(number), self._num_done)
+        self._begin(most, self.budget.race_s(number), after_s)
         while (due := races.due()) and not self.single_run.deadline.over:
-            self._run(due, races, after_s)
+            self._run(due, races)
             if self._put_out(due, tries):
                 races = self._races(stages)
         self.is_cut = bool(due)
@@ -75,7 +78,8 @@ class LiveRace:
             due = self._more(min(number - num_run, self.slots))
             if not due:
                 return num_run
-            self._run(due, self._races(()), after_s=0.0, num_more=number - num_run)
+            self._begin(self._num_done + number - num_run)
+            self._run(due, self._races(()))
             num_run += len(due)
             self._put_out(due, tries)
         self.is_cut = num_run < number or not all(map(self._knows, due))
@@ -125,13 +129,14 @@ class LiveRace:
         own = self._repeat(record, curve) if counts else None
         return Contender(cost.trial, own, cost.spec.num_workers)
 
-    def _run(
-        self, due: list[Run], races: Races, after_s: float, *, num_more: int | None = None
-    ) -> None:
-        progress = self.single_run.progress
-        num_runs = len(due) if num_more is None else num_more
-        progress.begin("race", self._num_done + num_runs, num_done=self._num_done)
+    def _begin(self, most: int, race_s: float | None = None, after_s: float = 0.0) -> None:
+        """Show how many runs there are at most, those of an earlier session among them."""
+        done, progress = self._num_done, self.single_run.progress
+        left_s = None if race_s is None else race_s * (most - done) / max(most, 1)
+        progress.begin("race", most, num_done=done, expect_s=left_s)
         progress.after_s = after_s
+
+    def _run(self, due: list[Run], races: Races) -> None:
         specs = {run.name: self._costs[run.name].spec for run in due}
         jobs = [partial(self._train, run, races) for run in in_turns(due, specs)]
         side_by_side(jobs, slots=self.slots, deadline=self.single_run.deadline)

@@ -11,7 +11,7 @@ from raybench.core.errors import UserError
 from raybench.core.record import Evaluation, Role, RunRecord, StopReason
 from raybench.core.spec import RunSpec
 from raybench.results.errors import keep_error
-from raybench.results.progress import Progress
+from raybench.results.live.progress import Progress
 from raybench.results.store import Store
 from raybench.search.deadline import Deadline
 from raybench.search.saved_runs import SavedRuns

@@ -21,8 +21,12 @@ def slots_now(study: StudySpec, space: Space, session: Session, concurrency: int
     return max(1, follow(session.nodes()))
 
 
+def num_at_most(spec: RunSpec, capacity: Capacity) -> int:
+    """Return how many workers of a spec the empty cluster holds in all its runs together."""
+    group = spec.placement.group
+    return capacity.num_fitting(replace(group, num_workers=max(capacity.cpus, group.num_workers)))
+
+
 def num_at_once(spec: RunSpec, capacity: Capacity, slots: int) -> int:
     """Return how many runs of a spec the empty cluster holds at once, at most `slots`."""
-    group = spec.placement.group
-    many = replace(group, num_workers=max(capacity.cpus, group.num_workers))
-    return max(1, min(slots, capacity.num_fitting(many) // group.num_workers))
+    return max(1, min(slots, num_at_most(spec, capacity) // spec.placement.group.num_workers))

@@ -18,8 +18,8 @@ from raybench.data.load import STORED
 from raybench.data.shared import share, shared_key
 from raybench.results.console import say
 from raybench.results.label import label_keys
+from raybench.results.live.progress import Progress
 from raybench.results.load import StudyResults, load
-from raybench.results.progress import Progress
 from raybench.results.provenance import with_session
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
@@ -32,7 +32,7 @@ from raybench.search.pipeline.interference import measure_interference
 from raybench.search.pipeline.preflight import following
 from raybench.search.pipeline.reference import set_by_reference
 from raybench.search.pipeline.single_run import SingleRun
-from raybench.search.pipeline.slots import num_at_once, slots_now
+from raybench.search.pipeline.slots import num_at_most, num_at_once, slots_now
 from raybench.search.pipeline.verify_predictions import run_finalists
 from raybench.search.ray_tune.tuner import run_trials
 from raybench.search.saved_runs import SavedRuns
@@ -222,8 +222,15 @@ class StudyPipeline:
         return f"The time budget of {self.study.search.time_budget_s:g} s"
 
     def _progress(self, num_trials: int, num_done: int = 0) -> Progress:
-        keys = label_keys(self.study.space)
-        return Progress(self.console, num_trials=num_trials, num_done=num_done, keys=keys)
+        return Progress(
+            self.console,
+            num_trials=num_trials,
+            num_done=num_done,
+            keys=label_keys(self.study.space),
+            began=self.deadline.began,
+            ends_in_s=self.deadline.left_s,
+            num_workers=lambda spec: num_at_most(spec, self.session.capacity),
+        )
 
     def _single_run(self, progress: Progress) -> SingleRun:
         return SingleRun(

@@ -19,13 +19,13 @@ from raybench.core.clock import OTHER, PHASES
 from raybench.core.dataset_spec import with_whole_paths
 from raybench.core.documents import apply_settings, read_mapping, to_yaml, validate
 from raybench.core.errors import UserError
-from raybench.core.metric import ACCURACY, Metric
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.results.console import make_console, say
 from raybench.results.errors import keep_error
 from raybench.results.export import export
 from raybench.results.label import describe
+from raybench.results.live.training import TrainingScreen
 from raybench.results.load import load
 from raybench.results.place import check_place, shown
 from raybench.results.provenance import command, machine, versions
@@ -130,12 +130,11 @@ def _run(
             },
         )
         console.print(f"{describe(spec)}, seed {spec.seed}", highlight=False)
-        metric = spec.objective.judged_by
-        console.print(_head(metric), highlight=False)
+        screen = TrainingScreen(console, spec)
 
         def record_evaluation(name: str, evaluation: Evaluation) -> None:
             store.append(evaluation.line(name))
-            console.print(_curve_line(metric, evaluation), highlight=False)
+            screen.evaluated(evaluation)
 
         def on_evaluation(name: str, evaluation: Evaluation) -> None:
             waits.is_training = True
@@ -145,6 +144,7 @@ def _run(
         watch = waits.watch(session, is_over=lambda: interrupt.is_set, wait_s=options.wait)
         with (
             watch,
+            screen,
             SavedRuns(session.pool, store, say=lambda sentence: say(console, sentence)) as saved,
         ):
             for evaluation in saved.resume(TRIAL, spec):
@@ -173,22 +173,6 @@ def _run(
             store.append(record.line())
             saved.over(record)
     return record
-
-
-def _head(metric: Metric) -> str:
-    """Return the head of the curve; a validation loss is told from that of training."""
-    words = "validation" if metric.name == "loss" else metric.words
-    return f"  epoch    samples   train s     loss {words:>9}   samples/s  learning rate"
-
-
-def _curve_line(metric: Metric, evaluation: Evaluation) -> str:
-    width = max(len(_head(metric)) - len(_head(ACCURACY)) + 9, 9)
-    value = f"{100 * evaluation.value:.2f}%" if metric.is_share else f"{evaluation.value:.5g}"
-    return (
-        f"{evaluation.epoch:7.2f} {evaluation.samples:10,} {evaluation.train_s:9.2f} "
-        f"{evaluation.train_loss:8.4f} {value:>{width}} "
-        f"{evaluation.samples_per_s:11,.0f} {evaluation.learning_rate:14.4g}"
-    )
 
 
 def _print_outcome(console: Console, record: RunRecord, storage: StudyStorage) -> None:

@@ -88,7 +88,11 @@ def run_finalists(results: StudyResults, placer: Placer, single_run: SingleRun) 
     fresh = [way for way in choose(every) if way.name not in done]
     if not fresh or single_run.deadline.over:
         return
-    single_run.progress.begin("finalist", len(fresh))
+    progress, sources = single_run.progress, [results.runs[way.prediction.trial] for way in fresh]
+    after_s = progress.after_s  # what follows the search
+    expect_s = sum(run.wall_s - run.ledger["queue"] for run in sources)
+    progress.begin("finalist", len(fresh), expect_s=expect_s)
+    progress.after_s = after_s
     for way in fresh:
         if single_run.deadline.over:
             return

@@ -18,7 +18,7 @@ from raybench.core.objective import BUDGET
 from raybench.core.record import RunRecord
 from raybench.core.spec import RunSpec
 from raybench.core.study import StudySpec, build_study
-from raybench.results.progress import Progress
+from raybench.results.live.progress import Progress
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.search.confirm_budget import ConfirmBudget

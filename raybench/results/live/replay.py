@@ -1,0 +1,198 @@
+"""A study's records as the events of its state: of one that runs elsewhere, or has ended.
+
+Records tell less than the driver knows: of a run that has not ended only its evaluations, and no
+moments but those at which runs ended. Clock of the state: seconds of Unix time.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from raybench.core.errors import UserError
+from raybench.core.record import RunRecord
+from raybench.core.spec import RunSpec
+from raybench.results.live.state import Cause, LiveState
+from raybench.results.records import evaluation_of, kind_and_trial, run_of
+
+PAUSE_S = 120.0
+"""A study in which nothing ran for so long was continued: a phase begins again."""
+PHASE_OF = {"trial": "search"}
+"""Of a role; the others are phases of their own. A sentinel belongs to none."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What study.yaml says of the runs to come."""
+
+    num_runs: Mapping[str, int] = field(default_factory=dict)
+    """Runs of a phase, where the file tells them."""
+    specs: Mapping[str, RunSpec] = field(default_factory=dict)
+    """The run specs that are known before, by the names of their runs: of a scaling study."""
+    concurrency: int | None = None
+    """Runs at the same time; None where it does not say."""
+    only: str | None = None
+    """The phase of all its runs, where they are no search."""
+
+
+OnEnd = Callable[[RunRecord, Cause | None, float], None]
+"""Told of every run that counts, the cause of its failure, and when it ended."""
+
+
+class Forecast(Protocol):
+    """What the runs so far say of those that follow."""
+
+    def add(self, record: RunRecord) -> None:
+        """Take a run that has ended."""
+
+    def after_s(self, phase: str) -> float:
+        """Return the seconds of what follows a phase."""
+
+    def expect_s(self, phase: str) -> float | None:
+        """Return the seconds of a phase that begins now; None where they are not known."""
+
+    def num_runs(self, phase: str) -> int | None:
+        """Return the runs of a phase, at most; None where they are not known."""
+
+
+class Replay:
+    """Feeds a state with what is read."""
+
+    def __init__(self, state: LiveState, plan: Plan, forecast: Forecast | None = None) -> None:
+        self.state, self.plan, self._forecast = state, plan, forecast
+        self.on_end: OnEnd = lambda record, cause, at: None
+        self.is_interrupted = False
+        """Whether the last run that ended was cut off by the user, or by what went wrong."""
+        self.last_s: float | None = None
+        """When the last run ended."""
+        self._records: dict[str, RunRecord] = {}
+        """The last of every run."""
+        self._open: dict[str, list[dict[str, Any]]] = {}
+        """Evaluations of runs without a record, in the order in which they were heard of last."""
+        self._has_begun = False
+
+    def replan(self, plan: Plan, forecast: Forecast | None) -> None:
+        """Take what study.yaml says by now; what is known of the runs stays."""
+        self.plan, self._forecast = plan, forecast
+        if forecast is not None:
+            for record in self._records.values():
+                forecast.add(record)
+
+    def feed(self, lines: Iterable[bytes], at: float) -> None:
+        """Take whole lines that were read at a moment. Raises UserError where one is no record.
+
+        Of runs that have not ended, as many run as the study has at the same time: those that
+        were heard of last.
+        """
+        heard: set[str] = set()
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                content = json.loads(line)
+                kind, name = kind_and_trial(content)
+                if kind == "eval":
+                    points = self._open.pop(name, [])
+                    points.append(content)
+                    self._open[name] = points  # the last one heard of
+                    heard.add(name)
+                elif kind == "run":
+                    self._ended(run_of(content))
+                    heard.discard(name)
+            except (ValueError, RecursionError) as wrong:
+                raise UserError(
+                    f"records.jsonl: new line {number} is no record ({wrong}); restore the file."
+                ) from None
+        now = max(at, self.last_s or at)
+        for name in [name for name in self._open if name in heard]:
+            self._runs_on(name, now)
+        most = self.plan.concurrency
+        if most is not None:  # of an earlier session, most likely, which was killed
+            for name in list(self._open)[:-most]:
+                self.state.runs.pop(name, None)
+        if self._forecast is not None:
+            self.state.after_s = self._forecast.after_s(self.state.phase)
+
+    def _ended(self, record: RunRecord) -> None:
+        ended_s = _moment(record)
+        if ended_s is None:
+            ended_s = self.last_s or self.state.began_s
+        asked_s = ended_s - record.wall_s
+        self._enter(self._phase(record), asked_s)
+        self._open.pop(record.trial, None)
+        before = self._records.get(record.trial)
+        self._records[record.trial] = record
+        self.last_s = max(ended_s, self.last_s or ended_s)
+        self.is_interrupted = record.stop == "interrupted"
+        if self._forecast is not None:
+            self._forecast.add(record)
+        is_counted = before is not None and before.stop != "interrupted"
+        if record.role == "sentinel" or is_counted or self.is_interrupted:
+            self.state.runs.pop(record.trial, None)
+        else:
+            self.on_end(record, self.state.finished(record, ended_s), ended_s)
+
+    def _runs_on(self, name: str, at: float) -> None:
+        points = [evaluation_of(point) for point in self._open[name]]
+        begun_s = at - points[-1].train_s
+        self._enter(self._phase_of(name), begun_s)
+        if name not in self.state.runs:
+            self.state.started(name, self._spec_of(name), begun_s)
+        for point in points:
+            self.state.evaluated(name, point, at)
+        self._open[name] = []  # the state has its curve
+
+    def _enter(self, phase: str, at: float) -> None:
+        """Begin a phase where a run is the first of it, or of a session."""
+        if phase == "sentinel":
+            return
+        state = self.state
+        is_pause = self.last_s is not None and at - self.last_s > PAUSE_S and not state.runs
+        if self._has_begun and phase == state.phase and not is_pause:
+            return
+        done = sum(
+            self._phase(record) == phase and record.stop != "interrupted"
+            for record in self._records.values()
+        )
+        if not self._has_begun:
+            state.began_s = at
+        num_runs, expect_s = self.plan.num_runs.get(phase), None
+        if self._forecast is not None:
+            num_runs = num_runs or self._forecast.num_runs(phase)
+            expect_s = self._forecast.expect_s(phase)
+        state.begin(phase, num_runs, at, num_done=done, expect_s=expect_s)
+        self._has_begun = True
+
+    def _phase(self, record: RunRecord) -> str:
+        return self.plan.only or PHASE_OF.get(record.role, record.role)
+
+    def _spec_of(self, name: str) -> RunSpec | None:
+        """Return the run spec of a run that has not ended: that of what it runs again."""
+        if name in self.plan.specs:
+            return self.plan.specs[name]
+        source = self._records.get(re.sub(r"-(race|confirm)\d+$", "", name))
+        return None if source is None or source.trial == name else source.spec
+
+    def _phase_of(self, name: str) -> str:
+        """Return the phase of a run that has not ended; its name alone tells it."""
+        if self.plan.only is not None:
+            return self.plan.only
+        for pattern, phase in (
+            (r"reference\d+", "reference"),
+            (r".*-race\d+", "race"),
+            (r".*-confirm\d+", "confirm"),
+            (r"\d+\..+", "finalist"),
+        ):
+            if re.fullmatch(pattern, name):
+                return phase
+        return "search"
+
+
+def _moment(record: RunRecord) -> float | None:
+    """Return when a run ended, in Unix time; None where its version did not say it."""
+    try:
+        return datetime.fromisoformat(record.finished).timestamp()
+    except ValueError:
+        return None

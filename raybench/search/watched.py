@@ -1,0 +1,159 @@
+"""A study of somebody else, followed by its files alone: study.yaml and records.jsonl."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from raybench.core.documents import validate
+from raybench.core.errors import UserError
+from raybench.core.scaling_study import ScalingStudy, study_cells
+from raybench.core.spec import RunSpec
+from raybench.core.study import StudySpec
+from raybench.results.label import label_keys
+from raybench.results.live.durations import spent
+from raybench.results.live.replay import Plan, Replay
+from raybench.results.live.state import LiveState
+from raybench.results.live.tail import Driver, Source
+from raybench.results.store import SCALING, STUDY_FILE
+from raybench.search.forecast import StudyForecast
+from raybench.search.pipeline.reference import RUNS
+
+QUIET_S = 300.0
+"""Without news for so long, a driver that is not seen may have died."""
+
+
+class Watched:
+    """What a source shows; `look` now and then."""
+
+    def __init__(self, source: Source, at: float) -> None:
+        """`at`: Unix time of now."""
+        self._source = source
+        self._yaml: bytes | None = None
+        self._document: Mapping[str, Any] = {}
+        self.driver: Driver = "unknown"
+        self._begin(at)
+
+    def look(self, at: float) -> bool:
+        """Take what is new; return whether the study has ended, and all of it was read.
+
+        UserError where the files are no study's, BucketError where they are not reached.
+        """
+        driver = self._source.driver()  # first: what it wrote before it ended is read below
+        content = self._source.study_yaml()
+        if content is not None and content != self._yaml:
+            self._yaml = content
+            self._read_plan(content)
+        news = self._source.news()
+        if news.is_anew:
+            self._begin(at)
+        self.replay.feed(news.lines, at)
+        self._set_budget()
+        self.driver, self.state.is_over = driver, driver in ("ended", "died")
+        return driver in ("ended", "died") and not news.lines
+
+    @property
+    def is_scaling(self) -> bool:
+        """Whether it is a scaling study."""
+        return SCALING in self._document
+
+    @property
+    def has_best(self) -> bool:
+        """Whether one of its runs is the best."""
+        return not self.is_scaling
+
+    def now(self, at: float) -> float:
+        """Return the moment of the screen: that of the last run of a study that has ended, and
+        never before it, whatever this host's clock says."""
+        last_s = self.replay.last_s
+        if last_s is None:
+            return at
+        return last_s if self.driver in ("ended", "died") else max(at, last_s)
+
+    def notes(self) -> list[str]:
+        """Return what there is to say of who writes it."""
+        if self.driver == "died":
+            return ["Its driver died: the same command continues."]
+        if self.driver == "ended":
+            way = "was interrupted: the same command continues" if self.is_cut else "has ended"
+            return [f"The study {way}."]
+        if self._yaml is None:
+            return ["The command has begun; nothing is recorded yet."]
+        idle_s = self._source.idle_s()
+        if idle_s is None or idle_s < QUIET_S:
+            return []
+        who = "its driver lives" if self.driver == "lives" else "its driver may have died"
+        return [f"Nothing written for {spent(idle_s)}; {who}."]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the last run was cut off, or some never ended."""
+        return self.replay.is_interrupted or bool(self.state.runs)
+
+    def _begin(self, at: float) -> None:
+        self.state = LiveState(at)
+        self.replay = Replay(self.state, Plan())
+        if self._yaml is not None:
+            self._read_plan(self._yaml)
+
+    def _read_plan(self, content: bytes) -> None:
+        try:
+            document = yaml.safe_load(content)
+        except yaml.YAMLError:
+            document = None
+        if not isinstance(document, dict) or not isinstance(document.get("study"), dict):
+            raise UserError(f"{STUDY_FILE}: is no study of ours; restore the file.")
+        self._document = document
+        self.state.num_workers = _num_workers(document)
+        self.replay.replan(*self._plan())
+
+    def _plan(self) -> tuple[Plan, StudyForecast | None]:
+        document = self._document
+        if SCALING in document:
+            study = validate(ScalingStudy, document[SCALING], f"{STUDY_FILE}: {SCALING}")
+            specs = _repeats(study)
+            return Plan({"scaling": len(specs)}, specs, concurrency=1, only="scaling"), None
+        if document["study"].get("run"):
+            return Plan({"train": 1}, concurrency=1, only="train"), None
+        try:
+            search = validate(StudySpec, document["study"], f"{STUDY_FILE}: study")
+        except UserError:  # of a version that wrote other keys: its runs are shown without a plan
+            return Plan(), None
+        self.state.keys = label_keys(search.space)
+        concurrency = document.get("concurrency")
+        at_once = concurrency if isinstance(concurrency, int) else 1
+        num_workers = _num_workers(document) or 1
+
+        def fitting(spec: RunSpec) -> int:
+            return max(1, min(at_once, num_workers // spec.num_workers))
+
+        counts = {"search": search.search.trials, "reference": RUNS if search.auto else 1}
+        self._budget_s = search.search.time_budget_s
+        plan = Plan(counts, concurrency=concurrency if isinstance(concurrency, int) else None)
+        return plan, StudyForecast(search, fitting)
+
+    _budget_s: float | None = None
+    """The time budget; of a study that was continued it counts from a moment nobody recorded."""
+
+    def _set_budget(self) -> None:
+        if self._budget_s is not None and not self._document.get("continued"):
+            self.state.ends_s = self.state.began_s + self._budget_s
+
+
+def _repeats(study: ScalingStudy) -> dict[str, RunSpec]:
+    """Return the runs of a scaling study by their names."""
+    return dict(
+        cell.repeat(number) for cell in study_cells(study) for number in range(study.repeats)
+    )
+
+
+def _num_workers(document: Mapping[str, Any]) -> int | None:
+    """Return how many workers the machines had room for; None where the file does not tell it."""
+    cluster, study = document.get("cluster"), document["study"]
+    nodes = cluster.get("nodes") if isinstance(cluster, dict) else None
+    if not isinstance(nodes, list):
+        return None
+    fixed = study.get("fixed") or {}
+    kind = "gpus" if fixed.get("gpus_per_worker") else "cpus"
+    found = sum(float(node.get(kind, 0)) for node in nodes if isinstance(node, dict))
+    return int(found) or None

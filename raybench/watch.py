@@ -1,0 +1,148 @@
+"""`python -m raybench.watch DIR`: show a study that runs in another terminal, or has ended."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from raybench import cli
+from raybench.core.errors import UserError
+from raybench.core.record import RunRecord
+from raybench.results.bucket import BucketError
+from raybench.results.console import make_console, say
+from raybench.results.live.glyphs import Glyphs, glyphs_for
+from raybench.results.live.lines import EventLines
+from raybench.results.live.screen import screen_lines
+from raybench.results.live.state import Cause
+from raybench.results.live.tail import source_of
+from raybench.results.live.views import view_for
+from raybench.results.load import load
+from raybench.results.place import is_url
+from raybench.results.show import show
+from raybench.search.watched import Watched
+
+INTERVAL_S, URL_INTERVAL_S, LEAST_INTERVAL_S = 1.0, 5.0, 0.1
+WHOLE = 10**6
+"""Lines of a screen that is printed once."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command's arguments."""
+    result = cli.Parser(prog="raybench watch", description=__doc__)
+    result.add_argument("place", metavar="DIR", help="a results folder, or the URL of one")
+    result.add_argument(
+        "--interval",
+        type=float,
+        metavar="SECONDS",
+        help=f"how often to look (default {INTERVAL_S:g}; of a URL {URL_INTERVAL_S:g})",
+    )
+    result.add_argument("--once", action="store_true", help="show it as it is now, and end")
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    options = parser().parse_args(arguments)
+    return cli.run_command(lambda: watch(options.place, options.interval, once=options.once))
+
+
+def watch(place: str, interval_s: float | None = None, *, once: bool = False) -> int:
+    """Show a study until it ends, then what came of it; with `once`, as it is now.
+
+    It is read, never written. FAILED where its driver died.
+    """
+    if interval_s is None:
+        interval_s = URL_INTERVAL_S if is_url(place) else INTERVAL_S
+    if not interval_s >= LEAST_INTERVAL_S:
+        raise UserError(f"--interval {interval_s:g}: name seconds, {LEAST_INTERVAL_S:g} or more.")
+    console = make_console(sys.stdout)
+    watched = Watched(source_of(place), time.time())
+    try:
+        is_over = watched.look(time.time()) or watched.driver in ("ended", "died")
+    except BucketError as error:
+        raise UserError(str(error)) from None
+    if once:
+        _print_screen(console, watched)
+        return cli.DONE
+    if not is_over:
+        _follow(console, watched, interval_s)
+    return _print_end(console, watched, place)
+
+
+def _follow(console: Console, watched: Watched, interval_s: float) -> None:
+    """Show the study as it goes on, until it ends."""
+    trouble: list[str] = []
+
+    def draw(width: int, height: int, glyphs: Glyphs) -> list[Text]:
+        return _screen(watched, width, height, glyphs, trouble)
+
+    view = view_for(console, draw)
+    lines = EventLines(console, watched.state)
+    if view is None:
+        lines.write(time.time(), "watching", {})
+
+        def ended(record: RunRecord, cause: Cause | None, at: float) -> None:
+            lines.finished(record, cause, max(at, time.time()), None)
+
+        watched.replay.on_end = ended
+    else:
+        view.start()
+    try:
+        is_over = False
+        while not is_over:
+            time.sleep(interval_s)
+            try:
+                is_over = watched.look(time.time())
+                trouble.clear()
+            except BucketError as error:
+                trouble[:] = [f"{error} It is tried again."]
+            if view is None:
+                lines.status(time.time())
+            else:
+                view.changed()
+    finally:
+        if view is not None:
+            view.stop()
+
+
+def _screen(
+    watched: Watched, width: int, height: int, glyphs: Glyphs, trouble: Sequence[str] = ()
+) -> list[Text]:
+    return screen_lines(
+        watched.state,
+        watched.now(time.time()),
+        width=width,
+        height=height,
+        glyphs=glyphs,
+        has_best=watched.has_best,
+        notes=[*watched.notes(), *trouble],
+    )
+
+
+def _print_screen(console: Console, watched: Watched) -> None:
+    for line in _screen(watched, console.width, WHOLE, glyphs_for(console.encoding)):
+        console.print(line, soft_wrap=True)
+
+
+def _print_end(console: Console, watched: Watched, place: str) -> int:
+    """Print the tables of a study that has ended, or how far it came."""
+    if watched.is_cut or watched.driver == "died" or watched.replay.last_s is None:
+        _print_screen(console, watched)
+    if watched.replay.last_s is not None:
+        results = load(place)
+        if watched.is_scaling:
+            from raybench.studies.report import ScalingReport
+
+            ScalingReport.of(results).show(console, written=[])
+        else:
+            show(console, results)
+    for note in watched.notes():
+        say(console, note)
+    return cli.FAILED if watched.driver == "died" else cli.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
