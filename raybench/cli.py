@@ -14,6 +14,7 @@ from raybench.cluster.signals import SIGNALS
 from raybench.core.errors import StudyError, UserError
 from raybench.core.secrets import redact_text
 from raybench.core.text import clean
+from raybench.results.loggers.kinds import LOGGERS
 
 COMMANDS = {
     "tune": "search for the configuration that reaches the target soonest",
@@ -66,6 +67,17 @@ def add_common(parser: argparse.ArgumentParser, *, out: str) -> None:
     )
     parser.add_argument("--seed", type=int, help="seed of the search or the training")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, start nothing")
+
+
+def add_log(parser: argparse.ArgumentParser) -> None:
+    """Add the argument of what writes or reads a study."""
+    parser.add_argument(
+        "--log",
+        action="append",
+        default=[],
+        choices=tuple(LOGGERS),
+        help="write the runs to this tool too, while they are trained; repeatable",
+    )
 
 
 def run_command(command: Callable[[], int]) -> int:

@@ -23,6 +23,7 @@ def parser() -> argparse.ArgumentParser:
         result,
         out="results/<name of the study>; with --fit a CSV file for the predictions",
     )
+    cli.add_log(result)
     result.add_argument(
         "--quick", action="store_true", help="a named study small enough for two cores"
     )
@@ -70,6 +71,7 @@ def fit_file(options: argparse.Namespace) -> int:
         (options.settings, "--set"),
         (options.address, "--address"),
         (options.workload, "--workload"),
+        (options.log, "--log"),
     ):
         if given:
             raise UserError(f"{name}: is of a study, and --fit runs none; leave one of them out.")

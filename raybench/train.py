@@ -15,6 +15,7 @@ def parser() -> argparse.ArgumentParser:
         "spec", nargs="?", type=Path, metavar="SPEC.yaml", help="run spec; none: the defaults"
     )
     cli.add_common(result, out="results/train-<name of the spec>")
+    cli.add_log(result)
     return result
 
 

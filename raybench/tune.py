@@ -21,6 +21,7 @@ def parser() -> argparse.ArgumentParser:
         help="search space: a file, or a shipped name (default: digits)",
     )
     cli.add_common(result, out="results/<name of the space>")
+    cli.add_log(result)
     result.add_argument("--trials", type=int, help="number of trials")
     result.add_argument("--time-budget", type=float, metavar="SECONDS", help="for everything")
     result.add_argument("--workers", metavar="1,2,4", help="worker counts to search")
@@ -46,7 +47,8 @@ def parser() -> argparse.ArgumentParser:
         "--more",
         type=int,
         metavar="N",
-        help="no search: N more runs of what a finished study cannot tell apart",
+        help="no search: N more runs of what a finished study cannot tell apart (where Ctrl-C or "
+        "the time budget ends them, the same command runs those that are left)",
     )
     result.add_argument("--price", type=float, metavar="MONEY", help="per worker-hour")
     result.add_argument("--concurrency", type=int, help="trials at the same time")

@@ -381,9 +381,9 @@ def test_a_worker_tells_no_secret_of_its_environment(secret: str) -> None:
 
 
 def test_what_ray_tune_prints_is_kept_without_secrets(secret: str, tmp_path: Path) -> None:
-    from raybench.search.ray_tune.tuner import _quiet
+    from raybench.search.quiet import quiet
 
-    with _quiet(tmp_path / "ray.log"):
+    with quiet(tmp_path / "ray.log"):
         print(f"401 for {secret}")
         print(f"again: {secret}", file=sys.stderr)
         sys.stdout.flush()

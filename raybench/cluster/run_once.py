@@ -21,6 +21,7 @@ def run_once(
     on_error: Callable[[str, str, str], str] = lambda name, message, traceback: message,
     on_saved: Callable[[str], None] = lambda name: None,
     on_refused: Callable[[str, str], None] = lambda name, why: None,
+    on_restart: Callable[[str, str], None] = lambda name, why: None,
     save: bool = False,
     test: bool = False,
     keep: bool = True,
@@ -31,12 +32,14 @@ def run_once(
     failed run is a record too, and `on_error` is given its name, message and traceback and
     returns the message to keep; it has no weights. `on_saved` is given the name when the pool has
     a new checkpoint of the run, `on_refused` the name and a sentence when it does not go on from
-    the one it had. `test` measures the test split. With `keep`
-    False the workers are new and end with the run.
+    the one it had, `on_restart` the name and what has happened when it has lost its workers and
+    goes on in new ones. `test` measures the test split. With `keep` False the workers are new and
+    end with the run.
     """
     client = RunClient(pool, name, spec, keep=keep, goes_on=lambda: stopped_by() is None)
     saved: int | None = None
     refused: str | None = None
+    restarts = 0
     reason: StopReason | None = None
     last: Evaluation | None = None
     try:
@@ -45,6 +48,9 @@ def run_once(
             if outcome.refused is not None and refused is None:
                 refused = outcome.refused
                 on_refused(name, refused)
+            elif outcome.restarts > restarts and outcome.failure is None:
+                on_restart(name, outcome.restart_reason or "")
+            restarts = outcome.restarts
             if outcome.evaluation is None or outcome.evaluation is last:
                 break  # it failed, or was ended from outside, before it reached the next one
             last = outcome.evaluation

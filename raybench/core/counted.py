@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from raybench.core.clock import OTHER
 from raybench.core.crossing import crossing
 from raybench.core.objective import TIME
 from raybench.core.record import MACHINE_FAULTS, Evaluation, RunRecord
@@ -25,14 +26,16 @@ def repeat_of(
 ) -> Repeat:
     """Return what a run counts as; `points` are its evaluations, `chance` as in `crossing`.
 
-    Train seconds to the target, a miss with all that it has spent; with best_at_budget the best
-    value, its sign turned where more is better.
+    Train seconds to the target, a miss with all that it has spent (one that crashed with what it
+    spent since its last evaluation too, which is training for all that is known); with
+    best_at_budget the best value, its sign turned where more is better.
     """
     is_failed = record.failure is not None
     if record.spec.objective.kind == TIME:
         found = None if is_failed else crossing(record, points, chance=chance)
         if found is None:
-            return Repeat(record.ledger["train"], is_hit=False)
+            unseen_s = max(record.ledger.get(OTHER, 0.0), 0.0) if is_failed else 0.0
+            return Repeat(record.ledger["train"] + unseen_s, is_hit=False)
         return Repeat(max(found.seconds, MIN_SECONDS), is_hit=True)
     if is_failed or record.best_value is None:
         return Repeat(0.0, is_hit=False)

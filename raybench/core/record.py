@@ -127,11 +127,21 @@ class Evaluation:
     noise_scale: NoiseSums | None = None
     """What the gradients of several workers said of their noise; for `scaling.noise_scale`."""
 
-    def line(self, trial: str) -> dict[str, Any]:
-        """Return the record line of this evaluation."""
+    def line(
+        self, trial: str, *, role: "Role | None" = None, spec: RunSpec | None = None
+    ) -> dict[str, Any]:
+        """Return the record line of this evaluation.
+
+        A run's first says what runs there, where that is given, to those who follow the study: the
+        run's own record comes at its end.
+        """
         content = asdict(self)
         keys = (*CURVE_KEYS, *(key for key in STEP_KEYS if content[key] is not None))
-        return {"kind": "eval", "trial": trial} | {key: content[key] for key in keys}
+        what = {}
+        if spec is not None and self.index == 0:
+            what = {"role": role, "spec": spec.document()}
+        own = {"kind": "eval", "trial": trial}
+        return own | what | {key: content[key] for key in keys}
 
 
 @dataclass(frozen=True, kw_only=True)

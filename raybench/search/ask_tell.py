@@ -136,6 +136,7 @@ class Search:
             # Not under its own name: what was interrupted runs again from the start, under it.
             self._observe(f"{name}{RECORDED}", record.spec, record.samples, record.ledger["train"])
         for name, record in runs.items():
-            # The rerun of an interrupted one passes the rungs anew.
-            if self._early and record.phase == "search" and record.stop != "interrupted":
+            # The rerun of an interrupted one passes the rungs anew. A finalist is a trial's
+            # configuration again: an uninterrupted search does not know of it either.
+            if self._early and record.role == "trial" and record.stop != "interrupted":
                 self._early.learn(record, curves.get(name))

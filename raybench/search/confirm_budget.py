@@ -8,7 +8,8 @@ from raybench.core.counted import is_told, repeat_of
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.core.study import TIME, StudySpec
-from raybench.results.topology import Layout, Usual, layout_of, usual_of
+from raybench.results.topology import Usual, layout_of, usual_of
+from raybench.search.contenders import Contenders, Cost
 from raybench.search.race_stages import stages
 
 SLACK = 1.5
@@ -23,34 +24,6 @@ BESIDE = ("setup", "compile", "eval", "report")
 """Phases of a run that take time beside training, in warm workers."""
 NUM_FINALISTS = 3
 """Runs of splits that were only predicted come before the race."""
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a run that can be confirmed took."""
-
-    trial: str
-    spec: RunSpec
-    rank: float
-    """Lower is better: seconds to the target, or the metric, its sign turned where more is."""
-    worker_seconds: float
-    train_s: float
-    """That a run takes in all."""
-    layout: Layout
-
-
-@dataclass(frozen=True)
-class Contenders:
-    """The best runs of a search on one model of GPU, best first; as many as a race begins with."""
-
-    fastest: list[Cost] = field(default_factory=list)
-    cheapest: list[Cost] = field(default_factory=list)
-    """By worker-seconds; empty where seconds are the same for all."""
-
-    def first(self, count: int) -> list[Cost]:
-        """Return the first so many of both, each once."""
-        both = [*self.fastest[:count], *self.cheapest[:count]]
-        return list({cost.trial: cost for cost in both}.values())
 
 
 @dataclass(frozen=True)
@@ -202,15 +175,20 @@ class ConfirmBudget:
         """Return what can be run within `left_s`: at most what the study asks for.
 
         Where there is little time, runs alone take up to half of it, and the race what they leave.
-        `answered` are confirming runs of an earlier session: they cost nothing any more.
+        `answered` are confirming runs of an earlier session: they cost nothing any more, though
+        runs besides those that are planned (of `--more`, of who has won before) spare no time.
         """
         wanted = self.study.confirm
         if not self.winners():
             return Plan(0, 0)
+        raced_s = alone_s = 0.0
         for record in answered:
             cost = self._costs.get(record.source or "")
-            if cost is not None:
-                left_s += self.alone_s(cost) if record.role == "confirm" else self._beside_s(cost)
+            if cost is not None and record.role == "race":
+                raced_s += self._beside_s(cost)
+            elif cost is not None:
+                alone_s += self.alone_s(cost)
+        left_s += min(raced_s, self.race_s(wanted.race)) + min(alone_s, self.fresh_s(wanted.fresh))
         if self.confirming_s() <= left_s:
             return Plan(wanted.race, wanted.fresh)
         fresh = 1

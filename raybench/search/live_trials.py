@@ -68,7 +68,7 @@ class LiveTrials:
             self._specs[name] = spec
             for point in self._saved.resume(name, spec):
                 self._last[name] = RunOutcome(evaluation=point, ledger=dict(point.ledger))
-                self._append(point.line(name))
+                self._append(point.line(name, role="trial", spec=spec))
         return asked
 
     def started(self, name: str) -> None:
@@ -91,7 +91,7 @@ class LiveTrials:
             self._progress.say(f"trial {name} goes on in new workers: {reason}")
         point = outcome.evaluation
         if point is not None and _is_new(outcome, before):
-            self._append(point.line(name))
+            self._append(point.line(name, role="trial", spec=self._specs[name]))
             self._progress.evaluated(name, point)
         if outcome.saved is not None and outcome.saved != before.saved:
             self._saved.save(name)

@@ -107,8 +107,7 @@ class Race:
         leader = self.leader() if self.is_timed else None
         if leader is None or len(self._group(leader)) < 2:
             return None
-        known = self._group(leader)
-        return CAP * math.exp(upper_score(known, self.noise())) / self._unit(name)
+        return cap_of(self._group(leader), self.noise()) / self._unit(name)
 
     def leader(self) -> str | None:
         """Return the best contender by all that is known; None where nothing has hit."""
@@ -179,6 +178,12 @@ class Race:
 
     def _unit(self, name: str) -> int:
         return self._by_name[name].num_workers if self.axis == "worker_seconds" else 1
+
+
+def cap_of(repeats: Sequence[Repeat], noise: Noise) -> float:
+    """Return the seconds after which a run has missed beside such `repeats`; infinite without a
+    hit."""
+    return CAP * math.exp(upper_score(repeats, noise))
 
 
 def group_of(

@@ -84,7 +84,7 @@ class SavedRuns:
 
     def over(self, record: RunRecord) -> None:
         """Drop the checkpoint of a run whose record is written, unless the run was cut off."""
-        is_answer = is_told(record) if record.role == "race" else record.is_answer
+        is_answer = is_told(record) if record.phase == "confirm" else record.is_answer
         is_kept = not is_answer or record.stop == "interrupted"
         self._writer.submit(self._noting_faults, self._forget, record.trial, is_kept)
 

@@ -208,6 +208,6 @@ def claims_table(results: StudyResults) -> pd.DataFrame:
             "here": clean(one.ours),
             "holds": verdicts[one.holds],
         }
-        for one in STUDIES[name].compare(results)
+        for one in STUDIES[results.study[NAMED]].compare(results)
     ]
     return pd.DataFrame(rows)

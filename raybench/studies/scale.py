@@ -23,6 +23,8 @@ from raybench.results.console import make_console, say
 from raybench.results.label import label_keys
 from raybench.results.live.progress import Progress
 from raybench.results.load import load
+from raybench.results.loggers.kinds import check_loggers
+from raybench.results.loggers.processes import Loggers
 from raybench.results.place import check_place
 from raybench.results.provenance import with_session
 from raybench.results.remote import study_file
@@ -37,6 +39,7 @@ from raybench.search.wait_watch import watching
 from raybench.studies.checked import Checked, check_cells, with_metric
 from raybench.studies.chosen import Chosen, chosen_study
 from raybench.studies.fits import check_predict
+from raybench.studies.page import try_scaling_page
 from raybench.studies.plan_words import print_study
 from raybench.studies.report import NAMED, PREDICT, ScalingReport
 from raybench.studies.study_runner import run_study
@@ -50,6 +53,7 @@ def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
     """Run what is left of a study, write the results, print them; return the exit code."""
     # The handle itself: what Ray prints to sys.stdout is sent elsewhere meanwhile.
     console = make_console(file=sys.stdout)
+    check_loggers(options.log)
     chosen = chosen_study(options)
     check_address(options.address)
     check_predict(options.predict)
@@ -68,18 +72,25 @@ def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
         return DONE
     if is_local:
         _say_busy(console)
-    with open_storage(place, warn=partial(say, console)) as storage:
+    warn = partial(say, console)
+    with (
+        open_storage(place, warn=warn) as storage,
+        Loggers(options.log, storage.folder, place=place, say=warn) as loggers,
+    ):
         # Again: only now nobody else writes there, and an earlier driver's spool is seen.
         here = storage.folder / STUDY_FILE
         study = _continued(study, place, here if here.is_file() else None)
         with Store(storage.folder, storage.check) as store:
             interrupt.defer()
+            loggers.start()
             interrupted = _run(
                 options, replace(chosen, study=study), store, console, checked, interrupt
             )
+            loggers.end()
             store.check()
             report = ScalingReport.of(replace(load(storage.folder), place=place), options.predict)
             written = report.write(store)
+            written += try_scaling_page(report, storage.folder, partial(say, console))
         report.show(console, written=written)
     if interrupted:
         tail = "." if report.results.trials.empty else ": the same command continues."

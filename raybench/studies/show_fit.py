@@ -29,12 +29,13 @@ def show_fit(console: Console, fitted: FittedGroup, table: pd.DataFrame) -> None
         if more > 0:
             below = f"{below}. {more} more rows are left out here"
         title = f"Predicted{f': {name}' if name else ''}"
-        print_frame(console, _printed(table.head(MOST_PRINTED)), title, below=below)
+        print_frame(console, printed_fit(table.head(MOST_PRINTED)), title, below=below)
     else:
         console.print()
 
 
-def _printed(table: pd.DataFrame) -> pd.DataFrame:
+def printed_fit(table: pd.DataFrame) -> pd.DataFrame:
+    """Return predictions in their units, those beyond what was measured with a `~`."""
     marks = ["~" if beyond else "" for beyond in table["extrapolated"]]
     columns = {
         "~": marks,

@@ -9,7 +9,7 @@ from raybench.cluster.protocol import STOPPED, Lent, RunFailed
 from raybench.cluster.run_client import RunClient
 from raybench.cluster.run_once import run_once
 from raybench.core.checkpoint import RunState
-from tests.cluster.fake_pool import BROKEN, REFUSAL, SPEC, FakePool
+from tests.cluster.fake_pool import BROKEN, LOST, REFUSAL, SPEC, FakePool
 
 pytestmark = pytest.mark.usefixtures("no_ray")
 
@@ -98,3 +98,22 @@ def test_run_once_tells_of_a_refused_checkpoint_once_and_begins_anew() -> None:
     )
     assert seen == [("a", REFUSAL.message), 0, 1]
     assert (record.state, record.stop, record.restarts) == ("complete", "epochs", 1)
+
+
+def test_run_once_tells_of_lost_workers_where_the_run_goes_on() -> None:
+    told: list[Any] = []
+    pools = [FakePool(last=2, faults={1: [LOST]}), FakePool(faults={Lent: [LOST] * 9})]
+    records = [
+        run_once(
+            pool,
+            SPEC,
+            name,
+            role="race",
+            on_evaluation=lambda name, evaluation: None,
+            on_restart=lambda *given: told.append(given),
+            stopped_by=lambda: None,
+        )[0]
+        for name, pool in zip("ab", pools, strict=True)
+    ]
+    assert told == [("a", LOST.message)], "the other one was lost for good"
+    assert [one.failure for one in records] == [None, "worker_lost"]

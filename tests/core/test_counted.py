@@ -49,6 +49,14 @@ def test_a_run_is_its_seconds_or_its_value() -> None:
     assert not repeat_of(budget(0.9, "nan"), []).is_hit
 
 
+def test_a_crash_has_spent_what_no_evaluation_saw() -> None:
+    crashed = record("0000", RunSpec(objective=Objective(target=0.9)), 2.0, failure="error")
+    crashed = replace(crashed, ledger=crashed.ledger | {"other": 3.0})
+    assert repeat_of(crashed, []) == Repeat(5.0, False)
+    ended = replace(crashed, failure=None, time_to_target_s=None)
+    assert repeat_of(ended, []) == Repeat(2.0, False), "of what ended well it is not training"
+
+
 def test_the_first_trial_has_the_least_number() -> None:
     runs = [record("10000"), record("0003"), record("0001-race0", role="race", source="0001")]
     assert first_trial(runs) == "0003"

@@ -34,6 +34,9 @@ HOMES = {  # a library: the folders below which it may be imported
     "ray.tune": ("search.ray_tune",),
     "ray.train": ("cluster",),
     "optuna": ("search.sampling",),
+    "tensorboardX": ("results.loggers",),
+    "mlflow": ("results.loggers",),
+    "wandb": ("results.loggers",),
 }
 INTERNALS = {  # a library: the one file or folder that may use what is private in it
     "torch": "backends.torch.internals",

@@ -1,4 +1,4 @@
-"""A whole search whose workers are killed while it runs; and one with a group for each trial.
+"""A whole study whose workers are killed in search and race; one with a group for each trial.
 
 `RAYBENCH_DEATHS=all` in the environment kills TensorFlow's workers too; without it a run of two in
 test_live_session.py loses one.
@@ -13,6 +13,8 @@ import psutil
 import pytest
 
 import raybench
+from raybench.results.records import read_lines, read_records
+from raybench.results.verdict import judge
 
 from .commands import raybench as run
 from .commands import start
@@ -25,7 +27,7 @@ workload: deadly_workload:Deadly
 dataset: {name: digits}
 objective: {kind: accuracy_at_budget, max_train_seconds: 2}
 search: {early_stopping: false}
-confirm: {top: 0}
+confirm: {race: 2, fresh: 1}
 space:
   learning_rate: {low: 1.0e-4, high: 1.0e-2, log: true}
 fixed:  # the distance of evaluations is named, so that no reference run comes first, and dies
@@ -46,6 +48,14 @@ def workers_of(pid: int) -> list[psutil.Process]:
     return [p for p in below if is_alive(p.pid) and "RayTrainWorker" in "".join(p.cmdline())]
 
 
+def racing_run(folder: Path) -> str | None:
+    """Return the run of the race that was evaluated last and goes on; None where none does."""
+    if not (folder / "records.jsonl").is_file():
+        return None
+    *_, (_, last) = [(0, {"kind": "", "trial": ""}), *read_lines(folder / "records.jsonl")]
+    return last["trial"] if last["kind"] == "eval" and "-race" in last["trial"] else None
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process runs; one that ended and was not waited for yet does not."""
     try:
@@ -55,7 +65,7 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(("framework", "deaths"), DEATHS)
-def test_search_survives_workers_killed_in_every_phase_and_leaves_none_behind(
+def test_a_study_survives_workers_killed_in_every_phase_and_leaves_none_behind(
     framework: str, deaths: list[str], tmp_path: Path
 ) -> None:
     pytest.importorskip(framework)
@@ -71,11 +81,16 @@ def test_search_survives_workers_killed_in_every_phase_and_leaves_none_behind(
         DEATHS_FOLDER=str(tmp_path),
     )
     seen: set[int] = set()
+    killed: str | None = None
     deadline = time.monotonic() + 600
     while process.poll() is None:
         assert time.monotonic() < deadline, log.read_text()
         with contextlib.suppress(psutil.Error):  # one ended while it was looked at
-            seen |= {worker.pid for worker in workers_of(process.pid)}
+            workers = workers_of(process.pid)
+            seen |= {worker.pid for worker in workers}
+            if killed is None and (racing := racing_run(folder)) is not None:
+                workers[-1].kill()
+                killed = racing
         time.sleep(0.2)
     assert process.returncode == 0, log.read_text()
     assert all((tmp_path / phase).is_file() for phase in deaths)
@@ -86,7 +101,18 @@ def test_search_survives_workers_killed_in_every_phase_and_leaves_none_behind(
     assert trials["restarts"].sum() == len(deaths)
     assert (trials["lost_s"] > 0).sum() == (trials["restarts"] > 0).sum()
     assert "Failed runs" not in log.read_text()
-    assert len(seen) == 2 * (1 + len(deaths))
+    # In the race too: the run goes on in new workers, and is as good as any other.
+    runs = read_records(folder).runs
+    assert sorted(run.role for run in runs.values() if run.phase == "confirm") == [
+        *("confirm", "race", "race")
+    ]
+    assert {name for name, run in runs.items() if run.role == "race" and run.restarts} == {killed}
+    assert {run.state for run in runs.values()} == {"complete"}
+    verdict = judge(raybench.load(folder))
+    assert verdict is not None
+    assert verdict.is_confirmed
+    assert "(raylet)" not in log.read_text(), "Ray's own words are in ray.log"
+    assert len(seen) == 2 * (2 + len(deaths))
     deadline = time.monotonic() + 20
     while any(is_alive(pid) for pid in seen):
         assert time.monotonic() < deadline, "a worker outlived its search"

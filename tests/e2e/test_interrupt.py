@@ -1,4 +1,4 @@
-"""Ctrl-C in mid-search: what is finished stays, and the same command continues."""
+"""Ctrl-C in search and race: what is finished stays, and the same command continues."""
 
 import signal
 import time
@@ -9,7 +9,8 @@ import pytest
 
 import raybench
 from raybench.cluster.signals import is_running
-from raybench.results.records import read_records
+from raybench.results.records import read_lines, read_records
+from raybench.results.verdict import judge
 
 from .commands import start
 
@@ -19,29 +20,37 @@ TORCH = ("--set", "space.framework=[torch]", "--set", "space.batch_size_per_work
 
 
 @pytest.mark.all
+@pytest.mark.timeout(600)
 def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) -> None:
-    records = tmp_path / "results" / "small" / "records.jsonl"
-    process = start(
-        "tune", SPACE, "--set", "confirm.top=0", *TORCH, cwd=tmp_path, log=tmp_path / "log"
-    )
-    wait_for_run(records, tmp_path / "log")
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=90) == 130, (tmp_path / "log").read_text()
-    first = raybench.load(records.parent).trials
-    finished = set(first[first["stop"] != "interrupted"]["trial"])
-    assert 1 <= len(finished) < 4
-    assert (records.parent / "trials.csv").is_file()
-    process = start(
-        "tune", SPACE, "--set", "confirm.top=0", *TORCH, cwd=tmp_path, log=tmp_path / "log2"
-    )
-    assert process.wait(timeout=200) == 0, (tmp_path / "log2").read_text()
-    trials = raybench.load(records.parent).trials
-    trials = trials[trials["phase"] == "search"]
-    assert sorted(trials["trial"]) == ["0000", "0001", "0002", "0003"]
-    assert set(trials["state"]) == {"complete"}
-    kept = trials[trials["trial"].isin(finished)]
-    before = first.set_index("trial")["train_s"]
-    assert all(row.train_s == before[row.trial] for row in kept.itertuples())
+    """Once in the search, once in the race; nothing is run twice, and what is left is run."""
+    folder = tmp_path / "results" / "small"
+    records, log = folder / "records.jsonl", tmp_path / "log"
+    confirm = ("--set", "confirm.race=4", "--set", "confirm.fresh=1")
+    again: list[str | Path] = ["tune", SPACE, *TORCH, *confirm]
+    for role in ("trial", "race"):
+        process = start(*again, cwd=tmp_path, log=log)
+        wait_for_run(records, log, role)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=90) == 130, log.read_text()
+        done = {run.trial for run in read_records(folder).runs.values() if run.is_answer}
+        assert (folder / "trials.csv").is_file()
+        assert {"0000", "0001", "0002", "0003"} <= done if role == "race" else len(done) < 4
+        assert not any("-confirm" in name for name in done)
+    process = start(*again, cwd=tmp_path, log=log)
+    assert process.wait(timeout=200) == 0, log.read_text()
+    runs = read_records(folder).runs
+    assert {run.role: run.state for run in runs.values()}.keys() >= {"trial", "race", "confirm"}
+    assert {run.state for run in runs.values() if run.role != "race"} == {"complete"}
+    # Two race once, and again unless one is too far behind; the same ones for the cheapest.
+    seeds = {name: run.spec.seed for name, run in runs.items() if run.role == "race"}
+    assert seeds == {name: 3000 + int(name[-1]) for name in seeds}
+    assert 2 <= len(seeds) <= 8
+    lines = [line for _, line in read_lines(records) if line["kind"] == "run"]
+    ended = [line["trial"] for line in lines if line["stop"] != "interrupted"]
+    assert len(ended) == len(set(ended)), "none ran twice"
+    verdict = judge(raybench.load(folder))
+    assert verdict is not None
+    assert verdict.is_confirmed
 
 
 @pytest.mark.all
@@ -63,9 +72,9 @@ def test_ctrl_c_twice_ends_at_once_and_leaves_no_process(tmp_path: Path) -> None
         time.sleep(0.1)
 
 
-def wait_for_run(records: Path, log: Path) -> None:
-    """Wait until a finished run is recorded."""
+def wait_for_run(records: Path, log: Path, role: str = "trial") -> None:
+    """Wait until a finished run of that role is recorded."""
     deadline = time.monotonic() + 120
-    while '"kind": "run"' not in (records.read_text() if records.is_file() else ""):
+    while f'"role": "{role}"' not in (records.read_text() if records.is_file() else ""):
         assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.2)
+        time.sleep(0.1)

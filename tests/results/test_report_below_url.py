@@ -30,6 +30,7 @@ def test_a_report_uploads_what_it_made_and_nothing_else(url, study, said):
     assert report.main([url]) == 0
     assert Bucket(url).get("model.pt") == b"trained again"
     made = {f"{name}.png" for name in ("curves", "pareto", "ledger")} | {"trials.csv", "curves.csv"}
+    made |= {"report.html"}
     assert set(Bucket(url).entries()) <= before | made | {"best.yaml", "cheapest.yaml"}
     assert Bucket(url).get("best.yaml") != b"of an earlier time"
 

@@ -140,13 +140,14 @@ def test_a_policy_says_whether_rungs_stop_trials(has_rungs: bool, tmp_path: Path
 
 @pytest.mark.parametrize("is_new_session", [False, True])
 def test_the_cap_knows_what_was_reached(is_new_session: bool, tmp_path: Path) -> None:
-    """Also of earlier sessions: their records are what it is told."""
+    """Also of earlier sessions: their records are what it is told, but no configuration twice."""
     content = STUDY | {"search": {"trials": 4}}
     one = make_search(tmp_path, content)
     best = record(*_asked(one), 0.3)
     one.tell(best)
     if is_new_session:
-        one = make_search(tmp_path, content, runs=by_name([best]))
+        finalist = record("0000.tf2", best.spec, 9.0, role="finalist", source=best.trial)
+        one = make_search(tmp_path, content, runs=by_name([best, finalist]))
     name, _ = _asked(one)
     assert one.report(name, outcome(1.0)) == "cap"
 

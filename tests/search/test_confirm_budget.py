@@ -119,6 +119,9 @@ def test_what_was_confirmed_already_costs_nothing() -> None:
     known = RACE_SLACK * (5 + 6) + SLACK * 5
     assert budget.plan([*race, *alone], whole - known + 0.01) == Plan(6, 3)
     assert budget.plan([*race, *alone], whole - known - 0.01) != Plan(6, 3)
+    besides = [*race, *alone, *20 * race]  # as `--more` leaves them
+    assert budget.plan(besides, budget.fresh_s(3) - SLACK * 5 + 0.01) == Plan(6, 3)
+    assert budget.plan(besides, budget.fresh_s(3) - SLACK * 5 - 0.01) != Plan(6, 3)
     assert budget.runs_alone(["0001", "0003"], alone, 2 * SLACK * 13 - SLACK * 5) == (2, 2)
     assert budget.runs_alone(["0001", "0003"], [], 6.0) == (1, 1), "without room for bad luck"
     assert budget.runs_alone(["0001"], [], 1.0) == (0, 0)

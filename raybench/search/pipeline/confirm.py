@@ -9,11 +9,14 @@ from raybench.core.spec import RunSpec
 from raybench.core.study import StudySpec
 from raybench.results.load import load
 from raybench.results.records import Records, read_records
+from raybench.results.repeated import noise_of, repeat
 from raybench.results.verdict import judge_each
-from raybench.search.confirm_budget import MOST_FRESH, ConfirmBudget, Contenders
+from raybench.search.confirm_budget import MOST_FRESH, ConfirmBudget
+from raybench.search.contenders import Contenders
 from raybench.search.pipeline.alone import run_alone
 from raybench.search.pipeline.race import TRIES, LiveRace
 from raybench.search.pipeline.single_run import SingleRun
+from raybench.search.race import cap_of
 from raybench.search.race_stages import MOST, stages
 
 DECIDED = "no more runs are needed: no other configuration could be the winner"
@@ -56,19 +59,20 @@ class Confirmation:
         race.run(stages(plan.race), after_s=budget.fresh_s(plan.fresh))
         self._after(race)
 
-    def more(self, number: int) -> None:
+    def more(self, number: int) -> bool:
         """Run `number` more of the contenders that are undecided, and then the winners alone.
 
-        There are as many contenders as a race of all these runs would have begun with.
+        There are as many contenders as a race of all these runs would have begun with. Return
+        whether nothing is left to be done.
         """
         records = self._records()
-        raced = sum(record.role == "race" for record in records.runs.values())
-        budget = self._budget(records, least_race=min(raced + number, MOST))
+        budget = self._budget(records, least_race=min(num_raced(records) + number, MOST))
         race = LiveRace(budget, self.single_run, records, self.slots)
         self._reserve(budget.fresh_s(self.study.confirm.fresh))
-        if not race.more(number) and not self.single_run.deadline.over:
+        if number and not race.more(number) and not self.single_run.deadline.over:
             self.single_run.progress.say(DECIDED)
         self._after(race)
+        return not race.is_cut and not self.single_run.deadline.over
 
     def _reserve(self, seconds: float) -> None:
         """Set seconds aside for the runs alone, at most a part of what is left."""
@@ -93,7 +97,7 @@ class Confirmation:
         """Run those alone that will be named, as often as there is time for."""
         single_run = self.single_run
         single_run.store.check()
-        records, winners = self._records(), self._winners()
+        records, (winners, caps_s) = self._records(), self._winners()
         if not winners:
             return  # the race has refuted all that reached the target once
         answered = [one for one in _answers(records, "confirm") if one.source in winners]
@@ -112,19 +116,30 @@ class Confirmation:
         single_run.progress.begin("confirm", runs, expect_s=runs * run_s)
         run_alone(
             {trial: records.runs[trial].spec for trial in chosen},
+            caps_s=caps_s,
             times=times,
             search_seed=self.study.search.seed,
             already=already,
             single_run=single_run,
         )
 
-    def _winners(self) -> list[str]:
-        """Return the trials that results will name: of several models of GPU, the fastest on each
-        besides."""
+    def _winners(self) -> tuple[list[str], dict[str, float]]:
+        """Return the trials that results will name (of several models of GPU, the fastest on each
+        besides), and the seconds beyond which a run of each has missed."""
         found: list[str] = []
-        for verdict in judge_each(load(self.single_run.store.folder)).values():
+        results = load(self.single_run.store.folder)
+        for verdict in judge_each(results).values():
             found += [verdict.fastest] if found else [verdict.fastest, verdict.cheapest]
-        return list(dict.fromkeys(found))
+        if not results.is_timed:
+            return list(dict.fromkeys(found)), {}
+        noise = noise_of(results.repeated, results)
+        known = {
+            trial: results.repeated[trial].chosen
+            if trial in results.repeated
+            else [repeat(results, trial)]
+            for trial in found
+        }
+        return list(known), {trial: cap_of(runs, noise) for trial, runs in known.items()}
 
     def _records(self) -> Records:
         return read_records(self.single_run.store.folder)
@@ -138,6 +153,11 @@ class Confirmation:
 
     def _note_time(self, what: str) -> None:
         self.note(f"The time budget of {self.single_run.deadline.time_budget_s:g} s {what}.")
+
+
+def num_raced(records: Records) -> int:
+    """Return how many runs of a race have answered."""
+    return len(_answers(records, "race"))
 
 
 def _num_runs(contenders: Contenders, number: int) -> int:

@@ -10,7 +10,8 @@ from raybench.core.objective import TIME
 from raybench.core.record import Evaluation, RunRecord, StopReason
 from raybench.core.repeats import Repeat
 from raybench.results.records import Records
-from raybench.search.confirm_budget import ConfirmBudget, Cost
+from raybench.search.confirm_budget import ConfirmBudget
+from raybench.search.contenders import Cost
 from raybench.search.pipeline.side_by_side import side_by_side
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.search.race import Axis, Contender, Race, Run, more
@@ -21,7 +22,8 @@ SEEDS_FROM = 3000
 """How far the seeds of a race are from the search's; those of a reference and of runs alone lie
 before."""
 TRIES = 2
-"""Times that a run is begun in a session whose machines break it; then its contender is out."""
+"""Times that a run is begun whose machines break it; then its contender is out, until the same
+command is given again. Those of all earlier sessions count as one: each tries it once more."""
 
 
 @dataclass
@@ -40,6 +42,7 @@ class LiveRace:
     """Whether runs were left to be done when it ended."""
     _learned: dict[tuple[str, int], Repeat] = field(default_factory=dict)
     _learning: threading.RLock = field(default_factory=threading.RLock)
+    _tries: Counter[Run] = field(default_factory=Counter)
     _num_done: int = 0
 
     def __post_init__(self) -> None:
@@ -48,22 +51,25 @@ class LiveRace:
         self._cold = first_trial(self.records.runs.values())
         self._costs = {cost.trial: cost for cost in (*found.fastest, *found.cheapest)}
         for record in self.records.runs.values():
-            if record.role == "race" and record.source in self._costs and self._says(record):
-                number = int(record.trial.removeprefix(f"{record.source}-race"))
+            if record.role != "race" or record.source not in self._costs:
+                continue
+            number = int(record.trial.removeprefix(f"{record.source}-race"))
+            if self._says(record):
                 curve = self.records.curves.get(record.trial, [])
                 self._learned[record.source, number] = self._repeat(record, curve)
                 self._num_done += 1
+            elif record.stop not in ("interrupted", "time_budget"):
+                self._tries[Run(record.source, number)] = 1
 
     def run(self, stages: Stages, *, after_s: float) -> None:
         """Run the race to its end, or until the deadline; `after_s` is what is to follow."""
-        tries: Counter[Run] = Counter()
         races = self._races(stages)
         number = sum(count * runs for count, runs in stages)
         most = max(self.budget.race_runs(number), self._num_done)
         self._begin(most, self.budget.race_s(number), after_s)
         while (due := races.due()) and not self.single_run.deadline.over:
             self._run(due, races)
-            if self._put_out(due, tries):
+            if self._put_out(due):
                 races = self._races(stages)
         self.is_cut = bool(due)
 
@@ -72,7 +78,6 @@ class LiveRace:
 
         First to find the fastest, then the cheapest.
         """
-        tries: Counter[Run] = Counter()
         num_run, due = 0, list[Run]()
         while num_run < number and not self.single_run.deadline.over:
             due = self._more(min(number - num_run, self.slots))
@@ -81,16 +86,16 @@ class LiveRace:
             self._begin(self._num_done + number - num_run)
             self._run(due, self._races(()))
             num_run += len(due)
-            self._put_out(due, tries)
+            self._put_out(due)
         self.is_cut = num_run < number or not all(map(self._knows, due))
         return num_run
 
-    def _put_out(self, due: list[Run], tries: Counter[Run]) -> bool:
+    def _put_out(self, due: list[Run]) -> bool:
         """Count a try of each run; put contenders out that had all of theirs, and say if any."""
         if self.single_run.deadline.over:
             return False  # they may have been ended by it
-        tries.update(due)
-        broken = {run.name for run in due if tries[run] == TRIES and not self._knows(run)}
+        self._tries.update(due)
+        broken = {run.name for run in due if self._tries[run] == TRIES and not self._knows(run)}
         self.out += sorted(broken)
         return bool(broken)
 

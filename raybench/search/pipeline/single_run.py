@@ -50,9 +50,13 @@ class SingleRun:
 
         def seen(name: str, evaluation: Evaluation) -> None:
             with self._writing:
-                self.store.append(evaluation.line(name))
+                self.store.append(evaluation.line(name, role=role, spec=spec))
                 self.progress.evaluated(name, evaluation)
             reasons.append(judge(evaluation))
+
+        def restarted(name: str, why: str) -> None:
+            with self._writing:
+                self.progress.say(f"trial {name} goes on in new workers: {why}")
 
         with self._writing:
             self.progress.started(name, spec)
@@ -65,10 +69,11 @@ class SingleRun:
             role=role,
             source=source,
             on_evaluation=seen,
-            stopped_by=lambda: self.deadline.reason() or reasons[-1],
+            stopped_by=lambda: reasons[-1] or self.deadline.reason(),
             on_error=lambda *error: keep_error(self.store, *error),
             on_saved=self.saved.save,
             on_refused=self.saved.refused,
+            on_restart=restarted,
             test=test,
             keep=self.keep_groups,
         )

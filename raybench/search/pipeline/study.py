@@ -19,7 +19,7 @@ from raybench.data.shared import share, shared_key
 from raybench.results.console import say
 from raybench.results.label import label_keys
 from raybench.results.live.progress import Progress
-from raybench.results.load import StudyResults, load
+from raybench.results.load import StudyResults
 from raybench.results.provenance import with_session
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
@@ -27,23 +27,20 @@ from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.deadline import Deadline
 from raybench.search.live_trials import LiveTrials
-from raybench.search.pipeline.confirm import Confirmation
-from raybench.search.pipeline.interference import measure_interference
+from raybench.search.pipeline.confirm import Confirmation, num_raced
+from raybench.search.pipeline.more import KEY, More
 from raybench.search.pipeline.preflight import following
 from raybench.search.pipeline.reference import set_by_reference
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.search.pipeline.slots import num_at_most, num_at_once, slots_now
-from raybench.search.pipeline.verify_predictions import run_finalists
+from raybench.search.pipeline.verify import verify
+from raybench.search.quiet import quiet
 from raybench.search.ray_tune.tuner import run_trials
 from raybench.search.saved_runs import SavedRuns
 from raybench.search.wait_watch import watching
 from raybench.speed.factorisation import Factors, study_factors
-from raybench.speed.placement import Placer
 
-KEPT_FOR_CONFIRM = 0.75
-"""Share of the time left that finalists leave to confirming, where there is little of it."""
-INTERFERENCE_S = 5.0
-"""What measuring the interference takes at most, about."""
+RAY_LOG = "ray.log"
 
 
 @dataclass
@@ -70,6 +67,8 @@ class StudyPipeline:
     """What `study.yaml` held before this session."""
     set_by: list[str] = field(default_factory=list)
     """What reference runs have set, in sentences."""
+    more: dict[str, int] | None = None
+    """The `--more` of which runs are left."""
 
     def run(self, earlier: StudyResults | None) -> None:
         """Run what is left of the study, knowing `earlier` ones, until `deadline` ends it."""
@@ -81,22 +80,20 @@ class StudyPipeline:
         if (folder / STUDY_FILE).is_file():
             self.earlier = read_mapping(folder / STUDY_FILE)
             self.set_by += map(str, self.earlier.get("set_by_reference") or [])
+            self.more = self.earlier.get(KEY)
         if self.num_more:
             self.notes += map(str, self.earlier.get("notes") or [])  # of the search, which stays
         self._write_study()
-        with SavedRuns(
-            self.session.pool,
-            self.store,
-            say=lambda sentence: say(self.console, sentence),
-            on_fault=self.deadline.ends_with,
-        ) as self._saved:
+        tell = partial(say, self.console)
+        self._saved = SavedRuns(
+            self.session.pool, self.store, say=tell, on_fault=self.deadline.ends_with
+        )
+        with quiet(folder / RAY_LOG), self._saved:
             self._run_phases(earlier)
 
     def _run_phases(self, earlier: StudyResults | None) -> None:
         if self.num_more:
-            progress = self._progress(self.num_more)
-            with progress, watching(self.session, progress, self.deadline, self.wait_s):
-                self._confirmation(progress).more(self.num_more)
+            self._run_more()
             return
         if self.study.needs_reference and not self._set_by_reference():
             if self.deadline.reason() == "time_budget":
@@ -106,9 +103,24 @@ class StudyPipeline:
         progress = self._progress(search.num_trials, search.num_finished)
         with progress, watching(self.session, progress, self.deadline, self.wait_s):
             self._search(search, progress, confirm_budget)
-            self._verify(search.placer, self._single_run(progress), confirm_budget)
+            verify(search.placer, self._single_run(progress), confirm_budget)
             if not self.deadline.interrupted:
                 self._confirmation(progress).run()
+
+    def _run_more(self) -> None:
+        """Run what is left of `--more`; an ended one is finished by the same command."""
+        raced = num_raced(read_records(self.store.folder))
+        begun = More.of(self.num_more, self.earlier, raced)
+        if (sentence := begun.sentence(raced)) is not None:
+            say(self.console, sentence)
+        self.more = begun.document()
+        self._write_study()
+        progress = self._progress(self.num_more)
+        with progress, watching(self.session, progress, self.deadline, self.wait_s):
+            is_over = self._confirmation(progress).more(begun.left(raced))
+        if is_over:
+            self.more = None
+            self._write_study()
 
     def _set_by_reference(self) -> bool:
         """Run the reference for what is `auto`; False if it was ended."""
@@ -170,7 +182,7 @@ class StudyPipeline:
             trials,
             session=self.session,
             deadline=self.deadline,
-            log=self.store.folder / "ray.log",
+            log=self.store.folder / RAY_LOG,
             keep_groups=keep,
             concurrency=self.concurrency,
             follow=following(self.study, self.space, self.session.capacity),
@@ -183,22 +195,6 @@ class StudyPipeline:
             self._note(f"{self._budget()} ended the search after {done}.")
         elif search.num_finished < search.num_trials and trials.ended_by is None:
             self._note(f"The search ended after {done}: nothing new is left to try in the space.")
-
-    def _verify(
-        self, placer: Placer | None, single_run: SingleRun, confirm_budget: ConfirmBudget
-    ) -> None:
-        """Train what was only predicted, and measure how trials disturb each other."""
-        self.store.check()
-        folder, deadline = self.store.folder, self.deadline
-        # A part of what is left, so that what is less than expected serves both phases.
-        confirming_s = confirm_budget.confirming_s()
-        deadline.reserve_s = min(confirming_s, KEPT_FOR_CONFIRM * deadline.left_s)
-        if placer is not None:
-            run_finalists(load(folder), placer, single_run)
-            self.store.check()
-        if deadline.left_s > confirming_s + INTERFERENCE_S:
-            measure_interference(load(folder), single_run)
-        deadline.reserve_s = 0.0
 
     def _confirmation(self, progress: Progress) -> Confirmation:
         slots = slots_now(self.study, self.space, self.session, self.concurrency)
@@ -215,7 +211,7 @@ class StudyPipeline:
         return chance_of(self.study.objective, self.dataset.num_classes)
 
     def _note(self, sentence: str) -> None:
-        self.notes.append(sentence)
+        self.notes = list(dict.fromkeys([*self.notes, sentence]))  # `--more` keeps earlier ones
         self._write_study()
 
     def _budget(self) -> str:
@@ -247,6 +243,7 @@ class StudyPipeline:
             "target_set_by": target,
             "set_by_reference": self.set_by,
             "notes": self.notes,
+            **({KEY: self.more} if self.more else {}),
             **with_session(self.earlier, cluster=cluster, concurrency=self.concurrency),
         }
         self.store.write_yaml(STUDY_FILE, content)

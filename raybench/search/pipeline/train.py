@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ from raybench.results.export import export
 from raybench.results.label import describe
 from raybench.results.live.training import TrainingScreen
 from raybench.results.load import load
+from raybench.results.loggers.kinds import check_loggers
+from raybench.results.loggers.processes import Loggers
+from raybench.results.page import try_page
 from raybench.results.place import check_place, shown
 from raybench.results.provenance import command, machine, versions
 from raybench.results.storage import StudyStorage, open_storage
@@ -46,6 +50,7 @@ DONE, FAILED = 0, 1
 
 def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
     """Train, save, print; return the exit code."""
+    check_loggers(options.log)
     spec = read_spec(options)
     check_address(options.address)
     name = options.spec.stem if options.spec else "default"
@@ -62,7 +67,11 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
         console.print(to_yaml(spec.document()), soft_wrap=True)
         console.print(f"{dataset.num_train_samples:,} training samples an epoch")
         return DONE
-    with open_storage(place, warn=partial(say, console)) as storage:
+    warn = partial(say, console)
+    with (
+        open_storage(place, warn=warn) as storage,
+        Loggers(options.log, storage.folder, place=place, say=warn) as loggers,
+    ):
         folder = storage.folder
         if (folder / RECORDS_FILE).is_file() and not holds_own(folder, "run"):
             raise UserError(f"{place}: holds a search; name another folder with --out.")
@@ -76,10 +85,15 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
                 _print_outcome(console, finished, storage)
                 return DONE
             interrupt.defer()
-            record = _run(options, spec, store, console, interrupt)
+            record = _run(options, spec, store, console, interrupt, loggers)
+            loggers.end()
             store.check()
-            export(load(folder), store)
+            results = replace(load(folder), place=place)
+            export(results, store)
+            pages = try_page(results, folder, partial(say, console))
         _print_outcome(console, record, storage)
+        for page in pages:
+            say(console, f"page: {page}")
     if record.stop == "interrupted":
         return INTERRUPTED
     return FAILED if record.failure else DONE
@@ -116,6 +130,7 @@ def _run(
     store: Store,
     console: Console,
     interrupt: Interrupt,
+    loggers: Loggers,
 ) -> RunRecord:
     with live_session(options.address, interrupt, console) as session:
         session.capacity.refuse_infeasible(spec.placement.group)
@@ -129,11 +144,12 @@ def _run(
                 "machine": machine(),
             },
         )
+        loggers.start()
         console.print(f"{describe(spec)}, seed {spec.seed}", highlight=False)
         screen = TrainingScreen(console, spec)
 
         def record_evaluation(name: str, evaluation: Evaluation) -> None:
-            store.append(evaluation.line(name))
+            store.append(evaluation.line(name, role="trial", spec=spec))
             screen.evaluated(evaluation)
 
         def on_evaluation(name: str, evaluation: Evaluation) -> None:

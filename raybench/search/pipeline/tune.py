@@ -25,6 +25,9 @@ from raybench.data.dataset import Dataset
 from raybench.results.console import make_console, say
 from raybench.results.export import export
 from raybench.results.load import StudyResults, load
+from raybench.results.loggers.kinds import check_loggers
+from raybench.results.loggers.processes import Loggers
+from raybench.results.page import try_page
 from raybench.results.place import check_place, is_url
 from raybench.results.plots import write_plots
 from raybench.results.ranking import ranked
@@ -61,6 +64,7 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
     """
     # The handle itself: what Ray prints to sys.stdout is sent elsewhere meanwhile.
     console = make_console(file=sys.stdout)
+    check_loggers(options.log)
     content, source, name = study_content(options)
     check_address(options.address)
     place = check_place(options.out or f"results/{name}")
@@ -88,7 +92,11 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
     if options.dry_run:
         print_plan(console, study, space, dataset, place, study_factors(study, space))
         return DONE
-    with open_storage(place, warn=partial(say, console)) as storage:
+    warn = partial(say, console)
+    with (
+        open_storage(place, warn=warn) as storage,
+        Loggers(options.log, storage.folder, place=place, say=warn) as loggers,
+    ):
         # Again: only now nobody else writes there, and an earlier driver's spool is seen.
         here = storage.folder / STUDY_FILE
         study = _continued(study, place, here if here.is_file() else None, asked)
@@ -96,13 +104,16 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
             raise _unfinished(options.more, place)
         with Store(storage.folder, storage.check) as store:
             interrupt.defer()
+            loggers.start()
             interrupted = _run(
                 options, study, space, store, console, dataset, earlier, interrupt, began
             )
+            loggers.end()
             store.check()
             results = replace(load(storage.folder), place=place)
             export(results, store)
             plots = write_plots(results, storage.folder) if len(results.trials) else []
+            try_page(results, storage.folder, partial(say, console))
         show(console, results, plots=plots, verbose=options.verbose)
     if interrupted:
         tail = "." if results.trials.empty else ": the same command continues."

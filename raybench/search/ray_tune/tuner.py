@@ -1,10 +1,8 @@
 """The search itself: Tune's controller over trials, our proposals, the pool's workers."""
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
 
 from ray import tune
 from ray.tune.search import ConcurrencyLimiter
@@ -12,9 +10,9 @@ from ray.tune.search import ConcurrencyLimiter
 from raybench.cluster.layout import Node
 from raybench.cluster.ray_internals.driver_node import waits_by_driver
 from raybench.cluster.session import Session
-from raybench.core.secrets import redact_text
 from raybench.search.deadline import Deadline
 from raybench.search.live_trials import LiveTrials
+from raybench.search.quiet import quiet
 from raybench.search.ray_tune.callback import TuneCallback
 from raybench.search.ray_tune.following import Following
 from raybench.search.ray_tune.scheduler import TuneScheduler
@@ -77,28 +75,5 @@ def run_trials(
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
         ),
     )
-    with _quiet(log):
+    with quiet(log):
         tuner.fit()
-
-
-@contextlib.contextmanager
-def _quiet(log: Path) -> Iterator[None]:
-    """Send what Ray Tune prints to a file; the screen has its own handle of the terminal."""
-    with log.open("a") as file:
-        told: Any = _Redacting(file)
-        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
-            yield
-
-
-class _Redacting:
-    """A text file that is told no secrets; a print's text comes as a whole."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def write(self, text: str) -> int:
-        self._file.write(redact_text(text, os.environ))
-        return len(text)

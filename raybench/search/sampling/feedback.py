@@ -6,8 +6,9 @@ into NaN is told the worst score.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
@@ -16,6 +17,7 @@ from raybench.core.record import MACHINE_FAULTS, RunRecord
 from raybench.core.score import worst_score
 from raybench.core.spec import RunSpec
 from raybench.core.study import StudySpec
+from raybench.results.label import describe, label_keys
 from raybench.search.sampling.infeasible import Infeasible
 from raybench.speed.placement import Placer
 
@@ -49,7 +51,7 @@ class Feedback:
         infeasible: Infeasible,
         placer: Placer | None,
     ) -> None:
-        self._objective = study.objective
+        self._objective, self._keys = study.objective, label_keys(study.space)
         self._journal, self._infeasible, self._placer = journal, infeasible, placer
         self._is_pareto = len(journal.directions) > 1
         self._untold: list[_Ended] = []
@@ -117,8 +119,9 @@ class Feedback:
 
     def _tell(self, trial: optuna.Trial, record: RunRecord) -> None:
         answer = self.answer(record)
+        for name, value in shown_attributes(record, self._keys).items():
+            trial.set_user_attr(name, value)
         if record.failure is not None:
-            trial.set_user_attr("failure", record.failure)
             self._infeasible.add(record.failure, record.spec)
         if answer.state == TrialState.PRUNED:
             known = self._journal.get_trials(deepcopy=False)[trial.number].intermediate_values
@@ -135,6 +138,25 @@ class Feedback:
     def _milliseconds(self, spec: RunSpec, train_s: float) -> int:
         factor = 1.0 if self._placer is None else self._placer.to_fastest(spec)
         return int(1000 * train_s * factor)
+
+
+def shown_attributes(record: RunRecord, keys: Iterable[str]) -> dict[str, Any]:
+    """Return what Optuna's own tools show of a trial that has ended, as its user attributes.
+
+    Its parameters are what the sampler sees (a batch's exponent, the rate's share of its range),
+    and its value a score: here are the configuration in one line (`keys`: `label_keys`), the rate,
+    seconds, the best value. No more: every attribute is a line of the journal.
+    """
+    metric = record.spec.objective.judged_by
+    found = {
+        "configuration": describe(record.spec, keys),
+        "learning_rate": record.spec.learning_rate,
+        "time_to_target_s": record.time_to_target_s,
+        metric.best_column: record.best_value,
+        "train_s": record.ledger["train"],
+        "failure": record.failure,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def told_score(trial: FrozenTrial) -> float | None:

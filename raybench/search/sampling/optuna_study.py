@@ -1,5 +1,6 @@
 """Optuna's journal of a study: opening it, which of its trials count, what it has lost."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,14 @@ import optuna
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from raybench.core.objective import BUDGET
 from raybench.core.record import RunRecord
 from raybench.core.space import Space
 from raybench.core.study import StudySpec
+from raybench.results.label import label_keys
 from raybench.results.store import mend_last_line
 from raybench.search.policy import DEFAULT, SearchPolicy
-from raybench.search.sampling.feedback import Answer, Feedback
+from raybench.search.sampling.feedback import Answer, Feedback, shown_attributes
 from raybench.search.sampling.journal import Journal, Modelling
 from raybench.search.sampling.optuna_space import distributions, params_of
 from raybench.search.sampling.samplers import PARETO_SAMPLERS, build_sampler
@@ -67,7 +70,23 @@ def _open(study: StudySpec, path: Path, policy: SearchPolicy) -> tuple[optuna.St
         directions=["minimize"] * (2 if study.search.sampler in PARETO_SAMPLERS else 1),
         load_if_exists=True,
     )
+    if found.metric_names is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            found.set_metric_names(_metric_names(study)[: len(found.directions)])
     return found, journal
+
+
+def _metric_names(study: StudySpec) -> list[str]:
+    """Return what Optuna's own tools call the values of a trial (`core.score`)."""
+    objective, metric = study.objective, study.objective.judged_by
+    if objective.kind != BUDGET:
+        return [
+            "log seconds to target, on the fastest split",
+            "log worker-seconds to target, on the cheapest split",
+        ]
+    name = f"1 - {metric.name}" if metric.is_share else f"score by {metric.name}"
+    return [name, f"{name}, weighed by workers"]
 
 
 def real_trials(journal: optuna.Study) -> list[FrozenTrial]:
@@ -130,8 +149,7 @@ def restore(
             continue
         answer = feedback.answer(record)
         attributes |= {"spec": record.spec.document()}
-        if record.failure is not None:
-            attributes["failure"] = record.failure
+        attributes |= shown_attributes(record, label_keys(study.space))
         add_answer(journal, answer, params, known, attributes)
     for name, trial in left_open.items():
         if name not in held:

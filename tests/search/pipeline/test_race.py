@@ -25,6 +25,7 @@ from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline import single_run as module
 from raybench.search.pipeline.confirm import Confirmation
+from raybench.search.pipeline.more import KEY, More
 from raybench.search.pipeline.race import LiveRace
 from raybench.search.pipeline.single_run import SingleRun
 from tests.search.made_up import evaluation, record
@@ -194,6 +195,12 @@ def test_a_contender_whose_machines_break_twice_is_out_and_it_is_said(
     (note,) = world.notes
     assert note.startswith("Trial 0001 left the race: its workers were lost 2 times")
     assert "0001-race1" not in runs
+    world.breaks["0001-race0"] = 1
+    assert world.run() == {}
+    assert not world.breaks["0001-race0"], "tried once more, and broken again: no other run is due"
+    assert "0001-confirm0" not in runs
+    world.run()
+    assert read_records(tmp_path).runs["0001-race0"].failure is None
 
 
 def test_where_the_only_contender_misses_nobody_is_left_to_run_alone(
@@ -318,6 +325,20 @@ def test_a_value_of_a_run_that_was_stopped_early_does_not_race(
     race = LiveRace(budget, confirmation.single_run, records, slots=2)
     owns = {one.name: one.own is not None for one in race._fields()["seconds"]}
     assert owns == {"0000": False, "0001": True, "0002": False}, "as results count them"
+
+
+def test_more_that_was_ended_is_finished_by_the_same_command_and_only_once() -> None:
+    begun = More.of(8, {}, raced=12)
+    assert (begun.left(12), begun.sentence(12)) == (8, None)
+    held = {KEY: begun.document()}
+    again = More.of(8, held, raced=15)
+    assert again == begun
+    assert (again.left(15), again.left(20)) == (5, 0)
+    assert again.sentence(15) == "continuing --more 8: 3 of its runs are done"
+    assert More.of(4, held, raced=15).left(15) == 4, "another command"
+    damaged: list[Any] = [None, 3, {"asked": 8}, {"asked": 8, "until": "x"}]
+    assert {More.of(8, {KEY: one}, raced=1).until for one in damaged} == {9}
+    assert More.of(8, {KEY: {"asked": 8, "until": 10**9}}, raced=1).until == 9
 
 
 def test_the_note_counts_the_runs_that_there_are_contenders_for(

@@ -48,14 +48,15 @@ class Machine:
         role, source = options["role"], options["source"]
         return record(name, spec, failure=failure, role=role, source=source), None
 
-    def single_run(self, **options: Any) -> SingleRun:
+    def single_run(self, deadline: Deadline | None = None, **options: Any) -> SingleRun:
         def nothing(*given: Any) -> None:
             pass
 
         progress: Any = SimpleNamespace(started=nothing, finished=nothing, evaluated=nothing)
         store: Any = SimpleNamespace(append=self.lines.append)
         session: Any = SimpleNamespace(pool=None)
-        return SingleRun(session, store, Deadline(None), progress, self.saved, **options)
+        deadline = deadline or Deadline(None)
+        return SingleRun(session, store, deadline, progress, self.saved, **options)
 
 
 @pytest.mark.parametrize("faults", [[], ["timeout"], ["nan"]])
@@ -96,6 +97,7 @@ def test_seeds_of_runs_alone_are_never_the_search_s_nor_a_reference_s_nor_a_race
     spec = SPEC.model_copy(update={"seed": seed})
     run_alone(
         {"0001": spec, "0002": spec},
+        caps_s={},
         times=3,
         search_seed=seed,
         already={"0001-confirm1"},
@@ -125,3 +127,26 @@ def test_whoever_judges_a_run_sees_all_its_evaluations_and_may_end_it(
 
     machine.single_run().train(SPEC, "a", "race", source="0001", judge=judge)
     assert (seen, machine.reasons) == ([1.0, 2.0, 3.0], [None, "cap"])
+
+
+@pytest.mark.parametrize(("cap_s", "reason"), [(2.9, "cap"), (3.0, "time_budget")])
+def test_a_run_alone_that_the_budget_ends_has_missed_if_it_took_too_long_by_then(
+    cap_s: float, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(monkeypatch)
+    deadline = Deadline(1000.0)
+
+    def resume(name: str, spec: RunSpec) -> tuple[()]:
+        deadline.reserve_s = 2000.0  # from the first evaluation on the budget is over
+        return ()
+
+    machine.saved.resume = resume
+    run_alone(
+        {"0001": SPEC},
+        caps_s={"0001": cap_s},
+        times=1,
+        search_seed=0,
+        already=set(),
+        single_run=machine.single_run(deadline),
+    )
+    assert machine.reasons[-1] == reason

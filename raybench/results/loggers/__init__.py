@@ -1,0 +1,1 @@
+"""`--log`: what a study records, brought to the tools that people look at runs with."""

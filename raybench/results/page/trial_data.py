@@ -1,0 +1,155 @@
+"""The trials of a study as compact JSON for the page's script: rows first, the rest on demand."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from raybench.core.clock import OTHER, PHASES
+from raybench.core.record import RunRecord
+from raybench.core.text import clean, shorten
+from raybench.results.load import StudyResults
+from raybench.results.page.columns import Column
+from raybench.results.page.html import Html, element
+from raybench.results.page.settings import settings_of
+from raybench.results.page.tables import LONGEST
+
+POINTS = 60
+"""Evaluations of a curve that the page keeps."""
+MOST_CHOICES = 12
+"""Values of a column that can be chosen from a list."""
+DIGITS = 5
+
+
+def rows_json(results: StudyResults, columns: Sequence[Column], order: Sequence[int]) -> str:
+    """Return what the table shows."""
+    heads = [
+        {
+            "title": clean(one.title),
+            "kind": one.kind,
+            "choices": one.is_chosen and len(set(one.cells)) <= MOST_CHOICES,
+            "descending": one.descending,
+            "marked": one.is_marked,
+        }
+        for one in columns
+    ]
+    listed = [[_cell(one.cells[place], one.kind) for one in columns] for place in order]
+    marks = _marks(results)
+    return _json(
+        {
+            "columns": heads,
+            "rows": listed,
+            "ids": list(order),
+            "interpolated": [row for row, place in enumerate(order) if marks[place]],
+        }
+    )
+
+
+def details_json(results: StudyResults, order: Sequence[int]) -> str:
+    """Return what is shown of a trial that is opened: curve, ledger, spec, causes.
+
+    Lists in the order of the rows. A setting is a number in `settings`.
+    """
+    runs = list(results.runs.values())
+    settings = settings_of(run.spec for run in runs)
+    distinct: dict[tuple[str, str], int] = {}
+    numbers = [
+        [distinct.setdefault(one, len(distinct)) for one in settings[place]] for place in order
+    ]
+    phases = (*PHASES, OTHER)
+    curves, metric = _curves(results), results.metric
+    labels, unranked = results.trials["config"].tolist(), results.trials["unranked"].tolist()
+    marks = _marks(results)
+    return _json(
+        {
+            "metric": metric.words,
+            "axis": metric.axis_words,
+            "isShare": metric.is_share,
+            "target": results.target if results.is_timed else None,
+            "phases": phases,
+            "settings": list(distinct),
+            "specs": numbers,
+            "ledgers": [
+                [_rounded(runs[place].ledger.get(phase, 0.0)) for phase in phases]
+                for place in order
+            ],
+            "walls": [_rounded(runs[place].wall_s) for place in order],
+            "labels": [clean(labels[place]) for place in order],
+            "notes": [_notes(runs[place], unranked[place], marks[place]) for place in order],
+            "curves": [curves.get(runs[place].trial, [[], []]) for place in order],
+        }
+    )
+
+
+def data_block(name: str, content: str) -> Html:
+    """Return JSON as a part of the page that no browser runs."""
+    safe = content.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return element("script", Html(safe), type="application/json", id=name)
+
+
+def _cell(value: Any, kind: str) -> Any:
+    if value is None or value is pd.NA:
+        return None
+    if kind == "text":
+        return shorten(clean(str(value)), LONGEST)
+    if kind == "count":
+        return int(value)
+    return _rounded(float(value))
+
+
+def _rounded(value: float) -> float | None:
+    """Return five digits of a number; None of what JSON does not know."""
+    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+
+
+def _curves(results: StudyResults) -> dict[str, list[list[float | None]]]:
+    """Return seconds and values of each run's curve, thinned; its best point stays."""
+    metric, found = results.metric, {}
+    seconds = results.curves["train_s"].to_numpy(dtype=float)
+    values = results.curves[metric.name].to_numpy(dtype=float)
+    for trial, places in results.curves.groupby("trial", sort=False).indices.items():
+        places = np.asarray(places)
+        kept = _thinned(places, metric.sign * values[places])
+        found[str(trial)] = [
+            [_rounded(one) for one in seconds[kept]],
+            [_rounded(one) for one in values[kept]],
+        ]
+    return found
+
+
+def _thinned(places: np.ndarray, gains: np.ndarray) -> np.ndarray:
+    if len(places) <= POINTS:
+        return places
+    even = np.linspace(0, len(places) - 1, POINTS - 1).round().astype(int)
+    if np.isnan(gains).all():
+        return np.asarray(places[even])
+    return np.asarray(places[np.unique([*even, int(np.nanargmax(gains))])])
+
+
+def _marks(results: StudyResults) -> list[bool]:
+    """Return of which runs the time to the target is interpolated."""
+    found: list[bool] = results.trials["is_interpolated"].eq(True).fillna(False).tolist()
+    return found
+
+
+def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[list[str]]:
+    """Return what else is to be known of a run: names and what they are."""
+    said: dict[str, str | None] = {
+        "repeats": run.source and f"trial {run.source}",
+        "ended by": run.stop,
+        "failed": run.failure and f"{run.failure}: {run.message or 'no message'}",
+        "not ranked": unranked,
+        "time to target": "read between two evaluations" if is_interpolated else None,
+        "waited for": run.waited_for,
+        "restarts": f"{run.restarts} ({run.restart_reason})" if run.restarts else None,
+        "hosts": ", ".join(sorted(set(run.hosts))),
+        "devices": ", ".join(sorted(set(run.devices))),
+    }
+    return [[name, shorten(clean(value), LONGEST)] for name, value in said.items() if value]
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

@@ -1,0 +1,32 @@
+"""What Ray and Ray Tune print goes to a file: of a worker that died, a paragraph of guesses."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from raybench.core.secrets import redact_text
+
+
+@contextlib.contextmanager
+def quiet(log: Path) -> Iterator[None]:
+    """Send what is printed meanwhile to a file; the screen has its own handle of the terminal."""
+    with log.open("a") as file:
+        told: Any = _Redacting(file)
+        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+            yield
+
+
+class _Redacting:
+    """A text file that is told no secrets; a print's text comes as a whole."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        self._file.write(redact_text(text, os.environ))
+        return len(text)

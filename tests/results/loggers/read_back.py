@@ -1,0 +1,55 @@
+"""Files of the tools, read back: what stands in them, by parsers of the tools' own messages."""
+
+import json
+import struct
+
+from tensorboardX.proto.event_pb2 import Event
+
+BLOCK, HEADER = 32768, 7
+"""Bytes of a block of W&B's file, LevelDB's log format, and of what stands before its parts."""
+
+
+def tensorboard_events(folder):
+    """The events of the one event file in a folder (TFRecord: length, crc, content, crc)."""
+    (file,) = folder.glob("events.out.tfevents.*")
+    content, at, events = file.read_bytes(), 0, []
+    while at < len(content):
+        (length,) = struct.unpack_from("<Q", content, at)
+        events.append(Event.FromString(content[at + 12 : at + 12 + length]))
+        at += 12 + length + 4
+    return events
+
+
+def tensorboard_scalars(folder):
+    """{tag: [(step, value, wall_time), ...]} of a folder."""
+    found = {}
+    for event in tensorboard_events(folder):
+        for value in event.summary.value:
+            if value.WhichOneof("value") == "simple_value":
+                point = event.step, value.simple_value, event.wall_time
+                found.setdefault(value.tag, []).append(point)
+    return found
+
+
+def wandb_records(folder):
+    """The records of an offline run's folder."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    (file,) = folder.glob("*.wandb")
+    content, at, held, records = file.read_bytes(), HEADER, b"", []
+    while at + HEADER <= len(content):
+        if BLOCK - at % BLOCK < HEADER:
+            at += BLOCK - at % BLOCK
+            continue
+        length, kind = struct.unpack_from("<HB", content, at + 4)
+        held += content[at + HEADER : at + HEADER + length]
+        if kind in (1, 4):  # a whole record, or the last part of one
+            records.append(Record.FromString(held))
+            held = b""
+        at += HEADER + length
+    return records
+
+
+def wandb_items(items):
+    """{key: value} of W&B's lists of keys and JSON values."""
+    return {(one.key or "/".join(one.nested_key)): json.loads(one.value_json) for one in items}
