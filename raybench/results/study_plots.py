@@ -19,7 +19,7 @@ class NoFigureError(UserError, AttributeError):
 
 
 class StudyPlots:
-    """The figures of one study: each name of `kinds_of` is a method that returns a Figure.
+    """The figures of one study: names of `figures.kinds_of`, each a method that returns a Figure.
 
     `dir(study.plot)` lists those that it has something for.
     """

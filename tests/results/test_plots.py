@@ -317,7 +317,7 @@ def test_long_configurations_and_misses_are_named_on_the_front(tmp_path: Path) -
 def test_searched_keys_are_in_the_curves_names(tmp_path: Path) -> None:
     results = many_workers(tmp_path)
     for draw in (plots.curves_figure, plots.repeats_figure):
-        assert "weight_decay 0.07 schedule cosine" in words(draw(results))
+        assert "weight_decay 0.07 schedule cosine" in " ".join(words(draw(results)).split())
 
 
 def test_no_text_is_read_as_a_formula(tmp_path: Path) -> None:

@@ -200,11 +200,8 @@ def _name_front(figure: Figure, axes: Axes, front: pd.DataFrame) -> None:
         words = f"{row['trial']}  {row['config']}: {seconds:.3g} s, {cost:.3g} worker-seconds"
         if row["is_confirmed"] and row["hits"] < row["runs"]:
             words += f" ({row['hits']} of {row['runs']} runs reached the target)"
-        lines = textwrap.wrap(
-            f"{number}  {words}" if len(front) > 1 else words,
-            parts.ROOM - 6,
-            break_on_hyphens=False,
-        )
+        words = f"{number}  {words}" if len(front) > 1 else words
+        lines = textwrap.wrap(words, parts.ROOM - 6, break_on_hyphens=False)
         num_lines += len(lines)
         face = colour if row["is_confirmed"] else "white"
         marker = parts.marker_of(row["num_workers"])
