@@ -11,6 +11,10 @@ import pandas as pd
 import pytest
 from nbformat import NotebookNode
 
+import raybench
+from raybench.core.errors import UserError
+from raybench.scaling.named.find import STUDIES
+from raybench.studies.report import claims_table, published_claims
 from tests.notebooks.executing import FOLDER, PNG, STUDY_VARIABLE, execute, outputs
 
 ROOT = FOLDER.parent
@@ -137,3 +141,16 @@ def test_ones_own_study_is_opened(
     monkeypatch.setenv(STUDY_VARIABLE, str(FIXTURES / study))
     run_here(name)
     assert f"Opened: {FIXTURES / study}\n" in capsys.readouterr().out
+
+
+def test_claims_of_studies_that_nobody_has_run_are_the_published_ones() -> None:
+    for name in STUDIES:
+        table = published_claims(name)
+        assert len(table) > 3
+        assert set(table["holds"]) == {"not told here"}
+    run = claims_table(raybench.load(FIXTURES / "batch_size_vs_workers"))
+    unrun = published_claims("batch_size_vs_workers")
+    assert run[["claim", "published"]].equals(unrun[["claim", "published"]])
+    assert set(run["holds"]) == {"yes", "no", "not told here"}
+    with pytest.raises(UserError, match="is no named study"):
+        claims_table(raybench.load(FIXTURES / "scaling"))
