@@ -4,7 +4,7 @@ import argparse
 import difflib
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pandas as pd
@@ -12,6 +12,7 @@ import pandas as pd
 from raybench import cli
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
+from raybench.core.time_of_day import unix_seconds
 from raybench.data.store.entries import Entry, list_entries, remove_entry, remove_unfinished
 from raybench.data.store.place import free_bytes, size_in_words, store_folder
 from raybench.results.console import make_console, print_table, say
@@ -57,7 +58,7 @@ def _list(unused_for: timedelta | None) -> int:
             "key": entry.key,
             "samples": f"{entry.about['samples']:,}",
             "size": size_in_words(entry.about["bytes"]),
-            "last used": f"{_age_in_words(_now() - entry.last_used)} ago",
+            "last used": f"{_age_in_words(unix_seconds() - entry.last_used)} ago",
             "made from": entry.about["path"],
             "with": _options(entry.about["options"]),
         }
@@ -110,7 +111,7 @@ def _entries(unused_for: timedelta | None) -> list[Entry]:
     entries = list_entries(store_folder())
     if unused_for is None:
         return entries
-    before = _now() - unused_for.total_seconds()
+    before = unix_seconds() - unused_for.total_seconds()
     return [entry for entry in entries if entry.last_used < before]
 
 
@@ -131,10 +132,6 @@ def _age(text: str) -> timedelta:
         raise argparse.ArgumentTypeError(
             f"{text} is longer ago than anything was stored"
         ) from error
-
-
-def _now() -> float:
-    return datetime.now(UTC).timestamp()  # files carry the machine's time of day
 
 
 def _age_in_words(seconds: float) -> str:

@@ -11,6 +11,7 @@ from rich.text import Text
 from raybench import cli
 from raybench.core.errors import UserError
 from raybench.core.record import RunRecord
+from raybench.core.time_of_day import unix_seconds
 from raybench.results.bucket import BucketError
 from raybench.results.console import make_console, say
 from raybench.results.live.glyphs import Glyphs, glyphs_for
@@ -59,9 +60,9 @@ def watch(place: str, interval_s: float | None = None, *, once: bool = False) ->
     if not interval_s >= LEAST_INTERVAL_S:
         raise UserError(f"--interval {interval_s:g}: name seconds, {LEAST_INTERVAL_S:g} or more.")
     console = make_console(sys.stdout)
-    watched = Watched(source_of(place), time.time())
+    watched = Watched(source_of(place), unix_seconds())
     try:
-        is_over = watched.look(time.time()) or watched.driver in ("ended", "died")
+        is_over = watched.look(unix_seconds()) or watched.driver in ("ended", "died")
     except BucketError as error:
         raise UserError(str(error)) from None
     if once:
@@ -82,10 +83,10 @@ def _follow(console: Console, watched: Watched, interval_s: float) -> None:
     view = view_for(console, draw)
     lines = EventLines(console, watched.state)
     if view is None:
-        lines.write(time.time(), "watching", {})
+        lines.write(unix_seconds(), "watching", {})
 
         def ended(record: RunRecord, cause: Cause | None, at: float) -> None:
-            lines.finished(record, cause, max(at, time.time()), None)
+            lines.finished(record, cause, max(at, unix_seconds()), None)
 
         watched.replay.on_end = ended
     else:
@@ -95,12 +96,12 @@ def _follow(console: Console, watched: Watched, interval_s: float) -> None:
         while not is_over:
             time.sleep(interval_s)
             try:
-                is_over = watched.look(time.time())
+                is_over = watched.look(unix_seconds())
                 trouble.clear()
             except BucketError as error:
                 trouble[:] = [f"{error} It is tried again."]
             if view is None:
-                lines.status(time.time())
+                lines.status(unix_seconds())
             else:
                 view.changed()
     finally:
@@ -113,7 +114,7 @@ def _screen(
 ) -> list[Text]:
     return screen_lines(
         watched.state,
-        watched.now(time.time()),
+        watched.now(unix_seconds()),
         width=width,
         height=height,
         glyphs=glyphs,

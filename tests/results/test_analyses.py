@@ -96,8 +96,8 @@ def test_importance_asks_runs_that_say_something():
 def test_importance_of_a_large_study_takes_a_second():
     importance(searched(20), KEYS, ACCURACY)  # imports
     began = perf_counter()
-    assert set(importance(searched(5000), KEYS, ACCURACY)["runs"]) == {2000}
-    assert perf_counter() - began < 4  # 0.4 s where nothing else runs
+    assert set(importance(searched(5000), KEYS, ACCURACY)["runs"]) == {1000}
+    assert perf_counter() - began < 4  # 0.2 s where nothing else runs
 
 
 def test_not_dominated_is_what_its_words_say():

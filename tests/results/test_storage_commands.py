@@ -197,7 +197,7 @@ def test_a_model_is_saved_below_a_url_and_loaded_from_there(url, monkeypatch, ca
 
     saved = []
 
-    def run(options, spec, store, console, interrupt):
+    def run(options, spec, store, console, *rest):
         workload, _ = load_workload_dataset(spec.workload, spec.dataset)
         model = build_model(workload, spec.seed)
         with torch.no_grad():
@@ -221,7 +221,7 @@ def test_a_run_below_a_url_is_trained_again(url, monkeypatch, capsys):
     """What it was before is forgotten there, too, however long it was."""
     seconds = iter([range(9), range(2)])
 
-    def run(options, spec, store, console, interrupt):
+    def run(options, spec, store, console, *rest):
         store.clear()
         objective = spec.objective.model_dump(mode="json")
         store.write_yaml(STUDY_FILE, {"study": {"objective": objective, "run": True}})

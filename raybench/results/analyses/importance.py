@@ -15,7 +15,7 @@ LEAST_RUNS = 12
 """Runs below which a forest is not asked."""
 LEAST_EXPLAINED = 0.05
 """Share of the variance of held-out runs below which the forest knows nothing of them."""
-MOST_RUNS = 2000
+MOST_RUNS = 1000
 """Runs beyond which some are drawn: more make it slower, hardly surer."""
 FOLDS, SHUFFLES, TREES = 5, 3, 24
 CUT_OFF = ("interrupted", "time_budget")

@@ -3,12 +3,12 @@
 import json
 import os
 import platform
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
 from raybench.core.errors import UserError
+from raybench.core.time_of_day import unix_seconds
 from raybench.results.bucket import Bucket, BucketError
 from raybench.results.lease import LEASE_KEY
 from raybench.results.lock import OWNER_FILE
@@ -129,7 +129,7 @@ class FolderSource:
             written = (self.folder / RECORDS_FILE).stat().st_mtime
         except OSError:
             return None
-        return max(time.time() - written, 0.0)
+        return max(unix_seconds() - written, 0.0)
 
 
 class UrlSource:
@@ -170,7 +170,7 @@ class UrlSource:
 
     def idle_s(self) -> float | None:
         """Return for how many seconds nothing was written, as far as clocks tell it."""
-        return None if self._written_s is None else max(time.time() - self._written_s, 0.0)
+        return None if self._written_s is None else max(unix_seconds() - self._written_s, 0.0)
 
 
 def _read(path: Path) -> bytes | None:

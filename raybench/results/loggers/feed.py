@@ -1,12 +1,12 @@
 """From the lines of `records.jsonl`, whenever they come, to what a tool is told."""
 
-import time
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from raybench.core.record import Evaluation, Role, RunRecord
 from raybench.core.spec import RunSpec
+from raybench.core.time_of_day import unix_seconds
 from raybench.results.loggers.ledger import Ledger
 from raybench.results.loggers.sink import Run, Sink
 from raybench.results.records import evaluation_of, kind_and_trial, run_of, what_runs
@@ -56,7 +56,7 @@ class Feed:
         """Tell the tool of the new points of runs that go on."""
         for name, live in self._live.items():
             if live.what is not None and live.num_told < len(live.curve):
-                self._tell(name, live, began=time.time() - live.curve[-1].train_s)
+                self._tell(name, live, began=unix_seconds() - live.curve[-1].train_s)
         self._sink.flush()
 
     def close(self) -> None:
@@ -93,4 +93,6 @@ class Feed:
 
 def _ended_s(record: RunRecord) -> float:
     """Return when a run ended, Unix seconds; now, of a version that did not write it."""
-    return datetime.fromisoformat(record.finished).timestamp() if record.finished else time.time()
+    if not record.finished:
+        return unix_seconds()
+    return datetime.fromisoformat(record.finished).timestamp()

@@ -7,7 +7,6 @@ MLFLOW_EXPERIMENT_NAME.
 """
 
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
 from mlflow.tracking import MlflowClient
 
 from raybench.core.record import Evaluation, RunRecord
+from raybench.core.time_of_day import unix_seconds
 from raybench.results.loggers.sink import Run, Value, Winner
 from raybench.results.loggers.values import curve_values, params_of, run_figures, run_words, shown
 
@@ -92,13 +92,13 @@ class MLflow:
         if earlier is not None:
             self._delete(earlier)
         number = self._create(
-            f"{self._study}: winners", began=time.time(), tags={"role": "winners"}
+            f"{self._study}: winners", began=unix_seconds(), tags={"role": "winners"}
         )
         sentences = []
         for winner in winners:
             title = winner.title
             self._params(number, {f"{title}.{k}": v for k, v in params_of(winner.spec).items()})
-            at = round(1000 * time.time())
+            at = round(1000 * unix_seconds())
             found = {f"{title}.{name}": value for name, value in winner.figures.items()}
             self._metrics(number, [Metric(name, value, at, 0) for name, value in found.items()])
             proof = "confirmed" if winner.is_confirmed else "one run, not confirmed"

@@ -11,7 +11,6 @@ that dies without a word where the disk is full.
 
 import hashlib
 import re
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from tensorboardX.summary import hparams, text
 
 from raybench.core.documents import to_yaml
 from raybench.core.record import Evaluation, RunRecord
+from raybench.core.time_of_day import unix_seconds
 from raybench.results.loggers.sink import Run, Value, Winner
 from raybench.results.loggers.values import curve_values, params_of, run_figures, run_words
 
@@ -105,7 +105,7 @@ class TensorBoard:
     def winners(self, winners: Sequence[Winner], earlier: str | None) -> str:
         """Write a run `winners`: a text, and a number for every figure."""
         del earlier  # lies where this one will
-        file, now_s = _Events(self._folder / WINNERS), time.time()
+        file, now_s = _Events(self._folder / WINNERS), unix_seconds()
         for winner in winners:
             proof = "confirmed by new runs" if winner.is_confirmed else "one run, not confirmed"
             rows = "".join(f"| {key} | {value:.6g} |\n" for key, value in winner.figures.items())
