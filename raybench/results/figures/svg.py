@@ -44,6 +44,7 @@ NOT_PART += (r"<style\b.*?</style>", r"<defs>\s*</defs>")
 """What belongs to a document of its own. Text cannot match: `<` is escaped in it."""
 ROOT = "fill:var(--ink);stroke-linejoin:round;stroke-linecap:butt;font-family:inherit"
 """What holds in all of a figure: matplotlib leaves out the fill of what is black."""
+COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
 NUMBERS = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 GID = "artist-"
 
@@ -130,6 +131,8 @@ def _numbered(figure: Figure) -> Iterator[dict[str, str]]:
 
 def _tag(text: str, prefix: str, used: set[str], gids: dict[str, str]) -> str:
     """Return a tag as a page has it."""
+    if text.startswith("</"):
+        return text
     found = re.search(r'\bid="([^"]*)"', text)
     if found is not None:
         name = found[1]
@@ -156,8 +159,7 @@ def _style(match: re.Match[str]) -> str:
     text = re.sub(r"font-family: [^;\"]*;?\s*", "", match[0])
     # The short form names the font last.
     text = re.sub(r"font: (?:(\d+|bold) )?([\d.]+px) [^;\"]*", _font, text)
-    for colour, variable in THEMED.items():
-        text = re.sub(colour, variable, text, flags=re.IGNORECASE)
+    text = COLOUR.sub(lambda match: THEMED.get(match[0].lower(), match[0]), text)
     return re.sub(r"([:;])\s+", r"\1", text).replace(';"', '"')
 
 
