@@ -60,9 +60,11 @@ def test_command(line: str, folder: Path) -> None:
     assert words[0] == ".venv/bin/python"
     if "mnist" in words:
         pytest.skip("tests/data reads MNIST; a dry run would need the files here")
+    if "--compare" in words:
+        shutil.copytree(folder / "results/digits", folder / "results/lamb")
     if "raybench.report" in words:
         words = [word.replace("results/digits", str(folder / "results/digits")) for word in words]
-    elif "raybench.explain" in words:
+    elif "raybench.explain" in words or "raybench.watch" in words:
         pass
     elif "raybench.init" in words:
         words.append("--force")

@@ -1,4 +1,4 @@
-"""The machine's time of day: what files and finished runs carry. Durations are of `perf_counter`."""
+"""The machine's time of day, which files and finished runs carry; durations are of others."""
 
 from datetime import UTC, datetime
 

@@ -93,4 +93,6 @@ class Feed:
 
 def _ended_s(record: RunRecord) -> float:
     """Return when a run ended, Unix seconds; now, of a version that did not write it."""
-    return datetime.fromisoformat(record.finished).timestamp() if record.finished else unix_seconds()
+    if not record.finished:
+        return unix_seconds()
+    return datetime.fromisoformat(record.finished).timestamp()
