@@ -1,4 +1,4 @@
-"""The analyses of `results.analyses`, asked of a study: `study.importance()`."""
+"""The analyses of `results.analyses`, asked of a study: `study.around_target()`."""
 
 from functools import cached_property
 from typing import TYPE_CHECKING, Any

@@ -33,7 +33,7 @@ SAYS = {
     ),
     "scaling": (
         "Each worker keeps its batch (weak scaling): 2 workers train 1.27 times",
-        "so it may be none",
+        "so it may be no gain",
         "Never measured on more than one node",
         "the critical batch is about 53.2",
     ),
