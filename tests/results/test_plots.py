@@ -78,7 +78,7 @@ def test_curves_show_every_search_run_and_name_the_best(results: StudyResults) -
     assert line_of(axes, "target").get_ydata()[0] == 95
     coloured = {trial for trial in search if line_of(axes, trial).get_linewidth() == 2}
     assert coloured == {"0016", "0018", "0014"}
-    assert "0016  torch 2x64 adam 0.0109\nsearch 1.67 s, confirmed 1.25 s (median of 3)" in words(
+    assert "0016  torch 2x64 adam 0.0109\nsearch 1.67 s, new seeds 1.25 s (median of 3)" in words(
         figure
     )
 
@@ -353,7 +353,7 @@ def test_accuracy_at_budget_shows_confirmed_medians(tmp_path: Path) -> None:
     assert line_of(axes, "0000").get_markerfacecolor() != parts.PAPER
     assert "no run reached" not in words(figure)
     assert "confirmed (median of 3)" in words(figure)
-    assert "search best 80.0%, confirmed 70.0% (median of 3)" in words(plots.curves_figure(results))
+    assert "search best 80.0%, new seeds 70.0% (median of 3)" in words(plots.curves_figure(results))
 
 
 def test_plots_are_written_whole(tmp_path: Path) -> None:
