@@ -62,7 +62,8 @@ def _stands_on(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
         return f"How sure: {head}; {_scatter(results, noise)}."
     runs = sum(len(one.chosen) for one in found.values())
     head = (
-        f"{len(found)} configurations ran again ({runs} runs, {share} of trial {verdict.fastest})"
+        f"{len(found)} configurations ran again ({runs} runs with those of the search, {share} of "
+        f"trial {verdict.fastest})"
     )
     near = "" if not ties else " or the one not told apart"
     near = f" or one of the {ties} not told apart" if ties > 1 else near

@@ -22,7 +22,7 @@ def sure(folder, *groups, **study):
 
 def test_a_decided_race_names_its_runs_and_the_scatter(tmp_path):
     text = sure(tmp_path, COLD, raced("0001", 2.0, [2.1, 1.9]), raced("0002", 6.0, [6.1, 5.9]))
-    assert text.startswith("How sure: 2 configurations ran again (6 runs, 3 of trial 0001); ")
+    assert text.startswith("How sure: 2 configurations ran again (6 runs with those of the search, 3 of trial 0001); ")
     assert "; runs of one configuration scatter by about 20 %." in text
     assert text.endswith(
         "the truly best of them is it. All others that ran are told apart from it."
