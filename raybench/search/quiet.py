@@ -8,6 +8,9 @@ from typing import Any, TextIO
 
 from raybench.core.secrets import redact_text
 
+RAY_LOG = "ray.log"
+"""The file, in the folder of a study."""
+
 
 @contextlib.contextmanager
 def quiet(log: Path) -> Iterator[None]:

@@ -181,8 +181,7 @@ class Race:
 
 
 def cap_of(repeats: Sequence[Repeat], noise: Noise) -> float:
-    """Return the seconds after which a run has missed beside such `repeats`; infinite without a
-    hit."""
+    """Return the seconds after which a run beside such ones has missed; infinite without a hit."""
     return CAP * math.exp(upper_score(repeats, noise))
 
 

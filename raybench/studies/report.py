@@ -1,13 +1,15 @@
 """What is made of a scaling study's records: tables, pictures, what is printed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from rich.console import Console
 
+from raybench.core.errors import UserError
+from raybench.core.scaling_study import ScalingStudy
 from raybench.core.text import clean
 from raybench.results.console import print_table, say
 from raybench.results.export import export, to_csv
@@ -28,6 +30,7 @@ from raybench.results.scaling.printed import (
 )
 from raybench.scaling.fit_command import FittedGroup
 from raybench.scaling.measurements import name_of
+from raybench.scaling.named.claims import Claim
 from raybench.scaling.named.find import STUDIES
 from raybench.scaling.predictions import prediction_table
 from raybench.studies.fits import fit_study, measurements, not_measured
@@ -88,7 +91,7 @@ class ScalingReport:
             "scaling.csv": [self.results.scaling],
             "scaling_runs.csv": [self.results.scaling_runs],
             "predictions.csv": [one for one in self.predicted if len(one)],
-            MODEL_FILE: [model_frame(*self._drawn())] if self.fitted else [],
+            MODEL_FILE: [model_frame(*self.drawn())] if self.fitted else [],
             PLAN_FILE: [one.table for one in self.plans if len(one.table)],
         }
         for name, parts in tables.items():
@@ -137,7 +140,7 @@ class ScalingReport:
             say(console, f"plots: {', '.join(map(str, pictures))}")
         say(console, f"results: {shown(results.place, results.folder)}")
 
-    def _drawn(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def drawn(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return what `predicted_figure` draws: measured cells, and the model's at both."""
         dots = [
             {
@@ -191,7 +194,31 @@ def _show_claims(console: Console, results: StudyResults) -> None:
 
 
 def claims_table(results: StudyResults) -> pd.DataFrame:
-    """Return the claims of a named study, what is published and what was measured here."""
+    """Return the claims of a named study, what is published and what was measured here.
+
+    Columns: claim, published, here, holds (yes, no, not told here). UserError of any other study.
+    """
+    name = results.study.get(NAMED)
+    if name not in STUDIES:
+        named = ", ".join(STUDIES)
+        raise UserError(f"{results.place}: is no named study; claims are known of {named}.")
+    return _claims(STUDIES[name].compare(results))
+
+
+def published_claims(name: str) -> pd.DataFrame:
+    """Return the claims of a named study that nobody has run here; columns as `claims_table`."""
+    return _claims(STUDIES[name].compare(_NotRun(STUDIES[name].study(quick=True))))
+
+
+@dataclass(frozen=True)
+class _NotRun:
+    """Results of a study without a run, as claims read them."""
+
+    scaling_study: ScalingStudy
+    scaling: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+
+def _claims(claims: Sequence[Claim]) -> pd.DataFrame:
     verdicts = {True: "yes", False: "no", None: "not told here"}
     rows = [
         {
@@ -200,6 +227,6 @@ def claims_table(results: StudyResults) -> pd.DataFrame:
             "here": clean(one.ours),
             "holds": verdicts[one.holds],
         }
-        for one in STUDIES[results.study[NAMED]].compare(results)
+        for one in claims
     ]
     return pd.DataFrame(rows)

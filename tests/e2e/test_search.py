@@ -134,7 +134,9 @@ def test_curves_belong_to_the_trials(folder: Path, trials: pd.DataFrame) -> None
         assert curve["accuracy"].max() == pytest.approx(row["best_accuracy"])
         hit = curve[curve["accuracy"] >= 0.9].iloc[0]
         assert hit["train_s"] == pytest.approx(row["time_to_target_s"])
-        assert curve["learning_rate"].iloc[-1] == pytest.approx(3e-3)
+        # It rises for an epoch (22 steps or 44), within which the target may be reached.
+        warm = min(curve["epoch"].iloc[-1], 1.0)
+        assert curve["learning_rate"].iloc[-1] == pytest.approx(3e-3 * warm, abs=3e-3 / 20)
 
 
 def test_records_hold_the_whole_spec(folder: Path) -> None:

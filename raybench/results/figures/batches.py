@@ -13,7 +13,7 @@ from raybench.results.figures.outcome import Outcome, outcome, outcome_axis
 from raybench.results.load import StudyResults
 
 MOST_PANELS = 8
-MOST_POINTS = 350
+MOST_POINTS = 250
 """Measured configurations, or predictions, that are drawn, from the best to the worst."""
 PANEL = 2.2
 """Inches of a panel's height."""

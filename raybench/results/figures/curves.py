@@ -62,9 +62,9 @@ def _grey(axes: Axes, results: StudyResults, trials: list[str]) -> None:
     most = max(MOST_POINTS // max(len(trials), 1), 8)
     # Looked up one by one, the curves of 10,000 trials would take minutes.
     for trial, curve in every.groupby("trial", sort=False):
-        shown = curve.iloc[parts.spread(range(len(curve)), most)]
+        kept = parts.spread(range(len(curve)), most)
         marker = "." if len(curve) == 1 else "None"
-        x, y = curve_xy(results.metric, shown)
+        x, y = (values[kept] for values in curve_xy(results.metric, curve))
         style: dict[str, Any] = {"color": parts.QUIET, "linewidth": 0.9, "marker": marker}
         axes.add_line(Line2D(x, y, gid=str(trial), **style))
 

@@ -16,7 +16,7 @@ from raybench.results.figures.values import Values, values_of
 from raybench.results.load import StudyResults
 
 MOST_KEYS = 8
-MOST_POINTS = 900
+MOST_POINTS = 500
 """Points in all panels together."""
 PANEL = 1.9
 """Inches of a panel's height."""

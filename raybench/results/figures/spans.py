@@ -83,8 +83,8 @@ def _packed(table: pd.DataFrame) -> tuple["pd.Series[int]", list[str]]:
         free: list[float] = []
         own = table[table["group"] == group].sort_values(["begin", "end"])
         for index, begin, end in zip(own.index, own["begin"], own["end"], strict=True):
-            open_lanes = [n for n, until in enumerate(free) if until <= begin + SLACK_S]
-            place = open_lanes[0] if open_lanes else len(free)
+            are_free = (n for n, until in enumerate(free) if until <= begin + SLACK_S)
+            place = next(are_free, len(free))
             free[place : place + 1] = [end]
             lane[index] = len(names) + place
         names += [group] * len(free)

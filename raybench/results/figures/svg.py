@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import matplotlib as mpl
+from matplotlib.artist import Artist
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
 from raybench.core.text import clean
@@ -42,6 +44,7 @@ NOT_PART += (r"<style\b.*?</style>", r"<defs>\s*</defs>")
 """What belongs to a document of its own. Text cannot match: `<` is escaped in it."""
 ROOT = "fill:var(--ink);stroke-linejoin:round;stroke-linecap:butt;font-family:inherit"
 """What holds in all of a figure: matplotlib leaves out the fill of what is black."""
+COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
 NUMBERS = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 GID = "artist-"
 
@@ -78,9 +81,35 @@ def _flat(text: str) -> str:
 def _written(figure: Figure, prefix: str) -> str:
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):
+    with (
+        _laid_out(figure),
+        mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}),
+    ):
         figure.savefig(buffer, format="svg", metadata=nothing, facecolor="none")
     return buffer.getvalue()
+
+
+@contextmanager
+def _laid_out(figure: Figure) -> Iterator[None]:
+    """Place everything now: `savefig` draws a figure twice that has a layout engine."""
+    engine = figure.get_layout_engine()
+    if engine is None:
+        yield
+        return
+    engine.execute(figure)
+    figure.set_layout_engine("none")
+    try:
+        yield
+    finally:
+        figure.set_layout_engine(engine)
+
+
+def _artists(parent: Artist) -> Iterator[Artist]:
+    """Yield what is in a figure, but for axes' ticks: asked for, they are made."""
+    for child in parent.get_children():
+        if not isinstance(child, Axis):
+            yield child
+            yield from _artists(child)
 
 
 @contextmanager
@@ -89,7 +118,7 @@ def _numbered(figure: Figure) -> Iterator[dict[str, str]]:
 
     Names of trials are text from outside: among the ids of a page they could be any.
     """
-    artists = [one for one in figure.findobj() if one.get_gid() is not None]
+    artists = [one for one in _artists(figure) if one.get_gid() is not None]
     gids = {f"{GID}{number}": str(one.get_gid()) for number, one in enumerate(artists)}
     try:
         for name, one in zip(gids, artists, strict=True):
@@ -102,6 +131,8 @@ def _numbered(figure: Figure) -> Iterator[dict[str, str]]:
 
 def _tag(text: str, prefix: str, used: set[str], gids: dict[str, str]) -> str:
     """Return a tag as a page has it."""
+    if text.startswith("</"):
+        return text
     found = re.search(r'\bid="([^"]*)"', text)
     if found is not None:
         name = found[1]
@@ -128,8 +159,7 @@ def _style(match: re.Match[str]) -> str:
     text = re.sub(r"font-family: [^;\"]*;?\s*", "", match[0])
     # The short form names the font last.
     text = re.sub(r"font: (?:(\d+|bold) )?([\d.]+px) [^;\"]*", _font, text)
-    for colour, variable in THEMED.items():
-        text = re.sub(colour, variable, text, flags=re.IGNORECASE)
+    text = COLOUR.sub(lambda match: THEMED.get(match[0].lower(), match[0]), text)
     return re.sub(r"([:;])\s+", r"\1", text).replace(';"', '"')
 
 

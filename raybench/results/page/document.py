@@ -14,6 +14,7 @@ from raybench.results.page.study_part import (
     sections_html,
     study_part,
 )
+from raybench.results.record_lines import uncollected
 
 DOCTYPE = Html("<!doctype html>\n")
 FOOT = (
@@ -27,9 +28,8 @@ def page_text(studies: Sequence[StudyResults], extras: Sequence[Extra] = ()) -> 
 
     `extras` are of a single study: what its command knows beyond the records.
     """
-    if len(studies) == 1:
-        return _single(studies[0], extras)
-    return _several(studies)
+    with uncollected():
+        return _single(studies[0], extras) if len(studies) == 1 else _several(studies)
 
 
 def _single(results: StudyResults, extras: Sequence[Extra]) -> str:

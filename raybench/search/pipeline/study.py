@@ -34,13 +34,11 @@ from raybench.search.pipeline.reference import set_by_reference
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.search.pipeline.slots import num_at_most, num_at_once, slots_now
 from raybench.search.pipeline.verify import verify
-from raybench.search.quiet import quiet
+from raybench.search.quiet import RAY_LOG
 from raybench.search.ray_tune.tuner import run_trials
 from raybench.search.saved_runs import SavedRuns
 from raybench.search.wait_watch import watching
 from raybench.speed.factorisation import Factors, study_factors
-
-RAY_LOG = "ray.log"
 
 
 @dataclass
@@ -88,7 +86,7 @@ class StudyPipeline:
         self._saved = SavedRuns(
             self.session.pool, self.store, say=tell, on_fault=self.deadline.ends_with
         )
-        with quiet(folder / RAY_LOG), self._saved:
+        with self._saved:
             self._run_phases(earlier)
 
     def _run_phases(self, earlier: StudyResults | None) -> None:

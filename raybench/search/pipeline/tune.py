@@ -50,6 +50,7 @@ from raybench.search.pipeline.preflight import (
     without_too_wide,
 )
 from raybench.search.pipeline.reference import earlier_settings
+from raybench.search.quiet import RAY_LOG, quiet
 from raybench.search.sampling.grid import check_grid
 from raybench.search.sampling.transfer import load_earlier
 from raybench.speed.factorisation import study_factors
@@ -165,7 +166,8 @@ def _run(
         target=importlib.import_module, args=["raybench.search.pipeline.study"], daemon=True
     )
     importing.start()
-    with live_session(options.address, interrupt, console) as session:
+    told = quiet(store.folder / RAY_LOG)  # until Ray has ended: it tells of a worker afterwards
+    with told, live_session(options.address, interrupt, console) as session:
         importing.join()
         interrupt.check()
         check_room(study, space, session.capacity)

@@ -43,8 +43,16 @@ def loggers(folder, said, *tools, **more):
 
 
 def followers():
-    """Processes that this one has started, and theirs."""
-    return psutil.Process().children(recursive=True)
+    """The loggers' processes that this one has started; other tests have some of their own."""
+    every = psutil.Process().children(recursive=True)
+    return [one for one in every if any("loggers.follow" in word for word in cmdline_of(one))]
+
+
+def cmdline_of(process):
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it ends now
+        return []
 
 
 def test_curves_are_there_while_the_study_runs_and_all_in_the_end(tmp_path, point):
@@ -96,7 +104,7 @@ def test_a_tool_that_hangs_is_not_waited_for(tmp_path, point):
         store.append(point("0000", 0))
         running.end()
         running.close()
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 10  # CLOSE_S is 30
     assert said[-1].startswith("--log tensorboard: TensorBoard did not take everything; python -m")
     assert running.has_failed
     assert not followers()

@@ -164,6 +164,7 @@ def test_links_and_marks_in_pictures_open_their_trial(opened):
     assert "Trial 0000" in tab.get_by_role("dialog").inner_text()
     address = tab.url
     tab.keyboard.press("Escape")
+    tab.wait_for_function("location.hash === ''")  # the browser says later that it was closed
     tab.goto(address)
     assert "Trial 0000" in tab.get_by_role("dialog").inner_text()
     tab.keyboard.press("Escape")
