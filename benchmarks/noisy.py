@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-from recorded import Config, Point, Task
+from recorded import SLOTS, Config, Point, Task
 
 from raybench.core.repeats import Repeat
 from raybench.search.race import Contender, Race, Stages
@@ -55,13 +56,20 @@ def confirm(
     return min(times, key=lambda config: times[config]), used
 
 
-def race(
-    task: Task, leaders: Sequence[Leader], plan: Stages, *, seed: int | None
-) -> tuple[Config, float]:
+class Raced(NamedTuple):
+    """What a race came to."""
+
+    winner: Config
+    slot_seconds: float
+    """Of its runs."""
+    wall_s: float
+    """In SLOTS slots, those that are due together beside each other."""
+
+
+def race(task: Task, leaders: Sequence[Leader], plan: Stages, *, seed: int | None) -> Raced:
     """Race the leaders over the stages of a plan (`search.race`); they are best first.
 
-    With a `seed`, runs draw recorded seeds, those of a round all the same one. Returns the winner
-    and the slot-seconds of the runs.
+    With a `seed`, runs draw recorded seeds, those of a round all the same one.
     """
     configs = {str(place): config for place, (config, _) in enumerate(leaders)}
     contenders = [
@@ -69,14 +77,27 @@ def race(
         for place, (config, own) in enumerate(leaders)
     ]
     found = Race(contenders, plan, axis="seconds")
-    used = 0.0
+    used = wall_s = 0.0
     while due := found.due():
+        together = []
         for run in due:
             config = configs[run.name]
             repeat = _run(task, config, seed_of(seed, run.round), found.cap_s(run.name))
             used += repeat.seconds * config.num_workers
+            together.append((repeat.seconds, config.num_workers))
             found.learn(run.name, run.round, repeat)
-    return configs[found.leader() or "0"], used
+        wall_s += _makespan(together)
+    return Raced(configs[found.leader() or "0"], used, wall_s)
+
+
+def _makespan(runs: Sequence[tuple[float, int]]) -> float:
+    """Return when the last of some runs (seconds, workers) ends, first come, first served."""
+    free_at = [0.0] * SLOTS
+    for seconds, workers in runs:
+        free_at.sort()
+        end = free_at[workers - 1] + seconds
+        free_at[:workers] = [end] * workers
+    return max(free_at)
 
 
 def _run(task: Task, config: Config, rng: np.random.Generator | None, cap: float | None) -> Repeat:

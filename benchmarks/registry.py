@@ -18,9 +18,10 @@ def scaled_rates(factor: float) -> SearchPolicy:
 
 LUCKIEST = SearchPolicy(reference=first_best)
 ALONE = tuple(source for source in DEFAULT.draws if source != "neighbour")
-OURS = "raybench"
+OURS, RACED = "raybench", "raybench, then its race"
 CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "raybench": ("contestant:Raybench", {}),
+    RACED: ("contestant:Raybench", {}),
     "Ray, ASHA by seconds": ("peer_ray:Ray", {"by": "train_s"}),
     "Ray, ASHA by epochs": ("peer_ray:Ray", {"by": "training_iteration"}),
     "Optuna, Hyperband": ("peer_optuna:Optuna", {"pruner": "hyperband"}),

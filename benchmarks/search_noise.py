@@ -128,7 +128,7 @@ def study(task: NoisyTask, seed: int, way: Way) -> Summary:
             winner, spent = confirm(task, [c for c, _ in leaders[:3]], repeats=3, seed=seed)
             found[name] = [task.tta(winner) / task.best_s, sum(spent) / task.best_s]
         else:
-            winner, seconds = race(task, leaders, stages(int(name)), seed=seed)
+            winner, seconds, _ = race(task, leaders, stages(int(name)), seed=seed)
             found[name] = [task.tta(winner) / task.best_s, seconds / task.best_s]
     return found
 
