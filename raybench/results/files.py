@@ -45,6 +45,9 @@ class StudyFiles:
                 f"{self.folder}: cannot be written ({error.strerror}); give yourself the right to "
                 "write there, or copy the folder."
             ) from None
+        except OSError:
+            partial.unlink(missing_ok=True)  # of a full disk half a file would take the rest
+            raise
 
     def write_error(self, trial: str, text: str) -> Path:
         """Keep the full text of a failure (a traceback) and return its file's path.

@@ -3,6 +3,7 @@
 import re
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 
 from raybench.core.confirm_spec import ConfirmSpec
 from raybench.core.text import clean
@@ -15,6 +16,8 @@ from raybench.results.words import counted
 COMMAND = "python -m raybench.tune SPACE"
 EXPLAIN = "python -m raybench.explain"
 PAGE = "report.html"
+RESULTS = "results"
+"""The folder that a study is written into where no --out was given."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,10 @@ def next_steps(results: StudyResults, verdict: Verdict | None) -> list[Step]:
         steps.append(Step("pictures, every trial", str(results.folder / PAGE)))
     if verdict is not None:
         steps += _more(results, verdict)
-    steps += _go_on(results)
-    return steps
+    left = _go_on(results)
+    if left and steps and steps[-1].do == left[0].do:  # one command does both
+        return [*steps[:-1], Step(f"{left[0].what}, confirm", left[0].do)]
+    return [*steps, *left]
 
 
 def _use(results: StudyResults, verdict: Verdict) -> list[Step]:
@@ -81,11 +86,15 @@ def _confirming_command(results: StudyResults) -> str:
 
 
 def _own_command(results: StudyResults) -> str:
-    """Return the study's own command; a new folder is not what it shall begin."""
+    """Return the study's own command, on the folder that its results are in now."""
     given = clean(str(results.study.get("command", "")))
     if "raybench.tune" not in given:
         given = COMMAND
-    if re.search(r" --fresh(?= |$)", given):  # the folder is not the one that was named
+    is_fresh = bool(re.search(r" --fresh(?= |$)", given))
+    if (
+        is_fresh
+    ):  # a new folder is not what it shall begin, nor is the folder the one that was named
         given = re.sub(r" --out[ =][^\s'\"]+(?= |$)", "", given)
-        given += f" --out {shlex.quote(results.place)}"
-    return re.sub(r" --fresh(?= |$)", "", given)
+        given = re.sub(r" --fresh(?= |$)", "", given)
+    is_moved = " --out" not in given and Path(results.place).parent.name != RESULTS
+    return f"{given} --out {shlex.quote(results.place)}" if is_fresh or is_moved else given

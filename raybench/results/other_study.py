@@ -8,6 +8,7 @@ import html
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,26 +85,38 @@ class OtherStudy(Analysed):
 
     @property
     def best(self) -> OtherTrial:
-        """The trial of the best value: `.trial`, `.params`, `.value`."""
-        gain = self.metric.sign * self.trials[self.metric.best_column].dropna()
-        if gain.empty:
-            raise UserError(f"{self.place}: has no winner; no trial has a value.")
-        row = self.trials.loc[gain.nlargest(1).index].to_dict("records")[0]
+        """The trial of the best value: `.trial`, `.params`, `.value`.
+
+        As in the tools themselves, a trial that failed is none, and one that was pruned is but
+        where no other has a value: what it reported midway is no result.
+        """
+        if self._ranking.empty:
+            raise UserError(f"{self.place}: has no winner; no trial that ended well has a value.")
+        row = self.trials.loc[self._ranking[:1]].to_dict("records")[0]
         params = {key: row[key] for key in self.searched if not _is_missing(row[key])}
         return OtherTrial(str(row["trial"]), params, float(row[self.metric.best_column]))
+
+    @cached_property
+    def _ranking(self) -> "pd.Index[Any]":
+        """Rows of `trials` that may be the best, best first."""
+        trials = self.trials[self.trials["state"] != "failed"]
+        gain = (self.metric.sign * trials[self.metric.best_column]).dropna()
+        whole = gain[trials.loc[gain.index, "stop"] != "scheduler"]
+        ranked = gain if whole.empty else whole
+        return ranked.sort_values(ascending=False, kind="stable").index
 
     @property
     def answer(self) -> list[str]:
         """What it found, in a sentence."""
-        if self.trials[self.metric.best_column].isna().all():
-            return ["No result: no trial has a value."]
+        if self._ranking.empty:
+            return ["No result: no trial that ended well has a value."]
         best, metric = self.best, self.metric
         value, given = f"{best.value:.6g}", _given(best.params) or "no parameters"
         return [clean(f"Best {metric.words}: {value} with {given} (trial {best.trial}); one run.")]
 
     def winner_row(self) -> dict[str, Any]:
         """Return what `Studies.winners` has of it."""
-        if self.trials[self.metric.best_column].isna().all():
+        if self._ranking.empty:
             return {}
         best = self.best
         given = _given(best.params)
@@ -123,9 +136,7 @@ class OtherStudy(Analysed):
 
     def _repr_html_(self) -> str:
         metric, rows = self.metric, []
-        gain = metric.sign * self.trials[metric.best_column]
-        order = gain.sort_values(ascending=False, kind="stable").index[:MOST_SHOWN]
-        for row in self.trials.loc[order].to_dict("records"):
+        for row in self.trials.loc[self._ranking[:MOST_SHOWN]].to_dict("records"):
             cells = {"trial": row["trial"], metric.words: _short(row[metric.best_column])}
             rows.append(cells | {clean(key): _short(row[key]) for key in self.searched})
         head = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in self.answer)

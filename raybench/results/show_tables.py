@@ -40,6 +40,7 @@ MOST_RACED = 12
 """Contenders of a race that are printed."""
 CONFIRMED = "Confirmed: new seeds, one run at a time (the time to plan with)"
 RACE = "Race: {again}, new seeds, side by side"
+RACE_AND_SEARCH = "Race: {again}, the search's run and new seeds"
 PREDICTED = (
     "~ no run: seconds from the trial's learning curve and measured step times. What was predicted "
     "to be faster than all was run, as trials like 0012.torch2 (trial 0012 on 2 PyTorch workers)."
@@ -127,7 +128,7 @@ def _show_race(console: Console, results: StudyResults, amount: Amount) -> bool:
     rows = table.head(amount.raced)
     more = len(table) - len(rows)
     below = f"and {more} more: raybench.load(...).confirmed has them" if more > 0 else ""
-    title = RACE.format(again=_again(len(table), len(rows)))
+    title = RACE_AND_SEARCH.format(again=_again(len(table), len(rows)))
     marks, cells = marks_of_confirmed(rows), of_race(rows)
     if amount.is_brief:  # the winner's runs alone stand beside it
         cells, below = with_alone(cells, rows), ""

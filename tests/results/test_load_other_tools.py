@@ -75,6 +75,22 @@ def test_a_study_of_optuna_is_read(storages, kind):
     assert "<b>" not in study._repr_html_()
 
 
+def test_the_best_is_the_one_that_optuna_names(tmp_path):
+    def reports_less_midway(trial):
+        x = trial.suggest_float("x", 0.5, 1.0)
+        trial.report(x - 10.0 * trial.number, 0)
+        if trial.number == 3:
+            raise optuna.TrialPruned
+        return float("nan") if trial.number == 4 else x  # NaN: Optuna lets it fail
+
+    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
+    place = f"sqlite:///{tmp_path / 'any.db'}"
+    theirs = optuna.create_study(storage=place, sampler=optuna.samplers.RandomSampler(seed=0))
+    theirs.optimize(reports_less_midway, n_trials=5)
+    best = raybench.load(place).best
+    assert (best.trial, best.value) == (str(theirs.best_trial.number), theirs.best_value)
+
+
 def test_what_optuna_does_not_tell_is_said(storages):
     study = raybench.load(storages["journal"])
     assert study.metric.name == "value"

@@ -9,6 +9,7 @@ from test_verdict import again, at_budget, judged_at_budget
 from raybench.core.objective import Objective
 from raybench.results.answer import answer_lines, duration
 from raybench.results.comment import spec_comment
+from raybench.results.load import load
 from raybench.results.next_steps import next_steps
 from raybench.results.paragraphs import wrapped
 from raybench.results.show import SCREEN
@@ -56,7 +57,7 @@ def test_however_much_there_is_it_is_one_screen(tmp_path, width):
 def test_the_winners_time_alone_stands_beside_its_race(tmp_path):
     groups = raced("0001", 2.0, [2.1, 1.9], [2.5, 2.6, 2.7]), raced("0002", 6.0, [6.1, 5.9])
     text = shown(study(tmp_path, *groups), verbose=False)
-    assert "Race: 2 configurations, new seeds, side by side; then the winner alone" in text
+    assert "Race: 2 configurations, the search's run and new seeds; then the winner alone" in text
     row = next(line for line in text.splitlines() if line.startswith("0001") and " of " in line)
     assert (row.split()[-1], "Confirmed:" in text) == ("2.60", False)
 
@@ -129,6 +130,17 @@ def comment_of(results):
 
 def steps(results):
     return {step.what: step.do for step in next_steps(results, judge(results))}
+
+
+def test_a_study_that_was_moved_goes_on_where_it_is(tmp_path):
+    results = results_folder(tmp_path / "results" / "my", [run_line("0001", 2.0)])
+    assert steps(results)["confirm it by new runs"] == "python -m raybench.tune SPACE"
+    (tmp_path / "results" / "my").rename(tmp_path / "moved")
+    results = load(tmp_path / "moved")
+    results.study["study"]["search"] = {"trials": 10}
+    results.study["command"] = "python -m raybench.tune"
+    both = {"run the 9 trials left, confirm": f"python -m raybench.tune --out {tmp_path}/moved"}
+    assert both.items() <= steps(results).items()
 
 
 def test_the_steps_are_the_studys_own_commands(tmp_path):

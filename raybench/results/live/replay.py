@@ -131,6 +131,8 @@ class Replay:
         is_counted = before is not None and before.stop != "interrupted"
         if record.role == "sentinel" or is_counted or self.is_interrupted:
             self.state.runs.pop(record.trial, None)
+            if record.role == "sentinel" and not is_counted and not self.is_interrupted:
+                self.state.num_finished += 1  # of no phase, but a run: as the last screen counts
         else:
             self.on_end(record, self.state.finished(record, ended_s), ended_s)
 

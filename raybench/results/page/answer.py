@@ -110,7 +110,7 @@ def _winner(results: StudyResults, verdict: Verdict, trial: str, study: str) -> 
     return join(
         [
             _name(results, trial, study),
-            text(f"{words}; {cost:.2f} worker-seconds{price}"),
+            text(f"{words}; {_digits(cost)} worker-seconds{price}"),
         ],
         ": ",
     )
@@ -171,7 +171,13 @@ def _interval(results: StudyResults, trial: str, verdict: Verdict) -> str:
     if not verdict.is_confirmed or not confirmed_row(results, trial)["new_hits"]:
         return ""
     found = confirmed_row(results, trial)
-    return f" (90 % interval: {found['interval_low_s']:.2f} to {found['interval_high_s']:.2f})"
+    low, high = (_digits(float(found[f"interval_{end}_s"])) for end in ("low", "high"))
+    return f" (90 % interval: {low} to {high})"
+
+
+def _digits(seconds: float) -> str:
+    """Return seconds with the digits of `duration`, so that they read as the time beside them."""
+    return f"{seconds:.2f}" if seconds < 10 else f"{seconds:.3g}"
 
 
 def _value(results: StudyResults, verdict: Verdict) -> tuple[str, str]:

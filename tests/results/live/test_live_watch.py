@@ -280,3 +280,9 @@ def test_below_a_url_only_new_parts_are_fetched(url: str, monkeypatch: pytest.Mo
     (line,) = source.news().lines
     assert json.loads(line)["trial"] == "0009"
     assert len(asked) == 1
+
+
+def test_it_counts_the_runs_that_the_last_screen_counts(capsys):
+    race = Path(__file__).parents[2] / "fixtures" / "digits_race"
+    assert watch.main([str(race), "--once"]) == cli.DONE
+    assert "147 runs in all" in capsys.readouterr().out
