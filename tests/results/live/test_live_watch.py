@@ -285,4 +285,4 @@ def test_below_a_url_only_new_parts_are_fetched(url: str, monkeypatch: pytest.Mo
 def test_it_counts_the_runs_that_the_last_screen_counts(capsys):
     race = Path(__file__).parents[2] / "fixtures" / "digits_race"
     assert watch.main([str(race), "--once"]) == cli.DONE
-    assert "147 runs in all" in capsys.readouterr().out
+    assert "147 runs" in capsys.readouterr().out
