@@ -185,7 +185,12 @@ STUDY = TypeAdapter(_StudyFile)
 
 
 def read_study(path: Path) -> dict[str, Any]:
-    """Return the content of a `study.yaml`; one of another shape raises UserError."""
+    """Return the content of a `study.yaml`; none, or one of another shape, raises UserError."""
+    if not path.exists():
+        raise UserError(
+            f"{path.parent}: holds no {path.name}, which says what its records are of; restore the "
+            "file, or name another folder."
+        )
     content = read_mapping(path)
     try:
         _built(STUDY, content)

@@ -113,8 +113,11 @@ class Studies(Sequence[One]):
         ]
         return self._joined(found)
 
+    def _counted(self) -> str:
+        return "1 study" if len(self) == 1 else f"{len(self)} studies"
+
     def __repr__(self) -> str:
-        lines = [f"{len(self)} studies: .winners, .trials, .curves, [0], ['{self.names[0]}']"]
+        lines = [f"{self._counted()}: .winners, .trials, .curves, [0], ['{self.names[0]}']"]
         pairs = zip(self.names, self, strict=True)
         return "\n".join([*lines, *(f"{clean(name)}: {said(one)}" for name, one in pairs)])
 
@@ -123,7 +126,7 @@ class Studies(Sequence[One]):
             {"study": clean(name), "answer": said(one)}
             for name, one in zip(self.names, self, strict=True)
         ]
-        head = html.escape(f"{len(self)} studies")
+        head = html.escape(self._counted())
         return (
             f'<div class="raybench-studies"><p><strong>{head}</strong></p>{table_html(rows)}</div>'
         )
