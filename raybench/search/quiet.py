@@ -1,6 +1,7 @@
 """What Ray and Ray Tune print goes to a file: of a worker that died, a paragraph of guesses."""
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,29 @@ def quiet(log: Path) -> Iterator[None]:
     """Send what is printed meanwhile to a file; the screen has its own handle of the terminal."""
     with log.open("a") as file:
         told: Any = _Redacting(file)
-        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+        with (
+            contextlib.redirect_stdout(told),
+            contextlib.redirect_stderr(told),
+            _logged_to(told),
+        ):
             yield
+
+
+@contextlib.contextmanager
+def _logged_to(told: TextIO) -> Iterator[None]:
+    """Send what Ray logs there, too: its handler holds the standard error that it began with."""
+    handlers = [
+        one
+        for one in logging.getLogger("ray").handlers
+        if isinstance(one, logging.StreamHandler) and not isinstance(one, logging.FileHandler)
+    ]
+    before = [one.setStream(told) for one in handlers]
+    try:
+        yield
+    finally:
+        for handler, stream in zip(handlers, before, strict=True):
+            if stream is not None:
+                handler.setStream(stream)
 
 
 class _Redacting:
