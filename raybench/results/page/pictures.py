@@ -1,15 +1,10 @@
 """The figures of a study in the page: each with its reading and its numbers."""
 
-import re
-
 from raybench.results.figures.kinds import FigureKind, kinds_of
 from raybench.results.figures.svg import svg
 from raybench.results.load import StudyResults
 from raybench.results.page.html import Html, element, folded, isolated, join
 from raybench.results.page.tables import frame_table
-
-DARK_BLUE = re.compile(r"\b((?:fill|stroke):)#0072b2", re.IGNORECASE)
-"""Of Okabe and Ito's colours the one that a dark page swallows."""
 
 
 def pictures_part(results: StudyResults, study: str, level: int) -> Html:
