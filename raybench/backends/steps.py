@@ -11,7 +11,7 @@ from raybench.backends.reading import mixes
 from raybench.core.schedule import Schedule, build_schedule
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Array, Dataset
-from raybench.data.order import Indices, epoch_order, worker_share
+from raybench.data.order import Indices, batches, epoch_order, worker_share
 
 
 def training_steps(
@@ -26,13 +26,14 @@ def training_steps(
     frozen = frozen_samples(spec, dataset.num_train_samples)
     # A mixed sample has a part of the other's weight too, which comes with its labels.
     of_samples = None if mixes(spec) else dataset.train.weights
+    # Batch normalisation fails on one sample: what leaves a worker less than two is no step.
+    least = 2 * spec.num_workers if spec.batch_size_per_worker > 1 else 1
     epoch, first = divmod(samples, dataset.num_train_samples)
     while True:
         order = epoch_order(dataset.num_train_samples, seed=spec.seed, epoch=epoch)
         rows = order % num_rows
         rounds = epoch * dataset.repeat + order // num_rows if spec.augment else None
-        for start in range(first, len(order), spec.global_batch_size):
-            part = slice(start, start + spec.global_batch_size)
+        for part in batches(len(order), size=spec.global_batch_size, least=least, first=first):
             batch = rows[part]
             step = make_step(
                 spec,
@@ -60,7 +61,8 @@ def make_step(
     rounds: Indices | None = None,
     is_frozen: bool = False,
 ) -> Step:
-    """Cut this worker's share of a global batch into passes of the per-worker batch size.
+    """Cut this worker's share of a global batch into passes of the per-worker batch size; of a
+    batch that has an epoch's remainder too, into one or two samples more each.
 
     A share that does not fill its passes is padded with weight 0 (at most one sample a
     pass), and an empty share becomes one sample of weight 0, so that every rank takes part
@@ -71,7 +73,7 @@ def make_step(
     """
     shares = _shares(spec, batch, world)
     longest = max(map(len, shares))
-    passes = max(1, math.ceil(longest / spec.batch_size_per_worker))
+    passes = min(spec.accumulate, max(1, math.ceil(longest / spec.batch_size_per_worker)))
     width = max(1, math.ceil(longest / passes))
     indices = np.zeros((len(shares), passes * width), np.int64)
     weights = np.zeros((len(shares), passes * width), np.float32)

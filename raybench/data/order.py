@@ -3,6 +3,8 @@
 Both frameworks and every worker compute it for themselves and agree without talking.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -18,6 +20,15 @@ def epoch_order(num_samples: int, *, seed: int, epoch: int) -> Indices:
     `len(dataset.train)` to index the arrays.
     """
     return np.random.default_rng([_STREAM, epoch, seed]).permutation(num_samples)
+
+
+def batches(num_samples: int, *, size: int, least: int, first: int = 0) -> Iterator[slice]:
+    """Yield the batches of an epoch from position `first` on: `size` samples each, the last one
+    what is left. Fewer than `least` are not left: the batch before has them too."""
+    while first < num_samples:
+        end = first + size if num_samples - first - size >= least else num_samples
+        yield slice(first, end)
+        first = end
 
 
 def worker_share(indices: Indices, *, rank: int, num_workers: int) -> Indices:

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 from framework_models import backend, logits, losses_and_values
 
+from raybench.backends.find import find_backend
+from raybench.backends.run import run
+from raybench.core.clock import Ledger
 from raybench.core.errors import UserError
+from raybench.core.spec import RunSpec
+from raybench.data.dataset import Dataset, Split
 from raybench.workloads.base import Workload
 
 
@@ -75,6 +80,17 @@ def test_statistics_of_a_workers_own_batch_are_found(framework):
     assert module.batch_statistics(module.build_model(Normalised(synchronized=False), 0))
     assert not module.batch_statistics(module.build_model(Normalised(synchronized=True), 0))
     assert not module.batch_statistics(module.build_model(Own(), 0))
+
+
+def test_an_epoch_that_leaves_one_sample_over_trains_with_batch_normalisation(framework):
+    """torch: "Expected more than 1 value per channel"."""
+    rng = np.random.default_rng(0)
+    split = Split(rng.random((33, 4), np.float32), rng.integers(0, 3, 33))
+    data = Dataset("one over", 3, split, split, split)
+    spec = RunSpec(framework=framework, batch_size_per_worker=16, epochs=2.0)
+    world = find_backend(framework).join(rank=0, num_workers=1, device="cpu", num_threads=1)
+    trainer = find_backend(framework).Trainer(spec, Normalised(synchronized=False), data, world)
+    assert len(list(run(spec, data, trainer, world, Ledger("setup")))) == 2
 
 
 def test_a_workload_without_the_builder_is_refused(framework):

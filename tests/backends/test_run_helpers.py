@@ -107,6 +107,20 @@ def test_a_batch_is_shared_out_whole_with_weights_that_sum_to_one(
         assert step.learning_rate == 40.0
 
 
+@pytest.mark.parametrize(("workers", "accumulate"), [(1, 1), (2, 1), (3, 1), (1, 3), (2, 3)])
+@pytest.mark.parametrize("num_samples", range(96, 105))
+def test_no_worker_has_one_sample_alone_in_a_pass(num_samples, workers, accumulate):
+    """Batch normalisation fails on one."""
+    spec = RunSpec(num_workers=workers, batch_size_per_worker=8, accumulate=accumulate)
+    ranks = epoch(spec, dataset(num_samples))
+    assert sorted(np.concatenate([counted(steps) for steps in ranks])) == [*range(num_samples)]
+    for step in itertools.chain.from_iterable(ranks):
+        passes, width = step.indices.shape
+        assert passes <= accumulate
+        assert 2 <= width <= 10
+        assert np.count_nonzero(step.weights, axis=1).min() > 1
+
+
 @pytest.mark.parametrize(("workers", "accumulate"), [(1, 1), (2, 1), (1, 3), (2, 3)])
 def test_a_full_batch_has_no_padding(workers, accumulate):
     size = 8 * workers * accumulate

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from raybench.data.order import epoch_order, shard, worker_share
+from raybench.data.order import batches, epoch_order, shard, worker_share
 
 
 def test_epoch_order_is_a_permutation_that_depends_on_seed_and_epoch_alone():
@@ -44,6 +44,18 @@ def test_two_workers_see_the_batches_of_one_with_twice_the_batch_size(repeat):
         two = [worker_share(batch, rank=rank, num_workers=2) for rank in range(2)]
         assert set(one) == set(two[0]) | set(two[1])
         assert max(len(share) for share in two) <= 16
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "least", "ends"),
+    [(24, 4, [8, 16, 24]), (28, 4, [8, 16, 24, 28]), (27, 4, [8, 16, 27]), (3, 4, [3])],
+)
+def test_a_remainder_that_is_too_small_joins_the_batch_before(num_samples, least, ends):
+    found = list(batches(num_samples, size=8, least=least))
+    assert [one.stop for one in found] == ends
+    assert [one.start for one in found] == [0, *ends[:-1]]
+    later = batches(num_samples, size=8, least=least, first=ends[0])
+    assert list(later) == found[1:], "a run that goes on has the same"
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3, 7])
