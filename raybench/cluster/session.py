@@ -16,7 +16,9 @@ from raybench.cluster.capacity import Capacity, Node, num_local_cores
 from raybench.cluster.ray_internals.autoscaler import has_autoscaler
 from raybench.cluster.ray_internals.local_ray import (
     Token,
+    niceness_warning,
     on_loopback,
+    own_niceness,
     own_processes,
     own_signals,
     warning,
@@ -71,7 +73,8 @@ class Session:
             raise
         self.processes = own_processes() if self.is_local else []
         """Ids of this Ray's own processes, without which it does not answer."""
-        self.warning = warning() if self.is_local else None
+        nice = None if self.is_local else ray.get(self.pool.niceness.remote())
+        self.warning = warning() if nice is None else niceness_warning(nice)
         """A sentence for the user, where there is something to know of this Ray."""
 
     def __enter__(self) -> "Session":
@@ -155,7 +158,7 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
 def _start_local(log_level: str) -> None:
     # Ray's own processes read these too, so they are set before it starts.
     os.environ.update(WORKER_ENVIRONMENT | LOCAL_ENVIRONMENT)
-    with on_loopback():
+    with on_loopback(), own_niceness():
         ray.init(
             address="local",
             num_cpus=num_local_cores(),

@@ -6,6 +6,7 @@ the last reply and waits for the next command, so a command costs one round trip
 
 import asyncio
 import contextlib
+import os
 import time
 from dataclasses import replace
 from typing import Any
@@ -54,6 +55,10 @@ class WorkerPool(KeepsCheckpoints):
         self._over: set[str] = set()
         """Trials that are over for good; what they may still ask for comes too late."""
         self._stop = asyncio.Event()
+
+    def niceness(self) -> int:
+        """Return this process's niceness, which is that of the workers of its node."""
+        return os.getpriority(os.PRIO_PROCESS, 0)
 
     def attach(self, handle: Any) -> None:
         """Take this actor's own handle, which the workers need."""

@@ -66,6 +66,11 @@ def pids_of(session: Session, name: str) -> list[int]:
     return next(list(group.pids) for group in groups if group.trial == name)
 
 
+def test_workers_of_our_own_ray_are_as_nice_as_this_process(session: Session) -> None:
+    """Ray by itself adds 15, and any ordinary process beside them starves them."""
+    assert ray.get(session.pool.niceness.remote()) == os.getpriority(os.PRIO_PROCESS, 0)
+
+
 def test_seconds_in_the_queue_do_not_count_as_training(session: Session) -> None:
     alone = to_the_end(RunClient(session.pool, "alone", SPEC))
     holder = RunClient(session.pool, "holder", SPEC.model_copy(update={"num_workers": 2}))

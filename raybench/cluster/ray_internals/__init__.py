@@ -7,6 +7,7 @@ look whether the installed Ray still has all of it, and take each away to see th
 |---|---|---|---|
 | local_ray | `ray_constants.ENABLE_RAY_CLUSTER` | a node on 127.0.0.1 | its address, a warning |
 | local_ray | `utils.set_sigterm_handler` | our SIGTERM handler stays | Ray takes SIGTERM |
+| local_ray | `RAY_worker_niceness` | workers as nice as the driver | nicer by 15 |
 | local_ray | `AuthenticationTokenLoader`, `Config` | a token a session | the one Ray has read |
 | local_ray | names of its programs | see that it is gone | seen when it does not answer |
 | actors | `__ray_ready__` | tell a lost worker from a failed one | not told apart |

@@ -14,6 +14,8 @@ import psutil
 import ray
 
 LOOPBACK = "127.0.0.1"
+NICENESS = "RAY_worker_niceness"
+"""Ray adds its value to a node's own niceness for the workers there."""
 PROGRAMS = ("/gcs_server", "/raylet")
 """How the commands of a node's store and scheduler end."""
 
@@ -91,6 +93,35 @@ def own_signals() -> Iterator[None]:
         yield
     finally:
         utils.set_sigterm_handler = take
+
+
+@contextlib.contextmanager
+def own_niceness() -> Iterator[None]:
+    """Let a Ray that is started meanwhile give its workers this process's niceness.
+
+    By itself it adds 15 to it, and any ordinary process starves them. A value that the
+    environment has stays; a Ray without the setting does not read it.
+    """
+    if NICENESS in os.environ:
+        yield
+        return
+    os.environ[NICENESS] = "0"
+    try:
+        yield
+    finally:
+        os.environ.pop(NICENESS, None)
+
+
+def niceness_warning(of_workers: int) -> str | None:
+    """Return a sentence where workers give way to processes such as this one."""
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    if of_workers <= own:
+        return None
+    return (
+        f"this cluster's workers run at niceness {of_workers} (this process: {own}): another "
+        f"process on their cores slows them down many times; {NICENESS}=0 before `ray start` on "
+        f"each node gives them the usual one."
+    )
 
 
 def warning() -> str | None:
