@@ -46,15 +46,16 @@ def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
         raise UserError(_sentence(error.errors()[0], model, source)) from None
 
 
-def validate_key(model: type[Model], key: str, value: Any, source: str) -> None:
-    """Raise UserError if `model` cannot have `key: value`, whatever its other keys are."""
+def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:
+    """Return `value` as `model` holds it; UserError if it cannot, whatever its other keys are."""
     _check_numbers({key: value}, source)
     try:
-        model.model_validate({key: value})
+        return getattr(model.model_validate({key: value}), key)
     except ValidationError as error:
         for detail in error.errors():
             if detail["loc"][:1] == (key,):
                 raise UserError(_sentence(detail, model, source)) from None
+    return value
 
 
 def one_name_each(content: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import difflib
 import math
+from dataclasses import replace
 from typing import Any, ClassVar, get_args
 
 from pydantic import ValidationError
@@ -38,13 +39,25 @@ def parse_space(raw: dict[str, Any], fixed: dict[str, Any], source: str) -> Spac
             raise UserError(f"{where}: cannot be searched; {_hint(key)}")
         if key in fixed:
             raise UserError(f"{where}: also stands under 'fixed'; keep one of the two.")
-        dimension = _parse_dimension(content, key, where)
-        for value in possible_values(dimension):
-            validate_key(RunSpec, key, value, f"{source}: space")
+        dimension = _checked(_parse_dimension(content, key, where), key, f"{source}: space")
         _check_conditions(dimension, space, fixed, where, raw)
         space[key] = dimension
     check_together(space, fixed, source)
     return space
+
+
+def _checked(dimension: Dimension, key: str, source: str) -> Dimension:
+    """Check every value that can be drawn; lists (`augment`) come as a run spec holds them."""
+    if not isinstance(dimension, Cases):
+        return _checked_simple(dimension, key, source)
+    cases = [(case, _checked_simple(case.dimension, key, source)) for case in dimension.cases]
+    return Cases(tuple(replace(case, dimension=simple) for case, simple in cases))
+
+
+def _checked_simple(dimension: Simple, key: str, source: str) -> Simple:
+    found = [validate_key(RunSpec, key, value, source) for value in possible_values(dimension)]
+    is_listed = isinstance(dimension, Choices) and any(isinstance(one, list) for one in found)
+    return Choices(tuple(found)) if is_listed else dimension
 
 
 def check_together(space: Space, fixed: dict[str, Any], source: str) -> None:

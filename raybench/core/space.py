@@ -1,7 +1,7 @@
 """The search space: named dimensions, some of them conditional, and what can be drawn of them."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,6 +166,13 @@ def num_configurations(space: Space, fixed: dict[str, Any] | None = None) -> int
 def resolve(dimension: Dimension, known: dict[str, Any]) -> Simple:
     """Return what a dimension is where `known` (see `known_values`) holds."""
     return dimension.choose(known).dimension if isinstance(dimension, Cases) else dimension
+
+
+def every_value(dimension: Simple) -> Sequence[Any]:
+    """Return every value of a dimension, of a range of whole numbers too; of others the bounds."""
+    if isinstance(dimension, Range) and dimension.is_integer:
+        return range(int(dimension.low), int(dimension.high) + 1)
+    return possible_values(dimension)
 
 
 def _num_values(dimension: Simple) -> int | None:

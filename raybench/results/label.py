@@ -33,12 +33,17 @@ def describe(spec: RunSpec, keys: Iterable[str] = ()) -> str:
         f"{spec.framework} {spec.num_workers}x{spec.batch_size_per_worker} "
         f"{spec.optimizer} {spec.learning_rate:.3g}"
     )
-    return " ".join([base, *(f"{key} {_short(getattr(spec, key))}" for key in keys)])
+    return " ".join([base, *(f"{key} {short(getattr(spec, key))}" for key in keys)])
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """Return a key's value in a few characters: `flip+random_crop(padding=8)`, `0.5+0.75`."""
+    if isinstance(value, list):
+        return "+".join(short(one) for one in value) or "none"
     if isinstance(value, Document):  # what of it is not usual
-        return ",".join(f"{k}={v}" for k, v in value.model_dump(exclude_defaults=True).items())
+        given = value.model_dump(exclude_defaults=True)
+        kind = given.pop("kind", "")
+        return f"{kind}({','.join(f'{k}={v}' for k, v in given.items())})" if given else str(kind)
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 

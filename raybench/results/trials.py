@@ -25,7 +25,7 @@ from raybench.core.crossing import crossing
 from raybench.core.metric import ACCURACY, Metric
 from raybench.core.record import CURVE_KEYS, Evaluation, Prediction, RunRecord
 from raybench.core.spec import RunSpec
-from raybench.results.label import describe, label_keys
+from raybench.results.label import describe, label_keys, short
 from raybench.results.topology import accelerators_of, layout_of, usual_of
 
 TEXT, COUNT, SOME_COUNT, NUMBER, TRUTH, TIME = (
@@ -194,7 +194,7 @@ def _trial_row(
     reached = run.time_to_target_s
     row = {key: getattr(run, key) for key in RUN_COLUMNS} | {"phase": run.phase}
     row |= {metric.best_column: run.best_value, metric.test_column: run.test_value}
-    row |= {key: getattr(spec, key) for key in (*SPEC_COLUMNS, *more)}
+    row |= {key: _cell(getattr(spec, key)) for key in (*SPEC_COLUMNS, *more)}
     row |= {f"{name}_s": run.ledger[name] for name in (*PHASES, "input")}
     row[f"{OTHER}_s"] = run.ledger.get(OTHER, 0.0)  # records of earlier versions lack it
     row["samples_per_s"] = run.samples / train if train > 0 else None
@@ -205,6 +205,11 @@ def _trial_row(
     row["num_nodes"] = run.num_nodes or None
     row["accelerators"] = accelerators_of(run)
     return row
+
+
+def _cell(value: Any) -> Any:
+    """Return what a table holds of a key: of a list (`augment`, `step_at`) its short text."""
+    return short(value) if isinstance(value, list) else value
 
 
 def _crossed(

@@ -18,6 +18,7 @@ from raybench.core.space import (
 )
 from raybench.core.study import ConfirmSpec, StudySpec
 from raybench.data.dataset import Dataset
+from raybench.results.label import short
 from raybench.results.words import target_words
 from raybench.search.pipeline.preflight import groups
 from raybench.search.pipeline.reference import RUNS
@@ -145,5 +146,6 @@ def _describe_case(case: Case) -> str:
 
 def _describe_simple(dimension: Simple) -> str:
     if not isinstance(dimension, Range):
-        return ", ".join(map(str, possible_values(dimension)))
+        values = possible_values(dimension)
+        return ", ".join(short(one) if isinstance(one, list) else str(one) for one in values)
     return f"{dimension.low:g} to {dimension.high:g}" + (", log scale" if dimension.log else "")

@@ -11,7 +11,7 @@ import random
 from typing import Any
 
 from raybench.core.errors import UserError
-from raybench.core.space import Cases, Range, Space, known_values, possible_values, resolve
+from raybench.core.space import Cases, Range, Space, every_value, known_values, resolve
 from raybench.core.study import StudySpec
 from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.sampling.default_rates import rate_factor, usual_rate
@@ -51,7 +51,7 @@ def grid(
         combinations = [
             values | {key: value}
             for values in combinations
-            for value in possible_values(resolve(dimension, known_values(study.fixed, values)))
+            for value in every_value(resolve(dimension, known_values(study.fixed, values)))
         ]
     random.Random(study.search.seed).shuffle(combinations)
     if study.search.priors and "learning_rate" in space:

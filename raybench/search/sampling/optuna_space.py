@@ -10,6 +10,7 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+from pydantic_core import to_json
 
 from raybench.core.space import (
     Cases,
@@ -60,7 +61,7 @@ def encode(space: Space, fixed: dict[str, Any], values: dict[str, Any]) -> dict[
             params[_share_name(key)] = _share(case.dimension, value)
             continue
         name, simple = _resolve(key, space[key], known_values(fixed, values))
-        params[name] = int(value).bit_length() - 1 if isinstance(simple, Powers) else value
+        params[name] = int(value).bit_length() - 1 if isinstance(simple, Powers) else _plain(value)
     return params
 
 
@@ -148,7 +149,7 @@ def _resolve(key: str, dimension: Dimension, known: dict[str, Any]) -> tuple[str
 
 def _distribution(dimension: Simple) -> BaseDistribution:
     if isinstance(dimension, Choices):
-        return CategoricalDistribution(dimension.values)
+        return CategoricalDistribution([_plain(value) for value in dimension.values])
     if isinstance(dimension, Powers):
         exponents = [value.bit_length() - 1 for value in dimension.values()]
         return IntDistribution(exponents[0], exponents[-1])
@@ -157,10 +158,16 @@ def _distribution(dimension: Simple) -> BaseDistribution:
     return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
 
 
+def _plain(value: Any) -> Any:
+    """Return what Optuna takes for a value: for a list (`augment`, `step_at`) its JSON."""
+    return to_json(value).decode() if isinstance(value, list) else value
+
+
 def _ask(trial: optuna.Trial, name: str, dimension: Simple) -> Any:
     asked = _distribution(dimension)
     if isinstance(asked, CategoricalDistribution):
-        return trial.suggest_categorical(name, asked.choices)
+        chosen = asked.to_internal_repr(trial.suggest_categorical(name, asked.choices))
+        return possible_values(dimension)[int(chosen)]
     if isinstance(asked, IntDistribution):
         value = trial.suggest_int(name, asked.low, asked.high, log=asked.log)
         return 2**value if isinstance(dimension, Powers) else value

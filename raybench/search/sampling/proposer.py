@@ -36,6 +36,9 @@ from raybench.search.sampling.tried import Tried
 from raybench.speed.factorisation import GLOBAL_BATCH, speed_values
 from raybench.speed.placement import Placer
 
+MOST_LISTED = 200_000
+"""Configurations of a space that are looked for one by one; more have no end for a search."""
+
 
 class Proposal(NamedTuple):
     """A trial that is to run."""
@@ -63,7 +66,8 @@ class Proposer:
         self._policy = policy
         num_earlier = len(journal.get_trials(deepcopy=False))
         self._random = build_sampler("random", seed=study.search.seed + 1, num_earlier=num_earlier)
-        self._size = num_configurations(space, study.fixed)
+        size = num_configurations(space, study.fixed)
+        self._size = size if size is not None and size <= MOST_LISTED else None
         self._is_grid = study.search.sampler == "grid"
         self._listed: Iterator[dict[str, Any]] | None = None
         self._tried: Tried | None = None

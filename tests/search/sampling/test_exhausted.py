@@ -3,13 +3,15 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from raybench.core.record import RunRecord
 from raybench.core.spec import RunSpec
+from raybench.results.label import short
 from raybench.search.sampling.optuna_study import NOT_RUN
-from tests.search.made_up import STUDY, journal_of, make_search, record, run_all
+from tests.search.made_up import STUDY, by_name, journal_of, make_search, record, run_all
 from tests.search.step_times import trained
 
 
@@ -39,6 +41,26 @@ def test_an_exhausted_space_ends_the_search(tmp_path: Path) -> None:
     ]
     assert len({(spec.num_workers, spec.optimizer) for spec in specs}) == len(specs) == 4
     assert make_search(tmp_path, content | {"search": {"trials": 9}}).ask() is None
+
+
+@pytest.mark.parametrize(
+    ("space", "number"),
+    [
+        ({"accumulate": {"low": 1, "high": 9}, "optimizer": ["adam", "sgd", "lars"]}, 27),
+        ({"augment": [[], ["flip"], [{"random_crop": {"padding": 4}}]], "nesterov": [True]}, 3),
+        ({"step_at": [[0.5, 0.75], [0.3]], "optimizer": ["adam", "sgd"]}, 4),
+    ],
+)
+def test_ranges_of_whole_numbers_and_lists_are_tried_to_the_last(
+    space: dict[str, Any], number: int, tmp_path: Path
+) -> None:
+    content = STUDY | {"space": space, "search": {"trials": 60, "priors": False}}
+    ended = run_all(make_search(tmp_path, content))
+    tried = {tuple(short(getattr(one.spec, key)) for key in space) for one in ended}
+    assert len(tried) == len(ended) == number
+    assert make_search(tmp_path, content, runs=by_name(ended)).ask() is None
+    lost = make_search(tmp_path / "new", content, runs=by_name(ended))  # without its journal
+    assert lost.num_finished == number
 
 
 def test_a_space_taken_apart_is_exhausted_when_every_placement_was_run(tmp_path: Path) -> None:
