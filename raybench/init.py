@@ -1,7 +1,6 @@
 """`python -m raybench.init`: look at your data, and write a space file for them."""
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from raybench import cli
 from raybench.core.dataset_spec import TASKS, DatasetSpec
 from raybench.core.errors import UserError
 from raybench.core.spec import FRAMEWORKS
+from raybench.core.text import command_line
 
 if TYPE_CHECKING:
     from raybench.data.look.seen import Seen
@@ -68,8 +68,8 @@ def init(options: argparse.Namespace) -> int:
     print(
         f"Task: {seen.task.replace('_', ' ')}; workload {start.workload} ({start.comment}).\n"
         f"\nWrote {out}: look through it, then\n"
-        f"  python -m raybench.tune {shlex.quote(str(out))} --dry-run\n"
-        f"  python -m raybench.tune {shlex.quote(str(out))}"
+        f"  {command_line('tune', out, '--dry-run')}\n"
+        f"  {command_line('tune', out)}"
     )
     return cli.DONE
 

@@ -1,7 +1,13 @@
 """Text from outside (users, libraries, files), made safe to print and to write."""
 
 import re
+import shlex
+import shutil
+import sys
+from pathlib import PurePath
 
+SCRIPT = "raybench"
+"""The installed program; its commands are modules too: `python -m raybench.tune`."""
 ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f]*(?:\x07|\x1b\\|\x9c)"
@@ -30,6 +36,38 @@ def clean(text: str) -> str:
 def clean_lines(text: str) -> str:
     """Return `text` with each line `clean`: for files that hold a library's own words."""
     return "\n".join(clean(line) for line in text.splitlines())
+
+
+def command_line(name: str, *arguments: object, given: str | None = None) -> str:
+    """Return `name` of our commands with its arguments, quoted: it can be copied into a shell.
+
+    In the words of the command that was `given`, of this process without one: `raybench tune` or
+    `python -m raybench.tune`.
+    """
+    words = split_command(given) if given is not None else [program()]
+    first = words[:1] if words and _is_script(words[0]) else None
+    own = [*first, name] if first else ["python", "-m", f"{SCRIPT}.{name}"]
+    return shlex.join([*own, *map(str, arguments)])
+
+
+def split_command(given: str) -> list[str]:
+    """Return the words of a command line; [] of what no shell would take."""
+    try:
+        return shlex.split(given)
+    except ValueError:
+        return []
+
+
+def program() -> str:
+    """Return the program of this process as a user would name it: without its folder where a shell
+    finds it."""
+    found = sys.argv[0]
+    is_found = _is_script(found) and shutil.which(SCRIPT) == found
+    return SCRIPT if is_found else found
+
+
+def _is_script(word: str) -> bool:
+    return PurePath(word).stem == SCRIPT
 
 
 def shorten(text: str, length: int) -> str:

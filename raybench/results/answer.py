@@ -2,7 +2,6 @@
 
 import math
 
-from raybench.core.metric import ACCURACY
 from raybench.core.spec import RunSpec
 from raybench.results.label import describe
 from raybench.results.load import StudyResults
@@ -10,9 +9,10 @@ from raybench.results.verdict import Verdict, judge_each
 from raybench.results.words import (
     confirmed_row,
     counted,
+    duration,
     price_of,
     searched_s,
-    target_of,
+    target_in_words,
 )
 
 FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
@@ -47,14 +47,6 @@ def in_words(results: StudyResults, spec: RunSpec) -> str:
     )
     own = results.label(spec).removeprefix(describe(spec)).strip()
     return f"{words}, {own}" if own else words
-
-
-def duration(seconds: float) -> str:
-    """Return seconds for people: `0.59 s`, `12.3 s`, `4.2 min`, `3.1 h`."""
-    for size, unit in ((3600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.3g} s"
 
 
 def _answers(results: StudyResults, verdict: Verdict) -> list[str]:
@@ -97,12 +89,6 @@ def _unconfirmed(results: StudyResults, verdict: Verdict) -> str:
         f"Nothing is confirmed yet. Best so far, perhaps by luck: {in_words(results, spec)} (trial "
         f"{verdict.fastest}), {shows}."
     )
-
-
-def target_in_words(results: StudyResults) -> str:
-    """Return the target with what it is of: `95 % accuracy`, `RMSE 10`."""
-    words = target_of(results)
-    return f"{words} accuracy" if results.metric == ACCURACY else words
 
 
 def _costs(results: StudyResults, trial: str) -> str:

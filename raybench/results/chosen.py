@@ -1,7 +1,6 @@
 """A trial that was chosen: its spec, the command that trains it again, and the training."""
 
 import json
-import shlex
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from raybench.core.documents import read_mapping, validate
 from raybench.core.errors import StudyError, UserError
 from raybench.core.spec import RunSpec
-from raybench.core.text import clean
+from raybench.core.text import clean, command_line
 
 if TYPE_CHECKING:
     from raybench.results.load import StudyResults
@@ -47,7 +46,7 @@ class Chosen:
             if file.is_file() and read_mapping(file) == self.spec.document():
                 given = [str(file)]
                 break
-        return shlex.join(["python", "-m", "raybench.train", *given])
+        return command_line("train", *given)
 
     def train(
         self,

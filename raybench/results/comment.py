@@ -5,6 +5,7 @@ import math
 from raybench.core.metric import Metric
 from raybench.core.text import clean
 from raybench.results.load import StudyResults
+from raybench.results.next_steps import again
 from raybench.results.verdict import Verdict
 from raybench.results.words import (
     confirmed_row,
@@ -31,7 +32,7 @@ def spec_comment(results: StudyResults, trial: str, verdict: Verdict, what: str)
     else:
         seconds, mark = searched_s(results, trial), searched_mark(results, trial)
         proof = f"unconfirmed: target after {seconds:.3f} s{mark} in one search trial"
-    return f"{name}\n{proof}\nrun it again: python -m raybench.train THIS_FILE"
+    return f"{name}\n{proof}\nrun it again: {again(results, 'train', 'THIS_FILE')}"
 
 
 def _proof(results: StudyResults, trial: str) -> str:

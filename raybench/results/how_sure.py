@@ -41,8 +41,9 @@ def _unconfirmed(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
     once = len(verdict.once)
     near = f", and {counted(once, 'other trial')} cannot be excluded" if once else ""
     if results.repeated:
+        missed = "did not reach the target" if results.is_timed else "failed"
         return (
-            f"How sure: {_scatter(results, noise)}; what ran again did not reach the target with "
+            f"How sure: {_scatter(results, noise)}; what ran again {missed} with "
             f"new seeds, and trial {verdict.fastest} ran once{near}."
         )
     return f"How sure: {_scatter(results, noise)}, every configuration ran once{near}."

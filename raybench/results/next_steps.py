@@ -1,20 +1,16 @@
 """What to do after a study, each step with its command: the end of the screen and of the page."""
 
-import re
-import shlex
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from raybench.core.confirm_spec import ConfirmSpec
-from raybench.core.text import clean
+from raybench.core.text import clean, command_line, split_command
 from raybench.results.how_sure import more_runs
 from raybench.results.load import StudyResults
 from raybench.results.ranking import ranked
 from raybench.results.verdict import Verdict
 from raybench.results.words import counted
 
-COMMAND = "python -m raybench.tune SPACE"
-EXPLAIN = "python -m raybench.explain"
 PAGE = "report.html"
 RESULTS = "results"
 """The folder that a study is written into where no --out was given."""
@@ -45,13 +41,17 @@ def next_steps(results: StudyResults, verdict: Verdict | None) -> list[Step]:
     return [*steps, *left]
 
 
+def again(results: StudyResults, name: str, *arguments: object) -> str:
+    """Return a command of ours about a study, in the words in which that was begun."""
+    return command_line(name, *arguments, given=str(results.study.get("command", "")))
+
+
 def _use(results: StudyResults, verdict: Verdict) -> list[Step]:
-    best = results.folder / "best.yaml"
-    cheap = results.folder / "cheapest.yaml"
-    steps = [Step("train it, keep the model", f"python -m raybench.train {shlex.quote(str(best))}")]
+    best = again(results, "train", results.folder / "best.yaml")
+    cheap = again(results, "train", results.folder / "cheapest.yaml")
+    steps = [Step("train it, keep the model", best)]
     if verdict.fastest != verdict.cheapest:
-        command = f"python -m raybench.train {shlex.quote(str(cheap))}"
-        steps.append(Step("or the cheapest", command))
+        steps.append(Step("or the cheapest", cheap))
     return steps
 
 
@@ -65,7 +65,7 @@ def _more(results: StudyResults, verdict: Verdict) -> list[Step]:
         return []
     ties = len(verdict.ties) - 1
     what = f"tell it from the {counted(ties, 'other')}" if ties else "repeat what ran once"
-    return [Step(what, f"{_own_command(results)} --more {number}")]
+    return [Step(what, _own_command(results, "--more", str(number)))]
 
 
 def _go_on(results: StudyResults) -> list[Step]:
@@ -79,22 +79,28 @@ def _go_on(results: StudyResults) -> list[Step]:
 
 def _confirming_command(results: StudyResults) -> str:
     """Return the study's own command so that it confirms: `--more` is for what is confirmed."""
-    given = re.sub(r" --no-confirm(?= |$)", "", _own_command(results))
     asked = results.study["study"].get("confirm")
     is_unasked = isinstance(asked, dict) and asked.get("race") == 0
-    return f"{given} --confirm race={ConfirmSpec().race}" if is_unasked else given
+    more = ["--confirm", f"race={ConfirmSpec().race}"] if is_unasked else []
+    return _own_command(results, *more, without="--no-confirm")
 
 
-def _own_command(results: StudyResults) -> str:
-    """Return the study's own command, on the folder that its results are in now."""
-    given = clean(str(results.study.get("command", "")))
-    if "raybench.tune" not in given:
-        given = COMMAND
-    is_fresh = bool(re.search(r" --fresh(?= |$)", given))
-    if (
-        is_fresh
-    ):  # a new folder is not what it shall begin, nor is the folder the one that was named
-        given = re.sub(r" --out[ =][^\s'\"]+(?= |$)", "", given)
-        given = re.sub(r" --fresh(?= |$)", "", given)
-    is_moved = " --out" not in given and Path(results.place).parent.name != RESULTS
-    return f"{given} --out {shlex.quote(results.place)}" if is_fresh or is_moved else given
+def _own_command(results: StudyResults, *more: str, without: str = "") -> str:
+    """Return the study's own command, on the folder that its results are in now, and `more`."""
+    given = split_command(clean(str(results.study.get("command", ""))))
+    while given and PurePath(given[0]).name not in ("tune", "raybench.tune"):
+        given.pop(0)
+    given = [word for word in given[1:] if word != without] if given else ["SPACE"]
+    is_fresh = "--fresh" in given
+    if is_fresh:
+        # A new folder is not what it shall begin, nor is the folder the one that was named.
+        given = [
+            word
+            for word, before in zip(given, ["", *given], strict=False)
+            if before != "--out" and word != "--out" and not word.startswith("--out=")
+        ]
+        given.remove("--fresh")
+    is_named = any(word.startswith("--out") for word in given)
+    if is_fresh or (not is_named and Path(results.place).parent.name != RESULTS):
+        given += ["--out", results.place]
+    return again(results, "tune", *given, *more)

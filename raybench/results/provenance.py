@@ -9,7 +9,7 @@ from importlib import metadata
 from typing import Any
 
 from raybench.core.secrets import redact
-from raybench.core.text import clean
+from raybench.core.text import clean, program
 
 PACKAGES = ("raybench", "ray", "torch", "tensorflow", "keras", "optuna", "pandas", "numpy")
 
@@ -38,8 +38,8 @@ def machine() -> dict[str, Any]:
 def command() -> str:
     """Return the command line as it was given, without secrets (`***` stands for them)."""
     module = getattr(sys.modules["__main__"], "__spec__", None)
-    program = ["python", "-m", module.name] if module else sys.argv[:1]
-    arguments = redact([*program, *sys.argv[1:]], os.environ)
+    began = ["python", "-m", module.name] if module else [program()]
+    arguments = redact([*began, *sys.argv[1:]], os.environ)
     return clean(shlex.join(arguments))
 
 

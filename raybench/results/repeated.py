@@ -40,11 +40,12 @@ class Repeated:
         """Runs of `chosen` that reached the target."""
         return sum(repeat.is_hit for repeat in self.chosen)
 
-    @property
-    def is_refuted(self) -> bool:
-        """Whether it was run alone too, and none of its new runs has reached the target."""
+    def is_refuted(self, *, is_timed: bool) -> bool:
+        """Whether none of its new runs has reached the target, and it was run alone too; or, with
+        best_at_budget, whether all of them failed."""
         ran_alone = self.is_alone or not set(self.printed_runs) <= set(self.chosen_runs)
-        return ran_alone and not any(repeat.is_hit for repeat in self.printed)
+        is_enough = ran_alone or not is_timed
+        return is_enough and not any(repeat.is_hit for repeat in self.printed)
 
 
 def repeated(results: StudyResults) -> dict[str, Repeated]:

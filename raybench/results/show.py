@@ -14,7 +14,7 @@ from raybench.results.console import say
 from raybench.results.edges import edge_lines
 from raybench.results.how_sure import how_sure_lines
 from raybench.results.load import StudyResults
-from raybench.results.next_steps import EXPLAIN, PAGE, Step, next_steps
+from raybench.results.next_steps import PAGE, Step, again, next_steps
 from raybench.results.paragraphs import say_pairs, say_wrapped
 from raybench.results.place import shown
 from raybench.results.ranking import ranked
@@ -108,8 +108,8 @@ def _said(results: StudyResults, *, verbose: bool) -> _Said:
 def _steps(results: StudyResults, verdict: Verdict | None, verbose: bool) -> list[Step]:
     steps = next_steps(results, verdict)
     if not verbose:
-        steps.append(Step("all tables", f"python -m raybench.report {results.place} --verbose"))
-        steps.append(Step("what a word means", f"{EXPLAIN} WORD"))
+        steps.append(Step("all tables", again(results, "report", results.place, "--verbose")))
+        steps.append(Step("what a word means", again(results, "explain", "WORD")))
     return steps
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import pandas as pd
 from rich.console import Console
 
-from raybench.results.answer import target_in_words
 from raybench.results.console import say
 from raybench.results.load import StudyResults
 from raybench.results.paragraphs import say_wrapped
@@ -31,7 +30,7 @@ from raybench.results.tables import (
     slow_down,
     top,
 )
-from raybench.results.words import counted
+from raybench.results.words import counted, target_in_words
 
 LABEL = "configuration: framework, workers x samples a step each, optimizer, rate"
 MOST_CAUSES = 8

@@ -1,10 +1,10 @@
-"""What became of all runs, in two sentences: those that failed, and where the seconds went."""
+"""What became of all runs, in sentences: those that failed, where the seconds went, the cost."""
 
 from raybench.core.text import clean, shorten
 from raybench.results.failures import failures
 from raybench.results.load import StudyResults
 from raybench.results.tables import ledger_totals
-from raybench.results.words import counted
+from raybench.results.words import counted, duration, price_of, span_s
 
 LEAST = 0.05
 """Share from which on a phase is named."""
@@ -51,3 +51,20 @@ def failed_line(results: StudyResults) -> list[str]:
     message = shorten(clean(str(first["for example"])), LONGEST)
     runs = counted(int(broken["runs"].sum()), "run")
     return [f"Failed: {runs},{most} {first['failure']}: {message}"]
+
+
+def effort_words(results: StudyResults) -> str:
+    """Return how many runs there were, how long they trained, what that cost."""
+    trials = results.trials
+    if trials.empty:
+        return "Nothing yet."
+    failed = int((trials["state"] == "failed").sum())
+    broken = f", {failed} of them failed" if failed else ""
+    workers = float((trials["num_workers"] * trials["train_s"]).sum())
+    words = (
+        f"{counted(len(trials), 'run')}{broken}: {duration(float(trials['train_s'].sum()))} of "
+        f"training, {workers:,.3g} worker-seconds"
+    )
+    span = span_s(results.trials)
+    over = f", in {duration(span)} of wall-clock" if span else ""
+    return f"{words}{price_of(results, workers)}{over}."

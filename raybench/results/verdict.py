@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+
 from raybench.core.counted import is_told
 from raybench.core.repeats import Repeat, Ties, ranked, tied
 from raybench.results.load import StudyResults
@@ -58,7 +60,7 @@ def _confirmed_winners(results: StudyResults, kind: str) -> Verdict | None:
     of_kind = set(results.trials["trial"][kind_of(results.trials) == kind])
     found = [one for one in results.repeated.values() if one.trial in of_kind and one.hits]
     # The search's run may be the only hit of what it was chosen by.
-    found = [one for one in found if not one.is_refuted]
+    found = [one for one in found if not one.is_refuted(is_timed=results.is_timed)]
     if not found:
         return None
     first, cheapest = found[0].trial, found[0].trial
@@ -87,7 +89,10 @@ def _winners_of_the_search(results: StudyResults, kind: str) -> Verdict | None:
         cost = runs["crossed_s"] * runs["num_workers"]
         costs = runs.loc[cost.sort_values(kind="stable").index]
     else:
-        runs = costs = runs[runs[results.metric.best_column].notna()]
+        runs = runs[runs[results.metric.best_column].notna()]
+        # What failed with all new seeds comes last: it is named where there is nothing else.
+        again = runs["trial"].isin(list(results.repeated))
+        runs = costs = pd.concat([runs[~again], runs[again]])
     if runs.empty:
         return None
     best, cheapest = runs["trial"].iloc[0], costs["trial"].iloc[0]

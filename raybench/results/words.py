@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from raybench.core.metric import ACCURACY, Metric
+from raybench.core.record import RunRecord
 from raybench.results.load import StudyResults
 from raybench.results.verdict import Verdict, judge_each
 
@@ -17,6 +18,14 @@ MOST_NAMED = 5
 def counted(number: int, noun: str) -> str:
     """Return `1 run`, `2 runs`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds for people: `0.59 s`, `12.3 s`, `4.2 min`, `3.1 h`."""
+    for size, unit in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.3g} s"
 
 
 def verdict_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
@@ -90,10 +99,93 @@ def _nothing(results: StudyResults) -> str:
             "the search, but none that ran again did with new seeds; name a target that runs "
             "reach each time, or raise objective.max_train_seconds (with --fresh)."
         )
-    if best is not None and results.target is not None and metric.reaches(best, results.target):
-        reached += ", too late or not held"  # max_train_seconds, hold
+    return " ".join([_missed(results, reached), *_start_up(results)])
+
+
+def _missed(results: StudyResults, reached: str) -> str:
+    """Say why nothing reached the target, and what follows from it."""
+    aim, by_reference = target_of(results), _reference_s(results)
+    trials = results.trials[results.trials["role"] == "trial"]
+    who = f"No run reached the target of {aim}"
+    if by_reference is not None:
+        who = f"No trial reached the target of {aim}, a reference run did, after "
+        who += f"{by_reference:.3g} s of training"
+        best = results.metric.best(trials[results.metric.best_column])
+        reached = f"the best of the trials was {results.metric.shown(best)}"
+    if ended := cut_by_budget(results):
+        return f"{who}: {ended}; with a longer --time-budget the same command goes on from there."
     advice = "name one that runs reach, or raise objective.max_train_seconds (with --fresh)"
-    return f"No run reached the target of {target_of(results)}: {reached}; {advice}."
+    return f"{who}: {reached}{_too_late(results)}; {advice}."
+
+
+def _too_late(results: StudyResults) -> str:
+    """Say of runs that were at the target once why that did not count."""
+    metric, target = results.metric, results.target
+    if target is None:
+        return ""
+    there = [one for one in _trials(results) if _is_there(one.best_value, metric, target)]
+    if not there:
+        return ""
+    if results.hold > 1 and any(one.ledger["train"] <= _most_s(one) for one in there):
+        return f", but never in {results.hold} evaluations in a row (objective.hold)"
+    return f", but not within {_most_s(there[0]):g} s of training (objective.max_train_seconds)"
+
+
+def _is_there(value: float | None, metric: Metric, target: float) -> bool:
+    return value is not None and metric.reaches(value, target)
+
+
+def _most_s(run: RunRecord) -> float:
+    return run.spec.objective.max_train_seconds
+
+
+def _trials(results: StudyResults) -> list[RunRecord]:
+    return [one for one in results.runs.values() if one.role == "trial"]
+
+
+def _reference_s(results: StudyResults) -> float | None:
+    """Return the least seconds in which a reference run reached the target; None if none did."""
+    runs = results.trials[results.trials["role"] == "reference"]
+    found = runs["crossed_s"].min()
+    return None if math.isnan(found) else float(found)
+
+
+def cut_by_budget(results: StudyResults) -> str:
+    """Say where the time budget ended the search before its trials were done; "" where not."""
+    search = results.study["study"].get("search") or {}
+    budget, asked, done = search.get("time_budget_s"), search.get("trials"), _trials(results)
+    is_cut = any(one.stop == "time_budget" for one in results.runs.values())
+    if budget is None or not (is_cut or (isinstance(asked, int) and not done)):
+        return ""
+    of = f" of {asked:,}" if isinstance(asked, int) else ""
+    return f"the time budget of {budget:g} s ended the search after {len(done)}{of} trials"
+
+
+def _start_up(results: StudyResults) -> list[str]:
+    """Say where most of a spent budget went to what comes before training, and what would do."""
+    trials = results.trials
+    if not cut_by_budget(results):
+        return []
+    ready, trained = trials[["start_s", "setup_s", "compile_s"]].sum(axis=1), trials["train_s"]
+    if ready.sum() <= trained.sum():
+        return []
+    reference = trials[trials["role"] == "reference"]
+    known = [float(seconds) for seconds in trials["crossed_s"].dropna()]
+    needed = max(ready) + (min(known) if known else max(map(_most_s, results.runs.values())))
+    needed += span_s(reference) or 0.0
+    return [
+        f"Starting workers, set-up and compiling took {ready.sum():.3g} s of these runs, training "
+        f"{trained.sum():.3g} s; a first answer needs about {float(f'{needed:.2g}'):g} s here."
+    ]
+
+
+def span_s(trials: pd.DataFrame) -> float | None:
+    """Return the seconds from the first run's begin to the last one's end; None if not known."""
+    ended = trials["finished_at"].dropna()
+    if ended.empty:
+        return None
+    begun = (ended - pd.to_timedelta(trials["wall_s"].loc[ended.index], unit="s")).min()
+    return float((ended.max() - begun).total_seconds())
 
 
 def _timed(results: StudyResults, verdict: Verdict) -> list[str]:
@@ -239,3 +331,28 @@ def target_words(metric: Metric, target: float) -> str:
     """Return a target for a sentence: `95 %` of accuracy, `RMSE 0.4`."""
     number = f"{100 * target:g} %" if metric.is_share else f"{target:g}"
     return number if metric == ACCURACY else f"{metric.words} {number}"
+
+
+def target_in_words(results: StudyResults) -> str:
+    """Return the target with what it is of: `95 % accuracy`, `RMSE 10`."""
+    words = target_of(results)
+    return f"{words} accuracy" if results.metric == ACCURACY else words
+
+
+def value_words(results: StudyResults, value: float | None) -> str:
+    """Return a value of the metric, named: `validation accuracy 97.3 %`."""
+    return f"validation {results.metric.words} {results.metric.shown(value)}"
+
+
+def target_sentence(results: StudyResults) -> str:
+    """Return what a run is asked for, in a sentence."""
+    objective = results.study["study"]["objective"]
+    budget = objective.get("max_train_seconds")
+    within = "" if budget is None else f" within {duration(budget)} of training"
+    if not results.is_timed:
+        return f"The best validation {results.metric.words}{within}."
+    hold = objective.get("hold") or 1
+    held = "" if hold == 1 else f" in {hold} evaluations in a row"
+    by = results.study.get("target_set_by")
+    who = f". Set by {by}" if isinstance(by, str) and by != "the user" else ""
+    return f"{target_in_words(results)} on the validation set{held}{within}{who}."

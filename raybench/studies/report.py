@@ -10,13 +10,12 @@ from rich.console import Console
 
 from raybench.core.errors import UserError
 from raybench.core.scaling_study import ScalingStudy
-from raybench.core.text import clean
+from raybench.core.text import clean, command_line
 from raybench.results.console import print_table, say
 from raybench.results.export import export, to_csv
 from raybench.results.figures.kinds import SCALING_FIGURES
 from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults
-from raybench.results.next_steps import EXPLAIN
 from raybench.results.paragraphs import say_pairs, say_wrapped, wrapped
 from raybench.results.place import shown
 from raybench.results.plots import png
@@ -139,10 +138,10 @@ class ScalingReport:
         pages = [path for path in written if path.suffix == ".html"]
         steps = [("pictures, every run", str(page)) for page in pages]
         if not verbose and self.fitted:
-            report = f"python -m raybench.report {results.place} --verbose"
+            report = command_line("report", results.place, "--verbose")
             steps.append(("more workers, predicted", report))
         if answer:
-            steps.append(("what a word means", f"{EXPLAIN} efficiency"))
+            steps.append(("what a word means", command_line("explain", "efficiency")))
         say_pairs(console, steps)
         pictures = [path for path in written if path.suffix == ".png"]
         if pictures and not pages:

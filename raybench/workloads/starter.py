@@ -4,13 +4,12 @@ import importlib.util
 import json
 import os
 import re
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from raybench.core.metric import METRICS, USUAL
-from raybench.core.text import clean
+from raybench.core.text import clean, command_line
 from raybench.core.yaml_files import parse_yaml
 from raybench.data.look.seen import Seen
 
@@ -103,12 +102,11 @@ def space_text(seen: Seen, start: Start, *, file: Path) -> str:
     ]
     batches = _batches(seen)
     direction = "at least" if metric.direction == "max" else "at most"
-    name = shlex.quote(str(file))
     lines = [
         f"# {clean(seen.lines[0])}",
         f"# Task: {seen.task.replace('_', ' ')}.",
-        f"#   python -m raybench.tune {name} --dry-run    prints the plan, starts nothing",
-        f"#   python -m raybench.tune {name}",
+        f"#   {command_line('tune', file, '--dry-run')}    prints the plan, starts nothing",
+        f"#   {command_line('tune', file)}",
         f"workload: {_value(start.workload)}  # {start.comment}",
         "dataset:",
         *_dataset_lines(seen),

@@ -27,6 +27,7 @@ def run_line(
     objective=OBJECTIVE,
     test_value=None,
     concurrent=0,
+    slow=None,
     **spec,
 ):
     """One finished run; without a time it trained all its seconds and missed the target.
@@ -53,7 +54,7 @@ def run_line(
         is_over=True,
         failure=failure,
         message=f"it was {failure}" if failure else None,
-        ledger=PHASE_SECONDS | {"train": train_s, "input": 0.0625},
+        ledger=PHASE_SECONDS | {"train": train_s, "input": 0.0625} | (slow or {}),
         wall_s=sum(PHASE_SECONDS.values()) + train_s,
         num_parameters=402_442,
         chance=0.1,

@@ -1,20 +1,31 @@
 """The last screen as it is by default: short, the answer at its end, what to do next."""
 
+import html
+import re
+import shlex
+import shutil
+from pathlib import Path
+
 import pytest
 from made_results import curve, results_folder, run_line
 from test_repeated import raced, study
 from test_tables import shown
 from test_verdict import again, at_budget, judged_at_budget
 
+from raybench import report
+from raybench.core.errors import UserError
 from raybench.core.objective import Objective
-from raybench.results.answer import answer_lines, duration
+from raybench.results.answer import answer_lines
 from raybench.results.comment import spec_comment
 from raybench.results.load import load
+from raybench.results.loggers.follow import _sentence
 from raybench.results.next_steps import next_steps
 from raybench.results.paragraphs import wrapped
 from raybench.results.show import SCREEN
 from raybench.results.verdict import judge
-from raybench.results.words import verdict_lines
+from raybench.results.words import duration, verdict_lines
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 def many(folder):
@@ -170,6 +181,38 @@ def test_a_study_without_a_race_is_confirmed_not_told_to_run_more_which_would_be
     results.study["study"]["confirm"] = {"race": 0, "fresh": 3}
     command = "python -m raybench.tune my.yaml --out x --confirm race=24"
     assert steps(results)["confirm it by new runs"] == command
+
+
+@pytest.mark.parametrize("program", ["raybench tune", "/opt/my env/bin/raybench tune"])
+def test_the_steps_use_the_words_of_the_command_that_was_given(tmp_path, program):
+    path, name = program.rsplit(" ", 1)
+    results = study(tmp_path, raced("0001", 2.0, [2.1, 1.9]), raced("0002", 2.5, [2.6, 2.4]))
+    results.study["command"] = f"{shlex.quote(path)} {name} my.yaml --out {tmp_path}"
+    found = list(steps(results).values())
+    assert found[0] == f"{shlex.quote(path)} train {tmp_path}/best.yaml"
+    assert found[1].startswith(f"{shlex.quote(path)} tune my.yaml --out {tmp_path} --more ")
+    assert f"again: {shlex.quote(path)} train THIS_FILE" in comment_of(results)
+
+
+def test_every_printed_command_can_be_copied_whatever_the_folder_is_called(
+    tmp_path, monkeypatch, capsys
+):
+    odd = "o/du ps;touch PWN"
+    monkeypatch.chdir(tmp_path)
+    printed = ""
+    for name in ("digits_race", "scaling"):
+        shutil.copytree(FIXTURES / name, Path(odd, name))
+        assert report.main([f"{odd}/{name}"]) == 0
+        printed += capsys.readouterr().out
+        page = Path(odd, name, "report.html").read_text()
+        printed += "\n".join(re.findall(r"<code>(.*?)</code>", html.unescape(page)))
+    printed += f"\nso: {load(odd + '/digits_race').best.command}\n"
+    printed += _sentence("comet", tmp_path, odd, UserError("so")).replace("; ", ": ", 1)
+    commands = re.findall(r"python -m raybench[^\n]*PWN[^\n]*", printed)
+    assert {line.split(".")[1].split(" ")[0] for line in commands} == {"train", "tune", "report"}
+    for line in commands:
+        assert any(word.startswith(odd) for word in shlex.split(line)), line
+        assert "touch" not in shlex.split(line), line
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,10 @@ def test_the_verdict_is_the_end_of_what_is_printed(tmp_path):
     [
         ([], "no run has finished"),
         ([run_line("0000", best_value=0.5)], "No run reached the target of 90 %: the best was"),
-        ([run_line("0000", best_value=0.95)], "the best was 95.0 %, too late or not held; name"),
+        (
+            [run_line("0000", best_value=0.95)],
+            "the best was 95.0 %, but not within 60 s of training (objective.",
+        ),
         ([run_line("0000", failure="oom")], "No result: the run failed."),
         ([run_line(n, failure="oom") for n in ("0000", "0001")], "No result: all 2 runs failed."),
         ([run_line("0000", 2.0)], "unconfirmed: one search trial"),

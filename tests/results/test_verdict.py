@@ -6,6 +6,7 @@ from made_results import results_folder, run_line
 from rich.console import Console
 
 from raybench.core.objective import Objective
+from raybench.results.answer import answer_lines
 from raybench.results.comment import spec_comment
 from raybench.results.export import export
 from raybench.results.show import show, verdict_lines
@@ -335,3 +336,50 @@ def test_a_budget_study_is_shown_with_its_confirmed_table_and_its_best_yaml(tmp_
     best = (tmp_path / "best.yaml").read_text()
     assert best.startswith(f"# most accurate of {tmp_path.name}: trial 0000")
     assert "# confirmed: accuracy 0.9200 at the budget (median of 3 new seeds run alone" in best
+
+
+def test_where_all_runs_of_the_race_failed_nothing_is_confirmed(tmp_path):
+    given = {"role": "race", "failure": "nan", "objective": BUDGET}
+    race = [run_line(f"0001-race{number}", **given) for number in range(2)]
+    results, verdict = judged_at_budget(
+        tmp_path, at_budget("0000", 0.8, []), at_budget("0001", 0.9, []), race
+    )
+    assert (verdict.fastest, verdict.is_confirmed) == ("0000", False)
+    said = " ".join([*verdict_lines(results, verdict), *answer_lines(results, verdict)])
+    assert "Nothing is confirmed yet" in said
+    assert "; confirmed" not in said
+    assert " 0.0 %" not in said
+
+
+STARVED = {"start": 20.0, "setup": 10.0, "compile": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("lines", "hold", "sentence"),
+    [
+        (
+            [run_line("r", 12.0, role="reference"), run_line("0000", outer_stop="time_budget")],
+            1,
+            "No trial reached the target of 90 %, a reference run did, after 12 s of training: the "
+            "time budget of 50 s ended the search after 1 of 60 trials; with a longer "
+            "--time-budget the same command goes on from there.",
+        ),
+        (
+            [run_line("0000", best_value=0.967, train_s=20.0)],
+            2,
+            "No run reached the target of 90 %: the best was 96.7 %, but never in 2 evaluations in "
+            "a row (objective.hold); name one",
+        ),
+        (
+            [run_line("0000", outer_stop="time_budget", train_s=5.0, slow=STARVED)],
+            1,
+            "Starting workers, set-up and compiling took 40 s of these runs, training 5 s; a first "
+            "answer needs about 100 s here.",
+        ),
+    ],
+)
+def test_why_nothing_reached_the_target_is_what_happened(tmp_path, lines, hold, sentence):
+    objective = Objective(target=0.9, max_train_seconds=60.0, hold=hold)
+    results = results_folder(tmp_path, lines, objective=objective)
+    results.study["study"]["search"] = {"trials": 60, "time_budget_s": 50.0}
+    assert sentence in verdict_lines(results, judge(results))[0]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 from raybench.core.errors import StudyError, UserError
+from raybench.core.text import command_line
 from raybench.results.files import StudyFiles
 from raybench.results.live.tail import FolderSource
 from raybench.results.loggers.feed import Feed
@@ -101,7 +102,7 @@ def _tell_winners(folder: Path, sink: Sink, ledger: Ledger) -> None:
 
 def _sentence(tool: str, folder: Path, place: str, error: BaseException) -> str:
     """Say why this tool gets no more; keep the traceback where there is more to know."""
-    again = f"the study goes on; python -m raybench.report {place} --log {tool} writes the rest."
+    again = f"the study goes on; {command_line('report', place, '--log', tool)} writes the rest."
     reason = str(error).rstrip(".") or type(error).__name__
     if isinstance(error, UserError):
         return f"{reason}; {again}"

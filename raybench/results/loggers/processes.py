@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from raybench.core.text import command_line
 from raybench.results.loggers.follow import END
 from raybench.results.loggers.kinds import LOGGERS, check_loggers
 
@@ -111,7 +112,7 @@ class _Follower:
         self, tool: str, folder: Path, study: str, place: str, say: Callable[[str], None]
     ) -> None:
         self.title, self._tool, self._say = LOGGERS[tool].title, tool, say
-        self._again = f"python -m raybench.report {place} --log {tool} writes the rest."
+        self._again = f"{command_line('report', place, '--log', tool)} writes the rest."
         self.has_failed = self.has_said = False
         begin = [sys.executable, "-P", "-c", BEGIN, json.dumps(sys.path)]
         self._process = subprocess.Popen(

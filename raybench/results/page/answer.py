@@ -3,19 +3,27 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raybench.results.answer import duration, in_words, target_in_words
+from raybench.results.answer import in_words
 from raybench.results.edges import edge_lines
 from raybench.results.how_sure import how_sure_lines
 from raybench.results.load import StudyResults
 from raybench.results.next_steps import PAGE, Step, next_steps
-from raybench.results.page.answer_words import target_sentence, value_words
-from raybench.results.page.effort import effort_words
 from raybench.results.page.html import Html, isolated, join, text
 from raybench.results.page.links import trial_link, trial_links
 from raybench.results.page.state import unfinished
 from raybench.results.sensitivity import sensitivity_lines, target_warning
+from raybench.results.spent import effort_words
 from raybench.results.verdict import Verdict, judge, judge_each
-from raybench.results.words import confirmed_row, price_of, unranked_lines, verdict_lines
+from raybench.results.words import (
+    confirmed_row,
+    duration,
+    price_of,
+    target_in_words,
+    target_sentence,
+    unranked_lines,
+    value_words,
+    verdict_lines,
+)
 
 MOST_TIES = 5
 """Trials not told apart that are named."""

@@ -6,12 +6,12 @@ import pandas as pd
 
 from raybench.results.load import StudyResults
 from raybench.results.page.answer import Answer
-from raybench.results.page.effort import effort_words
 from raybench.results.page.html import Html, isolated, text
 from raybench.results.page.state import unfinished
 from raybench.results.scaling.answer import scaling_answer as answer_lines
 from raybench.results.scaling.answer import scaling_headline
 from raybench.results.scaling.printed import other_lines, outlier_lines
+from raybench.results.spent import effort_words
 
 KINDS = {
     "weak": "weak scaling: each worker keeps its batch",

@@ -1,13 +1,12 @@
 """The answer of a folder that holds one run (`raybench train`)."""
 
 from raybench.core.record import RunRecord
-from raybench.results.answer import duration, in_words, target_in_words
+from raybench.results.answer import in_words
 from raybench.results.load import StudyResults
 from raybench.results.page.answer import Answer
-from raybench.results.page.answer_words import target_sentence, value_words
 from raybench.results.page.html import Html, isolated, text
 from raybench.results.page.state import unfinished
-from raybench.results.words import price_of
+from raybench.results.words import duration, price_of, target_in_words, target_sentence, value_words
 
 ENDED = {
     "target": "it had reached the target",

@@ -9,11 +9,11 @@ import pandas as pd
 from raybench.core.dataset_spec import DatasetSpec
 from raybench.core.documents import validate
 from raybench.core.errors import UserError
-from raybench.results.answer import duration, target_in_words
 from raybench.results.load import StudyResults
 from raybench.results.page.overlay import Named
 from raybench.results.page.provenance import words
 from raybench.results.verdict import judge
+from raybench.results.words import duration, target_in_words
 
 COMPARED = {
     "metric": "metrics",
