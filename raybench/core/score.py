@@ -1,6 +1,8 @@
 """The score of a run: one number for the search, from what its objective asks for."""
 
 import math
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from raybench.core.metric import ACCURACY, Metric
 from raybench.core.objective import BUDGET, Objective
@@ -11,8 +13,57 @@ MIN_SECONDS = 1e-3
 """Times below this are not told apart (log of 0 does not exist)."""
 MOST_UNKNOWN = 20.0
 """The worst `shortfall` where chance is not known: that of a value of 240 million."""
+BEST_OF_MANY = 3.0
+"""Standard errors above the baseline that a target of ours lies, where a test split judges the
+winner once more: the best of a search's evaluations of noise is 2.5 to 4 above."""
+BEST_OF_ALL = 4.0
+"""The same where there is no test split."""
+ONE_SIDED = 1.645
+"""Standard errors above the baseline that chance gets to in 5 of 100."""
 PART_OF_GAP = 0.01
 """What one point is to metrics that are no shares: a hundredth of the gap to chance."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What the best answer that does not look at the inputs reaches on a split's rows, and how far
+    above it models get on as many rows where there is nothing to learn.
+
+    The rows are a sample that all runs share: new seeds say nothing against its luck. A model of
+    noise whose answers differ from the baseline's by d gains z standard errors, proportional to d,
+    and loses what is proportional to its square: at best `z**2 * square`. Where d does not cost,
+    as between classes that are as frequent, the gain is at most `z * error` (binomial).
+    """
+
+    value: float
+    rows: int
+    error: float | None = None
+    """Of a share, its standard error by its rows."""
+    square: float | None = None
+    """None where it is not known, or does not bound the gain."""
+
+    def luck(self, errors: float) -> float | None:
+        """Return how far above the baseline noise gets with so many standard errors of luck."""
+        known = [] if self.error is None else [errors * self.error]
+        known += [] if self.square is None else [errors**2 * self.square]
+        return min(known, default=None)
+
+    def beyond(self, metric: Metric, errors: float = ONE_SIDED) -> float | None:
+        """Return the value that noise does not get beyond with less luck than that."""
+        luck = self.luck(errors)
+        if luck is None:
+            return None
+        value = self.value + metric.sign * luck
+        return min(max(value, 0.0), 1.0) if metric.is_share else value
+
+    def document(self) -> dict[str, Any]:
+        """Return it for `study.yaml`."""
+        return asdict(self)
+
+
+def share_error(share: float, rows: int) -> float:
+    """Return the standard error of a share that was measured on so many rows (binomial)."""
+    return math.sqrt(max(share * (1.0 - share), 0.0) / rows)
 
 
 def search_score(

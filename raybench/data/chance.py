@@ -4,6 +4,12 @@ The answer is learnt from the training labels and judged on those of the validat
 frequent class for accuracy (the five most frequent for top-5; any one where that is no better),
 the frequencies of the classes or tokens for loss and perplexity, the mean of the numbers for
 squared errors and their median for absolute ones. R² is 0 by its definition.
+
+How far luck gets above it, on so many rows (`core.score.Baseline`): where labels do not depend on
+inputs, answers that differ from the best constant one by d gain z sd(d) / sqrt(n) with z standard
+errors of luck and lose in proportion to d**2 on average. At best that is z**2 / n of a mean squared
+error (and of an absolute one, or less), z**2 / 2n nats of a loss, and z**2 (p + q) / (4 (p - q) n)
+of an accuracy, p and q the frequencies of the last class that is named and the next one.
 """
 
 import math
@@ -13,7 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from raybench.core.metric import Metric
-from raybench.data.dataset import Dataset
+from raybench.core.objective import Objective
+from raybench.core.score import BEST_OF_ALL, Baseline, share_error
+from raybench.data.dataset import Dataset, Split
 from raybench.data.on_demand import Array
 
 Floats = npt.NDArray[np.float64]
@@ -29,43 +37,92 @@ def chance_level(metric: Metric, dataset: Dataset) -> float | None:
     None where labels do not tell it: for a metric that a workload measures itself, and where the
     labels of a classification are no classes.
     """
+    found = _of_split(metric, dataset, dataset.validation)
+    return None if found is None else found.value
+
+
+def baselines(objective: Objective, dataset: Dataset) -> dict[str, Baseline | None]:
+    """Return the baseline on the rows of `validation` and `test`, for a `resolved` objective.
+
+    None where it is not known, and without rows. Of a chance level that the user gave no more than
+    a binomial error is known.
+    """
+    metric, chance = objective.judged_by, objective.chance
+    splits = {"validation": dataset.validation, "test": dataset.test}
+    found = _of_split(metric, dataset, dataset.validation)
+    if found is not None and found.value == chance:
+        test = _of_split(metric, dataset, dataset.test) if len(dataset.test) else None
+        return {"validation": found, "test": test}
+
+    def given(rows: int) -> Baseline | None:
+        if chance is None or not rows:
+            return None
+        return Baseline(chance, rows, share_error(chance, rows) if metric.is_share else None)
+
+    return {part: given(len(split)) for part, split in splits.items()}
+
+
+def _of_split(metric: Metric, dataset: Dataset, split: Split) -> Baseline | None:
     labels = dataset.train.labels
     if metric.per_sample == "own" or (dataset.task != "regression" and labels.dtype.kind != "i"):
         return None
-    found = (_of_numbers if dataset.task == "regression" else _of_classes)(metric, dataset)
-    found = metric.finish(found, found)
-    return float(f"{found:.{DIGITS}g}") if math.isfinite(found) else None
+    of_task = _of_numbers if dataset.task == "regression" else _of_classes
+    mean, number, square = of_task(metric, dataset, split)
+    value = metric.finish(mean, mean)
+    if not math.isfinite(value):
+        return None
+
+    square = None if square is None else abs(metric.finish(mean - square, mean) - value)
+    value = float(f"{value:.{DIGITS}g}")
+    error = share_error(value, number) if metric.is_share else None
+    return Baseline(value, len(split), error, square)
 
 
-def _of_numbers(metric: Metric, dataset: Dataset) -> float:
-    """Return the mean over samples and outputs of the error of one answer for all samples."""
+def _of_numbers(metric: Metric, dataset: Dataset, split: Split) -> tuple[float, int, float | None]:
+    """Return the mean over samples and outputs of the error of one answer for all samples, of how
+    many labels, and what luck of one standard error gains at best."""
     is_absolute = metric.per_sample == "absolute_error"
     train = np.asarray(dataset.train.labels, np.float64)
     answer = np.median(train, axis=0) if is_absolute else train.mean(axis=0)
-    errors = dataset.validation.labels - answer
+    errors = split.labels - answer
     if metric.per_sample != "loss" and dataset.label_scale is not None:
         errors = errors * dataset.label_scale  # the loss alone is in the scale of training
-    return float(np.mean(np.abs(errors) if is_absolute else errors**2))
+    mean = float(np.mean(np.abs(errors) if is_absolute else errors**2))
+    return mean, len(errors), mean / len(errors)
 
 
-def _of_classes(metric: Metric, dataset: Dataset) -> float:
-    """Return the mean over samples of what one answer for all is worth, tokens' means of a text."""
+def _of_classes(metric: Metric, dataset: Dataset, split: Split) -> tuple[float, int, float | None]:
+    """Return the same of what one answer for all is worth; of a text, of its tokens' means."""
     assert dataset.num_classes is not None
     counts = np.zeros(dataset.num_classes, np.int64)
     for labels in _in_parts(dataset.train.labels):
         counts += np.bincount(labels[labels >= 0], minlength=dataset.num_classes)
     worth = _worth(metric, counts)
-    total, number = 0.0, 0
-    for labels in _in_parts(dataset.validation.labels):
+    total, rows, number = 0.0, 0, 0
+    for labels in _in_parts(split.labels):
         is_told = labels >= 0
         tokens = is_told.sum(axis=1)
         sums = np.where(is_told, worth[np.where(is_told, labels, 0)], 0.0).sum(axis=1)
         total += float(np.sum(sums[tokens > 0] / tokens[tokens > 0]))
-        number += int(np.sum(tokens > 0))
-    found = total / number if number else math.nan
+        rows, number = rows + int(np.sum(tokens > 0)), number + int(np.sum(tokens))
+    if not rows:
+        return math.nan, 0, None
+    mean = total / rows
     if metric.per_sample == "loss":
-        return found
-    return max(found, min(_answers(metric) / dataset.num_classes, 1.0))
+        return mean, number, 0.5 / number
+    mean = max(mean, min(_answers(metric) / dataset.num_classes, 1.0))
+    return mean, number, _of_rarer_class(_answers(metric), counts, number)
+
+
+def _of_rarer_class(answers: int, counts: npt.NDArray[np.int64], number: int) -> float | None:
+    """Return what luck gains at best by naming the next class for some rows; None where the two
+    classes may be as frequent: that costs nothing then."""
+    if answers >= len(counts):
+        return None
+    ordered = np.sort(counts)[::-1].astype(float)
+    both, apart = ordered[answers - 1] + ordered[answers], ordered[answers - 1] - ordered[answers]
+    apart -= BEST_OF_ALL * math.sqrt(both)
+    return float(both / (4.0 * apart * number)) if apart > 0 else None
 
 
 def _answers(metric: Metric) -> int:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from raybench.core.metric import METRICS, Metric
-from raybench.data.chance import chance_level
+from raybench.core.objective import Objective
+from raybench.data.chance import baselines, chance_level
 from raybench.data.dataset import Dataset, Split
 
 
@@ -77,3 +78,50 @@ def test_of_vectors_every_output_has_its_own_answer_and_scale():
 def test_what_a_workload_measures_itself_is_not_known():
     dataset = classes([0, 1], [0, 1], 2)
     assert chance_level(Metric(name="dice", direction="max"), dataset) is None
+
+
+def noise(metric, rows, seed):
+    """Return the metric of noise with what a model of noise best does with it, in 3 of 1,000."""
+    rng = np.random.default_rng(seed)
+    if metric.per_sample in ("correct", "loss"):
+        return classes(rng.integers(0, 2, 4000), rng.integers(0, 2, rows), 2)
+    return classes(rng.normal(size=4000), rng.normal(size=rows), None, task="regression")
+
+
+@pytest.mark.parametrize("rows", [100, 1000])
+@pytest.mark.parametrize("name", ["accuracy", "loss", "rmse", "r2", "mean_absolute_error"])
+def test_noise_stays_below_what_luck_adds_to_the_baseline(name, rows):
+    """Answers of any size that look at nothing, on the same rows."""
+    metric, rng = METRICS[name], np.random.default_rng(0)
+    dataset = noise(metric, rows, seed=1)
+    objective = Objective(metric=name, kind="best_at_budget", chance=chance(name, dataset))
+    found = baselines(objective, dataset)["validation"]
+    labels, values = dataset.validation.labels, []
+    for size in np.repeat([0.02, 0.1, 0.3, 1.0], 250):
+        if name == "accuracy":
+            values.append(np.mean(labels == (rng.random(rows) < 0.5)))
+        elif name == "loss":
+            logits = size * rng.normal(size=rows)
+            values.append(np.mean(np.log1p(np.exp(np.where(labels == 1, -logits, logits)))))
+        else:
+            errors = labels - size * rng.normal(size=rows)
+            mean = np.mean(np.abs(errors) if metric.per_sample == "absolute_error" else errors**2)
+            values.append(metric.finish(mean, np.var(labels)))
+    beyond = [metric.reaches(one, found.beyond(metric, 1.645)) for one in values]
+    assert np.mean(beyond) < 0.08
+    assert not any(metric.reaches(one, found.beyond(metric, 4.0)) for one in values)
+
+
+def test_where_a_class_is_rare_little_is_luck():
+    """Naming the rare class costs nine rows in ten: luck hides less than the binomial error."""
+    rng = np.random.default_rng(0)
+    dataset = classes((rng.random(4000) < 0.1).astype(int), [*[0] * 900, *[1] * 100], 2)
+    objective = Objective(kind="best_at_budget", metric="accuracy", chance=0.9)
+    known = baselines(objective, dataset)["validation"]
+    assert known.error == pytest.approx(0.0095, rel=0.01)
+    assert known.beyond(METRICS["accuracy"], 3.0) == pytest.approx(0.903, abs=5e-4)
+    given = baselines(objective.model_copy(update={"chance": 0.8}), dataset)["validation"]
+    assert given.beyond(METRICS["accuracy"], 3.0) == pytest.approx(0.8 + 3 * 0.01265, abs=1e-4)
+    own = Metric(name="dice", direction="min")
+    objective = Objective(kind="best_at_budget", metric="dice", direction="min", chance=0.8)
+    assert baselines(objective, dataset)["test"].beyond(own) is None

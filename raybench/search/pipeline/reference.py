@@ -4,7 +4,8 @@ The reference is the space's first optimizer at its usual rate, with seeds of it
 
 - `target: auto`: three runs of it train for as long as a trial may; the target is the median of
   their best validation accuracies less half a point. Of a metric that is no share it is worse than
-  the median by 1 % of the gap between it and chance.
+  the median by 1 % of the gap between it and chance. It is always above what luck adds to the
+  baseline on so many validation rows.
 - `max_train_seconds: auto`: four times what the reference needs to the target.
 - No `eval_every_samples`: evaluations come so often that a run like the reference has about
   twenty of them on its way to the target, and cost at most about a fifth of its training.
@@ -12,11 +13,13 @@ The reference is the space's first optimizer at its usual rate, with seeds of it
 All stay as they are from then on, the same for every run.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from raybench.core.errors import UserError
 from raybench.core.objective import BUDGET
 from raybench.core.record import RunRecord
+from raybench.core.score import BEST_OF_ALL, BEST_OF_MANY, Baseline
 from raybench.core.space import Space, known_values, possible_values, resolve
 from raybench.core.spec import RunSpec
 from raybench.core.study import CADENCE, StudySpec
@@ -46,13 +49,15 @@ def set_by_reference(
     single_run: SingleRun,
     *,
     chance: float | None,
+    baselines: Mapping[str, Baseline | None],
     num_train_samples: int,
 ) -> tuple[StudySpec, list[str]] | None:
     """Train the reference; return the study with what it sets, and how, in sentences.
 
-    `chance`: what an answer that does not look at the inputs reaches, where it is known. None if
-    the user, or the time budget, ended it before. UserError where a key is `auto` that cannot be
-    set because the reference fails or learns nothing.
+    `chance`: what an answer that does not look at the inputs reaches, where it is known;
+    `baselines`: the same on the rows of each split, with what luck adds to it. None if the user, or
+    the time budget, ended it before. UserError where a key is `auto` that cannot be set because the
+    reference fails or learns nothing.
     """
     cadence = max(num_train_samples // PARTS_OF_EPOCH, FEWEST_SAMPLES)
     if study.needs_target:
@@ -68,7 +73,9 @@ def set_by_reference(
         return _without_reference(study, failed[0], num_train_samples)
     words: list[str] = []
     if study.needs_target:
-        study, sentence = set_target(study, runs, chance)
+        errors = BEST_OF_ALL if baselines["test"] is None else BEST_OF_MANY
+        base = baselines["validation"]
+        study, sentence = set_target(study, runs, chance, baseline=base, errors=errors)
         words.append(sentence)
     middle = sorted(runs, key=lambda one: one.samples_to(study.objective.target))[len(runs) // 2]
     if "max_train_seconds" in study.auto:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from raybench.core.errors import UserError
 from raybench.core.metric import ACCURACY, Metric
 from raybench.core.record import Evaluation, RunRecord
-from raybench.core.score import small_difference
+from raybench.core.score import BEST_OF_MANY, Baseline, small_difference
 from raybench.core.space import known_values
 from raybench.core.study import CADENCE, StudySpec
 from raybench.results.label import describe
@@ -62,26 +62,36 @@ class Measured:
         return speed * ledger["eval"] / max(len(self.curve), 1)
 
 
-def target_from(values: list[float], chance: float | None, metric: Metric = ACCURACY) -> float:
+def target_from(
+    values: list[float],
+    chance: float | None,
+    metric: Metric = ACCURACY,
+    *,
+    least: float | None = None,
+) -> float:
     """Return the target: worse than the median by half a point, or by 1 % of its gap to chance.
 
-    In a tenth of that, or less. UserError where the reference learnt nothing.
+    In a tenth of that, or less. Where it is known what noise does not get beyond (`least`), no
+    worse than that; where it is not, UserError if the reference learnt nothing.
     """
     median = statistics.median(values)
     margin = small_difference(metric, median, chance, points=BELOW)
     gap = math.inf if chance is None else metric.gap(median, chance)
-    least = 2 * BELOW if metric.is_share else small_difference(metric, chance or 0.0, None)
-    if gap <= least or not math.isfinite(median):
+    enough = 2 * BELOW if metric.is_share else small_difference(metric, chance or 0.0, None)
+    if (least is None and gap <= enough) or not math.isfinite(median):
         how = f"{median:.1%}" if metric.is_share else f"{metric.words} {median:.4g}"
         raise UserError(
             f"target: auto: the reference runs reached {how}, hardly "
             f"{'above' if metric.direction == 'max' else 'below'} chance; "
             "raise objective.max_train_seconds, or name a target."
         )
+    target = median - metric.sign * margin
+    if least is not None and metric.reaches(least, target):
+        target, margin = least, abs(least - (chance or 0.0)) / 10
     digits = DIGITS
     if not metric.is_share and margin > 0:
         digits = 1 - math.floor(math.log10(margin))
-    return round(median - metric.sign * margin, digits)
+    return round(target, digits)
 
 
 def held(values: Sequence[float], hold: int, metric: Metric = ACCURACY) -> float | None:
@@ -110,9 +120,17 @@ def cadence_from(samples: float, evaluation_samples: float, most: int) -> int:
 
 
 def set_target(
-    study: StudySpec, runs: list[Measured], chance: float | None
+    study: StudySpec,
+    runs: list[Measured],
+    chance: float | None,
+    *,
+    baseline: Baseline | None = None,
+    errors: float = BEST_OF_MANY,
 ) -> tuple[StudySpec, str]:
-    """Return the study with the target, and a sentence that says how."""
+    """Return the study with the target, and a sentence that says how.
+
+    It lies so many standard errors above the `baseline` of the validation rows, at the least.
+    """
     metric, hold = study.objective.judged_by, study.objective.hold
     known = [held(one.values, hold, metric) for one in runs]
     values = [value for value in known if value is not None]
@@ -121,13 +139,23 @@ def set_target(
             f"target: auto: a reference run has no {metric.words}{_in_a_row(hold)}; raise "
             "objective.max_train_seconds, or name a target."
         )
-    target = target_from(values, chance, metric)
+    least = None if baseline is None else baseline.beyond(metric, errors)
+    target = target_from(values, chance, metric, least=least)
     objective = study.objective.model_copy(update={"target": target})
     form = ".4f" if metric.is_share else ".6g"
     to = "its gap to chance" + ("" if chance is None else f" ({chance:.4g})")
     off = "less half a point" if metric.is_share else f"and 1 % of {to} towards it"
     if chance is None and not metric.is_share:
         off = "and 1 % of it worse"
+    if baseline is not None and target != target_from(values, chance, metric, least=baseline.value):
+        reached = ", ".join(metric.shown(one) for one in values)
+        how = (
+            f"target {target} (auto: the baseline's {baseline.value:.4g} and what luck adds to it "
+            f"on {baseline.rows:,} validation rows in the best of many evaluations; the reference, "
+            f"{describe(runs[0].record.spec)}, reached {reached}{_in_a_row(hold)}, which may be "
+            "luck: trials have to do better, or more rows to be held out)"
+        )
+        return study.model_copy(update={"objective": objective}), how
     how = (
         f"target {target} (auto: median of {', '.join(f'{one:{form}}' for one in values)}, best "
         f"validation {metric.words}{_in_a_row(hold)} of {describe(runs[0].record.spec)}, {off})"

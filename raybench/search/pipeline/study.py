@@ -1,7 +1,7 @@
 """The phases of a study, in order: reference, search, finalists, interference, confirm."""
 
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from rich.console import Console
@@ -10,9 +10,10 @@ from raybench.cluster import run_client
 from raybench.cluster.scratch import DATA
 from raybench.cluster.session import Session
 from raybench.core.documents import read_mapping
-from raybench.core.score import chance_of
+from raybench.core.score import Baseline, chance_of
 from raybench.core.space import Space
 from raybench.core.study import StudySpec
+from raybench.data.chance import baselines
 from raybench.data.dataset import Dataset
 from raybench.data.load import STORED
 from raybench.data.shared import share, shared_key
@@ -129,6 +130,7 @@ class StudyPipeline:
                 self.space,
                 self._single_run(progress),
                 chance=self._chance(),
+                baselines=self._baselines,
                 num_train_samples=self.dataset.num_train_samples,
             )
         if found is None:
@@ -205,6 +207,11 @@ class StudyPipeline:
             note=self._note,
         )
 
+    @cached_property
+    def _baselines(self) -> dict[str, Baseline | None]:
+        """What guessing reaches on the rows of the validation and the test split."""
+        return baselines(self.study.objective, self.dataset)
+
     def _chance(self) -> float | None:
         return chance_of(self.study.objective, self.dataset.num_classes)
 
@@ -241,6 +248,7 @@ class StudyPipeline:
             "target_set_by": target,
             "set_by_reference": self.set_by,
             "notes": self.notes,
+            "baseline": {name: one and one.document() for name, one in self._baselines.items()},
             **({KEY: self.more} if self.more else {}),
             **with_session(self.earlier, cluster=cluster, concurrency=self.concurrency),
         }
