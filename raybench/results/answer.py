@@ -5,6 +5,7 @@ import math
 from raybench.core.spec import RunSpec
 from raybench.results.label import describe
 from raybench.results.load import StudyResults
+from raybench.results.ranking import nearest
 from raybench.results.verdict import Verdict, judge_each
 from raybench.results.words import (
     confirmed_row,
@@ -21,12 +22,14 @@ ALIKE = 0.005
 
 
 def answer_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
-    """Return what to train with, how soon it gets there and what it costs; [] without a winner.
+    """Return what to train with, how soon it gets there and what it costs.
 
-    Of runs on several models of GPU a sentence for each.
+    Where no run reached the target, the one that came nearest; [] where none learnt anything. Of
+    runs on several models of GPU a sentence for each.
     """
     if verdict is None:
-        return []
+        trial = nearest(results)
+        return [] if trial is None else [_nearest(results, trial)]
     each = judge_each(results)
     if len(each) > 1:
         return [
@@ -88,6 +91,15 @@ def _unconfirmed(results: StudyResults, verdict: Verdict) -> str:
     return (
         f"Nothing is confirmed yet. Best so far, perhaps by luck: {in_words(results, spec)} (trial "
         f"{verdict.fastest}), {shows}."
+    )
+
+
+def _nearest(results: StudyResults, trial: str) -> str:
+    run, metric = results.runs[trial], results.metric
+    return (
+        f"No run reached the target. The nearest, one run, not confirmed: "
+        f"{in_words(results, run.spec)} (trial {trial}), {metric.words} "
+        f"{metric.shown(run.best_value)} after {duration(run.ledger['train'])} of training."
     )
 
 

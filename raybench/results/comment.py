@@ -17,11 +17,11 @@ from raybench.results.words import (
 )
 
 
-def spec_comment(results: StudyResults, trial: str, verdict: Verdict, what: str) -> str:
+def spec_comment(results: StudyResults, trial: str, verdict: Verdict | None, what: str) -> str:
     """Return the comment that stands above the spec in best.yaml and cheapest.yaml."""
     run = results.runs[trial]
     name = f"{what} of {clean(results.name)}: trial {trial}, {results.label(run.spec)}"
-    if verdict.is_confirmed:
+    if verdict is not None and verdict.is_confirmed:
         proof = _proof(results, trial)
     elif run.time_to_target_s is None or not results.is_timed:
         value = _number(results.metric, run.best_value)

@@ -16,6 +16,7 @@ from pyarrow import csv
 from raybench.results.comment import spec_comment
 from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults
+from raybench.results.ranking import nearest
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TEXT, TIME, TRIAL_TYPES
 from raybench.results.verdict import judge
 
@@ -24,12 +25,19 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20
 
 
 def export(results: StudyResults, store: StudyFiles) -> list[Path]:
-    """Write trials.csv, curves.csv, and best.yaml and cheapest.yaml if a run won; return them."""
+    """Write trials.csv, curves.csv, best.yaml and cheapest.yaml; return them.
+
+    Where no run reached the target, best.yaml is the one that came nearest, if it learnt anything.
+    """
     written = [store.folder / name for name in ("trials.csv", "curves.csv")]
     store.write_text("trials.csv", to_csv(results.trials))
     store.write_text("curves.csv", to_csv(results.curves))
     verdict = judge(results)
     if verdict is None:
+        if (trial := nearest(results)) is not None:
+            comment = spec_comment(results, trial, None, "nearest to the target")
+            store.write_yaml("best.yaml", results.specs[trial].document(), comment=comment)
+            written.append(store.folder / "best.yaml")
         return written
     best = results.metric.superlative
     names = ("fastest", "cheapest") if results.is_timed else (best, best)

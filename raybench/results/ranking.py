@@ -59,6 +59,21 @@ def ranked(trials: pd.DataFrame) -> pd.DataFrame:
     return chosen.loc[order]
 
 
+def nearest(results: StudyResults) -> str | None:
+    """Return the trial that came nearest to a target that none has reached.
+
+    None where none has learnt anything: got beyond what an answer reaches that does not look at
+    the inputs.
+    """
+    metric, chance = results.metric, results.value_at_start
+    for trial in ranked(results.trials)["trial"]:
+        value = results.runs[trial].best_value
+        if value is not None:
+            has_learnt = chance is None or metric.gap(value, chance) > 0
+            return str(trial) if has_learnt else None
+    return None
+
+
 def kinds(trials: pd.DataFrame) -> list[str]:
     """Return the models of GPU that runs of the search were on, that of the best run first.
 

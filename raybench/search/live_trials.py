@@ -91,6 +91,7 @@ class LiveTrials:
             self._progress.say(f"trial {name} goes on in new workers: {reason}")
         point = outcome.evaluation
         if point is not None and _is_new(outcome, before):
+            self._deadline.evaluated()
             self._append(point.line(name, role="trial", spec=self._specs[name]))
             self._progress.evaluated(name, point)
         if outcome.saved is not None and outcome.saved != before.saved:

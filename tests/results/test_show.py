@@ -1,6 +1,7 @@
 """The last screen as it is by default: short, the answer at its end, what to do next."""
 
 import html
+import math
 import re
 import shlex
 import shutil
@@ -17,11 +18,14 @@ from raybench.core.errors import UserError
 from raybench.core.objective import Objective
 from raybench.results.answer import answer_lines
 from raybench.results.comment import spec_comment
+from raybench.results.export import export
 from raybench.results.load import load
 from raybench.results.loggers.follow import _sentence
 from raybench.results.next_steps import next_steps
 from raybench.results.paragraphs import wrapped
 from raybench.results.show import SCREEN
+from raybench.results.spent import BudgetFacts, budget_facts
+from raybench.results.store import Store
 from raybench.results.verdict import judge
 from raybench.results.words import duration, verdict_lines
 
@@ -97,7 +101,6 @@ def test_what_ran_once_is_no_answer_yet(tmp_path):
     results = results_folder(tmp_path, [run_line("0000", 4.0)])
     (line,) = answer_lines(results, judge(results))
     assert line.startswith("Nothing is confirmed yet. Best so far, perhaps by luck: PyTorch on ")
-    assert answer_lines(results, None) == []
 
 
 def test_the_answer_of_a_budget(tmp_path):
@@ -225,3 +228,38 @@ def test_durations_are_for_people(seconds, words):
 def test_lines_end_between_words_and_never_before_a_unit():
     assert wrapped("it took 90 % of 0.51 s here", 10) == ["it took", "90 % of", "0.51 s", "here"]
     assert wrapped("漢字 漢字 " + "x" * 12, 5) == ["漢字", "漢字", "x" * 12]
+
+
+@pytest.mark.parametrize(
+    ("budget", "facts"),
+    [
+        (None, BudgetFacts(None, math.inf, True)),
+        ({"seconds": 50.0, "ended": "reference"}, BudgetFacts("start", 100.0, True)),
+        (
+            {"seconds": 50.0, "ended": "search", "first_evaluation_s": 31.0},
+            BudgetFacts("search", 50, True),
+        ),
+    ],
+)
+def test_what_a_time_budget_has_cut_off_is_known(tmp_path, budget, facts):
+    lines = [*curve("reference0", [0.1, 0.92]), run_line("reference0", 2.0, role="reference")]
+    results = results_folder(tmp_path, lines)
+    results.study["budget"] = budget
+    assert budget_facts(results) == facts
+
+
+@pytest.mark.parametrize(("value", "is_answer"), [(0.8, True), (0.1, False)])
+def test_where_no_run_reached_the_target_the_nearest_is_the_answer(tmp_path, value, is_answer):
+    objective = Objective(target=0.9, chance=0.1)
+    lines = [run_line(f"{n:04d}", best_value=value - n / 100, objective=objective) for n in (0, 1)]
+    results = results_folder(tmp_path, lines, objective=objective)
+    store = Store(tmp_path)
+    export(results, store)
+    store.close()
+    assert (tmp_path / "best.yaml").is_file() is is_answer
+    said = answer_lines(results, None)
+    assert len(said) == is_answer
+    if is_answer:
+        assert "one search trial" in (tmp_path / "best.yaml").read_text()
+        assert "No run reached the target. The nearest, one run, not confirmed: " in said[0]
+        assert said[0].endswith("(trial 0000), accuracy 80.0 % after 60 s of training.")

@@ -49,6 +49,7 @@ class SingleRun:
         reasons: list[StopReason | None] = [None]
 
         def seen(name: str, evaluation: Evaluation) -> None:
+            self.deadline.evaluated()
             with self._writing:
                 self.store.append(evaluation.line(name, role=role, spec=spec))
                 self.progress.evaluated(name, evaluation)

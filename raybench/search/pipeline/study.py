@@ -66,6 +66,8 @@ class StudyPipeline:
     """What `study.yaml` held before this session."""
     set_by: list[str] = field(default_factory=list)
     """What reference runs have set, in sentences."""
+    ended: str | None = None
+    """The phase that the time budget has ended."""
     more: dict[str, int] | None = None
     """The `--more` of which runs are left."""
 
@@ -89,6 +91,9 @@ class StudyPipeline:
         )
         with self._saved:
             self._run_phases(earlier)
+        if self.deadline.is_spent and not self.deadline.interrupted:
+            self.ended = self.ended or "confirm"
+        self._write_study()
 
     def _run_phases(self, earlier: StudyResults | None) -> None:
         if self.num_more:
@@ -96,6 +101,7 @@ class StudyPipeline:
             return
         if self.study.needs_reference and not self._set_by_reference():
             if self.deadline.reason() == "time_budget":
+                self.ended = "reference"
                 self._note(f"{self._budget()} ended before the reference runs did.")
             return
         search, confirm_budget = self._open_search(earlier)
@@ -192,6 +198,7 @@ class StudyPipeline:
         self.deadline.raise_fault()
         done = f"{search.num_finished} of {search.num_trials} trials"
         if search.num_finished < search.num_trials and trials.ended_by == "time_budget":
+            self.ended = "search"
             self._note(f"{self._budget()} ended the search after {done}.")
         elif search.num_finished < search.num_trials and trials.ended_by is None:
             self._note(f"The search ended after {done}: nothing new is left to try in the space.")
@@ -249,6 +256,11 @@ class StudyPipeline:
             "set_by_reference": self.set_by,
             "notes": self.notes,
             "baseline": {name: one and one.document() for name, one in self._baselines.items()},
+            "budget": {
+                "seconds": self.deadline.time_budget_s,
+                "ended": self.ended,
+                "first_evaluation_s": self.deadline.first_evaluation_s,
+            },
             **({KEY: self.more} if self.more else {}),
             **with_session(self.earlier, cluster=cluster, concurrency=self.concurrency),
         }
