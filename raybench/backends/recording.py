@@ -6,7 +6,7 @@ from typing import TypedDict
 import numpy as np
 
 from raybench.backends.base import Step, Trainer, World
-from raybench.backends.gpu_load import GpuLoad
+from raybench.backends.gpus import GpuLoad
 from raybench.core.exchange import bytes_exchanged
 from raybench.core.gradient_noise import NoiseSums, terms_of_parts
 from raybench.core.spec import RunSpec

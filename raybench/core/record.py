@@ -121,7 +121,7 @@ class Evaluation:
     what they left to it)."""
     gpu_utilization: Measured | None = None
     """Share of the training time since the last evaluation in which the GPU was at work, mean over
-    ranks; None without GPUs, or without NVML and its `pynvml`."""
+    ranks; None without GPUs, or where their driver does not tell."""
     bytes_exchanged_per_step: Whole | None = None
     """What a worker gives to the gradient exchange of one optimizer step, in bytes."""
     noise_scale: NoiseSums | None = None

@@ -1,13 +1,14 @@
 """What is asked of the machine: memory from the operating system, load from the driver."""
 
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from raybench.backends import memory
-from raybench.backends.gpu_load import GpuLoad
+from raybench.backends.gpus import GpuLoad, framework_sees, nvml_sees, require_gpus
+from raybench.core.errors import UserError
+from tests.backends.fake_gpus import FakeNvml
 
 
 @pytest.mark.skipif(not memory.RESET.exists(), reason="no /proc")
@@ -29,40 +30,6 @@ def test_the_peak_of_memory_is_since_it_was_forgotten() -> None:
     later = memory.peak_bytes()
     assert later
     assert later > again - 0.1 * size  # a peak stays when the memory is given back
-
-
-class FakeNvml:
-    """A driver that samples GPU 1, of a process that sees it alone."""
-
-    NVML_GPU_UTILIZATION_SAMPLES = 1
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self) -> None:
-        self.samples = [(100, 90), (200, 80)]
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        pass
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
-        return f"gpu {index}"
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
-        if uuid != "GPU-1234":
-            raise self.NVMLError
-        return "gpu 1"
-
-    def nvmlDeviceGetSamples(self, handle: str, kind: int, seen: int):  # noqa: N802
-        assert (handle, kind) == ("gpu 1", 1)
-        found = [
-            SimpleNamespace(timeStamp=at, sampleValue=SimpleNamespace(uiVal=value))
-            for at, value in self.samples
-            if at > seen
-        ]
-        if not found:
-            raise self.NVMLError  # as NVML does: NOT_FOUND
-        return 2, found
 
 
 @pytest.mark.parametrize("visible", ["1", "1,0", "GPU-1234"])
@@ -95,6 +62,7 @@ def test_each_gpu_of_a_process_is_asked_for(
 def test_without_the_library_or_a_gpu_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert GpuLoad().share() is None
+    assert "pip install nvidia-ml-py" in nvml_sees().problem
     driver = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-unknown")
@@ -105,3 +73,24 @@ def test_without_the_library_or_a_gpu_nothing_is_said(monkeypatch: pytest.Monkey
 
     driver.nvmlInit = no_driver  # type: ignore[method-assign]
     assert GpuLoad().share() is None
+    assert nvml_sees().names == ()
+
+
+def test_what_the_driver_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())  # type: ignore[arg-type]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    seen = nvml_sees()
+    assert seen.names == ("NVIDIA gpu 0", "NVIDIA gpu 1")
+    assert (seen.memory_bytes[0], seen.free_bytes[0]) == (80 * 2**30, 60 * 2**30)
+    assert seen.versions == {"driver": "580.65", "cuda": "13.2"}
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_a_framework_without_gpus_says_so(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    seen = framework_sees(framework)
+    assert seen.names == ()
+    assert seen.problem == ""
+    assert seen.versions[framework]
+    with pytest.raises(UserError, match=f"1 GPU reserved .* {framework} sees none; .*: 0"):
+        require_gpus(framework, 1, seen)

@@ -1,7 +1,12 @@
 """Data that TensorFlow takes where they are, and those it must copy."""
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+
+from tests.backends.fake_gpus import FakeNvml
 
 tf = pytest.importorskip("tensorflow")
 
@@ -26,3 +31,24 @@ def test_arrays_of_any_alignment_are_trained_on(offset: int) -> None:
 
     assert float(total(tensor)) == 9 * float((np.arange(64.0) ** 2).sum())
     assert np.array_equal(tensor.numpy(), array)
+
+
+@pytest.mark.parametrize("task", ["", "/job:worker/replica:0/task:1"])
+@pytest.mark.parametrize(("share", "gib"), [(1, 77), (0.5, 37)])
+def test_free_memory_of_a_gpu_is_what_tensorflow_does_not_use(
+    task: str, share: float, gib: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from raybench.backends.tensorflow import arrays
+
+    def used(name: str) -> dict[str, int]:
+        assert name == "GPU:0"  # with its task in it TensorFlow refuses the name
+        return {"current": 3 * 2**30, "peak": 70 * 2**30}
+
+    gpu = SimpleNamespace(name=f"{task}/device:GPU:0")
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [gpu])
+    monkeypatch.setattr(tf.config.experimental, "get_memory_info", used)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())  # type: ignore[arg-type]
+    assert arrays.free_bytes(share) == gib * 2**30
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-unknown")
+    assert arrays.free_bytes(share) == 0  # not known is not without end

@@ -1,11 +1,9 @@
 """Arrays as tensors on the worker's device."""
 
-import sys
-
 import numpy as np
 import tensorflow as tf
 
-from raybench.backends.gpu_load import gpu_memory_bytes
+from raybench.backends.gpus import gpu_memory_bytes
 from raybench.data.memory import available_bytes
 
 ALIGNMENT = 64
@@ -20,13 +18,15 @@ def to_tensor(array: np.ndarray) -> tf.Tensor:
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
 
-def free_bytes() -> int:
-    """Return the bytes that are free where tensors lie: the machine's, or the first GPU's."""
+def free_bytes(share: float = 1) -> int:
+    """Return the bytes that are free where tensors lie: the machine's, or of this worker's `share`
+    of its first GPU; none where that tells nothing: data are then read batch by batch.
+
+    What TensorFlow holds of a GPU without using it is free: it gives nothing back.
+    """
     gpus = tf.config.list_logical_devices("GPU")
     if not gpus:
         return available_bytes()
-    total = gpu_memory_bytes()
-    if total is None:  # nobody can say: as much as it needs, and what fails says so
-        return sys.maxsize
-    used = tf.config.experimental.get_memory_info(gpus[0].name.replace("/device:", ""))
-    return total - int(used["current"])
+    name = gpus[0].name.split("/device:")[-1]  # in a cluster the whole one begins with its task
+    used = int(tf.config.experimental.get_memory_info(name)["current"])
+    return max(0, int(gpu_memory_bytes() * min(share, 1)) - used)

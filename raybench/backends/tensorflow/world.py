@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 import numpy as np
 import tensorflow as tf
 
+from raybench.backends.gpus import Seen
 from raybench.core.errors import UserError
 
 
@@ -88,3 +89,16 @@ def _devices(number: int) -> list[str]:
         each = [tf.config.LogicalDeviceConfiguration() for _ in range(number)]
         tf.config.set_logical_device_configuration(cpu, each)
     return [f"CPU:{index}" for index in range(number)]
+
+
+def gpus_seen() -> Seen:
+    """Return the GPUs that TensorFlow sees; wakes them, so for a process of its own."""
+    gpus = tf.config.list_physical_devices("GPU")
+    details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
+    built = tf.sysconfig.get_build_info()
+    versions = {name: str(built.get(f"{name}_version", "")) for name in ("cuda", "cudnn")}
+    versions["tensorflow"] = str(tf.__version__)
+    return Seen(
+        names=tuple(str(one.get("device_name", "GPU")) for one in details),
+        versions={name: version for name, version in versions.items() if version},
+    )

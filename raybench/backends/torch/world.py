@@ -3,6 +3,7 @@
 import torch
 import torch.distributed as dist
 
+from raybench.backends.gpus import Seen
 from raybench.core.errors import UserError
 
 
@@ -46,3 +47,18 @@ def join(
             f"process sees {gpus}; ask for fewer with num_workers."
         )
     return World(rank=rank, num_workers=num_workers, device=device, num_replicas=num_replicas)
+
+
+def gpus_seen() -> Seen:
+    """Return the GPUs that torch sees; wakes them, so for a process of its own."""
+    found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    versions = {"torch": str(torch.__version__), "cuda": torch.version.cuda}
+    if found:
+        versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+        nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        versions["nccl"] = ".".join(map(str, nccl))
+    return Seen(
+        names=tuple(one.name for one in found),
+        memory_bytes=tuple(one.total_memory for one in found),
+        versions={name: version for name, version in versions.items() if version},
+    )

@@ -1,0 +1,52 @@
+"""GPUs that are not there, as their driver and TensorFlow would show them."""
+
+from types import SimpleNamespace
+
+
+class FakeNvml:
+    """A driver of two GPUs that samples GPU 1."""
+
+    NVML_GPU_UTILIZATION_SAMPLES = 1
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self) -> None:
+        self.samples = [(100, 90), (200, 80)]
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 2
+
+    def nvmlDeviceGetName(self, handle: str) -> str:  # noqa: N802
+        return f"NVIDIA {handle}"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(total=80 * 2**30, free=60 * 2**30)
+
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+        return "580.65"
+
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:  # noqa: N802
+        return 13020
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
+        return f"gpu {index}"
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        if uuid != "GPU-1234":
+            raise self.NVMLError
+        return "gpu 1"
+
+    def nvmlDeviceGetSamples(self, handle: str, kind: int, seen: int):  # noqa: N802
+        assert (handle, kind) == ("gpu 1", 1)
+        found = [
+            SimpleNamespace(timeStamp=at, sampleValue=SimpleNamespace(uiVal=value))
+            for at, value in self.samples
+            if at > seen
+        ]
+        if not found:
+            raise self.NVMLError  # as NVML does: NOT_FOUND
+        return 2, found
