@@ -70,6 +70,25 @@ def test_follows_the_paper(name, weight_decay, fused, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_scalars_are_computed_once_a_step(name):
+    """As the loop calls it: equal updates, and no float64 operation more for more variables."""
+    weights = variables()
+    optimizer = build(name, weights, weight_decay=0.05)
+    take = tf.function(lambda grads: optimizer.apply_exchanged(grads, weights))
+    run(take, optimizer, name)
+    assert_follows(weights, paper(name, weight_decay=0.05), name)
+    assert num_float64_operations(name, 2) == num_float64_operations(name, 12)
+
+
+def num_float64_operations(name, number):
+    weights = [keras.Variable(np.ones((3, 2), "float32")) for _ in range(number)]
+    optimizer = build(name, weights, weight_decay=0.05)
+    take = tf.function(lambda grads: optimizer.apply_exchanged(grads, weights))
+    graph = take.get_concrete_function([tf.ones((3, 2))] * number).graph
+    return sum(any(one.dtype == tf.float64 for one in op.outputs) for op in graph.get_operations())
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_settings_reach_the_update(name):
     settings = {"momentum": 0.5, "beta1": 0.8, "beta2": 0.95, "trust_coefficient": 0.02}
     weights = variables()

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from raybench.backends.tensorflow.averaging import Averaging
 from raybench.backends.tensorflow.exchange import Exchange
-from raybench.backends.tensorflow.internals import no_new_gradients
 from raybench.backends.tensorflow.judging import Judge, Mixed
 from raybench.backends.tensorflow.model import Inputs, prepare_inputs
 from raybench.backends.tensorflow.optim import clip_gradients
@@ -99,12 +98,7 @@ class TracedSteps:
                 more, added = self._one_pass(data, indices[index], weights[index])
                 loss += more
                 gradients = [old + new for old, new in zip(gradients, added, strict=True)]
-        if self._spec.num_workers == 1:
-            with no_new_gradients():  # it sums over the one worker of its strategy
-                self._optimizer.apply(self._clipped(gradients), variables)
-            self._averaging.update()
-            return loss, self._exchange.squares([], [])
-        exchanged = self._exchange(gradients)
+        exchanged = self._exchange(gradients) if self._spec.num_workers > 1 else gradients
         self._optimizer.apply_exchanged(self._clipped(exchanged), variables)
         self._averaging.update()
         return loss, self._exchange.squares(gradients, exchanged)

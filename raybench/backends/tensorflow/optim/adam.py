@@ -6,10 +6,9 @@ from typing import ClassVar
 
 import keras
 import tensorflow as tf
-from keras import ops
 
 from raybench.backends.tensorflow.optim.base import Optimizer, Rates, decay
-from raybench.backends.tensorflow.optim.kernels import apply_adam
+from raybench.backends.tensorflow.optim.kernels import adam_scalars, apply_adam
 
 
 @keras.saving.register_keras_serializable(package="raybench")
@@ -31,6 +30,11 @@ class Adam(Optimizer):
     NESTEROV: ClassVar[bool] = False
     """Whether the direction looks ahead (NAdamW)."""
 
+    def scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return step size and epsilon."""
+        settings = {name: getattr(self, name) for name in self.SETTINGS}
+        return adam_scalars(kind, step=step, learning_rate=rate, **settings)
+
     def update(
         self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
     ) -> None:
@@ -40,10 +44,8 @@ class Adam(Optimizer):
             variable,
             gradient,
             *states,
-            step=ops.cast(self.iterations + 1, "float64"),
-            learning_rate=rates.learning_rate,
+            scalars=rates.own,
             beta1=self.beta1,
             beta2=self.beta2,
-            epsilon=self.epsilon,
             nesterov=self.NESTEROV,
         )

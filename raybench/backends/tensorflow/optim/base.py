@@ -10,10 +10,13 @@ from keras import ops
 
 
 class Rates(NamedTuple):
-    """What one variable's step is taken with."""
+    """What one variable's step is taken with; tensors are of its type, computed once a step."""
 
     learning_rate: tf.Tensor
-    """float64"""
+    kept: tf.Tensor
+    """1 - learning rate x weight decay: the share of a weight that decay leaves."""
+    own: tuple[tf.Tensor, ...]
+    """What the method computes of step and rate (`Optimizer.scalars`)."""
     weight_decay: float
     excluded: bool
     """Whether it is a bias or norm parameter that is left out of weight decay and ratio."""
@@ -71,16 +74,15 @@ class Optimizer(keras.optimizers.Optimizer):
         In replica context. Keras's own `apply` sums them over the workers, with no say in how.
         """
 
-        def update(strategy: tf.distribute.Strategy, pairs: Any, rate: Any) -> None:
+        def update(strategy: tf.distribute.Strategy, pairs: Any, shared: Any) -> None:
             for gradient, variable in pairs:
-                strategy.extended.update(variable, step, args=(gradient, rate), group=False)
-
-        def step(variable: tf.Variable, gradient: tf.Tensor, rate: Any) -> None:
-            self.update_step(gradient, variable, rate)
+                args = gradient, shared[variable.dtype.name]
+                strategy.extended.update(variable, self._update_one, args=args, group=False)
 
         pairs = [(gradient, one.value) for gradient, one in zip(gradients, variables, strict=True)]
-        context = tf.distribute.get_replica_context()
-        context.merge_call(update, args=(pairs, self.learning_rate))
+        kinds = {variable.dtype.name: variable.dtype for _, variable in pairs}
+        shared = {name: self._shared(kind, self.learning_rate) for name, kind in kinds.items()}
+        tf.distribute.get_replica_context().merge_call(update, args=(pairs, shared))
         for variable in variables:
             if variable.constraint is not None:
                 variable.assign(variable.constraint(variable))
@@ -95,21 +97,35 @@ class Optimizer(keras.optimizers.Optimizer):
     def update_step(
         self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: keras.Variable
     ) -> None:
-        """Update one variable; called by `apply` for each."""
-        position = self._positions[variable.ref()]
+        """Update one variable; called by Keras's `apply` for each."""
+        self._update_one(variable, gradient, self._shared(variable.dtype, learning_rate))
+
+    def _shared(self, kind: tf.DType, learning_rate: keras.Variable) -> tuple[tf.Tensor, ...]:
+        """Return the tensors of `Rates` for all variables of a type."""
+        rate, step = (ops.cast(one, "float64") for one in (learning_rate, self.iterations + 1))
+        kept = 1 - rate * self.decay_rate
+        return tf.cast(rate, kind), tf.cast(kept, kind), *self.scalars(kind, step, rate)
+
+    def _update_one(
+        self, variable: tf.Variable, gradient: tf.Tensor, shared: tuple[tf.Tensor, ...]
+    ) -> None:
+        rate, kept, *own = shared
         excluded = self.exclude_1d and len(variable.shape) <= 1
-        rates = Rates(
-            learning_rate=ops.cast(learning_rate, "float64"),
-            weight_decay=0.0 if excluded else self.decay_rate,
-            excluded=excluded,
-        )
+        rates = Rates(rate, kept, tuple(own), 0.0 if excluded else self.decay_rate, excluded)
         gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
-        self.update(variable, gradient, [state.value for state in self._states[position]], rates)
+        states = self._states[self._positions[variable.ref()]]
+        self.update(variable, gradient, [state.value for state in states], rates)
 
     def states_of(self, variable: keras.Variable) -> tuple[str, ...]:
         """Names of the variables kept for a weight."""
         del variable
         return self.STATES
+
+    def scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return what all updates of a step need for variables of a type; step (from 1) and rate
+        are float64: in float32, 1 - 0.999 alone is off by 1e-5."""
+        del kind, step, rate
+        return ()
 
     def count(self) -> None:
         """Take in the rate of a step, after its updates; traced, in replica context."""
@@ -131,5 +147,4 @@ class Optimizer(keras.optimizers.Optimizer):
 def decay(variable: tf.Variable, rates: Rates) -> None:
     """w <- (1 - lr wd) w: decoupled weight decay, times the rate."""
     if rates.weight_decay:
-        factor = 1 - rates.learning_rate * rates.weight_decay
-        variable.assign(variable * tf.cast(factor, variable.dtype))
+        variable.assign(variable * rates.kept)

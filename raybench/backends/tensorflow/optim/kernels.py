@@ -30,7 +30,7 @@ def apply_momentum(
         tf.raw_ops.ResourceApplyMomentum(
             var=variable.handle,
             accum=buffer.handle,
-            lr=tf.cast(learning_rate, variable.dtype),
+            lr=learning_rate,
             grad=gradient,
             momentum=tf.cast(momentum, variable.dtype),
             use_nesterov=nesterov,
@@ -38,7 +38,7 @@ def apply_momentum(
         return
     buffer.assign(momentum * buffer + gradient)
     direction = gradient + momentum * buffer if nesterov else buffer
-    variable.assign_sub(tf.cast(learning_rate, variable.dtype) * direction)
+    variable.assign_sub(learning_rate * direction)
 
 
 def apply_adam(
@@ -47,28 +47,18 @@ def apply_adam(
     exp_avg: tf.Variable,
     exp_avg_sq: tf.Variable,
     *,
-    step: tf.Tensor,
-    learning_rate: tf.Tensor,
+    scalars: tuple[tf.Tensor, ...],
     beta1: float,
     beta2: float,
-    epsilon: tf.Tensor | float,
     nesterov: bool = False,
 ) -> None:
-    """w <- w - lr m_hat / (sqrt(v_hat) + epsilon), moments updated in the same pass.
+    """w <- w - lr m_hat / (sqrt(v_hat) + epsilon), moments updated in the same pass; `scalars` are
+    those of `adam_scalars`.
 
     With `nesterov` (beta1 m + (1 - beta1) g)_hat takes the place of m_hat.
-    `step` and `learning_rate` in float64: in float32, 1 - 0.999 alone is off by 1e-5.
     """
-    dtype = variable.dtype
-    fused = dtype in FUSED_DTYPES
-    if fused:
-        # The kernel holds the betas in `dtype`, so the corrections must be those of the rounded
-        # betas; else v_hat has the same 1e-5 in it.
-        beta1, beta2 = (float(np.asarray(b, dtype.as_numpy_dtype)) for b in (beta1, beta2))
-    correction1, correction2 = bias_corrections(step, beta1=beta1, beta2=beta2)
-    step_size = tf.cast(learning_rate * tf.sqrt(correction2) / correction1, dtype)
-    scaled_epsilon = tf.cast(epsilon * tf.sqrt(correction2), dtype)
-    if fused:
+    dtype, (step_size, scaled_epsilon) = variable.dtype, scalars
+    if dtype in FUSED_DTYPES:
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=exp_avg.handle,
@@ -87,6 +77,25 @@ def apply_adam(
     update_moments(gradient, exp_avg, exp_avg_sq, beta1=beta1, beta2=beta2)
     direction = beta1 * exp_avg + (1 - beta1) * gradient if nesterov else exp_avg
     variable.assign_sub(step_size * direction / (tf.sqrt(exp_avg_sq) + scaled_epsilon))
+
+
+def adam_scalars(
+    dtype: tf.DType,
+    *,
+    step: tf.Tensor,
+    learning_rate: tf.Tensor,
+    beta1: float,
+    beta2: float,
+    epsilon: tf.Tensor | float,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return step size and epsilon with the bias corrections in them; once for all variables."""
+    if dtype in FUSED_DTYPES:
+        # The kernel holds the betas in `dtype`, so the corrections must be those of the rounded
+        # betas; else v_hat is off by 1e-5.
+        beta1, beta2 = (float(np.asarray(b, dtype.as_numpy_dtype)) for b in (beta1, beta2))
+    correction1, correction2 = bias_corrections(step, beta1=beta1, beta2=beta2)
+    step_size = learning_rate * tf.sqrt(correction2) / correction1
+    return tf.cast(step_size, dtype), tf.cast(epsilon * tf.sqrt(correction2), dtype)
 
 
 def update_moments(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import keras
 import tensorflow as tf
-from keras import ops
 
 from raybench.backends.tensorflow.optim.base import Optimizer, Rates
 from raybench.backends.tensorflow.optim.kernels import bias_corrections, update_moments
@@ -28,21 +27,21 @@ class Lamb(Optimizer):
     STATES = ("exp_avg", "exp_avg_sq")
     SETTINGS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6}
 
+    def scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return the two of m_hat / (sqrt(v_hat) + epsilon) with both corrections in them."""
+        del rate
+        correction1, correction2 = bias_corrections(step, beta1=self.beta1, beta2=self.beta2)
+        scale = tf.sqrt(correction2) / correction1
+        return tf.cast(scale, kind), tf.cast(self.epsilon * tf.sqrt(correction2), kind)
+
     def update(
         self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
     ) -> None:
         """Take one step with one variable."""
-        dtype = variable.dtype
-        exp_avg, exp_avg_sq = states
+        (exp_avg, exp_avg_sq), (scale, epsilon) = states, rates.own
         update_moments(gradient, exp_avg, exp_avg_sq, beta1=self.beta1, beta2=self.beta2)
-        correction1, correction2 = bias_corrections(
-            ops.cast(self.iterations + 1, "float64"), beta1=self.beta1, beta2=self.beta2
-        )
-        # m_hat / (sqrt(v_hat) + epsilon) with both corrections in two scalars.
-        scale = tf.cast(tf.sqrt(correction2) / correction1, dtype)
-        epsilon = tf.cast(self.epsilon * tf.sqrt(correction2), dtype)
         update = scale * exp_avg / (tf.sqrt(exp_avg_sq) + epsilon)
-        step_size = tf.cast(rates.learning_rate, dtype)
+        step_size = rates.learning_rate
         if not rates.excluded:
             if rates.weight_decay:
                 update += rates.weight_decay * variable

@@ -33,5 +33,5 @@ class Lion(Optimizer):
         difference = gradient - exp_avg
         sign = tf.sign(exp_avg + (1 - self.beta1) * difference)
         decay(variable, rates)
-        variable.assign_sub(tf.cast(rates.learning_rate, variable.dtype) * sign)
+        variable.assign_sub(rates.learning_rate * sign)
         exp_avg.assign_add((1 - self.beta2) * difference)

@@ -7,10 +7,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras import ops
 
 from raybench.backends.tensorflow.optim.base import Optimizer, Rates, decay
-from raybench.backends.tensorflow.optim.kernels import apply_adam
+from raybench.backends.tensorflow.optim.kernels import adam_scalars, apply_adam
 from raybench.backends.tensorflow.optim.matrices import Shape, hidden_matrices
 from raybench.backends.tensorflow.optim.orthogonal import orthogonalised
 
@@ -59,6 +58,11 @@ class Muon(Optimizer):
         """Names of the variables kept for a weight."""
         return ("momentum_buffer",) if id(variable) in self._matrices else self.STATES
 
+    def scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return AdamW's step size and epsilon."""
+        settings = {name: getattr(self, name) for name in ("beta1", "beta2", "epsilon")}
+        return adam_scalars(kind, step=step, learning_rate=rate, **settings)
+
     def update(
         self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
     ) -> None:
@@ -66,20 +70,12 @@ class Muon(Optimizer):
         decay(variable, rates)
         shape = self._shapes[self._positions[variable.ref()]]
         if shape is None:
-            apply_adam(
-                variable,
-                gradient,
-                *states,
-                step=ops.cast(self.iterations + 1, "float64"),
-                learning_rate=rates.learning_rate,
-                beta1=self.beta1,
-                beta2=self.beta2,
-                epsilon=self.epsilon,
-            )
+            betas = {"beta1": self.beta1, "beta2": self.beta2}
+            apply_adam(variable, gradient, *states, scalars=rates.own, **betas)
             return
         (buffer,) = states
         buffer.assign_add((1 - self.momentum) * (gradient - buffer))
         direction = (1 - self.momentum) * gradient + self.momentum * buffer
         update = tf.reshape(orthogonalised(tf.reshape(direction, shape)), variable.shape)
         rate = rates.learning_rate * (RMS * math.sqrt(max(shape)))
-        variable.assign_sub(tf.cast(rate, variable.dtype) * update)
+        variable.assign_sub(rate * update)

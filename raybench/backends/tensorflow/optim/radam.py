@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import keras
 import tensorflow as tf
-from keras import ops
 
 from raybench.backends.tensorflow.optim.base import Optimizer, Rates, decay
-from raybench.backends.tensorflow.optim.kernels import apply_adam, bias_corrections
+from raybench.backends.tensorflow.optim.kernels import adam_scalars, apply_adam, bias_corrections
 
 
 @keras.saving.register_keras_serializable(package="raybench")
@@ -29,26 +28,28 @@ class RAdam(Optimizer):
     STATES = ("exp_avg", "exp_avg_sq")
     SETTINGS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 
+    def scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return step size and epsilon."""
+        rectified, term = rectification_term(step, self.beta2)
+        _, correction2 = bias_corrections(step, beta1=self.beta1, beta2=self.beta2)
+        # Where not rectified, an epsilon that drowns sqrt(v_hat) leaves lr m_hat: no branch needed.
+        drown = tf.constant(1e20, tf.float64)
+        return adam_scalars(
+            kind,
+            step=step,
+            learning_rate=rate * tf.where(rectified, term, drown),
+            beta1=self.beta1,
+            beta2=self.beta2,
+            epsilon=tf.where(rectified, self.epsilon / tf.sqrt(correction2), drown),
+        )
+
     def update(
         self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
     ) -> None:
         """Take one step with one variable."""
         decay(variable, rates)
-        step = ops.cast(self.iterations + 1, "float64")
-        rectified, term = rectification_term(step, self.beta2)
-        _, correction2 = bias_corrections(step, beta1=self.beta1, beta2=self.beta2)
-        # Where not rectified, an epsilon that drowns sqrt(v_hat) leaves lr m_hat: no branch needed.
-        drown = tf.constant(1e20, tf.float64)
-        apply_adam(
-            variable,
-            gradient,
-            *states,
-            step=step,
-            learning_rate=rates.learning_rate * tf.where(rectified, term, drown),
-            beta1=self.beta1,
-            beta2=self.beta2,
-            epsilon=tf.where(rectified, self.epsilon / tf.sqrt(correction2), drown),
-        )
+        betas = {"beta1": self.beta1, "beta2": self.beta2}
+        apply_adam(variable, gradient, *states, scalars=rates.own, **betas)
 
 
 def rectification_term(step: tf.Tensor, beta2: float) -> tuple[tf.Tensor, tf.Tensor]:

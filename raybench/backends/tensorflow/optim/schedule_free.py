@@ -45,27 +45,26 @@ class ScheduleFreeAdamW(Optimizer):
             for name in ("largest_rate", "rates_squared")
         )
 
+    def scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return the two of sqrt(v_hat) + epsilon, c, 1 - c, and the rates of y and of d."""
+        correction = tf.sqrt(1 - tf.pow(tf.constant(self.beta2, tf.float64), step))
+        largest, total = self._counted(rate)
+        share = tf.math.divide_no_nan(tf.square(largest), total)
+        of_y, of_d = rate * (1 - self.beta1 * (1 - share)), rate * self.beta1
+        found = correction, self.epsilon * correction, share, 1 - share, of_y, of_d
+        return tuple(tf.cast(one, kind) for one in found)
+
     def update(
         self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
     ) -> None:
         """Take one step with one variable."""
-        dtype = variable.dtype
-        ahead, exp_avg_sq = states
+        (ahead, exp_avg_sq), (scale, epsilon, share, left, of_y, of_d) = states, rates.own
         exp_avg_sq.assign_add((1 - self.beta2) * (tf.square(gradient) - exp_avg_sq))
-        step = ops.cast(self.iterations + 1, "float64")
-        correction = tf.sqrt(1 - tf.pow(tf.constant(self.beta2, tf.float64), step))
-        # sqrt(v_hat) + epsilon with the correction in two scalars.
-        scale, epsilon = tf.cast(correction, dtype), tf.cast(self.epsilon * correction, dtype)
         update = scale * gradient / (tf.sqrt(exp_avg_sq) + epsilon)
         if rates.weight_decay:
             update += rates.weight_decay * variable
-        rate, (largest, total) = rates.learning_rate, self._counted(rates.learning_rate)
-        share = tf.math.divide_no_nan(tf.square(largest), total)
-        own = tf.cast(rate * (1 - self.beta1 * (1 - share)), dtype)
-        variable.assign_add(tf.cast(share, dtype) * ahead - own * update)
-        ahead.assign(
-            tf.cast(1 - share, dtype) * (ahead - tf.cast(rate * self.beta1, dtype) * update)
-        )
+        variable.assign_add(share * ahead - of_y * update)
+        ahead.assign(left * (ahead - of_d * update))
 
     def count(self) -> None:
         """Take in the rate of a step, after its updates; traced, in replica context."""
