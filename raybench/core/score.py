@@ -20,6 +20,16 @@ BEST_OF_ALL = 4.0
 """The same where there is no test split."""
 ONE_SIDED = 1.645
 """Standard errors above the baseline that chance gets to in 5 of 100."""
+GUESSES = {
+    "accuracy": "always answering the most frequent class",
+    "top5_accuracy": "always naming the five most frequent classes",
+    "loss": "always answering how frequent classes are",
+    "mean_absolute_error": "always answering the median",
+}
+GUESSES |= {"perplexity": GUESSES["loss"]} | dict.fromkeys(
+    ("rmse", "r2"), "always answering the mean"
+)
+"""The baseline of a metric, for a sentence."""
 PART_OF_GAP = 0.01
 """What one point is to metrics that are no shares: a hundredth of the gap to chance."""
 

@@ -14,6 +14,7 @@ from raybench.core.metric import Metric
 from raybench.core.objective import OTHER_KINDS
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.scaling_study import ScalingStudy, study_cells
+from raybench.core.score import Baseline
 from raybench.core.spec import RunSpec
 from raybench.core.study import TIME
 from raybench.results.chosen import Chosen, winner
@@ -90,6 +91,12 @@ class StudyResults(Analysed):
         """What the metric is before a run has begun, as the race takes it: `chance`, of an accuracy
         of which nobody has said it one over the number of classes."""
         return value_at_start(self.study, self.metric)
+
+    @cached_property
+    def baselines(self) -> dict[str, Baseline]:
+        """What guessing reaches on the rows of `validation` and `test`, where that is known."""
+        found = self.study.get("baseline") or {}
+        return {part: Baseline(**one) for part, one in found.items() if one is not None}
 
     @property
     def is_timed(self) -> bool:

@@ -1,16 +1,22 @@
 """Which configurations won: by expected running time, with those that cannot be told from them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import pandas as pd
 
 from raybench.core.counted import is_told
 from raybench.core.repeats import Repeat, Ties, ranked, tied
+from raybench.core.score import BEST_OF_ALL, GUESSES, ONE_SIDED, share_error
 from raybench.results.load import StudyResults
 from raybench.results.ranking import kind_of, kinds
 from raybench.results.ranking import ranked as ranked_runs
 from raybench.results.repeated import Repeated, noise_of, repeat
+
+BEYOND = 2.33
+"""Standard errors of a difference that chance leaves in 1 of 100, one-sided."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +56,90 @@ def find_verdicts(results: StudyResults) -> dict[str, Verdict]:
     """Return what `StudyResults.verdicts` keeps for `judge_each`: it takes long of many runs."""
     found: dict[str, Verdict] = {}
     for kind in kinds(results.trials):
-        verdict = _confirmed_winners(results, kind) or _winners_of_the_search(results, kind)
-        if verdict is not None:
+        verdict = _best_of(results, kind)
+        if verdict is not None and is_better_than_baseline(results, verdict) is not False:
             found[kind] = verdict
     return dict(sorted(found.items(), key=lambda one: not one[1].is_confirmed))
+
+
+def _best_of(results: StudyResults, kind: str) -> Verdict | None:
+    return _confirmed_winners(results, kind) or _winners_of_the_search(results, kind)
+
+
+def is_better_than_baseline(results: StudyResults, verdict: Verdict) -> bool | None:
+    """Return whether the fastest is better than an answer that never looks at the inputs.
+
+    By the test split, which chose nothing. All seeds share its rows, so the mean of their values is
+    as uncertain as one value. Where nothing is held out for testing, by the validation split
+    against the luck of the best of all evaluations. None where that is not known (yet).
+    """
+    judged = _judged_on(results, verdict)
+    if judged is None:
+        return None
+    part, value = judged
+    errors = ONE_SIDED if part == "test" else BEST_OF_ALL
+    beyond = results.baselines[part].beyond(results.metric, errors)
+    return None if beyond is None else results.metric.reaches(value, beyond)
+
+
+def _judged_on(results: StudyResults, verdict: Verdict) -> tuple[str, float] | None:
+    """Return the split that has the last word, and what the runs with new seeds reach there."""
+    part = "test" if "test" in results.baselines else "validation"
+    if not verdict.is_confirmed or part not in results.baselines:
+        return None
+    value = _new_value(results, verdict.fastest, part)
+    return None if value is None else (part, value)
+
+
+def _new_value(results: StudyResults, trial: str, part: str) -> float | None:
+    """Return the mean over the runs that are printed of a configuration."""
+    runs = [results.runs[name] for name in results.repeated[trial].printed_runs]
+    values = [one.test_value if part == "test" else one.best_value for one in runs]
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def guessing_lines(results: StudyResults) -> list[str]:
+    """Say of what did best that it is no better than guessing; [] where something won."""
+    lines = []
+    for kind in [] if results.verdicts else kinds(results.trials):
+        verdict = _best_of(results, kind)
+        if verdict is None or is_better_than_baseline(results, verdict) is not False:
+            continue
+        found, metric = _judged_on(results, verdict), results.metric
+        assert found is not None
+        base, value = results.baselines[found[0]], metric.shown(found[1])
+        than = "it is no better than guessing" if found[0] == "test" else "that may be luck"
+        guess = GUESSES.get(metric.name, "guessing")
+        lines.append(
+            f"No winner: {results.label(results.specs[verdict.fastest])} (trial {verdict.fastest}) "
+            f"did best in validation, but on the {found[0]} rows {than} "
+            f"({value} of {base.rows:,}; {guess} gives {metric.shown(base.value)}). "
+            "There may be nothing to learn in these inputs, or too few rows to show it."
+        )
+    return lines
+
+
+def optimism_lines(results: StudyResults, verdict: Verdict) -> list[str]:
+    """Say where the validation split said more of the fastest than the test split, by more than
+    the sampling errors of both. Of shares alone: of others a value does not tell its error."""
+    both, metric = results.baselines, results.metric
+    if not metric.is_share or not verdict.is_confirmed or len(both) < 2:
+        return []
+    said, found = (_new_value(results, verdict.fastest, part) for part in ("validation", "test"))
+    if said is None or found is None:
+        return []
+    errors = [share_error(said, both["validation"].rows), share_error(found, both["test"].rows)]
+    if metric.gap(said, found) <= BEYOND * math.hypot(*errors):
+        return []
+    shown = [
+        f"{metric.shown(value)} of {both[part].rows:,}"
+        for value, part in ((said, "validation"), (found, "test"))
+    ]
+    return [
+        f"Validation said more than the test rows do: {' against '.join(shown)}, which "
+        "is more than luck of the rows; believe the latter."
+    ]
 
 
 def _confirmed_winners(results: StudyResults, kind: str) -> Verdict | None:

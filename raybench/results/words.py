@@ -9,7 +9,7 @@ import pandas as pd
 from raybench.core.metric import ACCURACY, Metric
 from raybench.core.record import RunRecord
 from raybench.results.load import StudyResults
-from raybench.results.verdict import Verdict, judge_each
+from raybench.results.verdict import Verdict, guessing_lines, judge_each, optimism_lines
 
 MOST_NAMED = 5
 """Trials named in a sentence."""
@@ -31,13 +31,13 @@ def duration(seconds: float) -> str:
 def verdict_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
     """Return the outcome in one or two sentences."""
     if verdict is None:
-        return [_nothing(results)]
+        return guessing_lines(results) or [_nothing(results)]
     each = judge_each(results)
     if len(each) > 1:
         head = "Several models of GPU, each ranked by itself:"
         return [head, *(_on(kind, results, one) for kind, one in each.items())]
     lines = _timed(results, verdict) if results.is_timed else [_best(results, verdict)]
-    return [*lines, *_not_told_apart(results, verdict)]
+    return [*lines, *_not_told_apart(results, verdict), *optimism_lines(results, verdict)]
 
 
 def _not_told_apart(results: StudyResults, verdict: Verdict) -> list[str]:

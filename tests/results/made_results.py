@@ -83,10 +83,11 @@ def curve(trial, accuracies):
     ]
 
 
-def results_folder(folder, lines, *, objective=OBJECTIVE):
-    """Write a study with these records and load it."""
+def results_folder(folder, lines, *, objective=OBJECTIVE, **more):
+    """Write a study with these records, and `more` that its file holds, and load it."""
     store = Store(folder)
-    store.write_yaml(STUDY_FILE, {"study": {"objective": objective.model_dump(mode="json")}})
+    content = {"study": {"objective": objective.model_dump(mode="json")}, **more}
+    store.write_yaml(STUDY_FILE, content)
     for line in lines:
         store.append(line)
     store.close()

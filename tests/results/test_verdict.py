@@ -5,6 +5,7 @@ import pytest
 from made_results import results_folder, run_line
 from rich.console import Console
 
+from raybench.core.errors import UserError
 from raybench.core.objective import Objective
 from raybench.results.answer import answer_lines
 from raybench.results.comment import spec_comment
@@ -383,3 +384,59 @@ def test_why_nothing_reached_the_target_is_what_happened(tmp_path, lines, hold, 
     results = results_folder(tmp_path, lines, objective=objective)
     results.study["study"]["search"] = {"trials": 60, "time_budget_s": 50.0}
     assert sentence in verdict_lines(results, judge(results))[0]
+
+
+def beside_guessing(folder, rows, *, test, validation=0.6, has_test=True):
+    """A confirmed configuration whose splits are so large, of classes as frequent as each other."""
+    known = {"value": 0.51, "rows": rows, "error": (0.25 / rows) ** 0.5, "square": None}
+    runs = [run_line("0000", 2.0, best_value=validation)]
+    for number in range(3):
+        name, values = f"0000-confirm{number}", {"best_value": validation, "test_value": test}
+        runs.append(
+            run_line(
+                name, 2.0, role="confirm", **values if has_test else values | {"test_value": None}
+            )
+        )
+    baseline = {"validation": known, "test": known if has_test else None}
+    return results_folder(folder, runs, objective=Objective(target=0.55), baseline=baseline)
+
+
+@pytest.mark.parametrize(
+    ("rows", "test", "wins"), [(300, 0.477, False), (100, 0.58, False), (300, 0.58, True)]
+)
+def test_what_is_no_better_than_guessing_on_the_test_rows_does_not_win(tmp_path, rows, test, wins):
+    """Seeds share their rows: three of them are as uncertain as one."""
+    results = beside_guessing(tmp_path, rows, test=test)
+    assert (judge(results) is not None) == wins
+    line = verdict_lines(results, judge(results))[0]
+    if not wins:
+        assert (
+            f"but on the test rows it is no better than guessing ({100 * test:.1f} % of {rows}; "
+            "always answering the most frequent class gives 51.0 %)."
+        ) in line
+        with pytest.raises(UserError, match="no better than guessing"):
+            _ = results.best
+
+
+@pytest.mark.parametrize(("validation", "wins"), [(0.6, False), (0.65, True)])
+def test_without_a_test_split_validation_must_exceed_the_luck_of_the_best(
+    tmp_path, validation, wins
+):
+    results = beside_guessing(tmp_path, 300, test=None, validation=validation, has_test=False)
+    assert (judge(results) is not None) == wins
+    assert wins or "on the validation rows that may be luck (60.0 % of 300;" in " ".join(
+        verdict_lines(results, None)
+    )
+
+
+def test_it_is_said_where_validation_said_more_than_the_test_rows(tmp_path):
+    words = [
+        " ".join(verdict_lines(results, judge(results)))
+        for results in (
+            beside_guessing(tmp_path / str(rows), rows, test=0.7, validation=0.8)
+            for rows in (100, 1000)
+        )
+    ]
+    assert [
+        "Validation said more than the test rows do: 80.0 % of 1,000" in one for one in words
+    ] == [False, True]
