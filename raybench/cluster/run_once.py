@@ -69,6 +69,6 @@ def run_once(
         message = on_error(name, outcome.message, outcome.traceback)
         outcome = replace(outcome, message=message)
     record = outcome.record(
-        name, spec, role=role, source=source, stopped_by=reason or "interrupted"
+        name, spec, role=role, source=source, stopped_by=reason or stopped_by() or "interrupted"
     )
     return record, client.weights

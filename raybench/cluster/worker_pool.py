@@ -54,7 +54,7 @@ class WorkerPool(KeepsCheckpoints):
         """Trials that were released while their group was still starting."""
         self._over: set[str] = set()
         """Trials that are over for good; what they may still ask for comes too late."""
-        self._stop = asyncio.Event()
+        self._stop, self._cut = asyncio.Event(), asyncio.Event()
 
     def niceness(self) -> int:
         """Return this process's niceness, which is that of the workers of its node."""
@@ -93,12 +93,8 @@ class WorkerPool(KeepsCheckpoints):
         """
         self._refuse_abandoned(trial)
         asking = asyncio.ensure_future(self._acquire_or_join(trial, placement))
-        stopping = asyncio.ensure_future(self._stop.wait())
-        await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if asking.done():
+        if await _comes_first(asking, self._stop):
             return asking.result()
-        asking.add_done_callback(lambda ended: ended.exception())  # nobody else asks for it
         await self.release(trial)
         raise RunFailed(STOPPED, "the run was stopped")
 
@@ -106,6 +102,10 @@ class WorkerPool(KeepsCheckpoints):
         """Send away all who wait for workers at this moment."""
         self._stop.set()
         self._stop = asyncio.Event()
+
+    def stop_running(self) -> None:
+        """End all runs between two evaluations, for good: no command is answered any more."""
+        self._cut.set()
 
     async def _acquire_or_join(self, trial: str, placement: Placement) -> Lent:
         """Get a group of its own, or the one that is being started ahead."""
@@ -180,14 +180,20 @@ class WorkerPool(KeepsCheckpoints):
             raise RunFailed(STOPPED, "the run was stopped")
         command = self._kept.fill_in(trial, command)
         try:
-            replies = await self._groups.ask(number, command, timeout_s)
+            asking = asyncio.ensure_future(self._groups.ask(number, command, timeout_s))
+            if not await _comes_first(asking, self._cut):
+                del self._group_of[trial]
+                self._groups.close_soon([number])
+                raise RunFailed(STOPPED, "the run was stopped")
+            replies = asking.result()
             group = self._groups.get(number)
             nodes = group.nodes() if group and self._kept.may_save(trial, replies) else []
             if await self._departing.any_of(nodes):
                 saved = await self._groups.ask(number, Save(), timeout_s)
                 replies = with_saved(replies, saved)
         except RunFailed:
-            await self._drop(trial, number)
+            if trial in self._group_of:
+                await self._drop(trial, number)
             raise
         return self._kept.take(trial, replies)
 
@@ -253,3 +259,13 @@ class WorkerPool(KeepsCheckpoints):
         self._admission.remove(number)
         await self._queue.look()  # its host may have gone with it
         self._queue.admit()
+
+
+async def _comes_first(work: "asyncio.Future[Any]", stop: asyncio.Event) -> bool:
+    """Wait for some work, or until `stop` is set; return whether the work has ended by then."""
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not work.done():
+        work.add_done_callback(lambda ended: ended.exception())  # nobody else asks for it
+    return work.done()

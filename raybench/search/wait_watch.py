@@ -1,4 +1,4 @@
-"""What the runs wait for, shown while they do, and the end of a study that waits too long."""
+"""What runs wait for, shown while they do; the end of a study that waits, or runs, too long."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -27,14 +27,17 @@ class WaitWatch:
         is_starting: Callable[[], bool],
         is_over: Callable[[], bool],
         wait_s: float | None = None,
+        cut_off: Callable[[], bool] = lambda: False,
     ) -> None:
         """`ask` the pool and `show` it while a run `is_starting`.
 
         `give_up` has to let nobody wait any more: with the reason where a trial has waited for
-        machines for more than `wait_s` seconds, with none once the study `is_over`.
+        machines for more than `wait_s` seconds, with none once the study `is_over`. `cut_off` ends
+        what runs where the time for everything is up, and says whether it was.
         """
         self._ask, self._show, self._give_up = ask, show, give_up
         self._is_starting, self._is_over, self._wait_s = is_starting, is_over, wait_s
+        self._cut_off = cut_off
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="wait-watch", daemon=True)
         self._fault: BaseException | None = None
@@ -58,7 +61,7 @@ class WaitWatch:
     def _watch(self) -> None:
         try:
             while not self._stop.wait(ASK_S):
-                if self._is_starting():
+                if not self._cut_off() and self._is_starting():
                     self._look()
         except Exception as error:  # noqa: BLE001 (raised when the study's own thread is done)
             self._fault = error
@@ -66,7 +69,7 @@ class WaitWatch:
     def _look(self) -> None:
         waiting = self._ask()
         self._show(waiting)
-        if waiting and self._is_over():
+        if self._is_over():  # those whose workers start are not among the waiting
             self._give_up(None)
             return
         for trial, one in waiting.items():
@@ -94,6 +97,12 @@ def watching(
         deadline.fault = deadline.fault or fault
         session.stop_waiting()
 
+    def cut_off() -> bool:
+        if deadline.is_spent:
+            session.stop_waiting()
+            session.pool.stop_running.remote()
+        return deadline.is_spent
+
     return WaitWatch(
         session.waiting,
         show,
@@ -101,6 +110,7 @@ def watching(
         is_starting=lambda: progress.is_starting,
         is_over=lambda: deadline.over,
         wait_s=wait_s,
+        cut_off=cut_off,
     )
 
 

@@ -8,11 +8,12 @@ import pytest
 from raybench.cluster import live_groups, worker_pool
 from raybench.cluster.admission import Admission
 from raybench.cluster.layout import Node
-from raybench.cluster.protocol import RunFailed
+from raybench.cluster.protocol import Command, Reply, RunFailed, Start
 from raybench.cluster.reach import UNREACHED
 from raybench.cluster.trainers import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
 from raybench.core.placement import Placement
+from raybench.core.spec import RunSpec
 
 ONE, TWO = Placement("torch", 1), Placement("torch", 2)
 OPTIONS = PoolOptions(scratch="", search_path="", nodes=(Node(2, 0, "here"),), is_local=True)
@@ -45,6 +46,13 @@ class FakeGroup:
 
     async def settle(self) -> bool:
         return True
+
+    async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
+        await asyncio.Event().wait()  # it trains, and is far from its next evaluation
+        raise AssertionError
+
+    def choose_cores(self, taken: object) -> list[tuple[int, ...]]:
+        return [()] * self.placement.num_workers
 
     def hosts(self) -> tuple[str, ...]:
         return ("here",) * self.placement.num_workers
@@ -164,6 +172,21 @@ def test_who_waits_is_sent_away_and_holds_nothing(pool: WorkerPool) -> None:
     asyncio.run(story())
     assert pool._admission.busy() == ["later"]
     assert pool._admission.waiting == []
+
+
+def test_what_runs_when_the_time_is_up_does_not_reach_its_next_evaluation(pool: WorkerPool) -> None:
+    async def story() -> None:
+        await pool.acquire("a", ONE)
+        running = asyncio.ensure_future(pool.command("a", Start(spec=RunSpec()), 600.0))
+        await asyncio.sleep(0)
+        pool.stop_running()
+        with pytest.raises(RunFailed, match="was stopped"):
+            await asyncio.wait_for(running, timeout=10)
+        with pytest.raises(RunFailed, match="was stopped"):
+            await pool.command("a", Start(spec=RunSpec()), 600.0)
+
+    asyncio.run(story())
+    assert pool.groups() == []
 
 
 def test_a_group_that_starts_ahead_is_the_first_such_trial_s(pool: WorkerPool) -> None:

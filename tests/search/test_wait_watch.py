@@ -1,6 +1,8 @@
 """What runs wait for is shown while they do, and too long a wait ends the study."""
 
 import threading
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +10,8 @@ import pytest
 from raybench.cluster.waiting import Waiting
 from raybench.core.errors import StudyError
 from raybench.search import wait_watch as module
-from raybench.search.wait_watch import WaitWatch, head_of
+from raybench.search.deadline import Deadline
+from raybench.search.wait_watch import WaitWatch, head_of, watching
 
 BEHIND = Waiting("its turn, after trial 0001", 9.0, 0.0)
 SHORT = Waiting("2 GPUs: 1 free on host a, 1 on host b", 12.0, 11.0)
@@ -69,6 +72,29 @@ def test_machines_that_are_missing_too_long_end_it(wait_s: float, ends: bool) ->
 
 def test_a_study_that_is_over_keeps_nobody_waiting() -> None:
     stage = Stage(behind=BEHIND)
+    stage.is_over = True
+    stage.run()
+    assert stage.given_up[0] is None
+
+
+def test_once_the_time_for_everything_is_up_what_runs_is_ended_too() -> None:
+    """Whoever trains is far from an evaluation, and whoever starts waits for nothing."""
+    done: list[str] = []
+    session: Any = SimpleNamespace(
+        waiting=dict,
+        stop_waiting=lambda: done.append("waiting"),
+        pool=SimpleNamespace(stop_running=SimpleNamespace(remote=lambda: done.append("running"))),
+    )
+    progress: Any = SimpleNamespace(is_starting=False)
+    deadline = Deadline(100.0, began=time.perf_counter() - 100)
+    with watching(session, progress, deadline, None):
+        while "running" not in done:
+            time.sleep(0.001)
+    assert done[:2] == ["waiting", "running"]
+
+
+def test_a_group_that_starts_when_the_phase_is_over_is_not_waited_for() -> None:
+    stage = Stage()
     stage.is_over = True
     stage.run()
     assert stage.given_up[0] is None

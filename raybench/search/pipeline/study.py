@@ -1,5 +1,6 @@
 """The phases of a study, in order: reference, search, finalists, interference, confirm."""
 
+import time
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -75,7 +76,7 @@ class StudyPipeline:
         """Run what is left of the study, knowing `earlier` ones, until `deadline` ends it."""
         folder = self.store.folder
         # Loaded once here, mapped by every worker of this host.
-        if self.study.dataset.name not in STORED:
+        if self.study.dataset.name not in STORED and not self.deadline.over:
             key = shared_key(self.study.workload, self.study.dataset)
             share(self.dataset, self.session.scratch / DATA / key)
         if (folder / STUDY_FILE).is_file():
@@ -96,6 +97,10 @@ class StudyPipeline:
         self._write_study()
 
     def _run_phases(self, earlier: StudyResults | None) -> None:
+        if self.deadline.reason() == "time_budget":
+            started = time.perf_counter() - self.deadline.began
+            self._note(f"{self._budget()} went to starting, which took {started:.0f} s.")
+            return
         if self.num_more:
             self._run_more()
             return
@@ -184,23 +189,25 @@ class StudyPipeline:
             release=lambda name: run_client.release(pool, name, keep=keep),
         )
         self.deadline.reserve_s = confirm_budget.reserve_s()
-        run_trials(
-            trials,
-            session=self.session,
-            deadline=self.deadline,
-            log=self.store.folder / RAY_LOG,
-            keep_groups=keep,
-            concurrency=self.concurrency,
-            follow=following(self.study, self.space, self.session.capacity),
-        )
+        if not self.deadline.over:
+            run_trials(
+                trials,
+                session=self.session,
+                deadline=self.deadline,
+                log=self.store.folder / RAY_LOG,
+                keep_groups=keep,
+                concurrency=self.concurrency,
+                follow=following(self.study, self.space, self.session.capacity),
+            )
+        ended_by = trials.ended_by or self.deadline.reason()
         if not self.deadline.interrupted:
             search.tell_all()
         self.deadline.raise_fault()
         done = f"{search.num_finished} of {search.num_trials} trials"
-        if search.num_finished < search.num_trials and trials.ended_by == "time_budget":
+        if search.num_finished < search.num_trials and ended_by == "time_budget":
             self.ended = "search"
             self._note(f"{self._budget()} ended the search after {done}.")
-        elif search.num_finished < search.num_trials and trials.ended_by is None:
+        elif search.num_finished < search.num_trials and ended_by is None:
             self._note(f"The search ended after {done}: nothing new is left to try in the space.")
 
     def _confirmation(self, progress: Progress) -> Confirmation:
