@@ -52,7 +52,7 @@ from raybench.search.pipeline.preflight import (
 from raybench.search.pipeline.reference import earlier_settings
 from raybench.search.quiet import RAY_LOG, quiet
 from raybench.search.sampling.grid import check_grid
-from raybench.search.sampling.transfer import load_earlier
+from raybench.search.sampling.transfer import load_earlier, settings_of
 from raybench.speed.factorisation import study_factors
 
 DONE, FAILED = 0, 1
@@ -84,8 +84,10 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
     check_grid(study, space)
     if options.fresh:
         place = unused_url(place) if is_url(place) else str(unused_folder(Path(place)))
-    study = _continued(study, place, study_file(place), asked)
+    unset, study = study, _continued(study, place, study_file(place), asked)
     earlier = load_earlier(options.seed_from, study) if options.seed_from else None
+    study, taken = settings_of(earlier, study) if earlier else (study, [])
+    words += taken
     for sentence in words:
         say(console, sentence)
     if options.more is not None and study_file(place) is None:
@@ -100,14 +102,15 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
     ):
         # Again: only now nobody else writes there, and an earlier driver's spool is seen.
         here = storage.folder / STUDY_FILE
-        study = _continued(study, place, here if here.is_file() else None, asked)
+        study = _continued(unset, place, here if here.is_file() else None, asked)
+        study, taken = settings_of(earlier, study) if earlier else (study, [])
         if options.more is not None and not _is_confirmed(storage.folder):
             raise _unfinished(options.more, place)
         with Store(storage.folder, storage.check) as store:
             interrupt.defer()
             loggers.start()
             interrupted = _run(
-                options, study, space, store, console, dataset, earlier, interrupt, began
+                options, study, space, store, console, dataset, earlier, taken, interrupt, began
             )
             loggers.end()
             store.check()
@@ -157,6 +160,7 @@ def _run(
     console: Console,
     dataset: Dataset,
     earlier: StudyResults | None,
+    taken: list[str],
     interrupt: Interrupt,
     began: float,
 ) -> bool:
@@ -194,6 +198,7 @@ def _run(
             keep_groups=options.isolation == "none",
             wait_s=options.wait,
             num_more=options.more or 0,
+            set_by=taken,
         )
         interrupt.can_continue = True
         pipeline.run(earlier)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import optuna
 
+from raybench.core.documents import validate
 from raybench.core.errors import UserError
 from raybench.core.space import Space
-from raybench.core.study import StudySpec
+from raybench.core.study import CADENCE, StudySpec
 from raybench.results.load import StudyResults, load
 from raybench.results.provenance import machine
 from raybench.results.store import STUDY_FILE
@@ -49,9 +50,8 @@ def load_earlier(folder: str | Path, study: StudySpec) -> StudyResults:
     if study.search.sampler in (*PARETO_SAMPLERS, "grid"):
         raise UserError(f"--seed-from: has no use with search.sampler: {study.search.sampler}.")
     earlier = load(folder)
+    study = settings_of(earlier, study)[0]
     before, now = comparable(earlier.study["study"], earlier.folder / STUDY_FILE, study)
-    if study.needs_target:  # it would be another one than the earlier study's
-        raise UserError("--seed-from: cannot be used with target: auto; name the earlier target.")
     if before["objective"]["chance"] is None:  # of an earlier version: nothing is known of it
         now["objective"]["chance"] = None
     for key in SAME:
@@ -65,6 +65,32 @@ def load_earlier(folder: str | Path, study: StudySpec) -> StudyResults:
                 "nothing here; leave it out, or search the same task."
             )
     return earlier
+
+
+def settings_of(earlier: StudyResults, study: StudySpec) -> tuple[StudySpec, list[str]]:
+    """Return the study with what is `auto` in it as in the earlier one, and so in sentences.
+
+    Reference runs of its own would set it a little differently, and scores by another target or
+    over other seconds do not compare. One that has its settings already stays as it is.
+    """
+    if not study.needs_reference:
+        return study, []
+    before = validate(StudySpec, earlier.study["study"], f"{earlier.folder / STUDY_FILE}: study")
+    has_cadence = CADENCE in before.fixed
+    if study.auto == [CADENCE] and not has_cadence:
+        return study, []  # the reference sets it
+    if before.needs_reference or (CADENCE in study.auto and not has_cadence):
+        unset = before.auto[0] if before.needs_reference else CADENCE
+        raise UserError(
+            f"--seed-from {earlier.place}: has no {unset} that this study could take over (auto); "
+            "name yours, or leave --seed-from out."
+        )
+    there = before.objective.model_dump()
+    named = {str(key): there[key] for key in study.auto if key in there}
+    fixed = {CADENCE: before.fixed[CADENCE]} if CADENCE in study.auto else {}
+    words = [f"{key} {value:g}: that of {earlier.place}" for key, value in (named | fixed).items()]
+    changes = {"objective": study.objective.model_copy(update=named), "is_set": True}
+    return study.model_copy(update=changes | {"fixed": study.fixed | fixed}), words
 
 
 def tell_earlier(

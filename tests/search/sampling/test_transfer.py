@@ -14,7 +14,7 @@ from raybench.results.provenance import machine
 from raybench.results.store import STUDY_FILE, Store
 from raybench.search.ask_tell import Search
 from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN, PRIOR, real_trials
-from raybench.search.sampling.transfer import load_earlier
+from raybench.search.sampling.transfer import load_earlier, settings_of
 from tests.search.made_up import journal_of, make_search, record
 
 STUDY: dict[str, Any] = {
@@ -37,6 +37,10 @@ def build(**changes: Any) -> StudySpec:
 def earlier_folder(folder: Path, *, processor: str | None = None, **changes: Any) -> Path:
     """A study of six trials near rate 0.01: reached in 4 s, stopped, out of memory, unlike."""
     study = build(**changes)
+    set_to = {"objective": study.objective.model_copy(update={"max_train_seconds": 3.2})}
+    study = study.model_copy(update={"is_set": True} | (set_to if "objective" in changes else {}))
+    if "eval_every_samples" not in study.fixed and "eval_every_samples" in study.auto:
+        study = study.model_copy(update={"fixed": study.fixed | {"eval_every_samples": 100}})
     known = machine() | ({"processor": processor} if processor else {})
     given = {"num_workers": 1, "batch_size_per_worker": 64, "optimizer": "adam"}
 
@@ -132,12 +136,31 @@ def test_another_machine_is_said(tmp_path: Path) -> None:
     assert "another machine" in told.sentence(folder)
 
 
+AUTO = {"objective": {"target": 0.95, "max_train_seconds": "auto"}}
+
+
+def test_what_is_auto_is_taken_from_the_earlier_study(tmp_path: Path) -> None:
+    folder = earlier_folder(tmp_path / "earlier", **AUTO)
+    earlier = load_earlier(folder, build(**AUTO))
+    study, words = settings_of(earlier, build(**AUTO))
+    assert study.objective.max_train_seconds == 3.2
+    assert study.fixed == {"eval_every_samples": 100}
+    assert not study.needs_reference
+    assert words[0] == f"max_train_seconds 3.2: that of {folder}"
+    assert settings_of(earlier, study) == (study, [])
+    target = build(objective={"target": "auto", "max_train_seconds": 3.2})
+    assert settings_of(load_earlier(folder, target), target)[0].objective.target == 0.95
+    file = folder / STUDY_FILE
+    file.write_text(file.read_text().replace("is_set: true", "is_set: false"))
+    with pytest.raises(UserError, match="has no max_train_seconds that this study could take"):
+        load_earlier(folder, build(**AUTO))
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
         ({"objective": {"target": 0.9, "max_train_seconds": 10.0}}, "objective.target was 0.95"),
         ({"workload": "deep_mlp"}, "workload was mnist_small, is deep_mlp"),
-        ({"objective": {"target": "auto", "max_train_seconds": 10.0}}, "target: auto"),
         ({"search": {"sampler": "nsga2"}}, "no use with search.sampler: nsga2"),
     ],
 )
