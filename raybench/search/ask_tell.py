@@ -12,13 +12,20 @@ from raybench.core.record import Evaluation, RunRecord, StopReason
 from raybench.core.space import Space
 from raybench.core.spec import RunSpec
 from raybench.core.study import StudySpec
+from raybench.results.label import label_keys
 from raybench.results.load import StudyResults
 from raybench.search.asha import EarlyStopping
 from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.sampling.feedback import Feedback
 from raybench.search.sampling.grid import num_trials
 from raybench.search.sampling.infeasible import Infeasible
-from raybench.search.sampling.optuna_study import open_study, real_trials, restore
+from raybench.search.sampling.optuna_study import (
+    NOT_RUN,
+    WOULD_FAIL,
+    open_study,
+    real_trials,
+    restore,
+)
 from raybench.search.sampling.proposer import Proposal, Proposer
 from raybench.search.sampling.transfer import Told, tell_earlier
 from raybench.speed.factorisation import Factors
@@ -46,7 +53,8 @@ class Search:
         curves: Mapping[str, list[Evaluation]] | None = None,
         policy: SearchPolicy = DEFAULT,
     ) -> None:
-        infeasible = Infeasible()
+        is_equal = factors is not None and "framework" not in factors.sampled
+        self._infeasible = infeasible = Infeasible(equal_frameworks=is_equal)
         self.placer: Placer | None = None
         """What tells how fast configurations run; None where the space is not taken apart."""
         if factors is not None:
@@ -79,6 +87,12 @@ class Search:
     def num_finished(self) -> int:
         """Trials that need not run again."""
         return sum(trial.state.is_finished() for trial in real_trials(self._journal))
+
+    def left_out(self) -> str | None:
+        """Say which proposals were not tried because a run alike had failed; None without any."""
+        rejected = self._journal.get_trials(deepcopy=False)
+        number = sum(one.user_attrs.get(NOT_RUN) == WOULD_FAIL for one in rejected)
+        return self._infeasible.sentence(label_keys(self._study.space), number)
 
     def ask(self) -> tuple[str, RunSpec] | None:
         """Return the next trial's name and what it runs; None where there is none."""

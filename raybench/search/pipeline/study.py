@@ -203,6 +203,8 @@ class StudyPipeline:
         if not self.deadline.interrupted:
             search.tell_all()
         self.deadline.raise_fault()
+        if (sentence := search.left_out()) is not None:
+            self._note(sentence)
         done = f"{search.num_finished} of {search.num_trials} trials"
         if search.num_finished < search.num_trials and ended_by == "time_budget":
             self.ended = "search"

@@ -64,7 +64,7 @@ def priors(
             known = known_values(fixed, values)
             samples = values.get(GLOBAL_BATCH) or batch * known["num_workers"]
             rate = usual_rate(optimizer, samples * known["accumulate"], policy)
-            rate *= factor / _own_scaling(known)
+            rate *= factor / scaling_of(known["num_workers"], known["learning_rate_scaling"])
             values["learning_rate"] = _nearest(resolve(space["learning_rate"], known), rate)
             found.append({key: value for key, value in values.items() if key in space})
     return found
@@ -87,10 +87,9 @@ def _conditions(
     return chosen
 
 
-def _own_scaling(known: dict[str, Any]) -> float:
+def scaling_of(num_workers: int, learning_rate_scaling: str) -> float:
     """Return what the run spec itself multiplies the rate by."""
-    powers = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
-    return float(known["num_workers"] ** powers[known["learning_rate_scaling"]])
+    return float(num_workers ** {"none": 0.0, "linear": 1.0, "sqrt": 0.5}[learning_rate_scaling])
 
 
 def _two_of(space: Space, fixed: dict[str, Any], key: str) -> list[int]:
