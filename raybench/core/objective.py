@@ -192,17 +192,18 @@ class StopRule:
 
     @property
     def best_value(self) -> float | None:
-        """Best value of the metric so far; None before the first evaluation.
+        """The value that the run is judged by so far; None before the first evaluation.
 
-        With `best_at_budget`, what was reached within the budget: an evaluation that comes
-        later has trained for longer than others may.
+        The best one. With `best_at_budget` that of the last evaluation within the budget, which is
+        what the weights have that are kept: the best of many is luck, more of it the more
+        evaluations a fast configuration has. One that comes later has trained for longer than
+        others may.
         """
-        values = self._values
-        if self._objective.kind == BUDGET:
-            limit = self._objective.max_train_seconds
-            timed = zip(self._seconds, values, strict=True)
-            values = [value for seconds, value in timed if seconds <= limit]
-        return self._metric.best(values)
+        if self._objective.kind != BUDGET:
+            return self._metric.best(self._values)
+        timed = zip(self._seconds, self._values, strict=True)
+        within = [one for seconds, one in timed if seconds <= self._objective.max_train_seconds]
+        return self._metric.best(within[-1:])
 
 
 def is_finite(*values: float) -> bool:

@@ -99,7 +99,7 @@ class Evaluation:
     ledger: dict[str, float] = field(default_factory=dict)
     """Seconds of every worker phase so far, max over ranks."""
     best_value: float | None = None
-    """Best value of the metric so far."""
+    """What the run is judged by so far: its best value, or with `best_at_budget` its last one."""
     time_to_target_s: float | None = None
     """Train seconds to the target; None while it is not reached (and held)."""
     stop: StopReason | None = None

@@ -103,13 +103,15 @@ def search_score(
         return ceiling + MISS_WEIGHT
     width = _gap_to_chance(metric, objective.target, chance)
     missing = metric.gap(objective.target, best_value) / width
+    if chance is None and not metric.is_share:
+        missing = 1.0 - 1.0 / (1.0 + max(missing, 0.0))  # nobody knows where it is as bad as can be
     # The curve may touch the target without holding it: still a miss, so never below 0.
     return ceiling + MISS_WEIGHT * min(max(missing, 0.0), 1.0)
 
 
 def _gap_to_chance(metric: Metric, target: float, chance: float | None) -> float:
     """Return what chance lacks to the target; as much as the target itself where it is not known:
-    0 for an accuracy, twice the target for a loss."""
+    half of a miss is due there."""
     if chance is None:
         return abs(target) or 1.0
     return max(metric.gap(target, chance), 1e-9)
@@ -118,13 +120,15 @@ def _gap_to_chance(metric: Metric, target: float, chance: float | None) -> float
 def shortfall(metric: Metric, value: float | None, chance: float | None) -> float:
     """Return what a value lacks, the less the better; None is as bad as a value can count.
 
-    Of shares 1 - value. Of others the value itself, its sign turned where more is better, and no
-    worse than twice as far from 0 as chance is: a loss that has burst says no more than that.
-    Where chance is not known its asinh, about the logarithm of large values, and at most 20.
+    Of shares what is missing to 1, or where less is better all there is above 0. Of others the
+    value itself, its sign turned where more is better, and no worse than twice as far from 0 as
+    chance is: a loss that has burst says no more than that. Where chance is not known its asinh,
+    about the logarithm of large values, and at most 20.
     """
     is_known = value is not None and not math.isnan(value)
     if metric.is_share:
-        return 1.0 - value if value is not None and is_known else 1.0
+        best = 1.0 if metric.direction == "max" else 0.0
+        return abs(best - value) if value is not None and is_known else 1.0
     worst = MOST_UNKNOWN
     if chance is not None:
         worst = max(-metric.sign * chance, 0.0) + max(abs(chance), 1.0)

@@ -108,9 +108,9 @@ def confirmed(results: StudyResults) -> pd.DataFrame:
     | interval_low_accuracy, interval_high_ | with best_at_budget the 90 % interval |
     | search_accuracy, test_accuracy | best on validation in the search; mean on the test split |
 
-    A run that failed counts as the worst: with accuracy 0, of metrics that are no shares with
-    infinity. Studies without a race choose and print by the same runs. With best_at_budget `hits`
-    are the runs that did not fail, and there are no seconds.
+    A run that failed counts as the worst: with accuracy 0, or an error rate of 1, of metrics that
+    are no shares with infinity. Studies without a race choose and print by the same runs. With
+    best_at_budget `hits` are the runs that did not fail, and there are no seconds.
 
     Order: by the upper end of expected_s, so that one lucky run is no better than five good ones;
     of as many runs, by expected_s (`core.repeats.ranked`). With best_at_budget by the mean value.
@@ -179,7 +179,9 @@ def _values(
 
 def worst_value(metric: Metric) -> float:
     """Return what a run counts with that has failed, or measured nothing."""
-    return 0.0 if metric.is_share else -metric.sign * float("inf")
+    if metric.is_share:
+        return 0.0 if metric.direction == "max" else 1.0
+    return -metric.sign * float("inf")
 
 
 def ranking(results: StudyResults) -> pd.DataFrame:

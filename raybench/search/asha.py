@@ -149,7 +149,8 @@ class EarlyStopping:
         """Take a trial that ended by itself, or with its `curve` one of an earlier session."""
         best: float | None = None
         for point in curve or []:
-            best = self._metric.best([point.value, *([] if best is None else [best])])
+            earlier = [] if best is None or self._target is None else [best]
+            best = self._metric.best([point.value, *earlier])
             self._passes(record.trial, record.spec, point.train_s, best)
         if not curve and record.best_value is not None:
             seconds = record.ledger["train"]

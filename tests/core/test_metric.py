@@ -19,6 +19,7 @@ from raybench.core.score import (
 )
 from raybench.core.spec import RunSpec
 from raybench.results.load import metric_of
+from raybench.results.ranking import worst_value
 
 RMSE, R2, LOSS = METRICS["rmse"], METRICS["r2"], METRICS["loss"]
 OWN = Metric(name="dice", direction="max")
@@ -94,6 +95,10 @@ def test_where_chance_is_not_known_the_search_sees_a_slope_all_the_same():
     unknown = LOW.model_copy(update={"chance": None})
     slope = [scored(unknown, None, value) for value in (0.6, 0.8, 0.99)]
     assert slope == sorted(set(slope))
+    near = unknown.model_copy(update={"target": 0.05})
+    slope = [scored(near, None, value) for value in (0.06, 0.1, 0.5, 9.0)]
+    assert slope == sorted(set(slope))
+    assert slope[-1] < worst_score(near) == scored(near, None, math.inf)
     budget = Objective(kind="best_at_budget", metric="own_loss", direction="min")
     values = [-3.0, 0.1, 2.3, 4.0, 1e6]
     scores = [scored(budget, None, value) for value in values]
@@ -106,6 +111,9 @@ def test_at_a_budget_the_score_is_the_metric_with_its_sign():
     assert shortfall(R2, 0.7, 0.0) == -0.7
     assert shortfall(RMSE, 1e9, 2.0) == shortfall(RMSE, None, 2.0) == 4.0
     assert shortfall(METRICS["accuracy"], 0.75, 0.1) == 0.25
+    wrong = Metric(name="error_rate", direction="min", is_share=True)
+    assert shortfall(wrong, 0.031, None) < shortfall(wrong, 0.914, None)
+    assert shortfall(wrong, None, None) == worst_value(wrong) == 1.0
 
 
 def test_the_chance_of_the_objective_goes_before_what_a_worker_tells():

@@ -73,7 +73,9 @@ def test_accuracy_at_budget_uses_its_whole_budget(target):
     rule, answers = follow(objective, [(0.6, 1.0), (0.9, 1.5), (0.7, 2.0)])
     assert answers == [None, None, "max_train_seconds"]
     assert rule.time_to_target_s == (None if target is None else 1.0)
-    assert rule.best_value == 0.9
+    assert rule.best_value == 0.7, "the weights that are kept have it"
+    rule.update(value=0.8, train_s=2.1, finished=False)
+    assert rule.best_value == 0.7, "in time"
 
 
 def test_nothing_is_known_before_the_first_evaluation():

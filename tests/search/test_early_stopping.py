@@ -100,11 +100,18 @@ def test_of_a_metric_that_falls_the_lowest_go_on() -> None:
 
 
 def test_a_curve_of_an_earlier_session_counts_with_its_lowest_so_far() -> None:
-    one = early(objective=LOSS | {"kind": "best_at_budget"})
+    one = early(objective=LOSS | {"target": 0.05})
     points = [evaluation(s, index=i, value=v) for i, (s, v) in enumerate([(0.5, 0.2), (5.0, 0.9)])]
     one.learn(record("0000", ONE, 5.0, stop="epochs", value=0.9, best_value=0.2), points)
     assert one.judge("0001", ONE, evaluation(5.0, value=0.3)) == "scheduler"
     assert one.judge("0002", ONE, evaluation(5.0, value=0.1)) is None
+
+
+def test_at_a_budget_it_counts_with_its_last() -> None:
+    one = early(objective=LOSS | {"kind": "best_at_budget"})
+    points = [evaluation(s, index=i, value=v) for i, (s, v) in enumerate([(0.5, 0.2), (5.0, 0.9)])]
+    one.learn(record("0000", ONE, 5.0, stop="epochs", value=0.9, best_value=0.9), points)
+    assert one.judge("0001", ONE, evaluation(5.0, value=0.3)) is None
 
 
 def test_at_a_target_below_a_trial_is_not_capped() -> None:

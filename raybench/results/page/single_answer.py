@@ -25,9 +25,10 @@ def single_answer(results: StudyResults) -> Answer:
     if not results.runs:
         return Answer("The run has not ended yet, so there is no answer.", (), mind)
     run = next(reversed(results.runs.values()))
+    best = value_words(results, run.best_value) + (" at best" if results.is_timed else "")
     facts = [
         ("Configuration", isolated(f"{in_words(results, run.spec)}, seed {run.spec.seed}")),
-        ("Reached", text(f"{value_words(results, run.best_value)} at best{_test(results, run)}.")),
+        ("Reached", text(f"{best}{_test(results, run)}.")),
         ("Target", text(target_sentence(results))),
         ("What it took", _cost(results, run)),
     ]
