@@ -126,13 +126,15 @@ def raced_lines(cells: Cells, margin: float) -> list[str]:
     """Compare every peer with raybench's search and race, in the tables where runs scatter."""
     key = key_of(margin)
     tables = [table for table, name in cells if name == RACED and table.endswith(BY_CHANCE)]
+    if not tables:  # --runs mean
+        return []
     own = {table: cells[table, RACED][key] for table in tables}
     gains = {}
     for peer in dict.fromkeys(name for _, name in cells if not name.startswith(OURS)):
         if all((table, peer) in cells for table in tables):
             medians = [cells[table, peer][key]["median"] / own[table]["median"] for table in tables]
             gains[peer] = geometric_mean(medians)
-    if not tables or not gains:
+    if not gains:
         return []
     best = min(gains, key=lambda peer: gains[peer])
     never = max(cell["never"] for cell in own.values())
@@ -188,6 +190,9 @@ def ratios(cells: Cells, beginning: str, key: str) -> list[float]:
 
 
 def geometric_mean(values: list[float]) -> float:
+    """Not a number where nothing was compared."""
+    if not values:
+        return math.nan
     return math.exp(sum(math.log(value) for value in values) / len(values))
 
 

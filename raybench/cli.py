@@ -13,7 +13,7 @@ from typing import NoReturn
 from raybench.cluster.signals import SIGNALS
 from raybench.core.errors import StudyError, UserError
 from raybench.core.secrets import redact_text
-from raybench.core.text import clean
+from raybench.core.text import clean, shorten
 from raybench.results.loggers.kinds import LOGGERS
 
 COMMANDS = {
@@ -91,6 +91,10 @@ def run_command(command: Callable[[], int]) -> int:
         print(f"raybench: {_shown(error)}", file=sys.stderr)
         return FAILED
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            name = shorten(clean(str(error.filename)), 60)
+            print(f"raybench: {name}: is too long for a path.", file=sys.stderr)
+            return WRONG_INPUT
         if error.errno not in NO_ROOM:
             raise
         print(

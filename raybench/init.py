@@ -88,6 +88,8 @@ def _see(options: argparse.Namespace) -> "tuple[Seen, str | None]":
                 raise UserError(f"--{key} is for data in files; {options.data} says it itself.")
         _, dataset = load_workload_dataset(options.data, DatasetSpec(name="workload"))
         return see_dataset(dataset, {"name": "workload"}), options.data
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise UserError(f"{path}: is no file and no folder; name your data.")
     return see(path.resolve(), label=options.label, task=options.task), None
 
 

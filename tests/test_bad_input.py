@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raybench import cli, train, tune
+from raybench import cli, init, train, tune
 from raybench.workloads import find
 
 from .bad_inputs import ENDLESS, FILES, FLAGS, USERS, Bad
@@ -97,6 +97,14 @@ def test_there_are_at_least_60():
 @pytest.mark.parametrize("bad", [*FILES, *FLAGS, *USERS], ids=lambda bad: bad.name)
 def test_bad_input_is_one_sentence(bad, capsys, monkeypatch):
     assert bad.words in sentence(bad, capsys, monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "x" * 5000], ids=["device", "long"])
+def test_what_is_no_file_is_one_sentence(name, capsys):
+    """Of a device no more is read than of a file."""
+    for command in (tune, init):
+        assert command.main([name, *(["--dry-run"] if command is tune else [])]) == cli.WRONG_INPUT
+        assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("bad", ENDLESS, ids=lambda bad: bad.name)

@@ -285,6 +285,9 @@ ENVIRONMENT = {
         "Authorization: Bearer other-secret.other",
         '{"password": "other-secret", "user": "me"}',
         "{'api_key': 'other-secret'}",
+        "password: hunter2 was refused",
+        "api_key: othersecret",
+        "token: othersecret, user: me",
         "AccountKey=other-secret==;EndpointSuffix=host",
         "found AKIAOTHERSECRETOTHER",
         "hf_othersecretothersecretothersecret",
@@ -309,6 +312,9 @@ def test_a_message_tells_no_secret(text: str) -> None:
         'File "/home/me/model.py", line 3, in build_torch\n    raise ValueError("no")\n',
         "learning_rate=0.01 at https://host:8265/x?y=1",
         "CUDA out of memory. Tried to allocate 2.00 GiB",
+        "/etc/passwd: is not a file",
+        "/run/my_secret: missing",
+        "token: expected a word of the vocabulary",
     ],
 )
 def test_the_rest_of_a_message_stays(text: str) -> None:

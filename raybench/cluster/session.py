@@ -23,7 +23,11 @@ from raybench.cluster.ray_internals.local_ray import (
     own_signals,
     warning,
 )
-from raybench.cluster.ray_internals.own_job import driver_reservation, job_environment
+from raybench.cluster.ray_internals.own_job import (
+    driver_reservation,
+    is_submitted_job,
+    job_environment,
+)
 from raybench.cluster.ray_internals.trainer import TRAIN_SWITCHES
 from raybench.cluster.roster import as_nodes
 from raybench.cluster.scratch import Scratch
@@ -120,8 +124,13 @@ class Session:
 
 
 def chosen_address(address: str | None) -> str | None:
-    """Return the cluster to connect to, asked for or by RAY_ADDRESS; None to start our own."""
-    address = address or os.environ.get("RAY_ADDRESS")
+    """Return the cluster to connect to; None to start our own.
+
+    RAY_ADDRESS counts in a job of `ray job submit` alone, where Ray itself has set it: one that was
+    left in a shell by something else would take a study to a cluster that nobody has named.
+    """
+    if address is None and is_submitted_job():
+        address = os.environ.get("RAY_ADDRESS")
     return None if address in (None, "", "local") else address
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import quote, quote_plus
 
 HIDDEN = "***"
+LONGEST_PATH = 4096
 SHORTEST = 6
 """Values of secret variables that are shorter are no secrets, and stand in too many words."""
 # A key is of words: `hf_token` and `token` are secret, `num_tokens` and `tokenizer` are not.
@@ -18,7 +19,9 @@ _KEY = (
 )
 KEY = re.compile(_KEY)
 # In a text the value ends where a word does, or its quotes do.
-KEY_AND_VALUE = re.compile(rf"({_KEY})(?:\"[^\"\n]*\"|'[^'\n]*'|(?!\*\*\*)[^\s,;&)\]}}\"']+)")
+KEY_AND_VALUE = re.compile(rf"({_KEY})(\"[^\"\n]*\"|'[^'\n]*'|(?!\*\*\*)[^\s,;&)\]}}\"']+)")
+SENTENCE = re.compile(r"[A-Za-z]+[ \t]+\w")
+"""What follows `passwd: ` where it is no secret but the end of a message: two words."""
 USER = re.compile(r"(?<=://)[^/\s?#]*@")
 PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
 BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
@@ -61,7 +64,21 @@ def redact_text(text: str, environment: Mapping[str, str]) -> str:
     text = USER.sub(f"{HIDDEN}@", text)
     text = BEARER.sub(rf"\1 {HIDDEN}", text)
     text = KNOWN.sub(HIDDEN, text)
-    return KEY_AND_VALUE.sub(rf"\g<1>{HIDDEN}", text)
+    return KEY_AND_VALUE.sub(_hidden, text)
+
+
+def _hidden(found: re.Match[str]) -> str:
+    """Hide the value of a key; not the words after a colon that follow a path, or are a sentence.
+
+    `/etc/passwd: is not a file` tells no secret, `passwd=is` and `{"passwd": "is"}` may.
+    """
+    key, text = found[1], found.string
+    if key.endswith((": ", ":\t")) and key.rstrip(": \t")[-1:].isalnum():
+        word = text[max(0, found.start() - LONGEST_PATH) : found.start()].split()[-1:]
+        is_path = bool(word) and "/" in word[0] and text[found.start() - 1] in "/._-"
+        if is_path or SENTENCE.match(text, found.start(2)):
+            return found[0]
+    return f"{key}{HIDDEN}"
 
 
 def secret_values(environment: Mapping[str, str]) -> list[str]:

@@ -15,6 +15,7 @@ from raybench.core.errors import UserError
 
 MAX_DEPTH = 50
 """Levels of nesting that are read; more is a mistake, or meant to do harm."""
+MAX_BYTES = 10_000_000
 MAX_NODES = 100_000
 """Values that are read, aliases counted as often as they stand for something."""
 
@@ -139,10 +140,13 @@ def _inside(content: Any) -> list[Any]:
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file that must hold a mapping: UTF-8, or UTF-16 with its mark; any line ends."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:  # of a device without end, as of a file, no more than that
+            data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: of a path with a null byte
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path}: cannot be read ({reason}).") from None
+    if len(data) > MAX_BYTES:
+        raise UserError(f"{path}: holds more than {MAX_BYTES:,} bytes; is it the right file?")
     content = parse_yaml(_decode(data, path), str(path))
     if not isinstance(content, dict):
         raise UserError(f"{path}: must hold 'key: value' lines, found {_kind(content)}.")

@@ -35,6 +35,8 @@ def load(folder: str | Path, files: Sequence[str] = ()) -> StudyResults:
 def _loaded(place: str, folder: Path) -> StudyResults:
     records = read_records(folder)
     study = read_study(folder / STUDY_FILE)
+    if records.left_out is not None:
+        study = study | {"notes": [*study.get("notes", []), records.left_out]}
     metric = metric_of(study)
     space, fixed = (study["study"].get(key) or {} for key in ("space", "fixed"))
     return StudyResults(

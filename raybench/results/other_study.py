@@ -61,7 +61,7 @@ class OtherTrial:
         raise AttributeError(name)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class OtherStudy(Analysed):
     """What `raybench.load` reads of Ray Tune and Optuna."""
 

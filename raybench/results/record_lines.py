@@ -19,6 +19,8 @@ MOST_DIGITS = 18
 """Of a whole number that 64 bits hold for certain."""
 MOST_WHOLE = 10**MOST_DIGITS
 LONG_NUMBER = re.compile(rf"[ \[,:-]\d{{{MOST_DIGITS + 1}}}")
+MOST_NAMED = 3
+"""Lines that the sentence on unreadable ones names."""
 TORN: Any = object()
 """What a line holds that is none."""
 USUAL_HEAD = '{"kind": "eval", "trial": "'
@@ -34,7 +36,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
     """
     texts = texts_of(path)
     for number, text in enumerate(texts, start=1):
-        content = decoded(path, number, text, is_last=number == len(texts))
+        content = decoded(text, is_last=number == len(texts))
         if content is not TORN:
             yield number, content
 
@@ -51,8 +53,23 @@ def texts_of(path: Path) -> list[str]:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
 
 
-def decoded(path: Path, number: int, text: str, *, is_last: bool) -> Any:
-    """Return what a JSON line holds; TORN of an empty one, and of a last one that is torn."""
+def left_out(bad: list[tuple[int, str]]) -> str | None:
+    """Return the sentence on lines that are no records: number and why of each; None of none."""
+    if not bad:
+        return None
+    named = ", ".join(f"line {number} ({wrong})" for number, wrong in bad[:MOST_NAMED])
+    more = f" and {len(bad) - MOST_NAMED:,} more" if len(bad) > MOST_NAMED else ""
+    return (
+        f"records.jsonl: {named}{more} could not be read and count for nothing here; restore the "
+        "file to have them."
+    )
+
+
+def decoded(text: str, *, is_last: bool) -> Any:
+    """Return what a JSON line holds; TORN of an empty one, and of a last one that is torn.
+
+    ValueError where it is no JSON.
+    """
     if not text:
         return TORN
     try:
@@ -60,7 +77,7 @@ def decoded(path: Path, number: int, text: str, *, is_last: bool) -> Any:
     except (ValueError, RecursionError):
         if is_last:  # no newline behind it: the writer was interrupted
             return TORN
-        raise UserError(f"{path}, line {number}: is not JSON; restore the file.") from None
+        raise ValueError("it is not JSON") from None
 
 
 def usual_point(text: str) -> tuple[str, Evaluation] | None:

@@ -19,6 +19,7 @@ from raybench.results.label import BASE_KEYS
 from raybench.results.record_lines import (
     TORN,
     decoded,
+    left_out,
     plain_line,
     texts_of,
     uncollected,
@@ -65,13 +66,15 @@ class Records:
     """The evaluations of each of these runs; of the last attempt alone."""
     predictions: list[Prediction] = field(default_factory=list)
     """The last of each split of a trial."""
+    left_out: str | None = None
+    """The sentence on lines that could not be read; None where all could."""
 
 
 def read_records(folder: Path) -> Records:
     """Return what a folder's records hold.
 
     Strings are cleaned (`core.text.clean`), a torn last line is left out. A line that is broken
-    elsewhere, or no record, raises UserError.
+    elsewhere, or no record, is left out too, and said; UserError where no line is a record.
     """
     with uncollected():
         return _read(folder / RECORDS_FILE)
@@ -82,6 +85,7 @@ def _read(path: Path) -> Records:
     pending: dict[str, list[Evaluation]] = {}
     predictions: dict[tuple[Any, ...], Prediction] = {}
     texts = texts_of(path)
+    bad: list[tuple[int, str]] = []
     for number, text in enumerate(texts, start=1):
         usual = usual_point(text)
         if usual is not None:
@@ -92,10 +96,10 @@ def _read(path: Path) -> Records:
         if run is not None:
             _end(records, pending, run)
             continue
-        line = decoded(path, number, text, is_last=number == len(texts))
-        if line is TORN:
-            continue
         try:
+            line = decoded(text, is_last=number == len(texts))
+            if line is TORN:
+                continue
             name, found = record_of(line)
             if isinstance(found, Evaluation):
                 add_point(pending.setdefault(name, []), found)
@@ -105,9 +109,11 @@ def _read(path: Path) -> Records:
                 split = name, found.framework, found.num_workers, found.batch_size_per_worker
                 predictions[split] = found
         except ValueError as wrong:
-            raise UserError(
-                f"{path}, line {number}: is no record ({wrong}); restore the file."
-            ) from None
+            bad.append((number, str(wrong)))
+    if bad and not (records.runs or pending or predictions):
+        number, problem = bad[0]
+        raise UserError(f"{path}, line {number}: is no record ({problem}); restore the file.")
+    records.left_out = left_out(bad)
     records.predictions = list(predictions.values())
     return records
 

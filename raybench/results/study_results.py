@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # What stands inside functions below reads what this module makes.
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)  # DataFrames are not equal or unequal as a whole
 class StudyResults(Analysed):
     """What a results folder holds.
 

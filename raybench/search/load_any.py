@@ -1,16 +1,17 @@
 """What `raybench.load` takes: results folders and their URLs, one or several; other tools' too."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from raybench.core.errors import UserError
-from raybench.core.text import clean
+from raybench.core.text import clean, shorten
 from raybench.results.load import load
 from raybench.results.optuna_files import is_database, is_optuna_place
 from raybench.results.other_study import Mode, OtherStudy
 from raybench.results.place import is_url, local_path
 from raybench.results.several import Studies
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
+from raybench.results.study_folder import LONGEST_NAME
 from raybench.results.study_results import StudyResults
 from raybench.results.tune_folder import is_tune_folder, read_tune
 
@@ -27,7 +28,7 @@ def load_any(
     study_name: str | None = None,
 ) -> StudyResults | OtherStudy | Studies:
     """Read a study, or several; see `raybench.load`."""
-    if isinstance(place, str | Path):
+    if isinstance(place, str | Path) or not isinstance(place, Iterable):
         return load_one(place, metric=metric, mode=mode, time=time, study_name=study_name)
     places = list(place)
     if not places:
@@ -49,7 +50,12 @@ def load_one(
     study_name: str | None = None,
 ) -> StudyResults | OtherStudy:
     """Read one study, of whatever tool. A folder of raybench knows its own metric."""
+    if not isinstance(place, str | Path):
+        kind = type(place).__name__
+        raise TypeError(f"raybench.load: takes a folder, a URL or a list of them, not {kind}.")
     text = str(place)
+    if not is_url(text) and max(map(len, text.split("/"))) > LONGEST_NAME:
+        raise UserError(f"{shorten(text, 60)}: is too long for a path; name a folder.")
     if not is_url(text) or is_database(text):
         text = text if is_database(text) else str(local_path(text))
         if is_optuna_place(text):

@@ -15,6 +15,7 @@ from raybench.results.live.durations import spent
 from raybench.results.live.replay import Plan, Replay
 from raybench.results.live.state import LiveState
 from raybench.results.live.tail import Driver, Source
+from raybench.results.record_lines import left_out
 from raybench.results.store import SCALING, STUDY_FILE
 from raybench.search.forecast import StudyForecast
 from raybench.search.pipeline.reference import RUNS
@@ -71,7 +72,11 @@ class Watched:
         return last_s if self.driver in ("ended", "died") else max(at, last_s)
 
     def notes(self) -> list[str]:
-        """Return what there is to say of who writes it."""
+        """Return what there is to say of lines that are no records, and of who writes them."""
+        left = left_out(self.replay.bad)
+        return [*([left] if left else []), *self._of_the_driver()]
+
+    def _of_the_driver(self) -> list[str]:
         if self.driver == "died":
             return ["Its driver died: the same command continues."]
         if self.driver == "ended":

@@ -67,6 +67,20 @@ def test_a_contestant_without_its_library_is_said_and_left_out(
 
 
 @pytest.mark.usefixtures("bare")
+def test_what_has_nothing_to_be_compared_with_is_printed_without() -> None:
+    """Of `--runs mean` no runs are by chance; a peer of `--add` may be of another table."""
+    search_table = module("search_table")
+    near = {"median": 2.0, "never": 0}
+    cell = {search_table.key_of(margin): near for margin in search_table.MARGINS}
+    pairs = [("one", "raybench"), ("one", search_table.RACED), ("other", "random")]
+    cells = dict.fromkeys(pairs, cell)
+    assert search_table.raced_lines(cells, 0.05) == []
+    lines, bars = search_table.ratio_lines(cells, 0.05)
+    assert any(line.startswith("| random | nan") for line in lines)
+    assert bars == [("raybench never", 0, 0.0, True)]
+
+
+@pytest.mark.usefixtures("bare")
 def test_nothing_but_missing_contestants_ends_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

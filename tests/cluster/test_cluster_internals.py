@@ -153,6 +153,19 @@ class TestOwnJob:
         assert own_job.job_environment() == {}
 
 
+@pytest.mark.parametrize(
+    ("asked", "job", "expected"),
+    [(None, "", None), ("local", "s", None), ("auto", "", "auto"), (None, "s", "10.0.0.1:6379")],
+)
+def test_only_the_user_or_a_submitted_job_names_the_cluster(
+    asked: str | None, job: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A RAY_ADDRESS that was left in a shell takes no study anywhere."""
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    monkeypatch.setenv(own_job.CONFIG, json.dumps({"metadata": {"job_submission_id": job}}))
+    assert session.chosen_address(asked) == expected
+
+
 def test_what_the_job_sets_is_not_set_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray refuses a name that both the job's runtime environment and ray.init set."""
     for name in session.WORKER_ENVIRONMENT:

@@ -1,14 +1,17 @@
+import io
 import json
 import math
 import shutil
 
 import pytest
 from made_results import curve, results_folder, run_line
+from rich.console import Console
 
 from raybench.core.documents import parse_yaml
 from raybench.core.errors import StudyError, UserError
 from raybench.results.load import load
 from raybench.results.records import read_lines, read_records
+from raybench.results.show import show
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, mend_last_line
 
 LINES = [{"kind": "eval", "trial": "0000", "index": n} for n in range(3)]
@@ -89,13 +92,21 @@ def test_bytes_that_are_no_text_are_a_torn_line_too(tmp_path):
 
 
 @pytest.mark.parametrize("broken", ["{oops}", '{"kind": "eval"', "not json"])
-def test_a_broken_line_elsewhere_is_refused_with_its_number(tmp_path, broken):
-    path = written(tmp_path)
-    lines = path.read_text().splitlines()
-    lines[1] = broken
-    path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(UserError, match=r"records\.jsonl, line 2: is not JSON"):
-        read(tmp_path)
+def test_a_broken_line_elsewhere_is_left_out_and_said(tmp_path, broken):
+    lines = [run_line("0000", 1.0), run_line("0001", 2.0)]
+    whole = results_folder(tmp_path, lines)
+    path = tmp_path / RECORDS_FILE
+    path.write_text("\n".join([json.dumps(lines[0]), broken, json.dumps(lines[1])]) + "\n")
+    study = load(tmp_path)
+    assert study.trials.equals(whole.trials)
+    (note,) = study.study["notes"]
+    assert note.startswith("records.jsonl: line 2 (it")
+    console = Console(file=io.StringIO(), width=200)
+    show(console, study)
+    assert note in " ".join(console.file.getvalue().split())
+    path.write_text(f"{broken}\n" * 2)
+    with pytest.raises(UserError, match=r"records\.jsonl, line 1: is no record"):
+        load(tmp_path)
 
 
 def test_no_number_is_null(tmp_path):
@@ -189,15 +200,14 @@ def test_strings_are_cleaned_on_the_way_out(tmp_path):
         ('{"kind": "prediction", "trial": "0000"}', "the key 'framework' is missing"),
     ],
 )
-def test_json_of_another_shape_is_refused_with_its_line(tmp_path, line, wrong):
+def test_json_of_another_shape_is_left_out_with_its_line(tmp_path, line, wrong):
     results_folder(tmp_path, [run_line("0000", 1.0)])
     with (tmp_path / RECORDS_FILE).open("a") as file:
         file.write(line + "\n")
-    for reading in (read_records, load):
-        with pytest.raises(UserError) as refusal:
-            reading(tmp_path)
-        assert f"line 2: is no record ({wrong}" in str(refusal.value)
-        assert "\n" not in str(refusal.value)
+    records = read_records(tmp_path)
+    assert list(records.runs) == ["0000"]
+    assert f"line 2 ({wrong}" in records.left_out
+    assert "\n" not in records.left_out
 
 
 @pytest.mark.parametrize(
@@ -278,7 +288,7 @@ def test_no_line_that_lacks_a_key_or_has_another_value_there_is_a_traceback(tmp_
                 path.write_text("".join(json.dumps(line) + "\n" for line in lines))
                 part[key] = kept
                 try:
-                    load(tmp_path)
+                    refused += load(tmp_path).study.get("notes", [])
                 except UserError as error:
                     refused.append(str(error))
     assert len(refused) > 100

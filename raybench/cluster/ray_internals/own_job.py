@@ -26,6 +26,11 @@ def job_environment(environment: Mapping[str, str] = os.environ) -> dict[str, st
     return {str(name): str(value) for name, value in found.items()}
 
 
+def is_submitted_job(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether `ray job submit` has started this process."""
+    return bool((_config(environment).get("metadata") or {}).get(SUBMISSION))
+
+
 def driver_reservation() -> Reservation | None:
     """Return what `--entrypoint-num-cpus` and the like hold for this driver.
 

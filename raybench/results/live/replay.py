@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from raybench.core.errors import UserError
 from raybench.core.record import RunRecord
 from raybench.core.spec import RunSpec
 from raybench.results.live.state import Cause, LiveState
@@ -67,6 +66,9 @@ class Replay:
         """Whether the last run that ended was cut off by the user, or by what went wrong."""
         self.last_s: float | None = None
         """When the last run ended."""
+        self._num_lines = 0
+        self.bad: list[tuple[int, str]] = []
+        """Number of every line that is no record, and why."""
         self._records: dict[str, RunRecord] = {}
         """The last of every run."""
         self._open: dict[str, list[dict[str, Any]]] = {}
@@ -81,13 +83,14 @@ class Replay:
                 forecast.add(record)
 
     def feed(self, lines: Iterable[bytes], at: float) -> None:
-        """Take whole lines that were read at a moment. Raises UserError where one is no record.
+        """Take whole lines that were read at a moment; `bad` keeps those that are no records.
 
         Of runs that have not ended, as many run as the study has at the same time: those that
         were heard of last.
         """
         heard: set[str] = set()
-        for number, line in enumerate(lines, start=1):
+        for line in lines:
+            self._num_lines += 1
             if not line.strip():
                 continue
             try:
@@ -102,9 +105,7 @@ class Replay:
                     self._ended(run_of(content))
                     heard.discard(name)
             except (ValueError, RecursionError) as wrong:
-                raise UserError(
-                    f"records.jsonl: new line {number} is no record ({wrong}); restore the file."
-                ) from None
+                self.bad.append((self._num_lines, str(wrong)))
         now = max(at, self.last_s or at)
         for name in [name for name in self._open if name in heard]:
             self._runs_on(name, now)

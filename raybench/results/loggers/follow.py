@@ -25,6 +25,7 @@ from raybench.results.loggers.kinds import LOGGERS, open_sink
 from raybench.results.loggers.ledger import Ledger
 from raybench.results.loggers.sink import Sink
 from raybench.results.loggers.values import shown
+from raybench.results.records import record_of
 
 END = b"end\n"
 POLL_S = 0.5
@@ -65,14 +66,19 @@ def _follow(tool: str, folder: Path, study: str, words: TextIO) -> None:
         sink = open_sink(tool, folder, study)
         ledger.open(sink.place)
         feed, source = Feed(sink, ledger), FolderSource(str(folder))
-        ended = None
+        ended, bad = None, 0
         while ended is None:
             ended = _is_ended()
             news = source.news()
             if news.is_anew:
                 feed.close()
             for line in news.lines:
-                feed.take(json.loads(line))
+                try:
+                    feed.take(json.loads(line))
+                except ValueError:
+                    if _is_record(line):
+                        raise
+                    bad += 1  # the study's own screen says which
             feed.flush()
         feed.close()
         if ended and feed.num_told:
@@ -80,7 +86,16 @@ def _follow(tool: str, folder: Path, study: str, words: TextIO) -> None:
         where = sink.close()
     if ended:
         runs = "1 run" if feed.num_told == 1 else f"{feed.num_told} runs"
+        runs += f" (without {bad} lines that are no records)" if bad else ""
         _say(words, f"{LOGGERS[tool].title}: {runs} written: {where}")
+
+
+def _is_record(line: bytes) -> bool:
+    try:
+        record_of(json.loads(line))
+    except ValueError:
+        return False
+    return True
 
 
 def _is_ended() -> bool | None:

@@ -157,6 +157,8 @@ class StudyPipeline:
         """Return the search with all that was recorded or is known beforehand."""
         folder = self.store.folder
         records = read_records(folder)
+        if records.left_out is not None:
+            say(self.console, records.left_out)
         factors = study_factors(self.study, self.space)
         search = Search(
             self.study,

@@ -13,7 +13,6 @@ import pytest
 
 from raybench import cli, watch
 from raybench.core.documents import to_yaml
-from raybench.core.errors import UserError
 from raybench.core.study import SearchSpec, StudySpec
 from raybench.results.live.tail import FolderSource, UrlSource, source_of
 from raybench.results.lock import OWNER_FILE, StudyLock
@@ -149,12 +148,15 @@ def test_who_does_not_write_is_told_from_who_has_died(
 
 @pytest.mark.parametrize(
     ("line", "why"),
-    [('{"kind": "x"}', "its kind is none of"), ("[]", "no keys"), ("{", "no record")],
+    [('{"kind": "x"}', "its kind is none of"), ("[]", "no keys"), ("{", "property name")],
 )
 def test_a_line_that_is_no_record_is_named(folder: Path, line: str, why: str) -> None:
+    number = len((folder / RECORDS_FILE).read_text().splitlines()) + 1
     append(folder, line + "\n")
-    with pytest.raises(UserError, match=why):
-        Watched(FolderSource(str(folder)), 0.0).look(1.0)
+    watched = Watched(FolderSource(str(folder)), 0.0)
+    watched.look(1.0)
+    assert f"line {number} (" in watched.notes()[0]
+    assert why in watched.notes()[0]
 
 
 def test_studies_that_are_no_search_are_shown_too(tmp_path: Path) -> None:
