@@ -42,7 +42,7 @@ from throughput_worlds import LAWS, TASKS, Split, World, make_world
 from raybench.results.provenance import machine, versions
 from raybench.scaling.cells import Cell
 from raybench.scaling.fit import ThroughputModel
-from raybench.scaling.leave_one_out import leave_one_out, median_error
+from raybench.scaling.fit_command import leave_one_out, median_error
 from raybench.scaling.observed import Observed
 
 OURS = "raybench"

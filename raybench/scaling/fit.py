@@ -7,10 +7,17 @@ import numpy as np
 
 from raybench.scaling import misfit, posterior
 from raybench.scaling.cells import Cell, Floats, Layout
-from raybench.scaling.least_squares import most_probable, slopes
-from raybench.scaling.levels import covariance_of, left_out, probable_levels, robust_weights
-from raybench.scaling.misfit import USUAL, Levels, Sites
+from raybench.scaling.misfit import (
+    USUAL,
+    Levels,
+    Sites,
+    covariance_of,
+    left_out,
+    probable_levels,
+    robust_weights,
+)
 from raybench.scaling.observed import Observed
+from raybench.scaling.posterior import most_probable, slopes
 from raybench.scaling.throughput import NUM_PARAMETERS, Law, Scale
 
 ROUNDS = 4

@@ -2,14 +2,17 @@
 
 Four parts, all relative: jumps between batch sizes, which are in the compute of every number of
 workers (kernels are chosen by shape); random walks over doublings of workers and of nodes, so that
-the doubt grows with the distance of an extrapolation; and each cell's own.
+the doubt grows with the distance of an extrapolation; and each cell's own. How large they are, the
+marginal likelihood says.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import minimize
 
 from raybench.scaling.cells import Floats, Layout
+from raybench.scaling.observed import Observed
 
 REACH = 1.0
 """Doublings of the batch size over which jumps are alike to 1/e."""
@@ -79,3 +82,70 @@ def variance(levels: Levels, here: Sites) -> Floats:
     doublings = np.log2(here.layout.workers), np.log2(here.layout.nodes)
     walked = levels.walk**2 * doublings[0] + levels.walk_nodes**2 * doublings[1]
     return np.asarray((levels.jump * here.compute_share) ** 2 + here.walk_weight**2 * walked)
+
+
+MAX_ROUNDS = 15
+DEGREES = 4.0
+"""Of freedom of the cells' own deviations: a single odd cell weighs less, not the whole."""
+USUAL_WEIGHT = 0.767
+"""Mean of weight times squared distance where all is normal: weights are over it, so that levels
+are not too small for weighing odd cells less."""
+WIDEST = 3.0
+"""Standard deviations of their priors within which levels are searched."""
+
+
+def covariance_of(levels: Levels, sites: Sites, observed: Observed, weights: Floats) -> Floats:
+    """Return the covariance of what the law leaves over at measured cells, noise included."""
+    own = levels.own**2 + observed.noise / observed.repeats
+    return covariance(levels, sites, sites) + np.diag(own / weights)
+
+
+def probable_levels(
+    left: Floats, spread: Floats, sites: Sites, observed: Observed, weights: Floats
+) -> Levels:
+    """Return the most probable levels, given residuals of mean zero.
+
+    `spread` is the covariance that the law's own parameters bring (Rasmussen and Williams 2006,
+    section 2.7: so levels are not too small for having fitted them).
+    """
+    names = list(vars(USUAL))
+    means = np.log([getattr(USUAL, name) for name in names])
+    sds = np.array([getattr(USUAL_SDS, name) for name in names])
+
+    # The covariance is a sum of parts times squared levels, the slope of the loss likewise.
+    terms = [*parts(sites, sites), np.diag(1 / weights)]
+    fixed = spread + np.diag(observed.noise / observed.repeats / weights)
+
+    def loss(units: Floats) -> tuple[float, Floats]:
+        squares = np.exp(2 * (means + sds * units))
+        total = fixed + sum(size * term for size, term in zip(squares, terms, strict=True))
+        precision = np.linalg.inv(total)
+        unlike = precision @ left
+        volume = np.linalg.slogdet(total)[1]
+        pulls = precision - np.outer(unlike, unlike)
+        slope = squares * np.array([np.sum(pulls * term) for term in terms]) * sds + units
+        return 0.5 * float(left @ unlike + volume + units @ units), slope
+
+    bounds, limits = [(-WIDEST, WIDEST)] * len(names), {"maxiter": MAX_ROUNDS}
+    start = np.zeros(len(names))
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=limits)
+    return Levels(*map(float, np.exp(means + sds * found.x)))
+
+
+def left_out(left: Floats, covariance: Floats) -> Floats:
+    """Return how far each residual is from what the others say, in standard deviations.
+
+    Rasmussen and Williams 2006, equations 5.10 to 5.12.
+    """
+    precision = np.linalg.inv(covariance)
+    return np.asarray(precision @ left / np.sqrt(np.diag(precision)))
+
+
+def robust_weights(apart: Floats) -> Floats:
+    """Return how much each cell counts, given its distance from the others (`left_out`).
+
+    Those of Student's distribution as a mixture of normal ones (Lange 1989), with none above the
+    weight of a cell at one standard deviation.
+    """
+    weights = np.minimum(1.0, (DEGREES + 1) / (DEGREES + apart**2))
+    return np.asarray(weights / USUAL_WEIGHT)

@@ -1,16 +1,42 @@
-"""Throughput models of a scaling study: one for each series and model of GPU that was measured."""
+"""Throughput models of a scaling study, one for each series and model of GPU that was measured;
+and `raybench scale --fit`: anyone's measurements, fitted, shown, and the predictions written.
+"""
 
+import sys
 from collections import defaultdict
+from pathlib import Path
 
+from raybench.core.errors import UserError
 from raybench.core.scaling_study import study_cells
 from raybench.core.spec import RunSpec
+from raybench.core.text import clean
+from raybench.results.console import make_console, say
 from raybench.results.load import StudyResults
 from raybench.results.scaling.kinds import series_of
 from raybench.scaling.asked import cells_matched, check_asked
 from raybench.scaling.cells import Cell
 from raybench.scaling.csv_table import Group
-from raybench.scaling.fit_command import FittedGroup, fits
+from raybench.scaling.fit_command import FittedGroup, check_out, fit_groups, fits, write_predictions
 from raybench.scaling.measurements import Measurements
+from raybench.studies.show_fit import show_fit
+
+
+def fit_to_files(file: Path, predict: str | None, out: Path | None) -> None:
+    """Fit each group, print how good it is and what it predicts, write the predictions."""
+    if out is not None:
+        if predict is None:
+            raise UserError(
+                f"--out {clean(str(out))}: there is nothing to write without --predict."
+            )
+        check_out(out, file)
+    console, tables = make_console(sys.stdout), []
+    for fitted in fit_groups(file, predict):
+        tables.append(fitted.predictions)
+        show_fit(console, fitted, tables[-1])
+    if out is not None:
+        write_predictions(out, tables)
+        say(console, f"predictions: {out}")
+
 
 DOUBLINGS = 2
 """Of the most workers measured, which are predicted where nothing else is asked."""

@@ -1,48 +1,258 @@
-"""One `raybench scale`, from its arguments to its last line."""
+"""One `raybench scale`, from its arguments to its last line: the study that is asked for (a file, a
+named study, or the default one), what its cells train, the plan that `--dry-run` prints, and the
+runs, one at a time in a random order, interleaved by repeat.
+"""
 
 import argparse
+import json
 import os
+import random
 import sys
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from raybench.backends.check_model import check_models
 from raybench.cluster.capacity import Capacity, local_capacity
 from raybench.cluster.scratch import DATA
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import INTERRUPTED, Interrupt
-from raybench.core.documents import read_mapping
+from raybench.core.dataset_spec import with_whole_paths
+from raybench.core.documents import read_mapping, validate
+from raybench.core.errors import UserError
+from raybench.core.metric import ACCURACY, Metric
+from raybench.core.objective import naming
+from raybench.core.placement import Placement
 from raybench.core.record import RunRecord
-from raybench.core.scaling_study import ScalingStudy, study_cells
+from raybench.core.scaling_file import build_scaling_study, load_scaling_content, set_in_scaling
+from raybench.core.scaling_study import ScalingStudy, StudyCell, study_cells
+from raybench.core.text import clean
+from raybench.data.dataset import Dataset
 from raybench.data.load import STORED
-from raybench.data.shared import share
+from raybench.data.shared import share, shared_key
 from raybench.results.console import make_console, say
-from raybench.results.label import label_keys
+from raybench.results.label import describe, label_keys
 from raybench.results.live.progress import Progress
 from raybench.results.load import load
 from raybench.results.loggers.kinds import check_loggers
 from raybench.results.loggers.processes import Loggers
 from raybench.results.place import check_place
 from raybench.results.provenance import with_session
+from raybench.results.records import read_records
 from raybench.results.remote import study_file
+from raybench.results.scaling.kinds import series_of
 from raybench.results.storage import open_storage
 from raybench.results.store import SCALING, STUDY_FILE, Store
 from raybench.results.study_folder import refuse_other_scaling
+from raybench.scaling.named.find import STUDIES
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline.live_session import live_session
-from raybench.search.pipeline.preflight import check_address
+from raybench.search.pipeline.preflight import check_address, check_task
+from raybench.search.pipeline.single_run import SingleRun
 from raybench.search.pipeline.slots import num_at_most
+from raybench.search.saved_runs import SavedRuns
 from raybench.search.wait_watch import watching
-from raybench.studies.checked import Checked, check_cells, with_metric
-from raybench.studies.chosen import Chosen, chosen_study
 from raybench.studies.fits import check_predict
 from raybench.studies.page import try_scaling_page
-from raybench.studies.plan_words import print_study
 from raybench.studies.report import NAMED, PREDICT, ScalingReport
-from raybench.studies.study_runner import run_study
+
+
+def run_study(
+    study: ScalingStudy,
+    *,
+    session: Session,
+    store: Store,
+    progress: Progress,
+    deadline: Deadline,
+) -> None:
+    """Run what is left of a study in the store's folder, until it is done or `deadline` ends it.
+
+    Nothing else runs meanwhile, in this session at least. A run that was cut off in an earlier
+    session goes on from its checkpoint, one that the machine lost runs again.
+    """
+    runs = read_records(store.folder).runs
+    done = {name for name, run in runs.items() if run.is_answer}
+    left = [
+        (cell, number)
+        for cell, number in run_order(study_cells(study), study.repeats, seed=study.seed)
+        if cell.repeat(number)[0] not in done
+    ]
+    progress.begin("scaling", len(left))
+    with SavedRuns(session.pool, store, say=progress.say, on_fault=deadline.ends_with) as saved:
+        single_run = SingleRun(session, store, deadline, progress, saved)
+        for cell, number in left:
+            if deadline.over:
+                break
+            name, spec = cell.repeat(number)
+            single_run.train(spec, name, "scaling", source=cell.name)
+    deadline.raise_fault()
+
+
+def run_order(
+    cells: Sequence[StudyCell], repeats: int, *, seed: int
+) -> Iterator[tuple[StudyCell, int]]:
+    """Yield every repeat of every cell: all first ones, all second ones, ...
+
+    What drifts on the machine (heat, neighbours) meets all cells alike. Within a repeat, worker
+    groups come in a random order, and the cells of each group in a random order behind one
+    another, so that a group is started no more than once a repeat. The order of a repeat does not
+    depend on how many there are.
+    """
+    groups: dict[Placement, list[StudyCell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.spec.placement.group, []).append(cell)
+    for number in range(repeats):
+        chance = random.Random(f"{seed}/{number}")
+        for group in chance.sample(list(groups), len(groups)):
+            for cell in chance.sample(groups[group], len(groups[group])):
+                yield cell, number
+
+
+MOST_CELLS = 40
+"""That are listed one by one."""
+
+
+def print_study(
+    console: Console, study: ScalingStudy, datasets: Mapping[str, Dataset], place: str
+) -> None:
+    """Print the cells of a study, how often they run, the data, where the results go."""
+    if study.num_workers is None and study.cells is None:
+        say(console, "workers: 1, 2, 4, ... as many as the cluster at --address has room for")
+        study = study.with_workers([1])
+    cells = study_cells(study)
+    keys = label_keys({key.partition(".")[0]: None for key in study.axes})
+    series = series_of([cell.spec for cell in cells])
+    for cell, one in list(zip(cells, series, strict=True))[:MOST_CELLS]:
+        scalings = " and ".join(cell.scalings)
+        tail = f"  ({one})" if study.cells else ""
+        say(
+            console,
+            f"{cell.name}  {describe(cell.spec, keys)}  global batch "
+            f"{cell.spec.global_batch_size}  {scalings}{tail}",
+        )
+    if len(cells) > MOST_CELLS:
+        say(console, f"and {len(cells) - MOST_CELLS} more")
+    for dataset in datasets.values():
+        say(
+            console,
+            f"dataset {dataset.name}: {dataset.num_train_samples:,} training, "
+            f"{len(dataset.validation):,} validation samples",
+        )
+    runs = len(cells) * study.repeats
+    samples = study.repeats * sum(
+        cell.spec.epochs * next(iter(datasets.values())).num_train_samples for cell in cells
+    )
+    length = f", about {samples:,.0f} samples in all" if len(datasets) == 1 else ""
+    groups = len({cell.spec.placement.group for cell in cells})
+    say(
+        console,
+        f"{len(cells)} cells, {study.repeats} repeats: {runs} runs, one at a time, in a random "
+        f"order ({groups} kinds of worker group){length}",
+    )
+    say(console, f"results: {place}")
+
+
+DEFAULT_NAME = "scaling"
+DEFAULT: dict[str, Any] = {"base": {"dataset": {"name": "digits", "image_size": 28}}}
+"""Without a study: the shipped small model on real digits, weak and strong, all workers."""
+QUICK: dict[str, Any] = {"repeats": 2}
+"""What `--quick` changes of the default study."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A study, and where it comes from."""
+
+    study: ScalingStudy
+    source: str
+    """For messages."""
+    is_named: bool = False
+    """Whether it is one of `raybench.scaling.named`."""
+
+
+def chosen_study(options: argparse.Namespace) -> Chosen:
+    """Return the study of a command line, `--set` and the other flags applied."""
+    flags = {"base.workload": options.workload, "seed": options.seed}
+    settings = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    settings += options.settings
+    asked: str | None = options.study
+    if asked is None:
+        content = with_whole_paths(
+            set_in_scaling(DEFAULT | (QUICK if options.quick else {}), settings)
+        )
+        source = "the default study"
+        return Chosen(build_scaling_study(content, source, name=DEFAULT_NAME), source)
+    if Path(asked).suffix or Path(asked).exists():
+        if options.quick:
+            raise UserError(
+                "--quick is for the named studies; shorten a study of yours by --set repeats=1 or "
+                "--set epochs=2."
+            )
+        content = with_whole_paths(load_scaling_content(Path(asked), settings))
+        name = _name_of(Path(asked))
+        return Chosen(build_scaling_study(content, asked, name=name), asked)
+    if asked not in STUDIES:
+        raise UserError(
+            f"{clean(asked)}: is no file and no named study; named are: {', '.join(STUDIES)}."
+        )
+    content = set_in_scaling(STUDIES[asked].study(options.quick).document(), settings)
+    return Chosen(validate(ScalingStudy, content, asked), asked, is_named=True)
+
+
+def _name_of(path: Path) -> str:
+    """Return a study's name from its file's, with what no name may have as dashes."""
+    kept = [one if (one.isalnum() and one.isascii()) or one in "_-" else "-" for one in path.stem]
+    return "".join(kept)[:60] or DEFAULT_NAME
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a study trains, looked at before Ray starts."""
+
+    datasets: dict[str, Dataset]
+    """By the name of the folder that they are shared in."""
+    warnings: list[str]
+    metric: Metric
+    """What all of its cells are judged by."""
+
+
+def check_cells(cells: Sequence[StudyCell]) -> Checked:
+    """Load every workload and dataset once, in all frameworks it runs in."""
+    tasks: dict[str, list[StudyCell]] = {}
+    for cell in cells:
+        key = json.dumps([cell.spec.workload, cell.spec.dataset.model_dump(mode="json")])
+        tasks.setdefault(key, []).append(cell)
+    checked, metrics = Checked({}, [], ACCURACY), dict[str, Metric]()
+    for alike in tasks.values():
+        spec = alike[0].spec
+        frameworks = sorted({cell.spec.framework for cell in alike})
+        objective, dataset = check_task(spec, list(frameworks))
+        metrics[objective.judged_by.name] = objective.judged_by
+        checked.datasets[shared_key(spec.workload, spec.dataset)] = dataset
+        checked.warnings.extend(
+            one
+            for one in check_models(spec, list(frameworks)).warnings
+            if one not in checked.warnings
+        )
+    names = list(dict.fromkeys([*metrics, *(cell.spec.objective.metric for cell in cells)]))
+    named = [name for name in names if name is not None]
+    if len(named) > 1:
+        raise UserError(
+            "The cells of a scaling study are judged by one metric, here by "
+            f"{' and '.join(named)}; set base.objective.metric to one that all of them have."
+        )
+    return replace(checked, metric=metrics[named[0]])
+
+
+def with_metric(study: ScalingStudy, metric: Metric) -> ScalingStudy:
+    """Return the study with the metric of its runs named, as results are read by it."""
+    objective = study.base.objective.model_copy(update=naming(metric))
+    return study.model_copy(update={"base": study.base.model_copy(update={"objective": objective})})
+
 
 DONE, FAILED = 0, 1
 BUSY = 0.5

@@ -1,7 +1,11 @@
-"""Time to target of a scaling study: what was measured, predicted for all layouts, what to take."""
+"""Time to target of a scaling study: what was measured, predicted for all layouts, what to take.
 
+Of a study with one batch size, samples to target come from the noise of its gradients.
+"""
+
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pandas as pd
@@ -13,13 +17,51 @@ from raybench.results.scaling.kinds import series_of
 from raybench.results.scaling.runs import MISSES
 from raybench.scaling import samples_to_target
 from raybench.scaling.cells import Cell
+from raybench.scaling.convergence import read
 from raybench.scaling.fit import ThroughputModel
 from raybench.scaling.fit_command import FittedGroup
 from raybench.scaling.plan import StepSeconds, answers, plan, with_measured
 from raybench.scaling.samples_curve import SamplesToTarget
+from raybench.scaling.samples_to_target import from_noise_scale
 from raybench.studies.fits import specs_of
 from raybench.studies.noise import critical_batches
-from raybench.studies.noise_curve import curve_from_noise, curve_words, sizes_near
+
+TIMES = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""The one batch size: what a plan tries beside it. Farther away neither the noise scale nor the
+throughput model has much to say."""
+
+
+def curve_from_noise(table: pd.DataFrame, values: Sequence[float]) -> SamplesToTarget | None:
+    """Return the curve through the only batch size whose runs reached the target.
+
+    `table` is one of `scaling.convergence`, `values` are critical batches by runs' gradients. None
+    where these tell nothing, or where several batch sizes do: a curve is fitted to those.
+    """
+    sizes = read(table).batch_sizes
+    known = [size for size in sizes if size.samples is not None]
+    critical = statistics.median(values) if values else 0.0
+    if len(known) != 1 or not critical > 0:
+        return None
+    (size,) = known
+    missed = tuple(one.batch_size for one in sizes if one.samples is None)
+    return replace(
+        from_noise_scale(size.batch_size, float(size.samples or 0), critical), missed=missed
+    )
+
+
+def sizes_near(batch_size: int) -> list[int]:
+    """Return batch sizes to plan with, where one was run."""
+    return sorted({int(times * batch_size) for times in TIMES if times * batch_size >= 1})
+
+
+def curve_words(curve: SamplesToTarget) -> str:
+    """Say where the curve comes from."""
+    return (
+        f"Of one batch size, {curve.tried[0]}, is known what it needs to the target; what others "
+        "need follows from the noise of the gradients, which is right within a factor of three: "
+        "they were not run."
+    )
+
 
 NO_GPU = "CPU"
 """Kind of worker where there are no GPUs."""

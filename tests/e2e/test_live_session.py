@@ -27,7 +27,7 @@ from raybench.results.live.progress import Progress
 from raybench.results.store import Store
 from raybench.search.deadline import Deadline
 from raybench.studies.report import ScalingReport
-from raybench.studies.study_runner import run_study
+from raybench.studies.scale import run_study
 
 pytestmark = pytest.mark.ray
 SPEC = RunSpec(

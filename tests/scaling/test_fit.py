@@ -8,7 +8,7 @@ import pytest
 
 from raybench.scaling.cells import Cell
 from raybench.scaling.fit import Prediction, ThroughputModel
-from raybench.scaling.leave_one_out import leave_one_out, median_error
+from raybench.scaling.fit_command import leave_one_out, median_error
 from raybench.scaling.observed import Observed
 
 BATCHES = (16, 32, 64, 128, 256)
@@ -219,7 +219,7 @@ def test_left_out_cells_are_not_seen() -> None:
 
 
 def test_of_many_cells_some_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raybench.scaling.leave_one_out.MOST", 5)
+    monkeypatch.setattr("raybench.scaling.fit_command.MOST", 5)
     cells = cells_of(SMALL)
     left_out = [one.predicted.cell for one in leave_one_out(fit(measured(cells)))]
     assert len(set(left_out)) == 5

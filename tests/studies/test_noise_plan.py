@@ -11,8 +11,7 @@ from raybench.core.gradient_noise import NoiseSums
 from raybench.core.spec import RunSpec
 from raybench.results.load import StudyResults, load
 from raybench.studies.fits import fit_study
-from raybench.studies.noise_curve import sizes_near
-from raybench.studies.target_plan import TargetPlan, target_plans
+from raybench.studies.target_plan import TargetPlan, sizes_near, target_plans
 from tests.studies.made_up import point, run_of, study_of, write
 
 TARGET, BATCH = 0.9, 64

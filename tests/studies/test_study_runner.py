@@ -15,8 +15,8 @@ from raybench.core.spec import RunSpec
 from raybench.results.store import Store
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline import single_run
-from raybench.studies import study_runner
-from raybench.studies.study_runner import run_order, run_study
+from raybench.studies import scale as study_runner
+from raybench.studies.scale import run_order, run_study
 from tests.search.made_up import record
 from tests.studies.made_up import study_of, write
 

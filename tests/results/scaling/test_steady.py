@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from raybench.core.step_times import StepTimes
-from raybench.results.scaling.steady import first_epoch_seconds, steady
+from raybench.results.scaling.runs import first_epoch_seconds, steady
 from tests.studies.made_up import EPOCH, point, timed
 
 STEPS: dict[str, Any] = {
