@@ -43,7 +43,8 @@ def short(value: object) -> str:
     if isinstance(value, Document):  # what of it is not usual
         given = value.model_dump(exclude_defaults=True)
         kind = given.pop("kind", "")
-        return f"{kind}({','.join(f'{k}={v}' for k, v in given.items())})" if given else str(kind)
+        settings = ",".join(f"{k}={v}" for k, v in given.items())
+        return f"{kind}({settings})" if kind and settings else str(kind or settings)
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
