@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from raybench.core.record import Evaluation, RunRecord, StopReason
+from raybench.core.score import small_difference
 from raybench.core.spec import RunSpec
 from raybench.core.study import TIME, StudySpec
 from raybench.search.policy import DEFAULT, SearchPolicy, first_best
@@ -109,6 +110,49 @@ class Cap:
         return any(own[axis] < self._beta * references[axis] for axis in (0, 1))
 
 
+class Plateau:
+    """When the runs that reached the target left the baseline: before, standing there says nothing.
+
+    Where one class is most of the labels, runs stand at its share for a while and learn then. A
+    rung that ends them there prefers what begins fast to what arrives first.
+    """
+
+    def __init__(self, study: StudySpec, costs: Callable[[RunSpec, float], Costs]) -> None:
+        objective, self._costs = study.objective, costs
+        self._metric, self._baseline = objective.judged_by, objective.chance
+        self._target = objective.target
+        self._left: dict[str, float] = {}
+        """Seconds at the first evaluation of a trial that was better than the baseline."""
+        self._reached: list[tuple[RunSpec, float]] = []
+
+    def level(self, best: float) -> float:
+        """Return a best value, or the baseline where it is within a point of that."""
+        return best if self._baseline is None or not self._stands(best) else self._baseline
+
+    def seen(self, trial: str, seconds: float, best: float) -> None:
+        """Take a trial's best value by `seconds` of training."""
+        if trial not in self._left and not self._stands(best):
+            self._left[trial] = seconds
+
+    def reached(self, trial: str, spec: RunSpec, seconds: float) -> None:
+        """Take a run that reached the target after `seconds`."""
+        self._reached.append((spec, min(self._left.pop(trial, seconds), seconds)))
+
+    def spares(self, spec: RunSpec, seconds: float, best: float, share: float) -> bool:
+        """Whether a run stands at the baseline when a `share` of those that arrived did so too."""
+        if not self._stands(best) or not self._reached:
+            return False
+        own = self._costs(spec, seconds)[0]
+        stood = sum(self._costs(*one)[0] > own for one in self._reached)
+        return stood >= share * len(self._reached)
+
+    def _stands(self, best: float) -> bool:
+        if self._baseline is None or self._target is None:
+            return False
+        margin = small_difference(self._metric, self._target, self._baseline)
+        return abs(self._metric.gap(self._baseline, best)) <= margin
+
+
 class EarlyStopping:
     """Stops trials that others beat at equal seconds, or that cannot become the best.
 
@@ -134,16 +178,24 @@ class EarlyStopping:
             self._cap = Cap(beta, self._costs, replace(policy, reference=reference))
         self._has_rungs = policy.rungs and not is_grid
         self._rungs: dict[int, Rungs] = {}
+        self._plateau = Plateau(study, self._costs)
 
     def judge(self, trial: str, spec: RunSpec, evaluation: Evaluation) -> StopReason | None:
         """Return why a trial must not go on after an evaluation; None where it may."""
-        # In a row of evaluations at the target, the first one counts: it may still be soonest.
+        # In a row of evaluations at the target, the first one counts: it may still be soonest,
+        # and no rung says anything of one that is where all want to be.
         is_there = self._target is not None and self._metric.reaches(evaluation.value, self._target)
         soonest = next_evaluation_s(evaluation, spec.epochs)
         if self._cap is not None and not is_there and not self._cap.allows(spec, soonest):
             return "cap"
-        is_good = self._passes(trial, spec, evaluation.train_s, evaluation.best_value)
-        return None if is_good else "scheduler"
+        best, seconds = evaluation.best_value, evaluation.train_s
+        if best is not None:
+            self._plateau.seen(trial, seconds, best)
+        if self._passes(trial, spec, seconds, best) or is_there:
+            return None
+        share = 1 / self._policy.rung_factor
+        is_spared = best is not None and self._plateau.spares(spec, seconds, best, share)
+        return None if is_spared else "scheduler"
 
     def learn(self, record: RunRecord, curve: list[Evaluation] | None = None) -> None:
         """Take a trial that ended by itself, or with its `curve` one of an earlier session."""
@@ -152,11 +204,23 @@ class EarlyStopping:
             earlier = [] if best is None or self._target is None else [best]
             best = self._metric.best([point.value, *earlier])
             self._passes(record.trial, record.spec, point.train_s, best)
+            if best is not None:
+                self._plateau.seen(record.trial, point.train_s, best)
         if not curve and record.best_value is not None:
             seconds = record.ledger["train"]
             self._passes(record.trial, record.spec, seconds, record.best_value)
-        if record.time_to_target_s is not None and self._cap is not None:
-            self._cap.reached(record.spec, record.time_to_target_s)
+        if record.time_to_target_s is not None:
+            self._plateau.reached(record.trial, record.spec, record.time_to_target_s)
+            if self._cap is not None:
+                self._cap.reached(record.spec, record.time_to_target_s)
+
+    def learn_reference(self, record: RunRecord, curve: list[Evaluation]) -> None:
+        """Take how a run began that is no trial and came to the target."""
+        for point in curve:
+            self._plateau.seen(record.trial, point.train_s, point.value)
+            if self._target is not None and self._metric.reaches(point.value, self._target):
+                self._plateau.reached(record.trial, record.spec, point.train_s)
+                break
 
     def _costs(self, spec: RunSpec, seconds: float) -> Costs:
         """Return the seconds and worker-seconds that a run's seconds stand for."""
@@ -169,7 +233,7 @@ class EarlyStopping:
     def _passes(self, trial: str, spec: RunSpec, seconds: float, best: float | None) -> bool:
         if not self._has_rungs:
             return True
-        value = None if best is None else self._metric.sign * best
+        value = None if best is None else self._metric.sign * self._plateau.level(best)
         ladder = spec.num_workers if self._placer is None else 0
         if ladder not in self._rungs:
             first, factor = self._limit_s * self._policy.first_rung, self._policy.rung_factor

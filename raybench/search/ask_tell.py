@@ -154,3 +154,5 @@ class Search:
             # configuration again: an uninterrupted search does not know of it either.
             if self._early and record.role == "trial" and record.stop != "interrupted":
                 self._early.learn(record, curves.get(name))
+            elif self._early and record.role == "reference":
+                self._early.learn_reference(record, curves.get(name, []))

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from raybench.core.record import StopReason
 from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
 from raybench.search.asha import EarlyStopping
@@ -25,6 +26,49 @@ def test_the_first_at_the_target_may_still_be_the_soonest() -> None:
     one.learn(record("0000", ONE, 0.3))
     assert one.judge("0001", ONE, evaluation(1.0)) == "cap"
     assert one.judge("0002", ONE, evaluation(1.0, value=0.95)) is None
+
+
+def test_no_rung_stops_a_trial_that_stands_at_the_target() -> None:
+    one = early(objective=STUDY["objective"] | {"hold": 2})
+    for number in range(3):
+        assert one.judge(f"{number:04d}", ONE, evaluation(5.0, value=0.955)) is None
+    assert one.judge("0003", ONE, evaluation(5.0, value=0.952)) is None
+    assert one.judge("0004", ONE, evaluation(5.0, value=0.94)) == "scheduler"
+
+
+PLATEAU = {"target": 0.95, "max_train_seconds": 40, "chance": 0.6}
+
+
+def ends(one: EarlyStopping, name: str, leaves_s: float) -> StopReason | None:
+    """A run at the baseline, give or take, until `leaves_s`, and at the target 1 s later."""
+    for index in range(100):
+        seconds = 0.25 * (index + 1)
+        if seconds >= leaves_s + 1:
+            one.learn(record(name, ONE, seconds))
+            return None
+        noise = 0.001 * (int(name) % 7)
+        value = 0.6 - noise if seconds < leaves_s else 0.8
+        reason = one.judge(name, ONE, evaluation(seconds, index=index, value=value))
+        if reason is not None:
+            return reason
+    return None
+
+
+@pytest.mark.parametrize("knows_reference", [False, True])
+def test_runs_at_the_baseline_go_on_while_those_that_arrived_stood_there(
+    knows_reference: bool,
+) -> None:
+    """The rung stands at 1.25 s; a third leaves the plateau before, all others after it."""
+    one = early(objective=PLATEAU, search={"cap_factor": None})
+    if knows_reference:
+        points = [evaluation(s, index=s - 1, value=0.6 if s < 3 else 0.96) for s in (1, 2, 3)]
+        one.learn_reference(record("reference0", ONE, 3.0, role="reference"), points)
+    leave = [1.0 if number % 3 == 2 else 1.5 + number / 30 for number in range(30)]
+    stopped = [at for number, at in enumerate(leave) if ends(one, f"{number:04d}", at)]
+    assert stopped == []
+    assert one.judge("0041", ONE, evaluation(5.0, value=0.9)) is None
+    late = [evaluation(s, index=s - 1, value=0.6) for s in (1, 2, 5)]
+    assert [one.judge("0040", ONE, point) for point in late] == [None, None, "scheduler"]
 
 
 @pytest.mark.parametrize(
