@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from raybench.results.analyses.pareto import not_dominated as not_dominated
-from raybench.results.analyses.pareto import pareto_front as pareto_front
+from raybench.results.analyses import not_dominated as not_dominated
+from raybench.results.analyses import pareto_front as pareto_front
 from raybench.results.load import StudyResults
 from raybench.results.verdict import judge
 

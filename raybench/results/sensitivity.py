@@ -1,7 +1,7 @@
 """Whether the result hangs on the target: too easy or too hard, and one point either side."""
 
 from raybench.core.score import small_difference
-from raybench.results.analyses.targets import ONE_POINT, time_to_target
+from raybench.results.analyses import ONE_POINT, time_to_target
 from raybench.results.load import StudyResults
 from raybench.results.ranking import ranked
 

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from raybench.core.metric import ACCURACY, Metric
-from raybench.results.analyses.ledger import ledger_totals as ledger_totals
+from raybench.results.analyses import ledger_totals as ledger_totals
 from raybench.results.failures import failures as failures
 from raybench.results.load import StudyResults
 from raybench.results.ranking import ranked as ranked

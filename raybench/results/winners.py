@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from raybench.results.analyses.standings import BEST, ONCE, TIED, WORSE
+from raybench.results.analyses import BEST, ONCE, TIED, WORSE
 from raybench.results.repeated import repeat
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def winners(results: "StudyResults") -> pd.DataFrame:
 
 
 def repeats(results: "StudyResults") -> pd.DataFrame:
-    """Return the runs by which configurations are compared: for `analyses.standings.standings`.
+    """Return the runs by which configurations are compared: for `analyses.standings`.
 
     Columns: trial (the configuration), run (its name), seconds, is_hit. With best_at_budget
     `seconds` holds the value, less is better.

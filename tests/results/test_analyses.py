@@ -11,13 +11,17 @@ import raybench
 from raybench.core.errors import UserError
 from raybench.core.metric import ACCURACY, METRICS
 from raybench.core.objective import time_to_target as recorded_time
-from raybench.results.analyses.budgets import best_at_every_budget
-from raybench.results.analyses.importance import importance
-from raybench.results.analyses.ledger import ledger_totals
-from raybench.results.analyses.pareto import not_dominated, pareto_front
-from raybench.results.analyses.speed_ups import speed_ups
-from raybench.results.analyses.standings import standings
-from raybench.results.analyses.targets import around_target, time_to_target
+from raybench.results.analyses import (
+    around_target,
+    best_at_every_budget,
+    ledger_totals,
+    not_dominated,
+    pareto_front,
+    speed_ups,
+    standings,
+    time_to_target,
+)
+from raybench.results.study_analyses import importance
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "digits_study"
 LOSS = METRICS["loss"]

@@ -5,7 +5,7 @@ import pytest
 
 from raybench.core.errors import UserError
 from raybench.core.metric import ACCURACY
-from raybench.results.analyses.workers import COLUMNS, by_workers
+from raybench.results.analyses import WORKER_COLUMNS, by_workers
 
 NAMES = ["trial", "config", "is_confirmed", "hits", "num_workers", "time_to_target_s"]
 
@@ -46,6 +46,6 @@ def test_the_fewest_that_got_there_are_what_others_are_compared_with():
 
 
 def test_nothing_to_compare():
-    assert list(by_workers(ranked(), ACCURACY)) == [*COLUMNS, "best_accuracy"]
+    assert list(by_workers(ranked(), ACCURACY)) == [*WORKER_COLUMNS, "best_accuracy"]
     with pytest.raises(UserError, match="no column 'hits'"):
         by_workers(ranked().drop(columns="hits"), ACCURACY)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from raybench.core.metric import Metric
-from raybench.results.analyses.budgets import best_at_every_budget
+from raybench.results.analyses import best_at_every_budget
 from raybench.results.figures import parts
 from raybench.results.figures.metric_axis import drawn, metric_axis
 from raybench.results.load import StudyResults

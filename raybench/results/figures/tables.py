@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from raybench.results.analyses.budgets import best_at_every_budget
+from raybench.results.analyses import best_at_every_budget
 from raybench.results.figures.batches import batch_rows, predicted_rows
 from raybench.results.figures.importance import keys_by_importance
 from raybench.results.figures.metric_axis import drawn

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from raybench.core.text import shorten
-from raybench.results.analyses.budgets import best_at_every_budget
+from raybench.results.analyses import best_at_every_budget
 from raybench.results.figures import parts
 from raybench.results.figures.metric_axis import drawn, metric_axis
 from raybench.results.load import StudyResults

@@ -1,0 +1,317 @@
+"""Analyses: frames of a study in, frames out. Nothing here knows of folders or of screens.
+
+What is reached at every budget of training seconds and when curves reach a target (trials end at
+their study's own, so few of them say anything of a harder one), where the seconds went, seconds
+against worker-seconds, how a training scales, and which configurations may be the best.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from raybench.core.clock import OTHER, PHASES
+from raybench.core.crossing import LONG_PERIOD
+from raybench.core.errors import UserError
+from raybench.core.metric import Metric
+from raybench.core.repeats import Repeat, expected_running_time, interval, pooled, ranked, tied
+from raybench.core.score import small_difference
+
+
+def need(
+    frame: pd.DataFrame, what: str, columns: Iterable[str], *, known: Iterable[str] = ()
+) -> None:
+    """Raise UserError where a column is missing, or nothing is told in one of `known`.
+
+    `what` names the frame: `trials`, `curves`, `scaling`. Studies of other tools tell less.
+    """
+    for name in (*columns, *known):
+        if name not in frame:
+            raise UserError(
+                f"{what}: has no column '{name}'; give the frame of raybench.load(...).{what}."
+            )
+    for name in known:
+        if len(frame) and frame[name].isna().all():
+            raise UserError(
+                f"{what}: nothing is known of '{name}' there, so this cannot be told; raybench "
+                "records it of its own runs."
+            )
+
+
+def best_at_every_budget(curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+    """Return the envelope of learning curves: the rows where the best value so far improves.
+
+    `curves` has the columns trial, train_s and the metric's name (`StudyResults.curves`, or the
+    rows of some of its trials). Columns of the answer: train_s, the metric's name, trial; seconds
+    and values both get better from row to row, so a budget of `s` seconds reaches what stands in
+    the last row with `train_s <= s`. Empty without a value.
+    """
+    columns = ["train_s", metric.name, "trial"]
+    need(curves, "curves", columns, known=("train_s",))
+    points = curves[columns].dropna(subset=["train_s", metric.name])
+    # Of values at the same second the best comes first, so that it alone stays.
+    gain = metric.sign * points[metric.name]
+    points = points.assign(gain=gain).sort_values(
+        ["train_s", "gain"], ascending=[True, False], kind="stable"
+    )
+    before = points["gain"].cummax().shift(fill_value=-float("inf"))
+    return points.loc[points["gain"] > before, columns].reset_index(drop=True)
+
+
+def ledger_totals(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return where the seconds of all runs went: phase, seconds, share of the sum of walls.
+
+    `other` is what no phase accounts for; with it the rows sum to the walls.
+    """
+    need(trials, "trials", ("train_s",), known=("wall_s",))
+    seconds = {phase: float(trials[f"{phase}_s"].sum()) for phase in (*PHASES, OTHER)}
+    wall = float(trials["wall_s"].sum())
+    rows = [
+        {"phase": phase, "seconds": value, "share": value / wall if wall else 0.0}
+        for phase, value in seconds.items()
+    ]
+    total = sum(seconds.values())
+    rows.append({"phase": "sum", "seconds": total, "share": total / wall if wall else 0.0})
+    return pd.DataFrame(rows)
+
+
+def pareto_front(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that no other beats in seconds and worker-seconds to the target.
+
+    `trials` has the columns num_workers and time_to_target_s (missing or infinite: never
+    reached, never on the front); worker_seconds_to_target is added. Where some of them are
+    confirmed (is_confirmed), the front is theirs: a single run may be a lucky one. Fastest first.
+    """
+    need(trials, "trials", ("time_to_target_s",), known=("num_workers",))
+    if "is_confirmed" in trials and trials["is_confirmed"].any():
+        trials = trials[trials["is_confirmed"]]
+    front = trials.assign(time_to_target_s=trials["time_to_target_s"].astype(float))
+    front["worker_seconds_to_target"] = front["num_workers"] * front["time_to_target_s"]
+    front = front[np.isfinite(front["time_to_target_s"])]
+    costs = front[["time_to_target_s", "worker_seconds_to_target"]].to_numpy(dtype=float)
+    kept: pd.DataFrame = front[not_dominated(costs)]
+    return kept.sort_values("time_to_target_s", ignore_index=True)
+
+
+def not_dominated(costs: np.ndarray) -> np.ndarray:
+    """Return which rows of `costs` (n, 2) no other row undercuts: less in one, not more in any."""
+    kept = np.zeros(len(costs), dtype=bool)
+    order = np.lexsort((costs[:, 1], costs[:, 0]))
+    least, last = np.inf, np.array([np.nan, np.nan])
+    for row in order:  # the first cost only grows, so the second must fall
+        if costs[row, 1] < least or (costs[row] == last).all():
+            kept[row] = True
+            least, last = costs[row, 1], costs[row]
+    return kept
+
+
+COLUMNS = (
+    *("scaling", "curve", "num_workers", "global_batch_size", "samples_per_s"),
+    *("speedup", "speedup_low", "speedup_high", "ideal"),
+    *("efficiency", "efficiency_low", "efficiency_high"),
+    *("input_share", "communication_share", "baseline", "n"),
+)
+
+
+def speed_ups(scaling: pd.DataFrame) -> pd.DataFrame:
+    """Return the speed-up curves of a scaling study, one row per number of workers.
+
+    `scaling` is `StudyResults.scaling`, a row per cell; see `results.scaling.cells` for the
+    columns. `ideal` is what the speed-up would be if nothing was lost: the number of workers. Cells
+    without a single worker of their kind to compare with are left out.
+    """
+    need(scaling, "scaling", COLUMNS[:5])
+    known = scaling[scaling["speedup"].notna()]
+    table = known.assign(ideal=known["num_workers"].astype(float))
+    return table[[*COLUMNS]].sort_values(
+        ["scaling", "curve", "num_workers"], kind="stable", ignore_index=True
+    )
+
+
+ONE_POINT = 0.01
+"""Of a share; of other metrics it is 1 % of the gap to chance (`small_difference`)."""
+
+
+def time_to_target(
+    curves: pd.DataFrame,
+    metric: Metric,
+    target: float,
+    *,
+    hold: int = 1,
+    chance: float | None = None,
+) -> pd.DataFrame:
+    """Return when each trial of `curves` reached a target, in their order.
+
+    Columns: trial, seconds (of training; missing where it never did), is_interpolated. The first
+    of `hold` evaluations in a row at the target counts, and where evaluations are far apart a
+    time between it and the one before (`core.crossing`; `chance` is what is reached at 0 s).
+    """
+    need(curves, "curves", ("trial", metric.name), known=("train_s",))
+    codes, names = pd.factorize(curves["trial"])
+    order = np.argsort(codes, kind="stable")
+    codes = codes[order]
+    seconds = curves["train_s"].to_numpy(dtype=float)[order]
+    values = curves[metric.name].to_numpy(dtype=float)[order]
+    at = _first_held(codes, metric.sign * values >= metric.sign * target, hold)
+    is_start = np.diff(codes, prepend=-1)[at] != 0
+    before_s = np.where(is_start, 0.0, seconds[at - 1])
+    before = np.where(is_start, np.nan if chance is None else chance, values[at - 1])
+    period, way, rest = seconds[at] - before_s, values[at] - before, target - before
+    is_between = (period > LONG_PERIOD * seconds[at]) & np.isfinite(way) & (way * rest > 0)
+    share = np.ones(len(at))
+    share[is_between] = np.minimum(rest[is_between] / way[is_between], 1.0)
+    table = pd.DataFrame({"trial": names, "seconds": np.nan, "is_interpolated": False})
+    table.loc[codes[at], "seconds"] = before_s + period * share
+    table.loc[codes[at], "is_interpolated"] = is_between
+    return table
+
+
+def around_target(
+    curves: pd.DataFrame,
+    metric: Metric,
+    target: float,
+    *,
+    hold: int = 1,
+    chance: float | None = None,
+    points: float = ONE_POINT,
+) -> pd.DataFrame:
+    """Return which trial reaches first the target, an easier and a harder one, easiest first.
+
+    They are `points` of a share apart (0.01: one point), of other metrics 1 % of the gap to
+    chance. Columns: target, trial, seconds (both missing where none reaches it), reached (trials
+    that do), trials. A winner that changes with the target hangs on it.
+    """
+    step = metric.sign * small_difference(metric, target, chance, points=points)
+    rows = []
+    for one in (target - step, target, target + step):
+        if metric.is_share and one > 1:
+            continue
+        times = time_to_target(curves, metric, one, hold=hold, chance=chance)
+        known = times.dropna(subset=["seconds"])
+        first = known.nsmallest(1, "seconds")
+        rows.append(
+            {
+                "target": one,
+                "trial": first["trial"].iloc[0] if len(first) else None,
+                "seconds": first["seconds"].iloc[0] if len(first) else np.nan,
+                "reached": len(known),
+                "trials": len(times),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _first_held(codes: np.ndarray, reached: np.ndarray, hold: int) -> np.ndarray:
+    """Return where each trial first begins `hold` evaluations in a row at the target."""
+    held = reached.copy()
+    for later in range(1, hold):
+        held[-later:] = False
+        held[:-later] &= reached[later:] & (codes[later:] == codes[:-later])
+    at = np.flatnonzero(held)
+    return at[np.unique(codes[at], return_index=True)[1]]
+
+
+BEST, TIED, ONCE, WORSE = "best", "not told apart", "ran once", "worse"
+"""Standings: `ran once` is what cannot be excluded either, but was never repeated."""
+
+
+def standings(runs: pd.DataFrame, *, is_timed: bool = True) -> pd.DataFrame:
+    """Return how configurations stand, best first, with 90 % intervals.
+
+    `runs` has a row per run: trial (which configuration), seconds (to the target, or all that a
+    miss has spent), is_hit (whether it reached the target). With `is_timed=False` seconds holds a
+    value instead, the less the better (turn an accuracy's sign), and is_hit whether the run did
+    not fail. `StudyResults.repeats` is such a frame.
+
+    | column | holds |
+    |---|---|
+    | trial, runs, hits | the configuration; its runs, and those that hit |
+    | standing | `best`, `not told apart` from it, `ran once`, or `worse` |
+    | expected | expected running time: seconds of all runs over hits; of values their mean |
+    | low, high | ends of its 90 % interval, by the noise that all configurations share |
+
+    The order is that of the race: by the upper end of what the runs allow (`core.repeats`).
+    """
+    need(runs, "repeats", ("trial", "seconds", "is_hit"))
+    if runs["seconds"].isna().any():
+        raise UserError("repeats: 'seconds' must be known of every run; of a miss what it spent.")
+    groups: dict[str, list[Repeat]] = {}
+    columns = runs["trial"], runs["seconds"].astype(float), runs["is_hit"].astype(bool)
+    for trial, seconds, is_hit in zip(*columns, strict=True):
+        groups.setdefault(trial, []).append(Repeat(seconds, is_hit))
+    noise = pooled(groups.values(), is_timed=is_timed)
+    order = ranked(groups, noise, is_timed=is_timed)
+    ties = tied({trial: groups[trial] for trial in order}, noise, is_timed=is_timed)
+    words = dict.fromkeys(ties.once, ONCE) | dict.fromkeys(ties.repeated, TIED)
+    rows = []
+    for place, trial in enumerate(order):
+        own = groups[trial]
+        hits = [one.seconds for one in own if one.is_hit]
+        mean = sum(hits) / len(hits) if hits else float("inf")
+        expected = expected_running_time(own) if is_timed else mean
+        low, high = interval(own, noise, is_timed=is_timed)
+        rows.append(
+            {
+                "trial": trial,
+                "standing": BEST if place == 0 and hits else words.get(trial, WORSE),
+                "runs": len(own),
+                "hits": len(hits),
+                "expected": expected,
+                # An interval is around the geometric mean: a slow run may leave the mean outside.
+                "low": min(low, expected),
+                "high": max(high, expected),
+            }
+        )
+    columns_of = ["trial", "standing", "runs", "hits", "expected", "low", "high"]
+    return pd.DataFrame(rows, columns=columns_of)
+
+
+COSTS, RATIOS = ("seconds", "worker_seconds"), ("times_as_fast", "times_the_cost")
+WORKER_COLUMNS = (
+    "num_workers",
+    "tried",
+    "reached",
+    "trial",
+    "config",
+    "is_confirmed",
+    *COSTS,
+    *RATIOS,
+)
+
+
+def by_workers(configurations: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+    """Return the best configuration of each number of workers, fewest first.
+
+    `configurations` is `StudyResults.configurations`, best first: a confirmed one goes before those
+    that ran once, whose seconds flatter.
+
+    | column | holds |
+    |---|---|
+    | num_workers, tried, reached | how many configurations had so many; those that hit |
+    | trial, config, is_confirmed | the best of them |
+    | seconds, worker_seconds | what it takes to the target; missing where none of them hit |
+    | times_as_fast, times_the_cost | over the fewest workers that hit |
+    | best_accuracy | or another metric's |
+    """
+    columns = ("hits", "time_to_target_s", "worker_seconds_to_target", metric.best_column)
+    need(configurations, "configurations", columns, known=("num_workers",))
+    rows: list[dict[str, Any]] = []
+    for number, group in configurations.groupby("num_workers"):
+        hit = group[group["time_to_target_s"].notna()]
+        best = (hit if len(hit) else group).iloc[0]
+        row = {
+            "num_workers": number,
+            "tried": len(group),
+            "reached": int((group["hits"] > 0).sum()),
+        }
+        row |= {name: best[name] for name in ("trial", "config", "is_confirmed")}
+        row["seconds"] = float(best["time_to_target_s"])
+        row["worker_seconds"] = float(best["worker_seconds_to_target"])
+        rows.append(row | {metric.best_column: float(best[metric.best_column])})
+    names = [*WORKER_COLUMNS, metric.best_column]
+    table = pd.DataFrame(rows, columns=[name for name in names if name not in RATIOS])
+    hit = table[table["seconds"].notna()].head(1)
+    seconds, cost = (hit[name].iloc[0] if len(hit) else np.nan for name in COSTS)
+    ratios = seconds / table["seconds"], table["worker_seconds"] / cost
+    return table.assign(**dict(zip(RATIOS, ratios, strict=True)))[names]

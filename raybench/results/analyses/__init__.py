@@ -1,1 +1,0 @@
-"""Analyses of a study: DataFrame in, DataFrame out; one question each."""
