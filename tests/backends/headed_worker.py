@@ -36,7 +36,9 @@ def outcome(spec: RunSpec, world: World) -> dict[str, np.ndarray]:
     trainer.warm_up(chunk[0])
     trainer.train(chunk)
     trainer.train([make_step(spec, np.arange(PARTIAL), world, lambda _: 1e-3, 0)])
-    found = weights_of(trainer) | {"per_worker": np.array(trainer.batch_statistics)}
+    own = {f"own.{name}": one for name, one in weights_of(trainer).items() if "running" in name}
+    trainer.evaluate("validation", slice(0, 8))
+    found = weights_of(trainer) | {"per_worker": np.array(trainer.batch_statistics)} | own
     trainer.close()
     return found
 

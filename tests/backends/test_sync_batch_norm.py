@@ -38,9 +38,10 @@ def test_two_workers_equal_one_with_twice_the_batch(framework: str, tmp_path: Pa
     The last batch has unequal shares.
     """
     pytest.importorskip(framework)
-    cases: list[dict[str, object]] = [{}, {"frozen_epochs": 1.0}]
+    cases: list[dict[str, object]] = [{}, {"frozen_epochs": 1.0}, {"sync_batch_norm": False}]
     two_workers([spec_of(framework, 2, **case) for case in cases], tmp_path)
-    for index, case in enumerate(cases):
+    check_average_statistics([dict(np.load(tmp_path / f"2-{rank}.npz")) for rank in range(2)])
+    for index, case in enumerate(cases[:2]):
         backend = find_backend(framework)
         world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
         one = outcome(spec_of(framework, 1, **case), world)
@@ -49,6 +50,15 @@ def test_two_workers_equal_one_with_twice_the_batch(framework: str, tmp_path: Pa
             for name, value in one.items():
                 np.testing.assert_allclose(two[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
         assert not one["per_worker"]
+
+
+def check_average_statistics(ranks: list[dict[str, np.ndarray]]) -> None:
+    """Each worker has those of its own samples, and both the mean once the model is evaluated."""
+    for name in ("norm.running_mean", "norm.running_var"):
+        own = [rank[f"own.{name}"] for rank in ranks]
+        assert (abs(own[0] - own[1]) > 1e-4).any()
+        for rank in ranks:
+            np.testing.assert_allclose(rank[name], (own[0] + own[1]) / 2, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize(

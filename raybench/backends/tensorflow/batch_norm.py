@@ -5,7 +5,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from raybench.backends.tensorflow.internals import all_layers
+from raybench.backends.tensorflow.internals import all_layers, no_new_gradients
+
+STATISTICS = ("moving_mean", "moving_variance")
 
 
 class BatchNorm(keras.layers.BatchNormalization):
@@ -64,6 +66,34 @@ class BatchNorm(keras.layers.BatchNormalization):
     def _keep(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
         for running, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
             running.assign(running * self.momentum + new * (1.0 - self.momentum))
+
+
+class AveragedStatistics:
+    """The mean over workers of the moving means and variances; to be called by all at once.
+
+    Training does not read them: each worker keeps those of its own samples until the model is
+    evaluated and saved. Other variables that forward changes are each worker's own; rank 0's are
+    saved.
+    """
+
+    def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy) -> None:
+        self._strategy = strategy
+        self._variables = [one for one in model.non_trainable_variables if one.name in STATISTICS]
+        self._traced = tf.function(lambda: strategy.run(self._average))
+
+    def __call__(self) -> None:
+        """Give every worker and replica the means."""
+        if self._variables and self._strategy.num_replicas_in_sync > 1:
+            self._traced()
+
+    def _average(self) -> None:
+        """Traced, in replica context."""
+        own = [tf.identity(one.value) for one in self._variables]
+        context = tf.distribute.get_replica_context()
+        with no_new_gradients():
+            means = context.all_reduce(tf.distribute.ReduceOp.MEAN, own)
+        for variable, mean in zip(self._variables, means, strict=True):
+            variable.assign(mean)
 
 
 def synchronise(model: keras.Model) -> None:

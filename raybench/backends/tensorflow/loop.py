@@ -16,7 +16,7 @@ from raybench.backends.heads import with_unfrozen
 from raybench.backends.optimizers import settings_of
 from raybench.backends.room import evaluation_batch
 from raybench.backends.tensorflow.averaging import Averaging
-from raybench.backends.tensorflow.batch_norm import synchronise
+from raybench.backends.tensorflow.batch_norm import AveragedStatistics, synchronise
 from raybench.backends.tensorflow.freezing import Freezing
 from raybench.backends.tensorflow.judging import Judge
 from raybench.backends.tensorflow.model import (
@@ -89,6 +89,7 @@ class Trainer:
         self._steps = TracedSteps(
             spec, world, self._model, self._optimizer, self._averaging, self._judge
         )
+        self._average_statistics = AveragedStatistics(self._model, world.strategy)
         self._recorder: StepRecorder | None = None
         if spec.record_steps:
             self._recorder = StepRecorder(has_squares=self._steps.has_squares)
@@ -142,6 +143,7 @@ class Trainer:
 
     def evaluate(self, part: str, rows: slice) -> Totals:
         """Sums of loss and metric over rows of the `validation` or `test` split."""
+        self._average_statistics()
         loss, value, samples = 0.0, 0.0, 0
         with self._averaging.in_place(self._optimizer):
             for inputs, labels in self._parts[part].slices(rows, self._evaluation_batch):
@@ -197,7 +199,7 @@ class Trainer:
             part.close()
         self._parts.clear()
         del self._model, self._optimizer, self._averaging, self._steps
-        del self._train_steps, self._evaluate_batch
+        del self._train_steps, self._evaluate_batch, self._average_statistics
         keras.backend.clear_session()
 
     def _freeze(self, is_on: bool) -> None:

@@ -94,8 +94,12 @@ class Exchange:
         return self.model
 
     def _wrap(self) -> None:
+        # Buffers are not sent at every step: see average_statistics.
         self.model = self._parallel = DistributedDataParallel(
-            self._bare, gradient_as_bucket_view=True, bucket_cap_mb=_bucket_mb(self._spec)
+            self._bare,
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+            bucket_cap_mb=_bucket_mb(self._spec),
         )
         wire = WIRE[self._spec.gradient_compression]
         if wire or self.squares:

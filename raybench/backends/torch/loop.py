@@ -35,7 +35,7 @@ from raybench.backends.torch.state import (
     set_random_state,
     unpack_state,
 )
-from raybench.backends.torch.sync_batch_norm import synchronise
+from raybench.backends.torch.sync_batch_norm import average_statistics, synchronise
 from raybench.backends.torch.world import World as World
 from raybench.backends.torch.world import join as join
 from raybench.core.spec import RunSpec
@@ -148,6 +148,8 @@ class Trainer:
     def evaluate(self, part: str, rows: slice) -> Totals:
         """Sums of loss and metric over rows of the `validation` or `test` split."""
         self._parallel.eval()
+        if self._world.num_workers > 1:
+            average_statistics(self._model)
         samples = 0
         loss = torch.zeros((), dtype=torch.float64, device=self._device)
         value = torch.zeros((), dtype=torch.float64, device=self._device)

@@ -13,7 +13,26 @@ from torch.nn import functional
 
 from raybench.core.errors import UserError
 
+STATISTICS = ("running_mean", "running_var")
 KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+@torch.no_grad()
+def average_statistics(model: nn.Module) -> None:
+    """Give every rank the mean over ranks of the running means and variances.
+
+    Training does not read them: each worker keeps those of its own samples until the model is
+    evaluated and saved. Other buffers that forward changes are each worker's own; rank 0's are
+    saved.
+    """
+    found = [one for name, one in model.named_buffers() if name.endswith(STATISTICS)]
+    if not found:
+        return
+    together = torch.cat([one.flatten() for one in found])
+    dist.all_reduce(together)
+    together /= dist.get_world_size()
+    for one, mean in zip(found, together.split([one.numel() for one in found]), strict=True):
+        one.copy_(mean.view_as(one))
 
 
 class SyncBatchNorm(nn.Module):
