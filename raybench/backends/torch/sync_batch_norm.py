@@ -31,7 +31,8 @@ def average_statistics(model: nn.Module) -> None:
     together = torch.cat([one.flatten() for one in found])
     dist.all_reduce(together)
     together /= dist.get_world_size()
-    for one, mean in zip(found, together.split([one.numel() for one in found]), strict=True):
+    means = torch.split_with_sizes(together, [one.numel() for one in found])
+    for one, mean in zip(found, means, strict=True):
         one.copy_(mean.view_as(one))
 
 
