@@ -45,7 +45,8 @@ def repeat_of(
 def first_trial(runs: Iterable[RunRecord]) -> str | None:
     """Return the trial that a study began with, whose own run had a cold start: it tells nothing.
 
-    Trials are numbered as they are begun, so it is the one with the least number. None without any.
+    Trials are numbered as they are begun, so it is the one with the least number, or the reference
+    run that counts as one. None without any.
     """
     names = (one.trial for one in runs if one.role == "trial")
-    return min(names, key=lambda name: (len(name), name), default=None)
+    return min(names, key=lambda name: (name.isdigit(), len(name), name), default=None)

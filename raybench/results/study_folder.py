@@ -28,6 +28,8 @@ MAY_CHANGE = (
 """Keys that change how long a study goes on and how it is kept, not what it measures."""
 OF_FIRST_VERSIONS = {"metric": ACCURACY.name, "direction": ACCURACY.direction}
 """What objectives were of that named no metric."""
+UNSET = ("kind", "target", "hold", "max_train_seconds")
+"""Keys of an objective that reference runs may change that set a target."""
 LONGEST_VALUE = 100
 """Characters of a value that a sentence shows."""
 SCALING_MAY_CHANGE = ("repeats", "price", "budget", "base.checkpoint_every_s")
@@ -136,6 +138,8 @@ def comparable(
     found, now = validate(StudySpec, before, f"{file}: study").document(), study.document()
     found["objective"] = _named(found["objective"], OF_FIRST_VERSIONS)
     now["objective"] = _named(now["objective"], found["objective"])
+    if "target" in found["auto"] and not found["is_set"]:  # its budget ended before it was set
+        found["objective"] |= {key: now["objective"][key] for key in UNSET}
     return found, now
 
 

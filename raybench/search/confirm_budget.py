@@ -83,6 +83,8 @@ class ConfirmBudget:
             return
         # Not only to where the target was crossed: to the evaluation that saw it, and was held.
         train_s = ledger["train"]
+        if record.time_to_target_s is not None and record.trial.startswith("reference"):
+            train_s = record.time_to_target_s  # it went on, where a trial ends
         if not self._is_timed and not is_told(record):  # stopped early; again it trains to its end
             train_s = max(train_s, spec.objective.max_train_seconds)
         # The first runs of a worker import much of the framework: the least is that of warm ones.

@@ -61,3 +61,4 @@ def test_the_first_trial_has_the_least_number() -> None:
     runs = [record("10000"), record("0003"), record("0001-race0", role="race", source="0001")]
     assert first_trial(runs) == "0003"
     assert first_trial(runs[2:]) is None
+    assert first_trial([*runs, record("reference1")]) == "reference1", "it ran before them"

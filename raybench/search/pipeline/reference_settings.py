@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from raybench.core.errors import UserError
 from raybench.core.metric import ACCURACY, Metric
+from raybench.core.objective import BUDGET
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.score import BEST_OF_MANY, Baseline, small_difference
 from raybench.core.space import known_values
@@ -23,8 +24,16 @@ FEWEST = 4
 """Evaluations in the seconds a trial may train, at least: it ends at one of them."""
 PATIENCE = 4.0
 """Times the reference's seconds to the target that a trial may train."""
-SHARE_OF_BUDGET = 6.0
-"""The reference may take one such part of the study's time budget."""
+SHARE_OF_BUDGET = 5.0
+"""The reference runs may take one such part of the study's time budget in all."""
+ROOM = 20
+"""Trials that a search of a time budget shall have room for."""
+FOR_SEARCH = 0.5
+"""Share of the time left that the search has: the race, runs alone and start-up take the rest."""
+EARLY = 0.25
+"""Share of a reference run's length after which what it had reached may be the target."""
+LATEST = 0.5
+"""The same of one that was still improving when its time ended: nothing it reached at its end."""
 DIGITS = 3
 """Decimals of a target that is a share: tenths of a point."""
 
@@ -54,12 +63,37 @@ class Measured:
         reached = (point.samples for point in self.curve if metric.reaches(point.value, target))
         return float(next(reached, 2 * self.record.samples))
 
+    def until(self, seconds: float, least: int) -> list[float]:
+        """Return the metric at the evaluations up to then, at `least` of so many."""
+        number = sum(point.train_s <= seconds for point in self.curve)
+        return self.values[: max(number, least)]
+
     @property
     def evaluation_samples(self) -> float:
         """Training samples in the time of one evaluation."""
         ledger = self.record.ledger
         speed = self.record.samples / max(ledger["train"], 1e-9)
         return speed * ledger["eval"] / max(len(self.curve), 1)
+
+
+def is_cut(one: Measured) -> bool:
+    """Whether a reference run ended because its time was up."""
+    return one.record.stop != "epochs"
+
+
+def room_for(left_s: float, slots: int) -> float:
+    """Return the seconds that a trial may train for a search to have room for ROOM of them."""
+    return FOR_SEARCH * max(left_s, 0.0) * slots / ROOM
+
+
+def early_s(one: Measured, room_s: float) -> float:
+    """Return the training seconds up to which what a reference run has reached may be the target.
+
+    So early that a search has room beside: trials that take as long are affordable, and a trial
+    may take several times as long.
+    """
+    length = one.curve[-1].train_s
+    return max(EARLY * length, min(room_s, LATEST * length if is_cut(one) else length))
 
 
 def target_from(
@@ -124,22 +158,28 @@ def set_target(
     runs: list[Measured],
     chance: float | None,
     *,
+    room_s: float = math.inf,
     baseline: Baseline | None = None,
     errors: float = BEST_OF_MANY,
 ) -> tuple[StudySpec, str]:
     """Return the study with the target, and a sentence that says how.
 
-    It lies so many standard errors above the `baseline` of the validation rows, at the least.
+    It is what the runs had reached early enough for a search to have room (`room_s` for a trial),
+    or all that they have where that is not enough: it lies so many standard errors above the
+    `baseline` of the validation rows, at the least.
     """
     metric, hold = study.objective.judged_by, study.objective.hold
-    known = [held(one.values, hold, metric) for one in runs]
+    least = None if baseline is None else baseline.beyond(metric, errors)
+    early = [held(one.until(early_s(one, room_s), hold), hold, metric) for one in runs]
+    late = [held(one.values, hold, metric) for one in runs]
+    is_early = None not in early and _is_enough(early, least, chance, metric)
+    known = early if is_early else late
     values = [value for value in known if value is not None]
     if len(values) < len(known):
         raise UserError(
             f"target: auto: a reference run has no {metric.words}{_in_a_row(hold)}; raise "
             "objective.max_train_seconds, or name a target."
         )
-    least = None if baseline is None else baseline.beyond(metric, errors)
     target = target_from(values, chance, metric, least=least)
     objective = study.objective.model_copy(update={"target": target})
     form = ".4f" if metric.is_share else ".6g"
@@ -158,8 +198,59 @@ def set_target(
         return study.model_copy(update={"objective": objective}), how
     how = (
         f"target {target} (auto: median of {', '.join(f'{one:{form}}' for one in values)}, best "
-        f"validation {metric.words}{_in_a_row(hold)} of {describe(runs[0].record.spec)}, {off})"
+        f"validation {metric.words}{_in_a_row(hold)} of {describe(runs[0].record.spec)}"
+        f"{f' {_when(runs, room_s)}' if is_early else ''}, {off})"
     )
+    return study.model_copy(update={"objective": objective}), how
+
+
+def _is_enough(
+    values: list[float | None], least: float | None, chance: float | None, metric: Metric
+) -> bool:
+    """Whether the median is beyond what noise, or an answer without a look, reaches."""
+    known = [value for value in values if value is not None]
+    median = statistics.median(known)
+    if least is None and chance is not None:
+        least = chance + metric.sign * small_difference(metric, chance, None, points=2 * BELOW)
+    return least is None or metric.gap(median, least) > 0
+
+
+def _when(runs: list[Measured], room_s: float) -> str:
+    seconds = statistics.median(early_s(one, room_s) for one in runs)
+    return f"within {seconds:.2g} s of training, so that trials may be faster"
+
+
+def judge_by_budget(
+    study: StudySpec, runs: list[Measured], room_s: float, reason: str
+) -> tuple[StudySpec, str]:
+    """Return the study without a target, judged by the best within the seconds there are."""
+    first_s = 1.1 * max(one.curve[0].train_s for one in runs)
+    seconds = _two_digits(max(min(room_s, study.objective.max_train_seconds), first_s, 0.1))
+    changes = {"kind": BUDGET, "target": None, "hold": 1, "max_train_seconds": seconds}
+    objective = study.objective.model_copy(update=changes)
+    how = (
+        f"no target, but the best {objective.judged_by.words} within {seconds:g} s of training "
+        f"(best_at_budget): the time budget is too short for one. {reason}"
+    )
+    return study.model_copy(update={"objective": objective}), how
+
+
+def shorten_trials(study: StudySpec, one: Measured, room_s: float) -> tuple[StudySpec, str] | None:
+    """Return the study with fewer seconds for a trial, where the time budget has no room for as
+    many as it names; else None."""
+    objective, target = study.objective, study.objective.target
+    if target is None or study.search.time_budget_s is None:
+        return None
+    metric = objective.judged_by
+    there = (point.train_s for point in one.curve if metric.reaches(point.value, target))
+    seconds = _two_digits(max(PATIENCE * next(there, one.curve[-1].train_s), room_s))
+    if seconds >= objective.max_train_seconds:
+        return None
+    how = (
+        f"trials train for at most {seconds:g} s, of the {objective.max_train_seconds:g} s that "
+        "are allowed: the time budget has room for no more"
+    )
+    objective = objective.model_copy(update={"max_train_seconds": seconds})
     return study.model_copy(update={"objective": objective}), how
 
 
@@ -169,7 +260,7 @@ def set_seconds(study: StudySpec, record: RunRecord) -> tuple[StudySpec, str]:
     reached = record.time_to_target_s
     seconds = PATIENCE * (tried if reached is None else reached)
     if study.search.time_budget_s is not None:
-        seconds = min(seconds, 2 * study.search.time_budget_s / SHARE_OF_BUDGET)
+        seconds = min(seconds, study.search.time_budget_s / 3)
     seconds = max(_two_digits(seconds), 0.1)
     objective = study.objective.model_copy(update={"max_train_seconds": seconds})
     what = (

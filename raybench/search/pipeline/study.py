@@ -107,7 +107,10 @@ class StudyPipeline:
         if self.study.needs_reference and not self._set_by_reference():
             if self.deadline.reason() == "time_budget":
                 self.ended = "reference"
-                self._note(f"{self._budget()} ended before the reference runs did.")
+                self._note(
+                    f"{self._budget()} ended before the reference runs did; with a longer one "
+                    "the same command searches, and confirms what it finds."
+                )
             return
         search, confirm_budget = self._open_search(earlier)
         progress = self._progress(search.num_trials, search.num_finished)
@@ -140,6 +143,7 @@ class StudyPipeline:
                 self.study,
                 self.space,
                 self._single_run(progress),
+                at_once=partial(num_at_once, capacity=self.session.capacity, slots=self._slots()),
                 chance=self._chance(),
                 baselines=self._baselines,
                 num_train_samples=self.dataset.num_train_samples,
@@ -151,7 +155,7 @@ class StudyPipeline:
         self._write_study()
         for sentence in words:
             say(self.console, sentence)
-        return True
+        return self.study.is_set
 
     def _open_search(self, earlier: StudyResults | None) -> tuple[Search, ConfirmBudget]:
         """Return the search with all that was recorded or is known beforehand."""
@@ -215,7 +219,7 @@ class StudyPipeline:
             self._note(f"The search ended after {done}: nothing new is left to try in the space.")
 
     def _confirmation(self, progress: Progress) -> Confirmation:
-        slots = slots_now(self.study, self.space, self.session, self.concurrency)
+        slots = self._slots()
         return Confirmation(
             self.study,
             self._single_run(progress),
@@ -224,6 +228,9 @@ class StudyPipeline:
             chance=self._chance(),
             note=self._note,
         )
+
+    def _slots(self) -> int:
+        return slots_now(self.study, self.space, self.session, self.concurrency)
 
     @cached_property
     def _baselines(self) -> dict[str, Baseline | None]:

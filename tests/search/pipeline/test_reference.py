@@ -1,15 +1,35 @@
 """`target: auto`: which configuration is the reference, and what follows from its runs."""
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from raybench.core.errors import UserError
 from raybench.core.metric import METRICS
+from raybench.core.outcome import RunOutcome
+from raybench.core.record import Evaluation, RunRecord
 from raybench.core.score import Baseline
-from raybench.core.study import build_study
-from raybench.search.pipeline.reference import earlier_settings, reference_spec
+from raybench.core.space import Space
+from raybench.core.spec import RunSpec
+from raybench.core.study import StudySpec, build_study
+from raybench.results.export import export
+from raybench.results.load import load
+from raybench.results.records import read_records
+from raybench.results.store import STUDY_FILE, Store
+from raybench.results.study_folder import refuse_other_study
+from raybench.search.ask_tell import Search
+from raybench.search.deadline import Deadline
+from raybench.search.pipeline.reference import (
+    earlier_settings,
+    reference_spec,
+    set_by_reference,
+    share_s,
+)
 from raybench.search.pipeline.reference_settings import (
     Measured,
     cadence_from,
@@ -163,7 +183,198 @@ def test_the_reference_takes_a_part_of_the_time_budget() -> None:
     settings = {"objective": objective, "search": {"time_budget_s": 120}}
     study, space = build_study(STUDY | settings, "test")
     spec = reference_spec(study, space)
-    assert (spec.objective.target, spec.objective.max_train_seconds) == (0.9, 20)
+    assert spec.objective.target == 0.9
+    assert share_s(120.0, 100.0) == 24.0
+    assert share_s(120.0, 30.0) == 10.0, "where starting took most of it"
+    assert share_s(None, float("inf")) == float("inf")
+
+
+class Machine:
+    """Trains references: `rate` samples a second, 1 - exp(-seconds / tau) above chance."""
+
+    def __init__(self, folder: Path, study: StudySpec, space: Space, left_s: float) -> None:
+        self.study, self.space = study, space
+        self.store: Any = SimpleNamespace(folder=folder)
+        self.rate, self.tau, self.failing = 100.0, 10.0, set[str]()
+        self.deadline = Deadline(study.search.time_budget_s)
+        self.left_s = left_s
+        self.seconds: dict[str, float] = {}
+        self.progress: Any = SimpleNamespace(begin=lambda *given: None)
+        self.saved: Any = SimpleNamespace(over=lambda record: None)
+
+    def train(self, spec: RunSpec, name: str, role: Any, *, judge: Any) -> RunRecord:
+        reason, points, end_s = None, list[Evaluation](), spec.objective.max_train_seconds
+        while reason is None and name not in self.failing:
+            samples = (len(points) + 1) * (spec.eval_every_samples or 1000)
+            seconds = samples / self.rate
+            point = evaluation(
+                seconds,
+                index=len(points),
+                samples=samples,
+                value=1 - 0.9 * math.exp(-seconds / self.tau),
+                ledger={"train": seconds, "eval": 0.02 * seconds},
+            )
+            points.append(point)
+            self.store.append(point.line(name))
+            reason = "max_train_seconds" if seconds >= end_s else judge(point)
+        self.seconds[name] = points[-1].train_s if points else 0.0
+        last = RunOutcome(
+            evaluation=points[-1] if points else None,
+            failure="error" if name in self.failing else None,
+            ledger={"train": self.seconds[name]},
+        )
+        done = last.record(name, spec, role=role, source=None, stopped_by=reason or "time_budget")
+        self.store.append(done.line())
+        return done
+
+    def set(self, slots: int = 2) -> tuple[StudySpec, list[str]] | None:
+        with Store(self.store.folder) as self.store:
+            return set_by_reference(
+                self.study,
+                self.space,
+                self,  # type: ignore[arg-type]
+                at_once=lambda spec: slots,
+                chance=0.1,
+                baselines={"validation": None, "test": None},
+                num_train_samples=4_000,
+            )
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machine]:
+    def make(budget: float | None, left_s: float = 10_000.0, **objective: Any) -> Machine:
+        content = STUDY | {
+            "objective": {"target": "auto", "max_train_seconds": 120} | objective,
+            "search": {"trials": 60} | ({"time_budget_s": budget} if budget else {}),
+        }
+        found = Machine(tmp_path, *build_study(content, "test"), left_s)
+        if budget:
+            monkeypatch.setattr(Deadline, "left_s", property(lambda _: found.left_s))
+        return found
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("budget", "left_s", "slots", "seconds"),
+    [
+        (3600.0, 3500.0, 2, [120.0] * 3),  # as long as a trial may
+        (240.0, 200.0, 2, [24.0] * 3),  # two rounds of a tenth of the budget each
+        (240.0, 200.0, 3, [48.0] * 3),
+        (60.0, 30.0, 2, [10.0] * 2),  # start-up took half of it: a third of the rest, one round
+        (60.0, 30.0, 1, [10.0]),
+        (None, math.inf, 2, [120.0] * 3),
+    ],
+)
+def test_reference_runs_take_a_fifth_of_the_budget_in_all(
+    machine: Callable[..., Machine],
+    budget: float | None,
+    left_s: float,
+    slots: int,
+    seconds: list[float],
+) -> None:
+    one = machine(budget, left_s)
+    assert one.set(slots) is not None
+    assert len(one.seconds) == len(seconds)
+    for taken, most in zip(one.seconds.values(), seconds, strict=True):
+        assert taken == pytest.approx(most, abs=5.2), "to an evaluation, these are 5 s apart"
+
+
+@pytest.mark.parametrize("left_s", [200.0, 3000.0])
+def test_the_target_leaves_a_search_room_and_a_reference_run_counts_as_a_trial(
+    machine: Callable[..., Machine], left_s: float
+) -> None:
+    """Still improving when cut off: nothing that it reached in its last half is the target."""
+    one = machine(240.0, left_s)
+    one.tau = 40.0
+    found = one.set()
+    assert found is not None
+    study, words = found
+    assert study.is_set
+    assert words[0].startswith("target ")
+    records = read_records(one.store.folder)
+    (trial,) = [record for record in records.runs.values() if record.role == "trial"]
+    assert trial.state == "complete"
+    assert trial.spec.objective == study.objective
+    assert trial.time_to_target_s is not None
+    early = 0.5 if left_s == 3000.0 else 0.25
+    assert trial.time_to_target_s <= early * one.seconds[trial.trial] + 5
+    assert 2 * trial.time_to_target_s <= study.objective.max_train_seconds
+    assert len(records.curves[trial.trial]) > 2
+    search = Search(study, one.space, one.store.folder, runs=records.runs, curves=records.curves)
+    assert search.num_finished == 1, "the sampler has learnt it"
+
+
+def test_a_budget_without_room_for_as_long_trials_shortens_them(
+    machine: Callable[..., Machine],
+) -> None:
+    short, _ = machine(240.0, 200.0).set() or (None, None)
+    assert short is not None
+    assert short.objective.max_train_seconds < 60
+    again, _ = build_study(STUDY, "test")
+    assert earlier_settings(again, {"study": short.document()}).objective == short.objective
+
+
+def test_where_no_target_fits_the_budget_the_best_within_it_is_sought(
+    machine: Callable[..., Machine],
+) -> None:
+    one = machine(60.0, 30.0, hold=9)
+    found = one.set()
+    assert found is not None
+    study, words = found
+    assert (study.objective.kind, study.objective.target) == ("best_at_budget", None)
+    assert study.is_set
+    assert words[0].startswith("no target, but the best accuracy within ")
+    assert "held for 9 evaluations" in words[0]
+    (trial,) = [run for run in read_records(one.store.folder).runs.values() if run.role == "trial"]
+    assert trial.best_value is not None
+
+
+def test_reference_runs_that_the_budget_ends_are_the_answer_there_is(
+    machine: Callable[..., Machine],
+) -> None:
+    """And the same command, with a longer one, begins the search."""
+    one = machine(60.0, 30.0)
+    train = one.train
+
+    def last(*given: Any, **options: Any) -> RunRecord:
+        done = train(*given, **options)
+        one.left_s = 0.0
+        return done
+
+    one.train = last  # type: ignore[method-assign]
+    found = one.set(slots=1)
+    assert found is not None
+    study, words = found
+    assert (study.is_set, words) == (False, [])
+    folder = one.store.folder
+    with Store(folder) as store:
+        store.write_yaml(STUDY_FILE, {"study": study.document()})
+        results = load(folder)
+        export(results, store)
+    assert results.verdict is not None
+    assert "unconfirmed: accuracy" in (folder / "best.yaml").read_text()
+    refuse_other_study("here", folder / STUDY_FILE, one.study)
+
+
+def test_one_reference_run_that_fails_leaves_the_others(machine: Callable[..., Machine]) -> None:
+    one = machine(None)
+    one.failing = {"reference1"}
+    assert one.set() is not None
+    one.failing = {"reference0", "reference1", "reference2"}
+    with pytest.raises(UserError, match=r"target: auto: the reference run failed"):
+        one.set()
+
+
+def test_where_the_reference_fails_trials_are_evaluated_as_often_as_it_was(
+    machine: Callable[..., Machine],
+) -> None:
+    one = machine(None, target=0.9)
+    one.failing = {"reference0"}
+    study, (how,) = one.set() or (None, [""])
+    assert study is not None
+    assert study.fixed["eval_every_samples"] == 512, "not once an epoch, which may take an hour"
+    assert how.startswith("evaluated every 512 samples: the reference run failed (error")
 
 
 def test_a_reference_that_missed_the_target_says_so_and_leaves_trials_evaluations() -> None:
