@@ -62,6 +62,8 @@ class World(Protocol):
     num_workers: int
     device: str
     """Name of this worker's device, for the records."""
+    gpus: tuple[int, ...]
+    """Those that it trains on, counted among the GPUs that this process sees."""
 
     def gather(self, values: list[float]) -> list[list[float]]:
         """Return every rank's values (float64), in rank order; a barrier for all ranks."""

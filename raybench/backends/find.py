@@ -26,11 +26,20 @@ class Join(Protocol):
     """Signature of a backend's `join`."""
 
     def __call__(
-        self, *, rank: int, num_workers: int, device: str, num_threads: int, num_replicas: int = 1
+        self,
+        *,
+        rank: int,
+        num_workers: int,
+        device: str,
+        num_threads: int,
+        num_replicas: int = 1,
+        num_gpus: int = 0,
     ) -> World:
         """Return this process's World, with thread pools of `num_threads`.
 
         `num_workers` are processes; `num_replicas` of one that trains several, on a device each.
+        `num_gpus` are what this process was given, and all that it uses; UserError where the
+        framework sees fewer.
         """
         ...
 

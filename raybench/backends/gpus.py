@@ -82,15 +82,14 @@ def framework_sees(framework: str) -> Seen:
     return Seen(**(content | lists))
 
 
-def require_gpus(framework: str, number: int, seen: Seen) -> None:
-    """Raise UserError where a framework sees fewer GPUs than it is to use; `number` above 0."""
-    if len(seen.names) >= number:
+def require_gpus(framework: str, number: int, seen: int, problem: str = "") -> None:
+    """Raise UserError where a framework sees fewer GPUs than its process was given."""
+    if seen >= number:
         return
-    found = f"sees {len(seen.names) or 'none'}" + (f" ({seen.problem})" if seen.problem else "")
     raise UserError(
-        f"framework {framework}: {number} GPU{'s' if number > 1 else ''} reserved for a process "
-        f"(gpus_per_worker), and {framework} {found}; {LACKING[framework]}, or set "
-        "gpus_per_worker: 0."
+        f"framework {framework}: a worker is given {number} GPU{'s' if number > 1 else ''}, and "
+        f"{framework} sees {seen or 'none'}{f' ({problem})' if problem else ''}; "
+        f"{LACKING[framework]}, or set gpus_per_worker: 0."
     )
 
 

@@ -30,8 +30,7 @@ class Recording:
     def __init__(self, spec: RunSpec, trainer: Trainer, world: World) -> None:
         self._trainer, self._world = trainer, world
         self._global_batch = spec.global_batch_size
-        num_gpus = spec.replicas_per_process if world.device != "cpu" else 0
-        self._gpus = [GpuLoad(index) for index in range(num_gpus)]
+        self._gpus = [GpuLoad(index) for index in world.gpus]
         self._bytes = bytes_exchanged(spec, trainer.num_parameters)
 
     def begin(self) -> None:

@@ -45,6 +45,7 @@ WORKER_ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TF_USE_LEGACY_KERAS": "0",
     "KERAS_BACKEND": "tensorflow",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as Ray and the driver count; CUDA's own: fastest first
 }
 ANSWER_S = 10.0
 """The pool's event loop waits for nothing: an answer that takes longer is no news."""

@@ -70,6 +70,7 @@ def build_trainer(
         "group": number,
         "framework": placement.framework,
         "cpus_per_worker": placement.cpus_per_worker,
+        "gpus_per_worker": placement.gpus_per_worker,
         "num_replicas": placement.replicas_per_process,
         "search_path": options.search_path,
         "scratch": options.scratch,

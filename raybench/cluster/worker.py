@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import math
 import os
 import socket
 import sys
@@ -59,6 +60,7 @@ def serve(config: dict[str, Any]) -> None:
         config["cpus_per_worker"],
         config["search_path"],
         num_replicas=config["num_replicas"],
+        gpus=config["gpus_per_worker"],
     )
     reply: Reply = _introduce(world)
     running: _Run | None = None
@@ -166,13 +168,21 @@ class _Run:
 
 
 def join_group(
-    framework: str, cpus_per_worker: int, search_path: str, *, num_replicas: int = 1
+    framework: str,
+    cpus_per_worker: int,
+    search_path: str,
+    *,
+    num_replicas: int = 1,
+    gpus: float = 0,
 ) -> World:
     """Return this worker's place in its group; called inside a Ray Train worker.
 
-    `num_replicas`: of the model in this process.
+    `num_replicas`: of the model in this process; `gpus`: what Ray has given it.
     """
     import ray.train
+
+    if not gpus:  # Ray leaves it as it is, so that a worker of CPUs would see every GPU
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
     if search_path not in sys.path:
         sys.path.insert(0, search_path)  # where a user's own `module:Class` lies
@@ -189,6 +199,7 @@ def join_group(
         device=device,
         num_threads=cpus_per_worker,
         num_replicas=num_replicas,
+        num_gpus=math.ceil(gpus),
     )
 
 

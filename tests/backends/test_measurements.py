@@ -92,5 +92,5 @@ def test_a_framework_without_gpus_says_so(framework: str, monkeypatch: pytest.Mo
     assert seen.names == ()
     assert seen.problem == ""
     assert seen.versions[framework]
-    with pytest.raises(UserError, match=f"1 GPU reserved .* {framework} sees none; .*: 0"):
-        require_gpus(framework, 1, seen)
+    with pytest.raises(UserError, match=f"given 1 GPU, .* {framework} sees none; .*: 0"):
+        require_gpus(framework, 1, len(seen.names))

@@ -177,3 +177,24 @@ def test_a_sample_of_weight_0_has_no_part_in_mixed_losses(framework: str) -> Non
         split = replace(PICTURES.train, labels=given, weights=weights)
         curves.append(numbers(train(spec, Headed(), replace(PICTURES, train=split))[0]))
     np.testing.assert_array_equal(curves[0], curves[1])
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+@pytest.mark.parametrize("name", TASKS)
+def test_tensors_as_a_gpu_takes_them_train_the_same_weights(
+    name: str, is_file: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """int64 for int32; here too bytes are gathered as the type of their size that a GPU can."""
+    pytest.importorskip("tensorflow")
+    from raybench.backends.tensorflow import arrays
+
+    if is_file:  # of which batches are read
+        monkeypatch.setattr(room, "SHARE", 0.0)
+    spec = spec_of("tensorflow", {"regression": "rmse"}.get(name, "perplexity"))
+    own = train(spec, *TASKS[name])
+    monkeypatch.setattr(arrays, "has_gpus", lambda: True)
+    found = train(spec, *TASKS[name])
+    assert np.array_equal(numbers(own[0]), numbers(found[0]))
+    assert own[1] == found[1]
+    for here, there in zip(own[2], found[2], strict=True):
+        assert np.array_equal(here, there)

@@ -52,3 +52,37 @@ def test_free_memory_of_a_gpu_is_what_tensorflow_does_not_use(
     assert arrays.free_bytes(share) == gib * 2**30
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-unknown")
     assert arrays.free_bytes(share) == 0  # not known is not without end
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (3, 3, 2), (5, 3, 1)])
+def test_bytes_are_gathered_as_they_are(shape: tuple[int, ...]) -> None:
+    from raybench.backends.tensorflow.arrays import gathered
+
+    every = np.random.default_rng(0).integers(0, 256, (16, *shape), np.uint8)
+    rows = [3, 15, 0, 3]
+    found = tf.function(gathered)(tf.constant(every), tf.constant(rows))
+    assert found.dtype == tf.uint8
+    assert np.array_equal(found.numpy(), every[rows])
+
+
+def test_what_a_gpu_is_given_to_gather_has_a_kernel_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By TensorFlow's own list, which names the kernels of GPUs without one too."""
+    from tensorflow.python.framework.kernels import get_registered_kernels_for_op
+
+    from raybench.backends.tensorflow import arrays
+    from raybench.data.on_demand import KINDS
+
+    listed = get_registered_kernels_for_op("GatherV2").kernel
+    kernels = {
+        tf.as_dtype(kind)
+        for one in listed
+        for of in one.constraint
+        for kind in of.allowed_values.list.type
+        if one.device_type == "GPU" and of.name == "Tparams"
+    }
+    assert tf.uint8 not in kernels  # as long as this holds, `WORDS` are needed
+    monkeypatch.setattr(arrays, "has_gpus", lambda: True)
+    given = {arrays.type_here(kind) for kind in KINDS}
+    assert tf.int32 not in given  # it has one, and stays on the host
+    assert given - {tf.uint8} | set(arrays.WORDS.values()) <= kernels
+    assert "GPU" in {one.device_type for one in get_registered_kernels_for_op("Bitcast").kernel}

@@ -20,9 +20,10 @@ class Exchange:
         """Whether `squares` has something to say: not of replicas in one process."""
         self._num_workers, self._is_on = spec.num_workers, spec.exchange_gradients
         self._wire = WIRE[spec.gradient_compression]
-        self._options = tf.distribute.experimental.CommunicationOptions(
+        self.options = tf.distribute.experimental.CommunicationOptions(
             bytes_per_pack=round(spec.bucket_mb * MIB)
         )
+        """Beside those of the strategy (world.communication)."""
 
     def __call__(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
         """Return the sum of all workers' parts; without exchange, this one's for all of them."""
@@ -31,7 +32,7 @@ class Exchange:
         sent = [tf.cast(part, self._wire) for part in parts] if self._wire else parts
         context = tf.distribute.get_replica_context()
         with no_new_gradients():
-            received = context.all_reduce(tf.distribute.ReduceOp.SUM, sent, self._options)
+            received = context.all_reduce(tf.distribute.ReduceOp.SUM, sent, self.options)
         if not self._wire:
             return received
         return [tf.cast(whole, part.dtype) for whole, part in zip(received, parts, strict=True)]

@@ -60,6 +60,10 @@ class Trainer:
     """One Keras model in training on one worker, or on the replicas of one process."""
 
     def __init__(self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World) -> None:
+        replicas = world.strategy.num_replicas_in_sync
+        assert replicas == spec.num_workers, (
+            f"{replicas} replicas for {spec.num_workers} workers: gradients are added up"
+        )
         self._spec, self._workload, self._world = spec, workload, world
         keras.mixed_precision.set_dtype_policy(
             "float32" if spec.precision == "fp32" else "mixed_bfloat16"

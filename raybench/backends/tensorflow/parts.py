@@ -11,12 +11,19 @@ from raybench.backends.base import Step
 from raybench.backends.prefetch import Prefetch
 from raybench.backends.reading import Reader, ahead, mixes, training_reader
 from raybench.backends.room import fits
-from raybench.backends.tensorflow.arrays import free_bytes, to_tensor
+from raybench.backends.tensorflow.arrays import (
+    copied,
+    free_bytes,
+    has_gpus,
+    to_tensor,
+    type_here,
+    word_bytes,
+)
 from raybench.backends.tensorflow.judging import Mixed
 from raybench.backends.tensorflow.model import Inputs
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Array, Split
-from raybench.data.inputs import each, repeated_first
+from raybench.data.inputs import each, parts, repeated_first
 from raybench.data.on_demand import OnDemand
 
 Batch = tuple[Inputs, tf.Tensor, Mixed, tf.Tensor, tf.Tensor, tf.Tensor]
@@ -100,7 +107,7 @@ class OnDemandPart:
         split = self._reader.split
         labels = split.labels[:num_rows].copy()
         inputs = each(split.inputs, lambda one: self._noise(one, len(labels)))
-        return InMemoryPart(inputs, tf.constant(labels), mixed=self._mixed)
+        return InMemoryPart(inputs, copied(labels), mixed=self._mixed)
 
     def waited_seconds(self) -> float:
         """Seconds that training has waited for batches so far."""
@@ -113,21 +120,21 @@ class OnDemandPart:
     def _noise(self, inputs: Array | OnDemand, number: int) -> tf.Tensor:
         kind = np.dtype(inputs.dtype)
         if kind.kind == "i":
-            return tf.constant(repeated_first(inputs, number))
+            return copied(repeated_first(inputs, number))
         return _noise((number, *inputs.shape[1:]), tf.as_dtype(kind))
 
     def _read(self, rows: np.ndarray) -> tuple[Inputs, tf.Tensor]:
         samples = self._reader.read(rows)
-        return each(samples.inputs, tf.constant), tf.constant(samples.labels)
+        return each(samples.inputs, copied), copied(samples.labels)
 
     def _read_step(self, step: Step) -> Batch:
         rounds = None if step.rounds is None else step.rounds.reshape(-1)
         found = self._reader.read(step.indices.reshape(-1), rounds)
-        mixed = tuple(tf.constant(one) for one in found.mixed or ())
+        mixed = tuple(copied(one) for one in found.mixed or ())
         indices = np.arange(step.indices.size).reshape(1, *step.indices.shape)
         return (
-            each(found.inputs, tf.constant),
-            tf.constant(found.labels),
+            each(found.inputs, copied),
+            copied(found.labels),
             mixed,
             tf.constant(indices),
             *_weights_and_rates([step]),
@@ -154,7 +161,7 @@ def training_part(spec: RunSpec, split: Split) -> Part:
 
 def signature(split: Split) -> tuple[tf.TensorSpec | dict[str, tf.TensorSpec], tf.TensorSpec]:
     """Return that of inputs and labels of as many rows as there may be."""
-    labels = tf.TensorSpec([None, *split.labels.shape[1:]], tf.as_dtype(split.labels.dtype))
+    labels = tf.TensorSpec([None, *split.labels.shape[1:]], type_here(split.labels.dtype))
     return each(split.inputs, _any_rows), labels
 
 
@@ -165,11 +172,15 @@ def mixed_signature(spec: RunSpec, split: Split) -> tuple[tf.TensorSpec, ...]:
 
 
 def _any_rows(inputs: Array | OnDemand) -> tf.TensorSpec:
-    return tf.TensorSpec([None, *inputs.shape[1:]], tf.as_dtype(np.dtype(inputs.dtype)))
+    return tf.TensorSpec([None, *inputs.shape[1:]], type_here(np.dtype(inputs.dtype)))
 
 
 def _has_room(split: Split) -> bool:
-    """Whether a split may lie on the device whole."""
+    """Whether a split may lie on the device whole; on a GPU bytes that no kernel there gathers
+    would be copied back at every step."""
+    pixels = [one for one in parts(split.arrays) if one.dtype == np.uint8]
+    if has_gpus() and not all(word_bytes(one.shape[1:]) for one in pixels):
+        return False
     return fits(split, free_bytes())
 
 

@@ -29,7 +29,7 @@ class StepRecorder:
         self._seconds: list[float] = []
         self._squares: list[list[float]] = []
         # A worker sees its own alone: one, or one for each replica in its process.
-        self._gpus = [f"GPU:{i}" for i in range(len(tf.config.list_physical_devices("GPU")))]
+        self._gpus = [f"GPU:{i}" for i in range(len(tf.config.get_visible_devices("GPU")))]
         for gpu in self._gpus:
             tf.config.experimental.reset_memory_stats(gpu)
         if not self._gpus:

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from raybench.backends.tensorflow.arrays import gathered
 from raybench.backends.tensorflow.averaging import Averaging
 from raybench.backends.tensorflow.exchange import Exchange
 from raybench.backends.tensorflow.judging import Judge, Mixed
@@ -118,7 +119,7 @@ class TracedSteps:
 
     def _one_pass(self, data: Data, rows: Any, weights: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with self._world.where_data_are():
-            inputs, labels, mixed = tf.nest.map_structure(lambda one: tf.gather(one, rows), data)
+            inputs, labels, mixed = tf.nest.map_structure(lambda one: gathered(one, rows), data)
         batch = prepare_inputs(inputs)
         variables = self._model.trainable_variables
         with tf.GradientTape() as tape:

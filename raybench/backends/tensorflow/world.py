@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 import numpy as np
 import tensorflow as tf
 
-from raybench.backends.gpus import Seen
+from raybench.backends.gpus import Seen, require_gpus
 from raybench.core.errors import UserError
 
 
@@ -20,7 +20,8 @@ class World:
     ) -> None:
         self.rank, self.num_workers = rank, num_workers
         self.strategy = strategy or tf.distribute.get_strategy()
-        gpus = tf.config.list_physical_devices("GPU")
+        gpus = tf.config.get_visible_devices("GPU")
+        self.gpus = tuple(range(len(gpus)))
         details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
         self.device = str(details.get("device_name", "gpu")) if gpus else "cpu"
         self._devices = self.strategy.extended.worker_devices
@@ -57,10 +58,17 @@ def _all_reduce(rows: tf.Tensor) -> tf.Tensor:
 
 
 def join(
-    *, rank: int, num_workers: int, device: str, num_threads: int, num_replicas: int = 1
+    *,
+    rank: int,
+    num_workers: int,
+    device: str,
+    num_threads: int,
+    num_replicas: int = 1,
+    num_gpus: int = 0,
 ) -> World:
     """Return this process's World; Ray Train has written TF_CONFIG already."""
-    del device  # TensorFlow sees only the worker's own devices
+    del device  # TensorFlow takes all that it sees
+    _see(num_gpus)
     if num_workers == 1:  # a cluster of one would listen on the network, for nobody
         os.environ.pop("TF_CONFIG", None)
     tf.config.threading.set_intra_op_parallelism_threads(num_threads)
@@ -68,14 +76,37 @@ def join(
     if num_replicas > 1:
         strategy = tf.distribute.MirroredStrategy(_devices(num_replicas))
     else:
-        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(
+            communication_options=communication(has_gpus=num_gpus > 0)
+        )
     return World(rank=rank, num_workers=num_workers, strategy=strategy)
+
+
+def communication(*, has_gpus: bool) -> tf.distribute.experimental.CommunicationOptions:
+    """Return how processes exchange gradients: AUTO is RING over gRPC, between GPUs too."""
+    kinds = tf.distribute.experimental.CommunicationImplementation
+    return tf.distribute.experimental.CommunicationOptions(
+        implementation=kinds.NCCL if has_gpus else kinds.AUTO
+    )
+
+
+def _see(num_gpus: int) -> None:
+    """Let TensorFlow see so many GPUs and no more, before it is used.
+
+    A strategy makes a replica of every GPU that it sees, and all of them would train on the same
+    samples: their gradients are added up. Memory is taken as it is needed: a GPU may be shared.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    require_gpus("tensorflow", num_gpus, len(gpus))
+    tf.config.set_visible_devices(gpus[:num_gpus], "GPU")
+    for gpu in gpus[:num_gpus]:
+        tf.config.experimental.set_memory_growth(gpu, True)
 
 
 def _devices(number: int) -> list[str]:
     """Return the devices of so many replicas: GPUs, where this process sees any, or the CPU as
     several, which TensorFlow has to know before it is used."""
-    gpus = len(tf.config.list_physical_devices("GPU"))
+    gpus = len(tf.config.get_visible_devices("GPU"))
     if gpus:
         if gpus < number:
             raise UserError(

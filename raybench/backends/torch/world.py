@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from raybench.backends.gpus import Seen
+from raybench.backends.gpus import Seen, require_gpus
 from raybench.core.errors import UserError
 
 
@@ -22,6 +22,7 @@ class World:
             self.replica_devices = [torch.device("cuda", i) for i in range(num_replicas)]
             self.torch_device = self.replica_devices[0]
         is_cuda = self.torch_device.type == "cuda"
+        self.gpus = tuple(one.index or 0 for one in self.replica_devices) if is_cuda else ()
         self.device = torch.cuda.get_device_name(self.torch_device) if is_cuda else "cpu"
 
     def gather(self, values: list[float]) -> list[list[float]]:
@@ -35,10 +36,17 @@ class World:
 
 
 def join(
-    *, rank: int, num_workers: int, device: str, num_threads: int, num_replicas: int = 1
+    *,
+    rank: int,
+    num_workers: int,
+    device: str,
+    num_threads: int,
+    num_replicas: int = 1,
+    num_gpus: int = 0,
 ) -> World:
     """Return this process's World; Ray Train has made the process group already."""
     torch.set_num_threads(num_threads)
+    require_gpus("torch", num_gpus, torch.cuda.device_count() if num_gpus else 0)
     # A worker of its own does not count GPUs, which wakes CUDA's driver.
     gpus = torch.cuda.device_count() if num_replicas > 1 else 1
     if num_replicas > gpus:
