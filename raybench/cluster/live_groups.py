@@ -1,7 +1,7 @@
 """The worker groups that are alive: opened as granted, closed when another needs the room."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,8 @@ class LiveGroups:
         self._options, self._admission = options, admission
         self._groups: dict[int, WorkerGroup] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self.on_freed: Callable[[], object] = lambda: None
+        """Called where a group is gone that was waited for in vain when it was closed."""
 
     def attach(self, pool: Any) -> None:
         """Take the pool's own handle, which the workers need."""
@@ -60,6 +62,25 @@ class LiveGroups:
         if group is not None:
             await group.close(force=force)
             self._groups.pop(number, None)
+
+    async def close_and_free(self, number: int, *, force: bool = False) -> None:
+        """End a group; the books give its place to others once its workers are gone.
+
+        Until then Ray holds their CPUs and GPUs. Where that takes long, nobody here waits for it.
+        """
+        group = self._groups.get(number)
+        await self.close(number, force=force)
+        if group is None or group.has_ended:
+            self._admission.remove(number)
+            return
+        task = asyncio.ensure_future(self._free_when_gone(number, group))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _free_when_gone(self, number: int, group: WorkerGroup) -> None:
+        await group.gone()
+        self._admission.remove(number)
+        self.on_freed()
 
     async def free(self, number: int) -> bool:
         """End what a group runs and free its cores; return whether it can serve another run."""

@@ -23,6 +23,7 @@ from raybench.cluster.ray_internals.actors import (
     is_lost_process,
     is_out_of_reach,
 )
+from raybench.cluster.ray_internals.trainer import end_workers
 from raybench.cluster.reach import UNREACHED
 from raybench.cluster.trainers import PoolOptions, build_trainer
 from raybench.core.placement import Placement
@@ -73,6 +74,8 @@ class WorkerGroup:
         self._ended = asyncio.Event()
         self._end_message = ""
         self._has_run = False
+        self._trainer: Any = None
+        """What its thread runs; None before."""
 
     @property
     def has_ended(self) -> bool:
@@ -80,12 +83,13 @@ class WorkerGroup:
         return self._ended.is_set()
 
     async def start(self) -> None:
-        """Start the workers and wait until all have introduced themselves."""
+        """Start the workers and wait until all have introduced themselves.
+
+        Where they do not, those that have are known all the same: `close` ends them.
+        """
         threading.Thread(target=self._fit, name=f"group-{self._number}", daemon=True).start()
         replies = await self._wait(START_TIMEOUT_S, "did not start")
-        for rank, reply in enumerate(replies):
-            assert isinstance(reply, Ready)
-            self._members[rank] = reply
+        assert all(isinstance(reply, Ready) for reply in replies)
 
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
         """Give rank r the command r and wait for all replies."""
@@ -115,6 +119,8 @@ class WorkerGroup:
 
     def _take(self, rank: int, reply: Reply) -> None:
         self._replies[rank] = reply
+        if isinstance(reply, Ready):
+            self._members[rank] = reply
         if not self._answered.done():
             if isinstance(reply, Crashed):
                 self._answered.set_exception(
@@ -133,8 +139,15 @@ class WorkerGroup:
             return False
         return all(isinstance(reply, Finished) for reply in replies)
 
+    async def gone(self) -> None:
+        """Wait until its workers are gone."""
+        await self._ended.wait()
+
     async def close(self, *, force: bool) -> None:
-        """End the workers: by command, or by killing them when `force` or when they hang."""
+        """End the workers: by command, or by killing them when `force` or when they hang.
+
+        Ray may need longer than this waits (a lost host): `has_ended` says whether they are gone.
+        """
         if not force:
             for inbox in self._inbox:
                 inbox.put_nowait(Close())
@@ -143,6 +156,7 @@ class WorkerGroup:
         if not self._ended.is_set():
             for member in self._members.values():
                 ray.kill(member.actor, no_restart=True)
+            await asyncio.to_thread(end_workers, self._trainer)  # who has not been heard of, too
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), CLOSE_TIMEOUT_S)
 
@@ -209,7 +223,10 @@ class WorkerGroup:
     def _fit(self) -> None:
         message = "the worker group has ended"
         try:
-            build_trainer(self._number, self.placement, self._options, self._planned).fit()
+            self._trainer = build_trainer(
+                self._number, self.placement, self._options, self._planned
+            )
+            self._trainer.fit()
         except Exception as error:  # noqa: BLE001 (any failure of the group ends it; reported)
             message = end_message(error)
         self._loop.call_soon_threadsafe(self._end, message)

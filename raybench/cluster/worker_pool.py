@@ -43,6 +43,7 @@ class WorkerPool(KeepsCheckpoints):
         self._admission = admission
         self._groups = LiveGroups(options, admission)
         self._queue = Queue(admission, options, on_lost=self._groups.close_soon)
+        self._groups.on_freed = self._queue.admit
         super().__init__()
         self._departing = DepartingNodes(is_local=options.is_local)
         self._group_of: dict[str, int] = {}
@@ -216,8 +217,7 @@ class WorkerPool(KeepsCheckpoints):
             if keep and await self._groups.free(number):
                 self._admission.release(trial)
             else:
-                await self._groups.close(number)
-                self._admission.remove(number)
+                await self._groups.close_and_free(number)
         self._queue.admit()
         return concurrent
 
@@ -255,8 +255,7 @@ class WorkerPool(KeepsCheckpoints):
     async def _drop(self, trial: str, number: int) -> None:
         """Forget a broken group; the trial's place is given to the next one."""
         self._group_of.pop(trial, None)
-        await self._groups.close(number, force=True)
-        self._admission.remove(number)
+        await self._groups.close_and_free(number, force=True)
         await self._queue.look()  # its host may have gone with it
         self._queue.admit()
 

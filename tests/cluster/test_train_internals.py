@@ -189,7 +189,32 @@ class TestController:
         monkeypatch.setattr(WorkerGroup, "abort", lambda self: story.append("abort"))
         with pytest.raises(RuntimeError, match="unreached"):
             StartedOrGone.__new__(StartedOrGone)._start()
+        assert len(StartedOrGone.started) == 1
+        StartedOrGone.started.clear()
         assert story == (["abort"] if has_started else [])
+
+    def test_what_it_has_reserved_is_given_back_whatever_its_workers_do(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from ray.train.v2._internal.execution import worker_group as module
+        from ray.train.v2._internal.execution.worker_group import WorkerGroup
+
+        from raybench.cluster.ray_internals.controller import StartedOrGone
+
+        why = "then a group that hangs at its start keeps its GPUs until the session ends"
+        source = inspect.getsource(WorkerGroup._start_impl)
+        assert "pg_handle = self._create_placement_group(" in source, why
+        assert "remove_placement_group" in inspect.getsource(module.placement_group_handle), why
+        ended: list[str] = []
+        handle = SimpleNamespace(shutdown=lambda: ended.append("gone"))
+        monkeypatch.setattr(WorkerGroup, "_create_placement_group", lambda self, of: handle)
+        group = StartedOrGone.__new__(StartedOrGone)
+        trainer_internals.end_workers(SimpleNamespace(raybench_groups=[group]))
+        assert ended == [], "nothing is reserved yet"
+        assert group._create_placement_group(None) is handle
+        trainer_internals.end_workers(SimpleNamespace(raybench_groups=[group]))
+        assert ended == ["gone"]
+        trainer_internals.end_workers(None)
 
     def test_a_trainer_that_starts_its_controller_otherwise_is_left_alone(
         self, torch_options: PoolOptions

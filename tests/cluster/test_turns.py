@@ -1,6 +1,8 @@
 """Workers and pool talk over a network that may lose an answer: nothing is lost or done twice."""
 
 import asyncio
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +10,16 @@ import ray
 
 from raybench.backends.saved import check_same_model
 from raybench.cluster import worker, worker_group
-from raybench.cluster.protocol import REFUSED, Advance, Close, Command, Finished, Reply
+from raybench.cluster.protocol import (
+    REFUSED,
+    Advance,
+    Close,
+    Command,
+    Finished,
+    Ready,
+    Reply,
+    RunFailed,
+)
 from raybench.cluster.trainers import PoolOptions
 from raybench.cluster.worker_group import WorkerGroup
 from raybench.core.errors import UserError
@@ -35,6 +46,35 @@ def test_a_turn_that_is_asked_twice_gets_the_same_and_counts_once(
         assert await asking == [SECOND]
 
     asyncio.run(story())
+
+
+def test_a_group_that_misses_its_start_is_killed_whoever_has_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two ranks one introduces itself, the other hangs: both are ended."""
+    killed: list[object] = []
+    is_gone = threading.Event()
+    groups = [SimpleNamespace(end=is_gone.set)]
+    trainer = SimpleNamespace(fit=is_gone.wait, raybench_groups=groups)
+    monkeypatch.setattr(worker_group, "build_trainer", lambda *of: trainer)
+    monkeypatch.setattr(worker_group, "START_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(worker_group, "POLL_S", 0.01)
+    monkeypatch.setattr(ray, "kill", lambda actor, no_restart: killed.append(actor))
+    ready = Ready(host="a", node="n", pid=1, device="cuda:0", cores=(), actor="rank 0")
+
+    async def story() -> None:
+        group = WorkerGroup(0, Placement("torch", 2, 1, 1), OPTIONS)
+        starting = asyncio.ensure_future(group.start())
+        await asyncio.sleep(0)
+        await group.exchange(0, 1, ready)
+        with pytest.raises(RunFailed, match="did not start within"):
+            await starting
+        assert not group.has_ended
+        await group.close(force=True)
+        assert group.has_ended
+
+    asyncio.run(story())
+    assert killed == ["rank 0"]
 
 
 class Pool:

@@ -24,6 +24,8 @@ class FakeGroup:
 
     faults: list[str] = []
     started = 0
+    hangs = False
+    """Whether its workers are there still when it has been closed."""
     gate: asyncio.Event | None = None
     """Where there is one, groups do not come up before it is set."""
 
@@ -42,7 +44,11 @@ class FakeGroup:
             raise RunFailed(self.faults.pop(0), "the workers did not start within 180 s")
 
     async def close(self, *, force: bool) -> None:
-        self.closed = True
+        self.closed, self.has_ended = True, not self.hangs
+
+    async def gone(self) -> None:
+        while not self.has_ended:
+            await asyncio.sleep(0)
 
     async def settle(self) -> bool:
         return True
@@ -66,7 +72,7 @@ class FakeGroup:
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     monkeypatch.setattr(live_groups, "WorkerGroup", FakeGroup)
-    FakeGroup.faults, FakeGroup.started, FakeGroup.gate = [], 0, None
+    FakeGroup.faults, FakeGroup.started, FakeGroup.gate, FakeGroup.hangs = [], 0, None, False
     return WorkerPool(Admission([Node(2, 0)]), OPTIONS)
 
 
@@ -88,6 +94,27 @@ def test_a_group_that_does_not_start_gives_its_place_back(pool: WorkerPool, faul
     asyncio.run(story())
     assert FakeGroup.started == 2
     assert [state.trial for state in pool.groups()] == ["b"]
+
+
+def test_the_place_of_what_hangs_is_given_away_once_it_is_gone(pool: WorkerPool) -> None:
+    FakeGroup.faults, FakeGroup.hangs = ["timeout"], True
+    made: list[FakeGroup] = []
+
+    async def story() -> None:
+        starting = asyncio.ensure_future(pool.acquire("a", TWO))
+        await until_a_group_starts()
+        made.extend(group for _, group in pool._groups)  # type: ignore[misc]
+        with pytest.raises(RunFailed, match="did not start"):
+            await starting
+        other = asyncio.ensure_future(pool.acquire("b", ONE))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert FakeGroup.started == 1, "Ray holds the cores still"
+        made[0].has_ended = True
+        await other
+
+    asyncio.run(story())
+    assert FakeGroup.started == 2
 
 
 def test_workers_that_do_not_reach_each_other_are_tried_once(

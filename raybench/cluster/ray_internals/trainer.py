@@ -50,8 +50,21 @@ def controlled_here(trainer: Any) -> Any:
     except ImportError:
         return trainer
     if hasattr(trainer, "_initialize_and_run_controller") and is_as_expected():
-        trainer._initialize_and_run_controller = lambda **arguments: run_controller(arguments)
+        trainer.raybench_groups = []
+        trainer._initialize_and_run_controller = lambda **arguments: run_controller(
+            arguments, trainer.raybench_groups
+        )
     return trainer
+
+
+def end_workers(trainer: Any) -> None:
+    """End all workers that a trainer has started, whether they answer or not.
+
+    Their processes end with their placement group, which gives their GPUs back to Ray. Nothing for
+    a trainer whose controller runs elsewhere: those that answered are killed by their handles.
+    """
+    for group in getattr(trainer, "raybench_groups", ()):
+        group.end()
 
 
 def meeting_in_a_file(file: str) -> dict[str, Any]:
