@@ -11,8 +11,8 @@ from typing import Literal
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WATCH_S, LAST_WORDS_S = 0.5, 1.0
-INTERRUPTED = 130
-"""Exit code, whichever signal it was."""
+FAILED, INTERRUPTED = 1, 130
+"""Exit codes: Ray itself was lost; a signal, whichever it was."""
 
 
 class Interrupt:
@@ -29,10 +29,12 @@ class Interrupt:
     def needing(self, processes: list[int]) -> Iterator[None]:
         """Name processes without which nothing can end in order, while the context lasts.
 
-        A signal to a whole process group (`timeout`, a service manager) ends these too: once one is
-        gone, this process ends at once instead of waiting for answers that cannot come.
+        Once one is gone, this process ends at once instead of waiting for answers that cannot come:
+        a signal to a whole process group (`timeout`, a service manager) ends these too, and where
+        one was killed by itself, Ray would be silent for a minute and say something of its own.
         """
         self._needed = processes
+        threading.Thread(target=self._watch, daemon=True).start()
         try:
             yield
         finally:
@@ -96,19 +98,19 @@ class Interrupt:
         is_first = True
         while byte := os.read(numbers, 1):
             self.is_set = True
-            if is_first:
-                threading.Thread(target=self._watch, daemon=True).start()
-            elif byte[0] != signal.SIGHUP:  # a closed terminal says so more than once
+            if (
+                not is_first and byte[0] != signal.SIGHUP
+            ):  # a closed terminal says so more than once
                 end_at_once(self.can_continue)
             is_first = False
         os.close(numbers)
 
     def _watch(self) -> None:
-        while True:
+        while self._needed:
             if any(not is_running(process) for process in self._needed):
-                time.sleep(LAST_WORDS_S)
+                time.sleep(LAST_WORDS_S)  # of a signal that has ended it, which is heard here too
                 if self._needed:
-                    end_at_once(self.can_continue)
+                    end_at_once(self.can_continue, is_lost=not self.is_set)
             time.sleep(WATCH_S)
 
 
@@ -122,9 +124,10 @@ def is_running(process: int) -> bool:
         return False
 
 
-def end_at_once(can_continue: bool) -> None:
+def end_at_once(can_continue: bool, *, is_lost: bool = False) -> None:
     """End this process and all below it; records are flushed line by line.
 
+    `is_lost`: not because the user asked, but because a process of Ray's own is gone.
     A Ray of our own ends with this process, but its agents would take a minute to notice.
     """
     try:
@@ -134,9 +137,10 @@ def end_at_once(can_continue: bool) -> None:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         tail = "; the same command continues" if can_continue else ""
-        os.write(2, f"raybench: ended at once{tail}.\n".encode())
+        what = "Ray's own processes were killed or have crashed (out of memory?)"
+        os.write(2, f"raybench: {what if is_lost else 'ended at once'}{tail}.\n".encode())
     finally:
-        os._exit(INTERRUPTED)
+        os._exit(FAILED if is_lost else INTERRUPTED)
 
 
 @contextlib.contextmanager

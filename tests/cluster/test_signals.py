@@ -127,6 +127,24 @@ with interrupt.listening():
     assert time.monotonic() - began < 10
 
 
+def test_when_what_it_needs_is_killed_one_sentence_says_so() -> None:
+    body = """
+child = subprocess.Popen(["sleep", "60"])
+interrupt.can_continue = True
+with interrupt.listening(), interrupt.needing([child.pid]):
+    interrupt.defer()
+    print("ready", flush=True)
+    child.kill()
+    time.sleep(20)
+"""
+    code, _, err = run(body)
+    assert code == 1
+    assert err == (
+        "raybench: Ray's own processes were killed or have crashed (out of memory?); the same "
+        "command continues.\n"
+    )
+
+
 def test_processes_started_without_hangup_never_hear_of_it() -> None:
     body = """
 from raybench.cluster.signals import without_hangup

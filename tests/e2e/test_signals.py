@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import raybench
+from raybench.results.records import read_records
 
 from .watched import Watched
 
@@ -155,6 +156,23 @@ def results(folder: Path) -> Path:
 def test_a_signal_ends_the_search_cleanly(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     strike(ALWAYS, tmp_path)
+
+
+@pytest.mark.all
+def test_the_kill_of_ray_s_own_store_is_said_and_nothing_is_lost(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    space = write_space(tmp_path, "race")
+    with Watched("tune", space, cwd=tmp_path) as run:
+        run.wait_for_line("search 2/")
+        kept = set(read_records(results(tmp_path)).runs)
+        (store,) = (p for p in run.left() if p.cmdline()[0].endswith("/gcs_server"))
+        store.kill()
+        assert run.wait(20) == 1, run.printed
+        (sentence,) = run.stderr.splitlines()
+        assert sentence.endswith("the same command continues."), run.printed
+        run.expect_none_left(GONE_S)
+    assert kept <= set(read_records(results(tmp_path)).runs)
+    continue_to_the_end(space, tmp_path, "race")
 
 
 @pytest.mark.all
