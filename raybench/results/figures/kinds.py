@@ -6,7 +6,6 @@ from raybench.results.figures.curves import curves_figure
 from raybench.results.figures.importance import importance_figure, keys_by_importance
 from raybench.results.figures.kind import FigureKind as FigureKind
 from raybench.results.figures.ledger import ledger_figure
-from raybench.results.figures.parallel import parallel_figure
 from raybench.results.figures.pareto import pareto_figure
 from raybench.results.figures.race import race_figure
 from raybench.results.figures.repeats import repeats_figure
@@ -44,10 +43,6 @@ def _has_importance(results: StudyResults) -> bool:
 
 def _has_keys(results: StudyResults) -> bool:
     return len(results.configurations) > 2 and len(keys_by_importance(results)) > 0
-
-
-def _is_searched(results: StudyResults) -> bool:
-    return _has_keys(results) and len(keys_by_importance(results)) > 1
 
 
 def _is_repeated(results: StudyResults) -> bool:
@@ -105,14 +100,6 @@ FIGURES: dict[str, FigureKind] = {
         slices_figure,
         tables.slices_table,
         _has_keys,
-    ),
-    "parallel": FigureKind(
-        "All settings at once",
-        "A line is a configuration. Where the lines of the best tenth run together, that value is "
-        "needed; where they spread, it is not.",
-        parallel_figure,
-        tables.parallel_table,
-        _is_searched,
     ),
     "timeline": FigureKind(
         "The search over its wall-clock",

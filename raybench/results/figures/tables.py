@@ -4,7 +4,6 @@ import pandas as pd
 
 from raybench.results.analyses import best_at_every_budget
 from raybench.results.figures.batches import batch_rows, predicted_rows
-from raybench.results.figures.importance import keys_by_importance
 from raybench.results.figures.metric_axis import drawn
 from raybench.results.figures.outcome import Outcome, outcome
 from raybench.results.figures.race import race_rows
@@ -128,15 +127,6 @@ def slices_table(results: StudyResults) -> pd.DataFrame:
     """Return each key's best value and its plateau."""
     names = {"best": "best value", "from": "as good from", "to": "as good up to"}
     return plateaus(results).rename(columns=names)
-
-
-def parallel_table(results: StudyResults) -> pd.DataFrame:
-    """Return the best configurations, a column for each key."""
-    found = outcome(results)
-    rows = found.known.head(MOST_ROWS)
-    keys = {key: rows[key] for key in keys_by_importance(results)}
-    table = pd.DataFrame({"trial": rows["trial"]} | keys | {_words(found): rows["outcome"]})
-    return table.reset_index(drop=True)
 
 
 def timeline_table(results: StudyResults) -> pd.DataFrame:

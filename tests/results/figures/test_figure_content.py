@@ -12,9 +12,8 @@ from raybench.results.figures.batches import batch_rows, batches_figure, predict
 from raybench.results.figures.curves import curves_figure
 from raybench.results.figures.outcome import NEAR, outcome, plateau
 from raybench.results.figures.race import race_figure, race_rows
-from raybench.results.figures.slices import plateaus
+from raybench.results.figures.slices import plateaus, values_of
 from raybench.results.figures.spans import best_so_far, phases, spans
-from raybench.results.figures.values import values_of
 from raybench.results.load import StudyResults
 from raybench.results.verdict import judge
 

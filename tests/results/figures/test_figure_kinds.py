@@ -93,7 +93,7 @@ def test_every_figure_has_its_numbers_in_words(study: str) -> None:
             table = kind.table(results)
             assert len(table), name
             assert len(table) <= 60, name
-            assert not [column for column in table if "_" in str(column)] or name == "parallel"
+            assert not [column for column in table if "_" in str(column)]
             assert kind.title
             assert kind.reading.endswith(".")
 
@@ -108,7 +108,7 @@ def test_what_has_nothing_to_draw_does_not_apply() -> None:
 @pytest.mark.all
 def test_of_many_runs_some_are_drawn_and_the_figure_says_so() -> None:
     results = study_of("many")
-    for name in ("curves", "batches", "slices", "parallel", "timeline"):
+    for name in ("curves", "batches", "slices", "timeline"):
         text = svg(FIGURES[name].draw(results), name)
         assert len(text) < MOST_BYTES, name
         said = "".join(ElementTree.fromstring(text).itertext())
