@@ -10,7 +10,7 @@ from raybench.backends.mean_answer import mean_of_mean
 from raybench.backends.recording import Recording
 from raybench.backends.steps import take_until, training_steps, warm_up_step
 from raybench.core.checkpoint import RunState
-from raybench.core.clock import WORKER_PHASES, Ledger, merge_ranks
+from raybench.core.clock import CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
 from raybench.core.objective import BUDGET, StopRule, is_finite
 from raybench.core.record import Evaluation
 from raybench.core.spec import RunSpec
@@ -136,7 +136,7 @@ def _wait_for_all(world: World) -> None:
     world.gather([0.0])
 
 
-_NAMES = (*WORKER_PHASES, "input")
+_NAMES = (*WORKER_PHASES, *CPU_NAMES, "input")
 
 
 def _row(ledger: Ledger, trainer: Trainer) -> list[float]:

@@ -116,7 +116,7 @@ class RunAccount:
         phases = {"queue": here.queue_s, "start": here.start_s, "lost": here.lost_s, **here.worker}
         own = here.report_s + (now - self._between if self._between is not None else 0.0)
         phases["report"] = phases.get("report", 0.0) + own
-        known = sum(seconds for name, seconds in phases.items() if name != "input")
+        known = sum(seconds for name, seconds in phases.items() if name in PHASES)
         return phases | {OTHER: wall - known}, wall
 
     def _point(self, at: float) -> _Point:

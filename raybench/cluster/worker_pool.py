@@ -198,6 +198,11 @@ class WorkerPool(KeepsCheckpoints):
             raise
         return self._kept.take(trial, replies)
 
+    def again(self, trial: str) -> None:
+        """Let a trial that was over begin anew."""
+        self._over.discard(trial)
+        self._kept.forget(trial)
+
     async def release(self, trial: str, *, keep: bool = True, for_good: bool = False) -> int:
         """Give the trial's workers back; return the most others that ran beside it.
 

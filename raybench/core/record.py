@@ -40,6 +40,9 @@ State = Literal["complete", "stopped", "failed"]
 Failure = Literal["oom", "nan", "timeout", "error", "worker_lost"]
 MACHINE_FAULTS = ("timeout", "worker_lost")
 """Failures that say nothing of the configuration: such a run may be tried again."""
+DISTURBED_SHARE, DISTURBED_S = 0.2, 0.05
+"""Share of a run's training seconds that others have taken from which on it is disturbed, and the
+least seconds: one busy process a core takes half, the search's own beside short runs up to 0.15."""
 StopReason = Literal[
     "target", "max_train_seconds", "epochs", "scheduler", "cap", "time_budget", "interrupted"
 ]
@@ -224,6 +227,18 @@ class RunRecord:
     """How often it was continued, or begun again, because it had lost its workers."""
     restart_reason: str | None = None
     """What the last of these losses was, one line."""
+    reruns: Whole = 0
+    """How often it had run before and was disturbed by others; what those runs took is dropped."""
+
+    @property
+    def disturbed_s(self) -> float:
+        """Training seconds that others took, max over ranks; 0 where that is not known."""
+        return self.ledger.get("disturbed", 0.0)
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether that is too much for its seconds to be its own."""
+        return self.disturbed_s > max(DISTURBED_SHARE * self.ledger["train"], DISTURBED_S)
 
     @property
     def is_answer(self) -> bool:

@@ -4,6 +4,7 @@ In a study Ray Tune drives it (`ray_tune/`, by way of `live_trials.py`), in `ben
 simulated clock; the other methods are for a session's beginning and end.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -33,6 +34,8 @@ from raybench.speed.placement import Placer
 
 RECORDED = " (recorded)"
 """Tells the totals of an earlier session's run from those of its rerun."""
+RERUN = "+"
+"""Does so for a run that begins again in the same session."""
 
 
 class Search:
@@ -72,6 +75,7 @@ class Search:
         if study.search.early_stopping:
             self._early = EarlyStopping(study, self.placer, policy)
         self._open: dict[str, Proposal] = {}
+        self._reruns: Counter[str] = Counter()
         self._journal = open_study(study, folder, policy)
         self._feedback = Feedback(study, self._journal, infeasible, self.placer)
         self._learn_recorded(runs or {}, curves or {})
@@ -110,7 +114,8 @@ class Search:
         trial, _, spec = self._open[name]
         evaluation = outcome.evaluation
         assert evaluation is not None
-        self._observe(name, spec, evaluation.samples, evaluation.train_s)
+        taken_s = evaluation.ledger.get("disturbed", 0.0)
+        self._observe(name, spec, evaluation.samples, evaluation.train_s - taken_s)
         score = outcome.score(spec.objective)
         self._feedback.report(trial, spec, score=score, train_s=evaluation.train_s)
         return self._early.judge(name, spec, evaluation) if self._early else None
@@ -120,12 +125,16 @@ class Search:
         trial, _, spec = self._open.pop(record.trial)
         if record.stop == "interrupted":
             return
-        self._observe(record.trial, spec, record.samples, record.ledger["train"])
+        self._observe(record.trial, spec, record.samples, _own_s(record))
         if self._early is not None and (record.state == "complete" or record.failure == "nan"):
             self._early.learn(record)
         if self.placer is not None:
             self.placer.forget(record.trial)
         self._feedback.add(trial, record, is_early=self._is_early)
+
+    def again(self, name: str) -> None:
+        """Note that a trial begins again: what was reported of it tells nothing of its new run."""
+        self._reruns[name] += 1
 
     def tell_all(self) -> None:
         """Tell Optuna the trials that still waited for the speed of their other placements."""
@@ -141,6 +150,7 @@ class Search:
 
     def _observe(self, name: str, spec: RunSpec, samples: int, train_s: float) -> None:
         if self.placer is not None:
+            name += RERUN * self._reruns[name]
             self.placer.observe(name, spec, samples=samples, train_s=train_s)
 
     def _learn_recorded(
@@ -148,7 +158,7 @@ class Search:
     ) -> None:
         for name, record in runs.items():
             # Not under its own name: what was interrupted runs again from the start, under it.
-            self._observe(f"{name}{RECORDED}", record.spec, record.samples, record.ledger["train"])
+            self._observe(f"{name}{RECORDED}", record.spec, record.samples, _own_s(record))
         for name, record in runs.items():
             # The rerun of an interrupted one passes the rungs anew. A finalist is a trial's
             # configuration again: an uninterrupted search does not know of it either.
@@ -156,3 +166,8 @@ class Search:
                 self._early.learn(record, curves.get(name))
             elif self._early and record.role == "reference":
                 self._early.learn_reference(record, curves.get(name, []))
+
+
+def _own_s(record: RunRecord) -> float:
+    """Return the training seconds of a run without those that others took."""
+    return record.ledger["train"] - record.disturbed_s

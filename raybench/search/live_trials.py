@@ -10,7 +10,7 @@ from dataclasses import replace
 from raybench.cluster.reach import MISNAMED
 from raybench.core.errors import StudyError, UserError
 from raybench.core.outcome import RunOutcome
-from raybench.core.record import StopReason
+from raybench.core.record import Evaluation, RunRecord, StopReason
 from raybench.core.spec import RunSpec
 from raybench.results.errors import keep_error
 from raybench.results.live.progress import Progress
@@ -19,6 +19,7 @@ from raybench.results.tables import BATCH_STATISTICS
 from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.deadline import Deadline
+from raybench.search.disturbed import RUNS_AGAIN, Disturbed, is_cut
 from raybench.search.saved_runs import SavedRuns
 
 LOST = "the trial's own process was lost"
@@ -37,12 +38,21 @@ class LiveTrials:
         confirm_budget: ConfirmBudget,
         saved: SavedRuns,
         release: Callable[[str], int],
+        disturbed: Disturbed | None = None,
     ) -> None:
         """`release` gives the workers of a run back that is ended from outside; it returns the
         most others that ran beside it."""
         self._search, self._store, self._progress = search, store, progress
         self._deadline, self._confirm_budget, self._release = deadline, confirm_budget, release
-        self._saved = saved
+        self._saved, self._disturbed = saved, disturbed or Disturbed()
+        self._lines: dict[str, list[dict[str, object]]] = {}
+        """Of the curves of the trials that run."""
+        self._again: dict[str, tuple[RunRecord, list[dict[str, object]]]] = {}
+        """Of trials that were disturbed and are to run again: the record that stands otherwise."""
+        self._due: list[str] = []
+        """Those of them that have not begun again."""
+        self._is_searched = False
+        """Whether the search has no more to propose."""
         self._specs: dict[str, RunSpec] = {}
         self._last: dict[str, RunOutcome] = {}
         self._reasons: dict[str, StopReason | None] = {}
@@ -62,14 +72,39 @@ class LiveTrials:
         One that was cut off goes on from its checkpoint; its curve is written anew up to there.
         """
         self.ended_by = self.ended_by or self._deadline.reason()
-        asked = None if self.ended_by else self._search.ask()
+        asked = None if self.ended_by else self._next()
         if asked is not None:
             name, spec = asked
+            self._lines[name] = []
             self._specs[name] = spec
             for point in self._saved.resume(name, spec):
                 self._last[name] = RunOutcome(evaluation=point, ledger=dict(point.ledger))
-                self._append(point.line(name, role="trial", spec=spec))
+                self._evaluated(name, point)
         return asked
+
+    def _next(self) -> tuple[str, RunSpec] | None:
+        """Return a trial that is to run again, once nothing disturbs; else a new one, if any."""
+        asked = None
+        if not self._is_searched and not (self._due and self._disturbed.is_quiet):
+            asked = self._search.ask()
+            self._is_searched = asked is None
+        if asked is not None or not self._due or self._disturbed.gives_up:
+            return asked
+        name = self._due.pop(0)
+        self._search.again(name)
+        self._saved.again(name)
+        return name, self._again[name][0].spec
+
+    @property
+    def may_have_more(self) -> bool:
+        """Whether a trial that runs may yet have to run again."""
+        return bool(self._specs) and self.ended_by is None
+
+    def close(self) -> None:
+        """Let the records stand of trials that were to run again, and have not come to it."""
+        for name in self._due:
+            self._learn(self._again.pop(name)[0])
+        self._due = []
 
     def started(self, name: str) -> None:
         """Show a trial that waits for its workers."""
@@ -92,7 +127,7 @@ class LiveTrials:
         point = outcome.evaluation
         if point is not None and _is_new(outcome, before):
             self._deadline.evaluated()
-            self._append(point.line(name, role="trial", spec=self._specs[name]))
+            self._evaluated(name, point)
             self._progress.evaluated(name, point)
         if outcome.saved is not None and outcome.saved != before.saved:
             self._saved.save(name)
@@ -133,14 +168,35 @@ class LiveTrials:
         self._num_judged.pop(name, None)
         stopped_by = self._reasons.pop(name, None) or self._deadline.reason() or "scheduler"
         record = outcome.record(name, spec, role="trial", source=None, stopped_by=stopped_by)
+        lines, before = self._lines.pop(name, []), self._again.pop(name, None)
+        record = self._disturbed.judged(record, reruns=before[0].reruns + 1 if before else 0)
+        is_restored = before is not None and is_cut(record)
+        if before is not None and is_restored:
+            record, lines = before
+            for line in lines:
+                self._append(line)
         if not self._append(record.line()):
             record = replace(record, stop="interrupted")  # without a record it has to run again
         self._saved.over(record)
+        if is_restored or self._deadline.over or not self._disturbed.runs_again(record):
+            self._learn(record)
+            return
+        self._again[name] = record, lines
+        self._due.append(name)
+        self._progress.say(RUNS_AGAIN.format(name=name, seconds=record.disturbed_s))
+
+    def _learn(self, record: RunRecord) -> None:
+        """Take a record that stands."""
         self._search.tell(record)
         self._confirm_budget.add(record)
         self._deadline.reserve_s = self._confirm_budget.reserve_s()
         self._progress.after_s = self._confirm_budget.confirming_s()
         self._progress.finished(record)
+
+    def _evaluated(self, name: str, point: Evaluation) -> None:
+        line = point.line(name, role="trial", spec=self._specs[name])
+        self._lines[name].append(line)
+        self._append(line)
 
     def _kept_error(self, name: str, outcome: RunOutcome) -> str:
         """Keep a traceback in a file of its own; return the message that names it."""

@@ -82,6 +82,11 @@ class SavedRuns:
         # In its turn: what is saved from now on is of the new run.
         self._writer.submit(self._noting_faults, _put_aside, self._folder(name))
 
+    def again(self, name: str) -> None:
+        """Drop the checkpoint of a run that is to begin anew, and let it."""
+        self._writer.submit(self._noting_faults, self._forget, name, False).result()
+        ray.get(self._pool.again.remote(name))
+
     def over(self, record: RunRecord) -> None:
         """Drop the checkpoint of a run whose record is written, unless the run was cut off."""
         is_answer = is_told(record) if record.phase == "confirm" else record.is_answer

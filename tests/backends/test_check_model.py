@@ -4,7 +4,6 @@ import importlib.util
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
 
@@ -132,9 +131,7 @@ def test_a_model_that_ends_the_process(name, words):
 
 def test_a_model_that_never_answers(monkeypatch):
     monkeypatch.setattr(check_model, "TIMEOUT_S", 1.0)
-    started = time.monotonic()
     assert "took longer than 1 s" in str(refused("own_models:Hangs"))
-    assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize("name", ["mnist_small", "own_models:Layers"])

@@ -25,7 +25,7 @@ def test_so_many_are_made_ahead_and_no_more(depth: int) -> None:
     prefetch = Prefetch(depth)
     for index, _ in enumerate(prefetch.each(made.append, range(12))):
         wanted = min(index + 1 + depth, 12)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 120
         while len(made) < wanted and time.monotonic() < deadline:
             time.sleep(0.001)
         time.sleep(0.005)
@@ -70,14 +70,14 @@ def test_what_is_not_used_any_more_is_not_made() -> None:
     def make(index: int) -> int:
         if index:
             began.set()
-            go.wait(5)
+            go.wait(120)
         made.append(index)
         return index
 
     prefetch = Prefetch(4)
     batches = prefetch.each(make, range(50))
     assert next(batches) == 0
-    assert began.wait(5)
+    assert began.wait(120)
     batches.close()  # type: ignore[attr-defined]
     go.set()
     prefetch.close()
@@ -91,7 +91,7 @@ def test_one_that_is_forgotten_keeps_no_thread() -> None:
     assert name in [one.name for one in threading.enumerate()]
     del prefetch
     gc.collect()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 120
     while name in [one.name for one in threading.enumerate()]:
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -48,11 +48,14 @@ def test_another_seed_is_another_run(framework: str) -> None:
 
 
 def test_ledger_phases_sum_to_the_wall_time(framework: str) -> None:
-    began = time.perf_counter()
+    moments = [time.perf_counter()]
     ledger = Ledger("setup")
+    moments.append(time.perf_counter())
     curve, _ = train(small_spec(framework), ledger)
-    wall = time.perf_counter() - began
-    assert sum(ledger.seconds(phase) for phase in WORKER_PHASES) == pytest.approx(wall, rel=0.01)
+    moments.append(time.perf_counter())
+    total = sum(ledger.seconds(phase) for phase in WORKER_PHASES)
+    moments.append(time.perf_counter())
+    assert moments[2] - moments[1] <= total <= moments[3] - moments[0]
     last = curve[-1].ledger
     assert last["train"] == pytest.approx(curve[-1].train_s)
     assert 0 < last["input"] < last["train"]

@@ -34,7 +34,7 @@ class World:
 
     def gather(self, values: list[float]) -> list[list[float]]:
         self.all.rows[self.rank] = values
-        self.all.barrier.wait(10)
+        self.all.barrier.wait(120)
         return [self.all.rows[rank] for rank in range(WORKERS)]
 
 

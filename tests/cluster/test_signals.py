@@ -30,7 +30,7 @@ def run(body: str, *signals: int, pause_s: float = 0.3) -> "tuple[int, str, str]
     for number in signals:
         process.send_signal(number)
         time.sleep(pause_s)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=120)
     return process.returncode, out.decode(), err.decode()
 
 
@@ -90,11 +90,11 @@ with interrupt.listening():
     print("ready", flush=True)
     for _ in range(3):
         ctypes.CDLL(None).usleep(900_000)
+    print("over")
 """
-    began = time.monotonic()
-    code, _, err = run(body, signal.SIGINT, signal.SIGINT, pause_s=0.05)
+    code, out, err = run(body, signal.SIGINT, signal.SIGINT, pause_s=0.05)
     assert (code, err) == (130, "raybench: ended at once.\n")
-    assert time.monotonic() - began < 2.5
+    assert "over" not in out
 
 
 def test_a_terminal_that_closes_twice_is_one_signal() -> None:
@@ -120,11 +120,11 @@ with interrupt.listening():
             time.sleep(0.05)
         child.kill()
         time.sleep(20)
+        print("over")
 """
-    began = time.monotonic()
-    code, _, err = run(body, signal.SIGTERM)
+    code, out, err = run(body, signal.SIGTERM)
     assert (code, err) == (130, "raybench: ended at once.\n")
-    assert time.monotonic() - began < 10
+    assert "over" not in out
 
 
 def test_when_what_it_needs_is_killed_one_sentence_says_so() -> None:

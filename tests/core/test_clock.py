@@ -2,7 +2,16 @@ import time
 
 import pytest
 
-from raybench.core.clock import OWNER_PHASES, PHASES, WORKER_PHASES, Ledger, merge_ranks
+from raybench.core.clock import (
+    CPU_NAMES,
+    OWNER_PHASES,
+    PHASES,
+    WORKER_PHASES,
+    CpuUse,
+    Ledger,
+    cpu_use,
+    merge_ranks,
+)
 
 
 class FakeClock:
@@ -36,7 +45,7 @@ def test_every_second_is_in_exactly_one_phase(clock):
         ledger.enter(phase)
         clock.now += seconds
     snapshot = ledger.snapshot()
-    assert snapshot == {
+    assert {name: s for name, s in snapshot.items() if name not in CPU_NAMES} == {
         "setup": 1.0,
         "compile": 2.0,
         "train": 20.0,
@@ -44,7 +53,7 @@ def test_every_second_is_in_exactly_one_phase(clock):
         "checkpoint": 0.0,
         "report": 32.0,
     }
-    assert sum(snapshot.values()) == clock.now - 1000.0
+    assert sum(snapshot[name] for name in WORKER_PHASES) == clock.now - 1000.0
 
 
 def test_the_running_phase_is_counted_without_being_ended(clock):
@@ -76,10 +85,11 @@ def test_only_worker_phases_can_be_entered(clock, phase):
 
 
 def test_the_real_clock_sees_sleep_which_processor_time_does_not():
+    began = time.perf_counter()
     ledger = Ledger("setup")
     time.sleep(0.05)
     ledger.enter("train")
-    assert 0.05 <= ledger.seconds("setup") < 5.0
+    assert 0.05 <= ledger.seconds("setup") <= time.perf_counter() - began
 
 
 def test_merge_takes_the_slowest_rank_phase_by_phase():
@@ -99,3 +109,45 @@ def test_ranks_that_wait_for_each_other_sum_to_the_wall_time_after_the_merge():
             ledger.enter(phase)
     merged = merge_ranks([ledger.snapshot() for ledger in ledgers])
     assert sum(merged[name] for name in WORKER_PHASES) == 11.5
+
+
+@pytest.mark.parametrize(
+    ("use", "seconds"),
+    [
+        (CpuUse(own=4.0), 0.0),
+        (CpuUse(own=2.0, delayed=2.0, busy=4.0), 2.0),  # half of a core
+        (CpuUse(own=4.0, delayed=2.0, busy=4.0), 0.0),  # its own threads took turns
+        (CpuUse(own=2.0, delayed=0.1, busy=4.0), 0.1),  # it waited while others worked
+        (CpuUse(own=8.0, delayed=8.0, busy=16.0), 2.0),  # four threads, half of each core
+        (CpuUse(own=3.0, busy=3.0, taken=1.0), 1.0),  # stolen, or refused by a quota
+        (CpuUse(own=1.0, delayed=9.0, busy=99.0, taken=9.0), 4.0),  # never more than there were
+    ],
+)
+def test_what_others_took_of_four_seconds(use, seconds):
+    assert use.disturbed_s(4.0) == pytest.approx(seconds)
+
+
+def test_the_processor_is_read_at_the_edges_of_training_alone(clock):
+    uses = [CpuUse(10.0, 1.0, 20.0), CpuUse(12.0, 3.0, 24.0), CpuUse(50.0), CpuUse(51.0)]
+    ledger = Ledger(
+        "setup", clock=clock, cpu=lambda: uses.pop(0), earlier={"train": 9.0, "train_cpu": 7.0}
+    )
+    for phase in ("compile", "train", "train", "eval", "report"):
+        ledger.enter(phase)
+        clock.now += 4.0 if phase == "train" else 1.0
+    found = ledger.snapshot()
+    assert len(uses) == 2
+    assert (found["train"], found["train_cpu"]) == (17.0, 9.0)
+    assert found["disturbed"] == pytest.approx(2.0)
+    ledger.enter("train")
+    ledger.enter("eval")
+    assert ledger.snapshot()["train_cpu"] == 10.0
+
+
+def test_what_this_process_uses_only_grows():
+    before = cpu_use()
+    sum(range(300_000))
+    after = cpu_use()
+    assert after.own > before.own
+    assert after.delayed >= before.delayed
+    assert after.busy >= before.busy

@@ -62,6 +62,6 @@ def test_shorten_keeps_both_ends() -> None:
     "part", [" ", "\n", "\x1b", "\x1b]", "\x9d", "\x1b[0", "\t", "a \n", "\ud800"]
 )
 def test_a_long_text_takes_no_time(part: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     clean(part * 100_000 + "\x00")
-    assert time.perf_counter() - began < 5.0
+    assert time.process_time() - began < 20.0

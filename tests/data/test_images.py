@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
@@ -184,9 +185,10 @@ def test_decoding_ends_early_where_most_are_broken(tmp_path, monkeypatch):
 
 def test_a_probe_looks_past_broken_images():
     spec = DatasetSpec(name="image_folder", path="x")
+    began = time.perf_counter()
     found, seconds = probe(list(pictures(40, broken=(0, 2))), spec)
     assert found.shape == (4, 6, 3)
-    assert 0 < seconds < 1
+    assert 0 < seconds <= time.perf_counter() - began
     with pytest.raises(UserError, match="image 0 is no image"):
         probe(list(pictures(4, broken=range(4))), spec)
 

@@ -113,7 +113,7 @@ def test_a_study_survives_workers_killed_in_every_phase_and_leaves_none_behind(
     assert verdict.is_confirmed
     assert "(raylet)" not in log.read_text(), "Ray's own words are in ray.log"
     assert len(seen) == 2 * (2 + len(deaths))
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while any(is_alive(pid) for pid in seen):
         assert time.monotonic() < deadline, "a worker outlived its search"
         time.sleep(0.2)

@@ -52,7 +52,7 @@ def test_a_killed_driver_s_run_goes_on_and_ends_as_if_nothing_had_been(
     process = start(command, "file.yaml", "--out", folder, cwd=tmp_path, log=log)
     wait_for_checkpoint(folder / "checkpoints" / "0000", log)
     process.send_signal(signal.SIGKILL)
-    process.wait(timeout=30)
+    process.wait(timeout=120)
     first = [line for _, line in read_lines(folder / "records.jsonl")]
     printed = run(command, "file.yaml", "--out", folder, cwd=tmp_path)
     whole, killed = read_records(tmp_path / "whole"), read_records(folder)
@@ -65,7 +65,7 @@ def test_a_killed_driver_s_run_goes_on_and_ends_as_if_nothing_had_been(
     assert [point.train_s for point in curve][:3] == [line["train_s"] for line in first[:3]]
     assert [point.train_s for point in curve] == sorted(point.train_s for point in curve)
     assert killed.runs["0000"].ledger["train"] == pytest.approx(curve[-1].train_s)
-    assert abs(killed.runs["0000"].ledger["other"]) < 0.02 * killed.runs["0000"].wall_s
+    assert abs(killed.runs["0000"].ledger["other"]) < 0.1 * killed.runs["0000"].wall_s
     assert not (folder / "checkpoints" / "0000").exists(), "it is over"
     assert raybench.load(folder).trials["lost_s"].sum() == 0
     if command == "train":

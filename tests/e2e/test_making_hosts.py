@@ -48,7 +48,7 @@ def calls(caller: Host, name: str) -> bool:
 def listen(host: Host, tmp_path: Path) -> None:
     log = tmp_path / "log"
     host.start(sys.executable, "-c", LISTEN, log=log)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not calls(host, "localhost"):
         assert time.monotonic() < deadline, log.read_text()
 
@@ -72,7 +72,7 @@ def test_a_host_is_cut_off_and_comes_back(hosts: Hosts, tmp_path: Path) -> None:
     first.cut()
     assert not calls(second, "host1")
     first.join()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not calls(second, "host1"):  # who was not found is asked for again after a while
         assert time.monotonic() < deadline
     second.slow("1mbit")
@@ -104,8 +104,8 @@ def test_nothing_is_left_whatever_ends_the_maker(number: int, inside: str) -> No
     assert len(spaces) == 2
     assert spaces <= alive_spaces()
     maker.send_signal(number)
-    maker.wait(timeout=20)
-    deadline = time.monotonic() + 20
+    maker.wait(timeout=120)
+    deadline = time.monotonic() + 120
     while spaces & alive_spaces():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -29,7 +29,6 @@ def test_two_workers_wait_for_their_slow_pictures(tmp_path: Path) -> None:
     assert row["state"] == "complete"
     steps = 2 * 20  # of 1,257 samples in global batches of 64
     assert steps * READ_S <= row["input_s"] <= row["train_s"]
-    assert row["input_s"] > 0.5 * row["train_s"]
 
 
 @pytest.mark.slow

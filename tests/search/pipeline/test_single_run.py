@@ -1,5 +1,6 @@
 """Runs outside Ray Tune: recorded once, continued, with seeds of their own."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,8 @@ class Machine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *faults: str) -> None:
         self.faults = list(faults)
+        self.disturbed_s: list[float] = []
+        """Of the runs, one after the other; 0 of the rest."""
         self.specs: list[RunSpec] = []
         self.keeps: list[bool] = []
         self.lines: list[dict[str, Any]] = []
@@ -34,6 +37,7 @@ class Machine:
             save=None,
             refused=lambda name, why: self.refused.append(name),
             over=lambda record: self.over.append(record.trial),
+            again=lambda name: None,
         )
         monkeypatch.setattr(module, "run_once", self.run)
 
@@ -46,13 +50,17 @@ class Machine:
         self.reasons.append(options["stopped_by"]())
         failure: Any = self.faults.pop(0) if self.faults else None
         role, source = options["role"], options["source"]
-        return record(name, spec, failure=failure, role=role, source=source), None
+        found = record(name, spec, failure=failure, role=role, source=source)
+        taken_s = self.disturbed_s.pop(0) if self.disturbed_s else 0.0
+        return replace(found, ledger=found.ledger | {"disturbed": taken_s}), None
 
     def single_run(self, deadline: Deadline | None = None, **options: Any) -> SingleRun:
         def nothing(*given: Any) -> None:
             pass
 
-        progress: Any = SimpleNamespace(started=nothing, finished=nothing, evaluated=nothing)
+        progress: Any = SimpleNamespace(
+            started=nothing, finished=nothing, evaluated=nothing, say=nothing
+        )
         store: Any = SimpleNamespace(append=self.lines.append)
         session: Any = SimpleNamespace(pool=None)
         deadline = deadline or Deadline(None)
@@ -80,6 +88,21 @@ def test_a_run_that_is_continued_has_its_curve_written_up_to_there(
     machine.curve = [evaluation(), evaluation(2.0, index=1)]
     machine.single_run().train(SPEC, "a", "confirm")
     assert [line.get("index") for line in machine.lines] == [0, 1, 2, None]
+
+
+@pytest.mark.parametrize(
+    ("taken", "runs"), [([0.1], 1), ([0.5], 2), ([0.5] * 2, 3), ([0.5] * 9, 3)]
+)
+def test_a_disturbed_run_begins_again_twice_at_most(
+    taken: list[float], runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(monkeypatch)
+    machine.disturbed_s = list(taken)
+    found = machine.single_run().train(SPEC, "0001-race0", "race", source="0001")
+    assert len(machine.specs) == runs
+    assert (found.reruns, found.is_disturbed) == (runs - 1, len(taken) > 2)
+    ends = [line["reruns"] for line in machine.lines if line["kind"] == "run"]
+    assert ends == list(range(runs)), "the last of them counts"
 
 
 @pytest.mark.parametrize("keep", [True, False])
