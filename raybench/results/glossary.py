@@ -65,6 +65,9 @@ SEARCH = {
     "1.5 times (`search.cap_factor`) the third-best so far, in the race at about twice the leader.",
     "rung": "A number of training seconds at which trials are compared: who is not among the best "
     "there is stopped (successive halving, ASHA).",
+    "disturbed": "A run in whose training other processes (or the host of a virtual machine, or a "
+    "quota) had its cores for a quarter of the seconds or more. It runs again where it could "
+    "decide something; one that stays disturbed is marked !.",
     "seed": "The number that fixes what is random in a run: first weights, order of the samples. A "
     "new seed is a new run of the same configuration.",
     "epoch": "One pass over the training samples.",

@@ -46,6 +46,10 @@ DROPPED = (
 """Columns that a narrow terminal does not show, the first of them first."""
 MARK = "*"
 MARK_SAYS = f"{MARK} interpolated: where the line between two evaluations crosses the target"
+DISTURBED = "!"
+DISTURBED_SAYS = (
+    f"{DISTURBED} disturbed: others had the cores for a quarter of its training or more"
+)
 Marked = Mapping[str, Sequence[bool]]
 """Which cells of a column have a MARK."""
 MISSING = "-"
@@ -81,8 +85,10 @@ def print_frame(
                 text + (MARK if is_marked and text != MISSING else " ")
                 for text, is_marked in zip(cells[name], are_marked, strict=True)
             ]
-    if is_explained and has_marks(marked):
-        below = "\n".join(filter(None, [below, MARK_SAYS]))
+    is_disturbed = "trial" in cells and cells["trial"].str.endswith(DISTURBED).any()
+    says = [MARK_SAYS] if is_explained and has_marks(marked) else []
+    says += [DISTURBED_SAYS] if is_disturbed else []
+    below = "\n".join(filter(None, [below, *says]))
     below = "\n".join(line for one in below.splitlines() for line in wrapped(one, console.width))
     numeric = [name for name in frame.columns if pd.api.types.is_numeric_dtype(frame[name])]
     drop = [name.format(metric=metric.words) for name in DROPPED]
@@ -102,15 +108,23 @@ def of_runs(
     `is_brief` leaves out what follows from the configuration, and what is measured beside times.
     """
     label, best = trials.set_index("trial")["config"], f"best {metric.words}"
+    names = with_disturbed(frame["trial"], trials)
     kept = ["s to target", "worker-s", best]
     if frame["target after s"].isna().all():
         kept = [best]  # nobody reached it, or none is asked for
     kept += ["whole run s"] if is_brief else ["samples/s", "train s", "whole run s"]
-    head = {"trial": frame["trial"], "configuration": brief(frame["trial"].map(label))}
+    head = {"trial": names, "configuration": brief(frame["trial"].map(label))}
     own = [] if is_brief else ["global batch"]
     own += [name for name in LAYOUT if name in frame]
     named = frame.rename(columns=SHORT)
     return pd.concat([pd.DataFrame(head), named[[*own, *kept]]], axis=1)
+
+
+def with_disturbed(names: pd.Series, trials: pd.DataFrame) -> pd.Series:
+    """Return names of trials, marked where others disturbed a run of theirs that is kept."""
+    runs = trials[trials["is_disturbed"].eq(True).fillna(False)]
+    found = {*runs["trial"], *runs["source"].dropna()}
+    return names.where(~names.isin(found), names + DISTURBED)
 
 
 def marks_of_runs(frame: pd.DataFrame, trials: pd.DataFrame) -> Marked:
@@ -120,12 +134,12 @@ def marks_of_runs(frame: pd.DataFrame, trials: pd.DataFrame) -> Marked:
     return dict.fromkeys(("s to target", "worker-s"), marks)
 
 
-def of_race(table: pd.DataFrame) -> pd.DataFrame:
+def of_race(table: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     """Return the part of `confirmed` that a race is decided by, for a terminal."""
     rows = table.to_dict("records")
     return pd.DataFrame(
         {
-            "trial": table["trial"],
+            "trial": with_disturbed(table["trial"], trials),
             "configuration": brief(table["config"]),
             "reached": [f"{row['hits']} of {row['runs']}" for row in rows],
             "expected s": _finite(table["expected_s"]),

@@ -20,7 +20,7 @@ from raybench.results.place import shown
 from raybench.results.ranking import ranked
 from raybench.results.sensitivity import sensitivity_lines, target_warning
 from raybench.results.show_tables import WHOLE, Amount, show_tables
-from raybench.results.spent import failed_line, ledger_line
+from raybench.results.spent import disturbed_line, failed_line, ledger_line
 from raybench.results.verdict import Verdict, judge
 from raybench.results.words import unranked_lines
 from raybench.results.words import verdict_lines as verdict_lines
@@ -95,6 +95,7 @@ def _said(results: StudyResults, *, verbose: bool) -> _Said:
     warning = target_warning(results)
     details = [
         *([] if verbose else [ledger_line(results), *failed_line(results)]),
+        *disturbed_line(results),
         *verdict_lines(results, verdict),
         *unranked_lines(results),
         *how_sure_lines(results, verdict),

@@ -128,7 +128,7 @@ def _show_race(console: Console, results: StudyResults, amount: Amount) -> bool:
     more = len(table) - len(rows)
     below = f"and {more} more: raybench.load(...).confirmed has them" if more > 0 else ""
     title = RACE_AND_SEARCH.format(again=_again(len(table), len(rows)))
-    marks, cells = marks_of_confirmed(rows), of_race(rows)
+    marks, cells = marks_of_confirmed(rows), of_race(rows, results.trials)
     if amount.is_brief:  # the winner's runs alone stand beside it
         cells, below = with_alone(cells, rows), ""
         title = f"{title}; then the winner alone" if rows["is_alone"].any() else title

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from raybench.core.text import clean, shorten
 from raybench.results.failures import failures
 from raybench.results.load import StudyResults
+from raybench.results.printed import DISTURBED
 from raybench.results.tables import ledger_totals
 from raybench.results.words import counted, duration, price_of, span_s
 
@@ -74,6 +75,20 @@ def ledger_line(results: StudyResults) -> str:
         f"Where the {total:,.0f} s of {counted(len(trials), 'run')} went: {', '.join(shares)}. "
         f"Only training counts{' for the target' if results.is_timed else ''}."
     )
+
+
+def disturbed_line(results: StudyResults) -> list[str]:
+    """Return how many runs others disturbed, and how many of all ran again for it; [] of none."""
+    stays = results.trials["is_disturbed"].eq(True).fillna(False)
+    again = results.trials["reruns"].fillna(0).gt(0)
+    if not (stays | again).any():
+        return []
+    marked = f"; {stays.sum()} stay so, marked {DISTURBED}: their seconds are too long"
+    return [
+        f"Disturbed by other processes: {(stays | again).sum()} of "
+        f"{counted(len(results.trials), 'run')}, {again.sum()} ran again"
+        f"{marked if stays.any() else ''}."
+    ]
 
 
 def failed_line(results: StudyResults) -> list[str]:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from raybench.core.clock import OTHER, PHASES
+from raybench.core.clock import CPU_NAMES, OTHER, PHASES
 from raybench.core.crossing import crossing
 from raybench.core.metric import ACCURACY, Metric
 from raybench.core.record import CURVE_KEYS, Evaluation, Prediction, RunRecord
@@ -85,13 +85,19 @@ EXTRA_TYPES = {
     "unranked": TEXT,
     "crossed_s": NUMBER,
     "is_interpolated": TRUTH,
+    "train_cpu_s": NUMBER,
+    "disturbed_s": NUMBER,
+    "is_disturbed": TRUTH,
+    "reruns": SOME_COUNT,
 }
 """Further columns of `trials`. `source` is the trial whose configuration a run repeats;
 `num_nodes` are the hosts its workers were on, `accelerators` the models of their GPUs,
 `waited_for` what was missing while it was queued, `unranked` why it is not compared with others
 of its size (`results.topology`). `crossed_s` is what configurations are chosen and printed by: the
 recorded `time_to_target_s`, or where evaluations are far apart, a time between two of them, which
-`is_interpolated` says (`core.crossing`)."""
+`is_interpolated` says (`core.crossing`). `train_cpu_s` are the processor's seconds of training
+and `disturbed_s` those that others took of it, each of the rank with the most; `is_disturbed` says
+where they took too much, `reruns` how often it had run before for that reason."""
 TRIAL_COLUMNS, EXTRA_COLUMNS = tuple(TRIAL_TYPES), tuple(EXTRA_TYPES)
 CURVE_TYPES = {
     "trial": TEXT,
@@ -196,6 +202,8 @@ def _trial_row(
     row |= {metric.best_column: run.best_value, metric.test_column: run.test_value}
     row |= {key: _cell(getattr(spec, key)) for key in (*SPEC_COLUMNS, *more)}
     row |= {f"{name}_s": run.ledger[name] for name in (*PHASES, "input")}
+    row |= {f"{name}_s": run.ledger.get(name) for name in CPU_NAMES}  # not of earlier versions
+    row["is_disturbed"] = run.is_disturbed if CPU_NAMES[-1] in run.ledger else None
     row[f"{OTHER}_s"] = run.ledger.get(OTHER, 0.0)  # records of earlier versions lack it
     row["samples_per_s"] = run.samples / train if train > 0 else None
     row["worker_seconds"] = spec.num_workers * train

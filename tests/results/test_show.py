@@ -7,6 +7,7 @@ import shlex
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from made_results import curve, results_folder, run_line
 from test_repeated import raced, study
@@ -22,6 +23,7 @@ from raybench.results.export import export
 from raybench.results.load import load
 from raybench.results.loggers.follow import _sentence
 from raybench.results.next_steps import next_steps
+from raybench.results.page.columns import columns_of
 from raybench.results.paragraphs import wrapped
 from raybench.results.show import SCREEN
 from raybench.results.spent import BudgetFacts, budget_facts
@@ -122,6 +124,27 @@ def test_a_cheapest_that_alone_costs_more_is_explained(tmp_path):
     )
     (_, cheapest) = answer_lines(results, verdict)
     assert cheapest.endswith("(trial 0002): 5 worker-seconds, after 5.00 s.")
+
+
+def test_disturbed_runs_are_marked_and_counted(tmp_path):
+    lines = [
+        run_line("0000", 4.0, slow={"disturbed": 1.2, "train_cpu": 2.5}),
+        run_line("0001", 5.0, learning_rate=0.01) | {"reruns": 1},
+        run_line("0002", 6.0, learning_rate=0.02, slow={"disturbed": 0.3}),
+    ]
+    results = results_folder(tmp_path, lines)
+    assert results.trials["is_disturbed"].tolist() == [True, pd.NA, False]
+    assert results.trials["train_cpu_s"].iloc[0] == 2.5
+    text = " ".join(shown(results, verbose=False).split())
+    assert "0000! torch" in text
+    assert "0002! " not in text
+    assert text.count("! disturbed: others had the cores") == 1
+    assert (
+        "Disturbed by other processes: 2 of 3 runs, 1 ran again; 1 stay so, marked !: their "
+        "seconds are too long." in text
+    )
+    (column,) = [one for one in columns_of(results) if one.title == "state"]
+    assert column.cells == ["complete, disturbed !", "complete", "complete"]
 
 
 def test_an_interpolated_time_is_marked_in_the_winners_file(tmp_path):

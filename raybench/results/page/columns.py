@@ -91,9 +91,12 @@ def columns_of(results: StudyResults) -> list[Column]:
 
 
 def _states(trials: pd.DataFrame) -> list[str]:
+    is_disturbed = trials["is_disturbed"].eq(True).fillna(False)
     return [
-        f"failed: {failure}" if state == "failed" else state
-        for state, failure in zip(trials["state"], trials["failure"], strict=True)
+        f"failed: {failure}" if state == "failed" else state + ", disturbed !" * bool(disturbed)
+        for state, failure, disturbed in zip(
+            trials["state"], trials["failure"], is_disturbed, strict=True
+        )
     ]
 
 

@@ -157,6 +157,10 @@ def _notes(run: RunRecord, unranked: str | None, is_interpolated: bool) -> list[
         "failed": run.failure and f"{run.failure}: {run.message or 'no message'}",
         "not ranked": unranked,
         "time to target": "read between two evaluations" if is_interpolated else None,
+        "disturbed": f"others had its cores for {run.disturbed_s:.2f} s"
+        if run.is_disturbed
+        else None,
+        "ran before": f"{run.reruns} times, disturbed" if run.reruns else None,
         "waited for": run.waited_for,
         "restarts": f"{run.restarts} ({run.restart_reason})" if run.restarts else None,
         "hosts": ", ".join(sorted(set(run.hosts))),
