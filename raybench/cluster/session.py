@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -47,6 +48,9 @@ WORKER_ENVIRONMENT = {
     "KERAS_BACKEND": "tensorflow",
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as Ray and the driver count; CUDA's own: fastest first
 }
+BUSY_S, BUSY_SHARE = 0.5, 0.25
+"""Seconds of looking at the cores before Ray starts, and their share that others use from which on
+it is said."""
 ANSWER_S = 10.0
 """The pool's event loop waits for nothing: an answer that takes longer is no news."""
 LOCAL_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
@@ -122,6 +126,23 @@ class Session:
             self._token.restore()
             self._token = None
         self._scratch.remove()
+
+
+def busy_sentence(seconds: float = BUSY_S) -> str | None:
+    """Return what other processes do to the cores of this machine; None where it is little.
+
+    Looks for so many seconds, in which this process does nothing.
+    """
+    shares = psutil.cpu_percent(interval=seconds, percpu=True)
+    if hasattr(os, "sched_getaffinity"):
+        shares = [shares[core] for core in os.sched_getaffinity(0) if core < len(shares)]
+    used = sum(shares) / 100
+    if used < BUSY_SHARE * len(shares):
+        return None
+    return (
+        f"this machine is busy: other processes use {used:.1f} of its {len(shares)} cores; runs "
+        "that they disturb are marked ! and run again where they would decide something."
+    )
 
 
 def chosen_address(address: str | None) -> str | None:

@@ -6,6 +6,7 @@ simulated clock; the other methods are for a session's beginning and end.
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from raybench.core.outcome import RunOutcome
@@ -118,7 +119,8 @@ class Search:
         self._observe(name, spec, evaluation.samples, evaluation.train_s - taken_s)
         score = outcome.score(spec.objective)
         self._feedback.report(trial, spec, score=score, train_s=evaluation.train_s)
-        return self._early.judge(name, spec, evaluation) if self._early else None
+        run = self._run_of(name)
+        return self._early.judge(run, spec, evaluation) if self._early else None
 
     def tell(self, record: RunRecord) -> None:
         """Learn how a trial ended; one that was interrupted stays open, to be run again."""
@@ -127,7 +129,7 @@ class Search:
             return
         self._observe(record.trial, spec, record.samples, _own_s(record))
         if self._early is not None and (record.state == "complete" or record.failure == "nan"):
-            self._early.learn(record)
+            self._early.learn(replace(record, trial=self._run_of(record.trial)))
         if self.placer is not None:
             self.placer.forget(record.trial)
         self._feedback.add(trial, record, is_early=self._is_early)
@@ -135,6 +137,9 @@ class Search:
     def again(self, name: str) -> None:
         """Note that a trial begins again: what was reported of it tells nothing of its new run."""
         self._reruns[name] += 1
+
+    def _run_of(self, name: str) -> str:
+        return name + RERUN * self._reruns[name]
 
     def tell_all(self) -> None:
         """Tell Optuna the trials that still waited for the speed of their other placements."""
@@ -150,8 +155,7 @@ class Search:
 
     def _observe(self, name: str, spec: RunSpec, samples: int, train_s: float) -> None:
         if self.placer is not None:
-            name += RERUN * self._reruns[name]
-            self.placer.observe(name, spec, samples=samples, train_s=train_s)
+            self.placer.observe(self._run_of(name), spec, samples=samples, train_s=train_s)
 
     def _learn_recorded(
         self, runs: Mapping[str, RunRecord], curves: Mapping[str, list[Evaluation]]

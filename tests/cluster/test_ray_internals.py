@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import ray
 
-from raybench.cluster import worker_group
+from raybench.cluster import session, worker_group
 from raybench.cluster.layout import Node
 from raybench.cluster.protocol import RunFailed
 from raybench.cluster.ray_internals import actors, local_ray
@@ -85,6 +85,20 @@ class TestNiceness:
         own = os.getpriority(os.PRIO_PROCESS, 0)
         assert local_ray.niceness_warning(own) is None
         assert f"niceness {own + 15}" in str(local_ray.niceness_warning(own + 15))
+
+
+@pytest.mark.parametrize(("shares", "used"), [([0.0, 40.0], None), ([90.0, 80.0], "1.7 of its 2")])
+def test_a_busy_machine_is_said_before_ray_starts(
+    shares: list[float], used: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    asked: list[float] = []
+    monkeypatch.setattr(
+        session.psutil, "cpu_percent", lambda interval, percpu: asked.append(interval) or shares
+    )
+    said = session.busy_sentence()
+    assert asked == [session.BUSY_S]
+    assert (said is None) if used is None else f"other processes use {used} cores" in str(said)
 
 
 class TestSignals:

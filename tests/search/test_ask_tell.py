@@ -57,6 +57,23 @@ def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path:
     assert ratio == pytest.approx((12.0 / 200) / (10.1 / 101), rel=1e-3)
 
 
+def test_a_disturbed_trial_that_begins_again_passes_the_rungs_anew(tmp_path: Path) -> None:
+    """And the speed model takes its seconds without those that others took."""
+    content = STUDY | {"search": {"trials": 9, "cap_factor": None}}
+    one = make_search(tmp_path, content, apart=True)
+    seen: list[tuple[str, float]] = []
+    assert one.placer is not None
+    one.placer.observe = (  # type: ignore[method-assign]
+        lambda trial, spec, *, samples, train_s: seen.append((trial, train_s))
+    )
+    good, bad = _asked(one)[0], _asked(one)[0]
+    assert one.report(good, outcome(5.0, value=0.9)) is None
+    assert one.report(bad, outcome(5.0, value=0.5, ledger={"disturbed": 2.0})) == "scheduler"
+    one.again(bad)
+    assert one.report(bad, outcome(5.0, value=0.4)) == "scheduler", "it is judged again"
+    assert seen == [(good, 5.0), (bad, 3.0), (f"{bad}+", 5.0)]
+
+
 @pytest.mark.parametrize("apart", [False, True])
 def test_the_number_of_trials_is_the_study_s(apart: bool, tmp_path: Path) -> None:
     one = make_search(tmp_path, PLAIN, apart=apart)
