@@ -57,7 +57,7 @@ class Ready:
     pid: int
     device: str
     cores: tuple[int, ...]
-    """CPU cores it may use; of a GPU's worker those next to it."""
+    """CPU cores it may use."""
     actor: Any = None
     """Handle of the worker's actor, to end it when it hangs."""
 

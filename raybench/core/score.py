@@ -51,19 +51,17 @@ class Baseline:
     """Of a share, its standard error by its rows."""
     square: float | None = None
     """None where it is not known, or does not bound the gain."""
-
-    def luck(self, errors: float) -> float | None:
-        """Return how far above the baseline noise gets with so many standard errors of luck."""
-        known = [] if self.error is None else [errors * self.error]
-        known += [] if self.square is None else [errors**2 * self.square]
-        return min(known, default=None)
+    level: float | None = None
+    """The value by the training labels, where classes may be as frequent: which of them is more so
+    among these rows is luck too."""
 
     def beyond(self, metric: Metric, errors: float = ONE_SIDED) -> float | None:
-        """Return the value that noise does not get beyond with less luck than that."""
-        luck = self.luck(errors)
-        if luck is None:
+        """Return the value that noise does not get beyond with so many standard errors of luck."""
+        known = [] if self.error is None else [errors * self.error]
+        known += [] if self.square is None else [errors**2 * self.square]
+        if not known:
             return None
-        value = self.value + metric.sign * luck
+        value = (self.value if self.level is None else self.level) + metric.sign * min(known)
         return min(max(value, 0.0), 1.0) if metric.is_share else value
 
     def document(self) -> dict[str, Any]:

@@ -67,20 +67,22 @@ def _of_split(metric: Metric, dataset: Dataset, split: Split) -> Baseline | None
     if metric.per_sample == "own" or (dataset.task != "regression" and labels.dtype.kind != "i"):
         return None
     of_task = _of_numbers if dataset.task == "regression" else _of_classes
-    mean, number, square = of_task(metric, dataset, split)
+    mean, number, square, level = of_task(metric, dataset, split)
     value = metric.finish(mean, mean)
     if not math.isfinite(value):
         return None
 
     square = None if square is None else abs(metric.finish(mean - square, mean) - value)
     value = float(f"{value:.{DIGITS}g}")
-    error = share_error(value, number) if metric.is_share else None
-    return Baseline(value, len(split), error, square)
+    error = share_error(value if level is None else level, number) if metric.is_share else None
+    return Baseline(value, len(split), error, square, level)
 
 
-def _of_numbers(metric: Metric, dataset: Dataset, split: Split) -> tuple[float, int, float | None]:
+def _of_numbers(
+    metric: Metric, dataset: Dataset, split: Split
+) -> tuple[float, int, float | None, float | None]:
     """Return the mean over samples and outputs of the error of one answer for all samples, of how
-    many labels, and what luck of one standard error gains at best."""
+    many labels, what luck of one standard error gains at best, and None."""
     is_absolute = metric.per_sample == "absolute_error"
     train = np.asarray(dataset.train.labels, np.float64)
     answer = np.median(train, axis=0) if is_absolute else train.mean(axis=0)
@@ -88,11 +90,14 @@ def _of_numbers(metric: Metric, dataset: Dataset, split: Split) -> tuple[float, 
     if metric.per_sample != "loss" and dataset.label_scale is not None:
         errors = errors * dataset.label_scale  # the loss alone is in the scale of training
     mean = float(np.mean(np.abs(errors) if is_absolute else errors**2))
-    return mean, len(errors), mean / len(errors)
+    return mean, len(errors), mean / len(errors), None
 
 
-def _of_classes(metric: Metric, dataset: Dataset, split: Split) -> tuple[float, int, float | None]:
-    """Return the same of what one answer for all is worth; of a text, of its tokens' means."""
+def _of_classes(
+    metric: Metric, dataset: Dataset, split: Split
+) -> tuple[float, int, float | None, float | None]:
+    """Return the same of what one answer for all is worth (of a text, of its tokens' means), and
+    last the same by the training labels, where classes may be as frequent."""
     assert dataset.num_classes is not None
     counts = np.zeros(dataset.num_classes, np.int64)
     for labels in _in_parts(dataset.train.labels):
@@ -106,19 +111,20 @@ def _of_classes(metric: Metric, dataset: Dataset, split: Split) -> tuple[float, 
         total += float(np.sum(sums[tokens > 0] / tokens[tokens > 0]))
         rows, number = rows + int(np.sum(tokens > 0)), number + int(np.sum(tokens))
     if not rows:
-        return math.nan, 0, None
+        return math.nan, 0, None, None
     mean = total / rows
     if metric.per_sample == "loss":
-        return mean, number, 0.5 / number
-    mean = max(mean, min(_answers(metric) / dataset.num_classes, 1.0))
-    return mean, number, _of_rarer_class(_answers(metric), counts, number)
+        return mean, number, 0.5 / number, None
+    least, square = min(_answers(metric) / dataset.num_classes, 1.0), None
+    if least < 1.0:
+        square = _of_rarer_class(_answers(metric), counts, number)
+    level = max(float(counts @ worth) / float(np.sum(counts)), least) if square is None else None
+    return max(mean, least), number, square, level
 
 
 def _of_rarer_class(answers: int, counts: npt.NDArray[np.int64], number: int) -> float | None:
     """Return what luck gains at best by naming the next class for some rows; None where the two
     classes may be as frequent: that costs nothing then."""
-    if answers >= len(counts):
-        return None
     ordered = np.sort(counts)[::-1].astype(float)
     both, apart = ordered[answers - 1] + ordered[answers], ordered[answers - 1] - ordered[answers]
     apart -= BEST_OF_ALL * math.sqrt(both)

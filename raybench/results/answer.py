@@ -6,7 +6,7 @@ from raybench.core.spec import RunSpec
 from raybench.results.label import describe
 from raybench.results.load import StudyResults
 from raybench.results.ranking import nearest
-from raybench.results.verdict import Verdict, judge_each
+from raybench.results.verdict import Verdict, guessing_lines, judge_each
 from raybench.results.words import (
     confirmed_row,
     counted,
@@ -29,7 +29,8 @@ def answer_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
     """
     if verdict is None:
         trial = nearest(results)
-        return [] if trial is None else [_nearest(results, trial)]
+        near = [] if trial is None else [_nearest(results, trial)]
+        return guessing_lines(results) or near
     each = judge_each(results)
     if len(each) > 1:
         return [

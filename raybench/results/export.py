@@ -18,7 +18,7 @@ from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults
 from raybench.results.ranking import nearest
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TEXT, TIME, TRIAL_TYPES
-from raybench.results.verdict import judge
+from raybench.results.verdict import guessing_lines, judge
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """First characters of a cell that spreadsheets run; the last four are the wide ones."""
@@ -34,7 +34,7 @@ def export(results: StudyResults, store: StudyFiles) -> list[Path]:
     store.write_text("curves.csv", to_csv(results.curves))
     verdict = judge(results)
     if verdict is None:
-        if (trial := nearest(results)) is not None:
+        if (trial := nearest(results)) is not None and not guessing_lines(results):
             comment = spec_comment(results, trial, None, "nearest to the target")
             store.write_yaml("best.yaml", results.specs[trial].document(), comment=comment)
             written.append(store.folder / "best.yaml")

@@ -92,18 +92,18 @@ def _said(results: StudyResults, *, verbose: bool) -> _Said:
     if results.trials.empty:
         return _Said([], ["no run has finished."], notes, [])
     verdict = judge(results)
-    warning = target_warning(results)
+    warning, answer = target_warning(results), answer_lines(results, verdict)
     details = [
         *([] if verbose else [ledger_line(results), *failed_line(results)]),
         *disturbed_line(results),
-        *verdict_lines(results, verdict),
+        *(line for line in verdict_lines(results, verdict) if line not in answer),
         *unranked_lines(results),
         *how_sure_lines(results, verdict),
         *edge_lines(results, verdict),
         *(sensitivity_lines(results) if verbose else []),
         *([warning] if warning else []),
     ]
-    return _Said(answer_lines(results, verdict), details, notes, _steps(results, verdict, verbose))
+    return _Said(answer, details, notes, _steps(results, verdict, verbose))
 
 
 def _steps(results: StudyResults, verdict: Verdict | None, verbose: bool) -> list[Step]:

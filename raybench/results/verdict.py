@@ -70,8 +70,9 @@ def is_better_than_baseline(results: StudyResults, verdict: Verdict) -> bool | N
     """Return whether the fastest is better than an answer that never looks at the inputs.
 
     By the test split, which chose nothing. All seeds share its rows, so the mean of their values is
-    as uncertain as one value. Where nothing is held out for testing, by the validation split
-    against the luck of the best of all evaluations. None where that is not known (yet).
+    as uncertain as one value. Of what was not tested, because nothing is held out or others ran
+    alone and missed, by the validation split against the luck of the best of all evaluations. None
+    where that is not known (yet).
     """
     judged = _judged_on(results, verdict)
     if judged is None:
@@ -84,11 +85,16 @@ def is_better_than_baseline(results: StudyResults, verdict: Verdict) -> bool | N
 
 def _judged_on(results: StudyResults, verdict: Verdict) -> tuple[str, float] | None:
     """Return the split that has the last word, and what the runs with new seeds reach there."""
-    part = "test" if "test" in results.baselines else "validation"
-    if not verdict.is_confirmed or part not in results.baselines:
+    if not verdict.is_confirmed:
         return None
-    value = _new_value(results, verdict.fastest, part)
-    return None if value is None else (part, value)
+    tested = _new_value(results, verdict.fastest, "test")
+    if "test" in results.baselines:
+        if tested is not None:
+            return "test", tested
+        if results.trials[results.metric.test_column].isna().all():
+            return None  # the runs alone are yet to come
+    value = _new_value(results, verdict.fastest, "validation")
+    return None if value is None or "validation" not in results.baselines else ("validation", value)
 
 
 def _new_value(results: StudyResults, trial: str, part: str) -> float | None:

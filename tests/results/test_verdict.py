@@ -414,8 +414,23 @@ def test_what_is_no_better_than_guessing_on_the_test_rows_does_not_win(tmp_path,
             f"but on the test rows it is no better than guessing ({100 * test:.1f} % of {rows}; "
             "always answering the most frequent class gives 51.0 %)."
         ) in line
+        assert answer_lines(results, None) == [line]
         with pytest.raises(UserError, match="no better than guessing"):
             _ = results.best
+        with Store(results.folder) as store:
+            assert not [one for one in export(results, store) if one.suffix == ".yaml"]
+
+
+def test_a_winner_whose_runs_alone_missed_hands_on_to_no_untested_one(tmp_path):
+    """What was raced besides was never tested: validation has to say more than luck does."""
+    known = {"value": 0.5, "rows": 300, "error": 0.0289}
+    runs = [run_line("0000", 2.0, best_value=0.6), run_line("0001", 3.0, best_value=0.6)]
+    runs += [run_line(f"000{n}-race0", 2.0, role="race", best_value=0.6) for n in (0, 1)]
+    alone = run_line("0000-confirm0", role="confirm", best_value=0.5, test_value=0.5)
+    given = {"objective": Objective(target=0.59), "baseline": {"validation": known, "test": known}}
+    raced = results_folder(tmp_path / "raced", runs, **given)
+    assert judge(raced) is not None, "its test is yet to come"
+    assert judge(results_folder(tmp_path / "alone", [*runs, alone], **given)) is None
 
 
 @pytest.mark.parametrize(("validation", "wins"), [(0.6, False), (0.65, True)])

@@ -10,7 +10,7 @@ import torch
 from raybench.backends.base import Step
 from raybench.backends.prefetch import Prefetch
 from raybench.backends.reading import Reader, ahead, mixes, rounds_of, training_reader
-from raybench.backends.room import Room
+from raybench.backends.room import fits
 from raybench.backends.torch.arrays import to_tensor
 from raybench.backends.torch.input_clock import InputClock
 from raybench.backends.torch.judging import Mixed
@@ -48,13 +48,14 @@ class InMemoryPart:
 
         Counts the time waited; the index itself is a part of the step.
         """
-        started = time.perf_counter()
-        sizes = [step.indices.shape[1] for step in steps for _ in step.indices]
-        indices = self._sent([step.indices for step in steps], sizes)
-        weights = self._sent([step.weights for step in steps], sizes)
-        self._waited_s += time.perf_counter() - started
-        for index, weight in zip(indices, weights, strict=True):
-            yield self._batch(index, weight)
+        device = self._labels.device
+        for step in steps:
+            for rows, weights in zip(step.indices, step.weights, strict=True):
+                started = time.perf_counter()
+                index = torch.from_numpy(rows).to(device, non_blocking=True)
+                weight = torch.from_numpy(weights).to(device, non_blocking=True)
+                self._waited_s += time.perf_counter() - started
+                yield self._batch(index, weight)
 
     def slices(self, rows: slice, size: int) -> Iterator[tuple[Inputs, torch.Tensor]]:
         """Yield inputs and labels of the rows, `size` at a time."""
@@ -73,15 +74,6 @@ class InMemoryPart:
 
     def close(self) -> None:
         """Nothing to end."""
-
-    def _sent(self, of_steps: list[np.ndarray], sizes: list[int]) -> tuple[torch.Tensor, ...]:
-        """Return the rows of each pass on the device: one copy, which a GPU takes while it works
-        on."""
-        together = torch.from_numpy(np.concatenate([one.ravel() for one in of_steps]))
-        device = self._labels.device
-        if device.type == "cuda":
-            together = together.pin_memory().to(device, non_blocking=True)
-        return torch.split_with_sizes(together, sizes)
 
     def _batch(self, index: torch.Tensor, weights: torch.Tensor) -> Batch:
         inputs = each(self._inputs, lambda one: one.index_select(0, index))
@@ -184,27 +176,19 @@ class OnDemandPart:
 Part = InMemoryPart | OnDemandPart
 
 
-def room_for_data(device: torch.device, share: float) -> Room:
-    """Return the room for all splits where tensors lie: of a GPU in this worker's `share`."""
-    if device.type != "cuda":
-        return Room(available_bytes())
-    free, total = torch.cuda.mem_get_info(device)
-    return Room(min(free, int(total * min(share, 1))))
-
-
-def part_of(split: Split, device: torch.device, prefetch: int, room: Room) -> Part:
+def part_of(split: Split, device: torch.device, prefetch: int) -> Part:
     """Return a split as the worker takes it; what is in memory needs no `prefetch`."""
-    if split.is_on_demand or not _has_room(split, device, room):
+    if split.is_on_demand or not _has_room(split, device):
         return OnDemandPart(Reader(split), device, prefetch)
     inputs = each(split.arrays, lambda one: to_tensor(one).to(device))
     return InMemoryPart(inputs, to_tensor(split.labels).to(device))
 
 
-def training_part(spec: RunSpec, split: Split, device: torch.device, room: Room) -> Part:
+def training_part(spec: RunSpec, split: Split, device: torch.device) -> Part:
     """Return the training split; where samples are augmented they are read by batch."""
     reader = training_reader(spec, split)
     if reader is None:
-        return part_of(split, device, spec.prefetch, room)
+        return part_of(split, device, spec.prefetch)
     return OnDemandPart(reader, device, ahead(spec), mixed=mixes(spec))
 
 
@@ -212,10 +196,12 @@ def _cut(inputs: Inputs, labels: torch.Tensor, rows: slice) -> tuple[Inputs, tor
     return each(inputs, lambda one: one[rows]), labels[rows]
 
 
-def _has_room(split: Split, device: torch.device, room: Room) -> bool:
+def _has_room(split: Split, device: torch.device) -> bool:
     """Whether a split may lie on the device whole; on a CPU arrays in memory are there."""
+    if device.type == "cuda":
+        return fits(split, torch.cuda.mem_get_info(device)[0])
     is_file = any(is_mapped(one) for one in (*parts(split.arrays), split.labels))
-    return (device.type == "cpu" and not is_file) or room.takes(split)
+    return not is_file or fits(split, available_bytes())
 
 
 def _noise_like(first: torch.Tensor) -> torch.Tensor:

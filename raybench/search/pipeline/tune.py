@@ -93,8 +93,7 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
     if options.more is not None and study_file(place) is None:
         raise _unfinished(options.more, place)
     if options.dry_run:
-        capacity = local_capacity() if chosen_address(options.address) is None else None
-        print_plan(console, study, space, dataset, place, study_factors(study, space), capacity)
+        print_plan(console, study, space, dataset, place, study_factors(study, space))
         return DONE
     warn = partial(say, console)
     with (

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from raybench.backends.torch.optim.kernels import scale_all
-
 
 def clip_gradients(parameters: Iterable[nn.Parameter], most: float) -> None:
     """Scale all gradients by one factor, so that the norm of them together is `most` at most.
@@ -19,4 +17,5 @@ def clip_gradients(parameters: Iterable[nn.Parameter], most: float) -> None:
     gradients = [one.grad for one in parameters if one.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
     factor = (most / norm).clamp(max=1.0)
-    scale_all(gradients, factor)
+    for gradient in gradients:
+        gradient.mul_(factor)

@@ -15,6 +15,7 @@ missing or changed, plain is taken.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -53,15 +54,6 @@ def lerp_all(tensors: list[Tensor], others: list[Tensor], weight: float) -> None
         tensor.lerp_(other, weight)
 
 
-def scale_all(tensors: list[Tensor], factor: Tensor) -> None:
-    """Multiply each tensor by a number that stays on the device."""
-    if tensors and foreach_kernels_work(tensors[0].device.type):
-        foreach.mul_(tensors, factor)
-        return
-    for tensor in tensors:
-        tensor.mul_(factor)
-
-
 @dataclass
 class Bucket:
     """Tensors of one parameter group that go through one path together, index by index.
@@ -76,25 +68,13 @@ class Bucket:
     states: tuple[list[Tensor], ...] = ()
 
 
-def layouts(group: dict[str, Any]) -> list[Any]:
-    """Return what buckets depend on beside the states: while it is equal, buckets stay but for
-    their gradients, which are other tensors at every step."""
-    return [
-        (group["path"], group["exclude_1d"]),
-        *(
-            None if grad is None else (grad.dtype, grad.stride(), param.dtype, param.stride())
-            for param, grad in [(param, param.grad) for param in group["params"]]
-        ),
-    ]
-
-
 def buckets(
     optimizer: torch.optim.Optimizer,
     group: dict[str, Any],
     state_names: tuple[str, ...],
     *,
     cuda_path: Path,
-) -> list[Bucket]:
+) -> Iterable[Bucket]:
     """The group's parameters that have a gradient, by device, dtype, path and exclusion.
 
     Missing state is created as zeros. `group["path"]` forces a path, `group["exclude_1d"]` sets
@@ -118,7 +98,7 @@ def buckets(
         bucket.params.append(param)
         for tensor_list, tensor in zip((bucket.grads, *bucket.states), tensors, strict=True):
             tensor_list.append(tensor)
-    return list(found.values())
+    return found.values()
 
 
 def _best_path(param: Tensor, tensors: list[Tensor], cuda_path: Path) -> Path:
