@@ -94,7 +94,7 @@ class Interrupt:
 
     def _read(self, numbers: int) -> None:
         """Count signals as they come: the main thread may be waiting in a library, and to it two
-        of them are one."""
+        of them are one. A closed terminal says so more than once."""
         is_first = True
         while byte := os.read(numbers, 1):
             self.is_set = True
