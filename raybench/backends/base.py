@@ -65,6 +65,15 @@ class World(Protocol):
     gpus: tuple[int, ...]
     """Those that it trains on, counted among the GPUs that this process sees."""
 
+    @property
+    def through(self) -> str:
+        """What carries sums over workers: `gloo`, `ring`, `nccl`; of several workers only."""
+        ...
+
+    def time_all_reduce(self, num_bytes: int, rounds: int) -> list[float]:
+        """Return the seconds of each of some sums over all workers of so many bytes (float32)."""
+        ...
+
     def gather(self, values: list[float]) -> list[list[float]]:
         """Return every rank's values (float64), in rank order; a barrier for all ranks."""
         ...

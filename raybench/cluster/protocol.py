@@ -45,7 +45,15 @@ class Close:
     """Owner to workers: leave the train function."""
 
 
-Command = Start | Advance | Save | Finish | Close
+@dataclass(frozen=True)
+class Measure:
+    """Doctor to workers: time sums over all of them, of so many bytes each; no run is open."""
+
+    sizes: tuple[int, ...]
+    rounds: int
+
+
+Command = Start | Advance | Save | Finish | Close | Measure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +119,21 @@ class Crashed:
     traceback: str
 
 
-Reply = Ready | Progress | Saved | Finished | Crashed
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Worker to doctor: the answer to `Measure`."""
+
+    seconds: dict[int, list[float]]
+    """By size, of each round."""
+    through: str
+    """`gloo`, `ring`, `nccl`."""
+    interface: str
+    """The network interface; empty where the framework chose it by itself."""
+    busy_s: float = 0.0
+    """As in Progress."""
+
+
+Reply = Ready | Progress | Saved | Finished | Measured | Crashed
 
 
 STOPPED: Final = "stopped"

@@ -29,6 +29,8 @@ from raybench.cluster.protocol import (
     Crashed,
     Finish,
     Finished,
+    Measure,
+    Measured,
     Progress,
     Ready,
     Reply,
@@ -71,6 +73,9 @@ def serve(config: dict[str, Any]) -> None:
             return
         heard = time.perf_counter()
         try:
+            if isinstance(command, Measure):
+                reply = _measure(command, world)
+                continue
             if isinstance(command, Start):
                 running = _Run(command, world, scratch / DATA)
             assert running is not None
@@ -216,6 +221,12 @@ def pin(cores: tuple[int, ...]) -> None:
             os.sched_setaffinity(int(task.name), cores or ALL_CORES)
         except ProcessLookupError:
             continue  # the thread ended between the listing and the call
+
+
+def _measure(command: Measure, world: World) -> Measured:
+    seconds = {size: world.time_all_reduce(size, command.rounds) for size in command.sizes}
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    return Measured(seconds=seconds, through=world.through, interface=interface)
 
 
 def _introduce(world: World) -> Ready:

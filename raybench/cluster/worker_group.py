@@ -13,6 +13,7 @@ from raybench.cluster.protocol import (
     Crashed,
     Finish,
     Finished,
+    Measure,
     Ready,
     Reply,
     RunFailed,
@@ -97,7 +98,7 @@ class WorkerGroup:
             raise RunFailed("worker_lost", self._end_message)
         self._replies = {}
         self._answered = self._loop.create_future()
-        self._has_run = not isinstance(commands[0], Finish)
+        self._has_run = not isinstance(commands[0], Finish | Measure)
         for inbox, command in zip(self._inbox, commands, strict=True):
             inbox.put_nowait(command)
         return await self._wait(timeout_s, "did not answer")

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -45,6 +46,24 @@ class World:
         rows = np.zeros((self.num_workers, len(values)))
         rows[self.rank] = values
         return self._sum_over_workers(tf.constant(rows)).numpy().tolist()
+
+    def time_all_reduce(self, num_bytes: int, rounds: int) -> list[float]:
+        """Return the seconds of each of some sums over all workers of so many bytes (float32)."""
+        values = tf.zeros([1, num_bytes // 4])
+        add_up = tf.function(self._reduce_rows, [tf.TensorSpec(values.shape)])
+        add_up(values)  # traced
+        seconds = []
+        for _ in range(rounds):
+            self.gather([0.0])
+            began = time.perf_counter()
+            float(add_up(values)[0, 0])  # waits for a GPU
+            seconds.append(time.perf_counter() - began)
+        return seconds
+
+    @property
+    def through(self) -> str:
+        """What carries the sums: `ring` or `nccl`."""
+        return "nccl" if self.device != "cpu" else "ring"
 
     def _reduce_rows(self, rows: tf.Tensor) -> tf.Tensor:
         total = self.strategy.run(_all_reduce, args=(rows,))

@@ -1,5 +1,7 @@
 """A torch worker's place among the workers. Mirrors tensorflow's."""
 
+import time
+
 import torch
 import torch.distributed as dist
 
@@ -33,6 +35,23 @@ class World:
         rows = [torch.empty_like(mine) for _ in range(self.num_workers)]
         dist.all_gather(rows, mine)
         return [row.tolist() for row in rows]
+
+    def time_all_reduce(self, num_bytes: int, rounds: int) -> list[float]:
+        """Return the seconds of each of some sums over all workers of so many bytes (float32)."""
+        values = torch.zeros(num_bytes // 4, device=self.torch_device)
+        seconds = []
+        for _ in range(rounds):
+            self.gather([0.0])
+            began = time.perf_counter()
+            dist.all_reduce(values)
+            float(values[0])  # waits for a GPU
+            seconds.append(time.perf_counter() - began)
+        return seconds
+
+    @property
+    def through(self) -> str:
+        """What carries the sums: `gloo` or `nccl`."""
+        return str(dist.get_backend())
 
 
 def join(

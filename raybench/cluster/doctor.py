@@ -1,0 +1,185 @@
+"""What a Ray session will really use: every node's facts, and what lies between the nodes.
+
+The facts are taken on the nodes, by a task on each; the network is measured by workers as a study
+has them. `examine` returns plain data, `raybench doctor --json` prints them.
+"""
+
+import socket
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raybench.backends.find import PACKAGES as FRAMEWORKS
+from raybench.backends.machine import Facts, machine_facts, problems_between, problems_of
+from raybench.cluster.protocol import Measure, Measured, RunFailed
+from raybench.cluster.session import Session
+from raybench.core.placement import Placement
+from raybench.core.time_of_day import unix_seconds
+
+VERSION = 1
+"""Of the document: raised where a key changes its meaning or goes."""
+SIZES = (4 * 2**10, 2**20, 32 * 2**20)
+"""Bytes of a sum over the workers: of the least the latency is seen, of the most the bandwidth."""
+ROUNDS = 5
+OBJECT_BYTES = 64 * 2**20
+FACTS_S, MEASURE_S, CONNECT_S = 300.0, 120.0, 5.0
+PORTS = {"raylet": "NodeManagerPort", "objects": "ObjectManagerPort"}
+"""Of every node, and where Ray tells them."""
+MOST_WORKERS = 8
+NAME = "doctor"
+
+
+def examine(session: Session, address: str | None) -> Facts:
+    """Return the document: hosts, network, problems; `ok` where there are no problems."""
+    entries = [entry for entry in ray.nodes() if entry["Alive"]]
+    hosts, problems = [], []
+    for entry, found in zip(entries, _facts_of(entries), strict=True):
+        if isinstance(found, str):
+            problems.append(found)
+            continue
+        found |= {
+            "address": entry["NodeManagerAddress"],
+            "ray_cpus": entry["Resources"].get("CPU", 0.0),
+            "ray_gpus": entry["Resources"].get("GPU", 0.0),
+            "ports": _ports_of(entry),
+        }
+        hosts.append(found)
+        problems += problems_of(found, found["ray_gpus"])
+        problems += [
+            f"host {found['host']}: port {port['port']} ({name}) does not answer from here; open "
+            "the hosts' ports to each other."
+            for name, port in found["ports"].items()
+            if not port["is_open"]
+        ]
+    problems += problems_between(hosts)
+    network, problem = _network(session, hosts) if hosts else (None, None)
+    problems += [problem] if problem else []
+    notes = [session.warning] if session.warning else []
+    return {
+        "version": VERSION,
+        "ok": not problems,
+        "address": address,
+        "hosts": hosts,
+        "network": network,
+        "problems": problems,
+        "notes": notes,
+    }
+
+
+def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
+    """Return every node's facts, or the sentence on why there are none; all at the same time."""
+    tasks = []
+    for entry in entries:
+        there = NodeAffinitySchedulingStrategy(entry["NodeID"], soft=False)
+        options = {"num_cpus": 0, "scheduling_strategy": there, "max_retries": 0}
+        task = ray.remote(**options)
+        tasks.append((task(_facts_there).remote(), task(_clock_there)))
+    found: list[Facts | str] = []
+    for entry, (facts, clock) in zip(entries, tasks, strict=True):
+        try:
+            answer: Facts = ray.get(facts, timeout=FACTS_S)
+            found.append(answer | {"clock_skew_s": _skew_s(clock)})
+        except ray.exceptions.RayError as error:
+            last = str(error).strip().splitlines()[-1]
+            found.append(
+                f"host {entry['NodeManagerHostname']}: its facts cannot be had ({last}); is "
+                "raybench installed there, in the same Python?"
+            )
+    return found
+
+
+def _facts_there() -> Facts:
+    """On a node: the machine's facts, and how fast its object store takes what is put there."""
+    content = np.ones(OBJECT_BYTES, np.uint8)
+    began = time.perf_counter()
+    kept = ray.put(content)
+    seconds = time.perf_counter() - began
+    del kept
+    return machine_facts() | {"object_store_bytes_per_s": OBJECT_BYTES / seconds}
+
+
+def _clock_there() -> float:
+    return unix_seconds()
+
+
+def _skew_s(clock: Any) -> float:
+    """Return by how much a node's clock is ahead of this one's: of three askings the quickest."""
+    found = []
+    for _ in range(3):
+        before = unix_seconds()
+        there = ray.get(clock.remote(), timeout=FACTS_S)
+        after = unix_seconds()
+        found.append((after - before, there - (before + after) / 2))
+    return float(min(found)[1])
+
+
+def _ports_of(entry: dict[str, Any]) -> dict[str, Any]:
+    found = {}
+    for name, key in PORTS.items():
+        if port := int(entry.get(key, 0)):
+            try:
+                socket.create_connection((entry["NodeManagerAddress"], port), CONNECT_S).close()
+                found[name] = {"port": port, "is_open": True}
+            except OSError:
+                found[name] = {"port": port, "is_open": False}
+    return found
+
+
+def measured_by(hosts: list[Facts]) -> Placement | None:
+    """Return the workers between which the network is measured; None where there is one worker.
+
+    One on each host, or several of a single host: with a GPU each where all have one.
+    """
+    works = [name for name in FRAMEWORKS if all(_works(one, name) for one in hosts)]
+    if not works:
+        return None
+    gpus = min(int(one["ray_gpus"]) for one in hosts)
+    each = 1 if gpus else 0
+    if len(hosts) > 1:
+        return Placement(works[0], len(hosts), gpus_per_worker=each, strategy="spread")
+    room = gpus if gpus > 1 else min(int(hosts[0]["ray_cpus"]), 2)
+    each = 1 if gpus > 1 else 0
+    number = min(room, int(hosts[0]["ray_cpus"]), MOST_WORKERS)
+    return Placement(works[0], number, gpus_per_worker=each) if number > 1 else None
+
+
+def _works(facts: Facts, framework: str) -> bool:
+    return framework in facts["gpus"] and not facts["gpus"][framework]["problem"]
+
+
+def _network(session: Session, hosts: list[Facts]) -> tuple[Facts | None, str | None]:
+    """Return what a sum over the workers takes, or the sentence on why there is none."""
+    placement = measured_by(hosts)
+    if placement is None:
+        return None, None
+    pool = session.pool
+    try:
+        ray.get(pool.acquire.remote(NAME, placement))
+        replies = ray.get(pool.command.remote(NAME, Measure(SIZES, ROUNDS), MEASURE_S))
+    except RunFailed as failure:
+        return None, f"{placement.num_workers} workers: {failure.message.rstrip('.')}."
+    finally:
+        ray.get(pool.release.remote(NAME, keep=False))
+    return summary(placement, replies), None
+
+
+def summary(placement: Placement, replies: list[Any]) -> Facts:
+    """Return the network's part of the document: of each round the slowest worker counts."""
+    assert all(isinstance(reply, Measured) for reply in replies)
+    sizes = []
+    for size in replies[0].seconds:
+        rounds = zip(*(reply.seconds[size] for reply in replies), strict=True)
+        seconds = statistics.median(max(one) for one in rounds)
+        sizes.append({"bytes": size, "seconds": seconds, "bytes_per_s": size / seconds})
+    return {
+        "workers": placement.num_workers,
+        "gpus_per_worker": placement.gpus_per_worker,
+        "framework": placement.framework,
+        "through": replies[0].through,
+        "interfaces": sorted({reply.interface for reply in replies} - {""}),
+        "sizes": sizes,
+    }

@@ -1,0 +1,247 @@
+"""`raybench doctor`: each disagreement is a sentence with what mends it; one fixed document."""
+
+import copy
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import jsonschema
+import pytest
+
+from raybench import cli
+from raybench import doctor as command
+from raybench.backends import machine
+from raybench.backends.gpus import Seen
+from raybench.backends.machine import machine_facts, problems_between, problems_of
+from raybench.cluster import doctor
+from raybench.cluster.protocol import Measured, RunFailed
+from raybench.core.placement import Placement
+
+A100 = "NVIDIA A100"
+NUMBER, TEXT, TEXTS = {"type": "number"}, {"type": "string"}, {"type": "array"}
+VERSIONS = {"type": "object", "additionalProperties": TEXT}
+
+
+def of(**properties: Any) -> dict[str, Any]:
+    """A schema of an object that has just these keys."""
+    required = list(properties)
+    kind = {"type": "object", "required": required, "additionalProperties": False}
+    return kind | {"properties": properties}
+
+
+SEEN = of(names=TEXTS, memory_bytes=TEXTS, free_bytes=TEXTS, versions=VERSIONS, problem=TEXT)
+HOST = of(
+    **{
+        "host": TEXT,
+        "address": TEXT,
+        "versions": VERSIONS,
+        "visible": {"type": ["string", "null"]},
+    },
+    **dict.fromkeys(("cores", "load", "niceness", "clock_skew_s", "ray_cpus", "ray_gpus"), NUMBER),
+    **dict.fromkeys(("free_memory_bytes", "free_shared_bytes", "free_disk_bytes"), NUMBER),
+    **dict.fromkeys(("disk_bytes_per_s", "object_store_bytes_per_s"), NUMBER),
+    ports={"additionalProperties": of(port=NUMBER, is_open={"type": "boolean"})},
+    gpus={"required": ["nvml"], "additionalProperties": SEEN},
+)
+SIZE = of(bytes=NUMBER, seconds=NUMBER, bytes_per_s=NUMBER)
+NETWORK = of(
+    **{"workers": NUMBER, "gpus_per_worker": NUMBER, "framework": TEXT, "through": TEXT},
+    interfaces=TEXTS,
+    sizes={"type": "array", "items": SIZE, "minItems": 3, "maxItems": 3},
+)
+SCHEMA = of(
+    version={"const": 1},
+    ok={"type": "boolean"},
+    address={"type": ["string", "null"]},
+    hosts={"type": "array", "items": HOST, "minItems": 1},
+    network={"anyOf": [{"type": "null"}, NETWORK]},
+    problems=TEXTS,
+    notes=TEXTS,
+)
+
+
+def facts(host: str = "a", gpus: int = 0, **changed: Any) -> dict[str, Any]:
+    """A host on which all agree on its GPUs, but for what is changed (`torch__names=()`, ...)."""
+    seen = {"names": (A100,) * gpus, "memory_bytes": (), "free_bytes": (), "problem": ""}
+    cuda = {"cuda": "12.4"} if gpus else {}
+    each = {name: seen | {"versions": dict(cuda)} for name in ("nvml", "torch", "tensorflow")}
+    found = {
+        **{"host": host, "versions": {"python": "3.11.7", "ray": "2.60.0"}, "cores": 8},
+        **{"load": 0.1, "niceness": 0, "free_memory_bytes": 2**35, "free_shared_bytes": 2**35},
+        **{"free_disk_bytes": 2**38, "disk_bytes_per_s": 1e9, "visible": None, "gpus": each},
+    }
+    for key, value in changed.items():
+        name, _, part = key.partition("__")
+        if part:
+            each[name][part] = value
+        else:
+            found[key] = value
+    return copy.deepcopy(found)
+
+
+@pytest.mark.parametrize("gpus", [0, 8])
+def test_where_all_agree_nothing_is_said(gpus: int) -> None:
+    assert problems_of(facts(gpus=gpus), gpus) == []
+    assert problems_between([facts("a"), facts("b", clock_skew_s=0.2)]) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "ray_gpus", "words"),
+    [
+        ({}, 0, "sees 8 GPUs and Ray 0; start this node again with: ray start --num-gpus=8"),
+        ({}, 9, "workers would wait for GPUs that are not there"),
+        ({"visible": "0,1"}, 2, "CUDA_VISIBLE_DEVICES=0,1 hides 6 of 8 GPUs; unset it"),
+        ({"visible": ""}, 0, "CUDA_VISIBLE_DEVICES= hides 8 of 8 GPUs"),
+        ({"torch__names": ()}, 8, "torch sees none of 8 GPUs; install the torch wheel for"),
+        (
+            {"torch__names": (), "torch__versions": {"cuda": "13.2"}},
+            *(8, "(it is built for CUDA 13.2, the driver runs 12.4 at most); install"),
+        ),
+        ({"tensorflow__names": (A100,)}, 8, "tensorflow sees 1 of 8 GPUs; run: pip install"),
+        ({"torch__problem": "ImportError: libcudart.so."}, 8, "torch is broken (ImportError: lib"),
+        ({"nvml__names": (), "nvml__problem": "no driver"}, 8, "GPUs is not known: no driver"),
+        ({"free_memory_bytes": 2**30}, 8, "1.0 GiB of memory is free; end other programs"),
+        ({"free_disk_bytes": 2**30}, 8, "1.0 GiB is free below the temporary folder; make room"),
+    ],
+)
+def test_a_disagreement_is_a_sentence_that_mends_it(
+    changed: dict[str, Any], ray_gpus: int, words: str
+) -> None:
+    said = problems_of(facts(gpus=8, **changed), ray_gpus)
+    assert any(words in sentence for sentence in said), said
+    assert all(sentence.startswith("host a: ") for sentence in said)
+
+
+def test_without_a_framework_one_is_to_be_installed() -> None:
+    bare = facts()
+    bare["gpus"] = {"nvml": bare["gpus"]["nvml"]}
+    assert "pip install 'raybench[torch]'" in problems_of(bare, 0)[0]
+
+
+def test_hosts_that_do_not_fit_together_are_named() -> None:
+    other = facts("b", versions={"python": "3.12.1", "ray": "2.60.0"}, clock_skew_s=-4.0)
+    versions, clock = problems_between([facts("a"), other])
+    assert versions.startswith("python differs between hosts (3.11.7 on a; 3.12.1 on b)")
+    assert clock.startswith("host b: its clock is -4.0 s from this one's")
+
+
+def test_a_broken_framework_is_a_fact_not_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Seen(problem="it did not start: ImportError: libcudart.so")
+    monkeypatch.setattr(machine, "framework_sees", lambda name: broken)
+    monkeypatch.setattr(machine, "FRAMEWORKS", {"json": ""})  # installed wherever Python is
+    found = machine_facts()
+    assert found["gpus"]["json"]["problem"] == broken.problem
+    assert found["disk_bytes_per_s"] > 0
+    assert any("json is broken (it did not" in one for one in problems_of(found))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        ([(1, 0)], None),
+        ([(8, 0)], Placement("torch", 2)),
+        ([(8, 1)], Placement("torch", 2)),
+        ([(8, 4)], Placement("torch", 4, gpus_per_worker=1)),
+        ([(8, 0), (8, 0)], Placement("torch", 2, strategy="spread")),
+        ([(8, 8), (8, 8)], Placement("torch", 2, gpus_per_worker=1, strategy="spread")),
+    ],
+)
+def test_the_network_is_measured_between_hosts_or_workers(
+    hosts: list[tuple[int, int]], expected: Placement | None
+) -> None:
+    found = [facts(ray_cpus=cpus, ray_gpus=gpus, gpus=gpus) for cpus, gpus in hosts]
+    assert doctor.measured_by(found) == expected
+    for one in found:
+        one["gpus"]["torch"]["problem"] = "broken"
+    measured = doctor.measured_by(found)
+    assert measured is None or measured.framework == "tensorflow"
+
+
+class FakeSession:
+    """A pool whose workers take as long as it says, or do not reach each other."""
+
+    warning = "workers are nice"
+
+    def __init__(self, answer: Any) -> None:
+        call = SimpleNamespace
+        self.pool = call(
+            acquire=call(remote=lambda *given: None),
+            command=call(remote=lambda *given: answer),
+            release=call(remote=lambda *given, **named: None),
+        )
+
+
+def examined(monkeypatch: pytest.MonkeyPatch, hosts: list[Any], answer: Any) -> dict[str, Any]:
+    """What the doctor says of hosts with 4 cores each, of which no port answers."""
+
+    def get(found: Any, timeout: float = 0.0) -> Any:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    entry = {"Alive": True, "NodeManagerAddress": "127.0.0.1", "Resources": {"CPU": 4.0}}
+    monkeypatch.setattr(doctor.ray, "nodes", lambda: [entry] * len(hosts))  # type: ignore[attr-defined]
+    monkeypatch.setattr(doctor.ray, "get", get)  # type: ignore[attr-defined]
+    monkeypatch.setattr(doctor, "_facts_of", lambda entries: hosts)
+    session: Any = FakeSession(answer)
+    return doctor.examine(session, "auto")
+
+
+def test_the_document_has_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {"clock_skew_s": 0.0, "object_store_bytes_per_s": 1e9}
+    seconds = [{size: [0.1, 0.2, 0.3] for size in doctor.SIZES} for _ in range(2)]
+    seconds[1][doctor.SIZES[0]] = [0.4, 0.1, 0.1]
+    replies = [Measured(seconds=one, through="gloo", interface="eth0") for one in seconds]
+    found = examined(monkeypatch, [facts(**there), facts("b", **there)], replies)
+    jsonschema.validate(json.loads(json.dumps(found)), SCHEMA)
+    assert found["ok"]
+    assert found["network"]["sizes"][0]["seconds"] == 0.3, "the slowest worker of each round"
+    lines = command.lines_of(found)
+    assert lines[-1] == "Nothing is wrong."
+    assert "all-reduce of 2 workers by gloo (torch) over eth0:" in lines
+    assert len(lines) < 25, "a screen"
+
+
+def test_what_will_not_work_is_said_and_the_code_is_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failure = RunFailed("worker_lost", "workers do not reach each other: host a.")
+    lost = "host b: its facts cannot be had (x); is raybench installed there?"
+    there = {"clock_skew_s": 0.0, "object_store_bytes_per_s": 1e9}
+    found = examined(monkeypatch, [facts(**there), lost], failure)
+    assert found["problems"] == [lost, "2 workers: workers do not reach each other: host a."]
+    jsonschema.validate(json.loads(json.dumps(found)), SCHEMA)
+
+    class Live:
+        def __enter__(self) -> None:
+            print("a library's words")
+
+        def __exit__(self, *error: object) -> None:
+            """End it."""
+
+    from raybench.search.pipeline import live_session
+
+    monkeypatch.setattr(live_session, "live_session", lambda *given: Live())
+    monkeypatch.setattr(doctor, "examine", lambda *given: found)
+    assert cli.main(["doctor", "--json"]) == cli.FAILED == 1
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(found))
+    assert cli.main(["doctor"]) == 1
+    assert capsys.readouterr().out.count("Will not work: ") == 2
+
+
+def test_a_port_that_does_not_answer_is_said() -> None:
+    entry = {"NodeManagerAddress": "127.0.0.1", "NodeManagerPort": 1}
+    assert doctor._ports_of(entry) == {"raylet": {"port": 1, "is_open": False}}
+
+
+@pytest.mark.ray
+def test_this_machine_is_examined(capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    code = cli.main(["doctor", "--json"])
+    found = json.loads(capfd.readouterr().out)
+    jsonschema.validate(found, SCHEMA)
+    assert code == (0 if found["ok"] else 1)
+    (host,) = found["hosts"]
+    assert host["ray_cpus"] == host["cores"]
+    assert abs(host["clock_skew_s"]) < 5
+    assert (found["network"] is None) == (host["cores"] < 2)
