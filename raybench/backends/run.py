@@ -17,8 +17,13 @@ from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset
 from raybench.data.order import shard
 
-EARLY = 0.98
-"""Share of the budget at which its last evaluation is aimed, since speeds vary a little."""
+PILOT_STEPS = 50
+"""Steps after which the first interval is looked at."""
+EARLY, LATE = 0.98, 1.02
+"""Shares of the budget at which the last evaluation within it is aimed, or the first one after it,
+since speeds vary a little."""
+FAR = 1.5
+"""Times the budget up to which an evaluation may come late."""
 
 
 def run(
@@ -57,19 +62,25 @@ def run(
     _wait_for_all(world)
     ledger.enter("compile")
     trainer.warm_up(warm_up_step(spec, dataset, world, samples))
-    fitting = samples_total
-    if resume and spec.objective.kind == BUDGET:
-        fitting = _within_budget(samples, train_seconds, spec)
+    # Of a first interval it is not known how long it takes before some of it was trained.
+    pilot = 0 if resume or recording else PILOT_STEPS * spec.global_batch_size
     while True:
         goal = min((samples // cadence + 1) * cadence, samples_total)
-        goal = min(goal, fitting)
+        if train_seconds:
+            goal = _cut(goal, samples, train_seconds, spec)
         if recording:
             recording.begin()
         # Ranks hear "go on" at different moments: none of them trains, or is timed, before all do.
         _wait_for_all(world)
         ledger.enter("train")
-        chunk, seen = take_until(steps, goal - samples)
+        chunk, seen = take_until(steps, min(goal, pilot) if pilot else goal - samples)
         loss = trainer.train(chunk)
+        if seen < goal - samples:
+            spent_s = max(float(row[0]) for row in world.gather([ledger.snapshot()["train"]]))
+            more, further = take_until(steps, _cut(goal, seen, spent_s, spec) - seen)
+            loss += trainer.train(more)
+            chunk, seen = [*chunk, *more], seen + further
+        pilot = 0
         _wait_for_all(world)
         ledger.enter("eval")
         recorded = recording.end(chunk) if recording else {}
@@ -83,10 +94,9 @@ def run(
         interval = snapshot["train"] - train_seconds
         train_seconds = snapshot["train"]
         stop = rule.update(value=value, train_s=train_seconds, finished=samples >= samples_total)
-        if spec.objective.kind == BUDGET:
-            fitting = _within_budget(samples, train_seconds, spec)
-            if fitting < samples + spec.global_batch_size:
-                stop = stop or "max_train_seconds"
+        within = _within_budget(samples, train_seconds, spec)
+        if spec.objective.kind == BUDGET and within < samples + spec.global_batch_size:
+            stop = stop or "max_train_seconds"
         yield Evaluation(
             index=index,
             epoch=samples / dataset.num_train_samples,
@@ -109,13 +119,23 @@ def run(
         index += 1
 
 
+def _cut(goal: int, samples: int, train_seconds: float, spec: RunSpec) -> int:
+    """Return where the next evaluation comes: sooner than at `goal` where a run would train for
+    much longer than it may until then."""
+    fitting = max(_within_budget(samples, train_seconds, spec), samples + 1)
+    is_late = spec.objective.kind == BUDGET or goal > FAR * fitting
+    return min(goal, fitting) if is_late else goal
+
+
 def _within_budget(samples: int, train_seconds: float, spec: RunSpec) -> int:
     """Return the samples that can be trained on within the budget, at the speed so far.
 
     What is reached after the budget does not count, so the last evaluation comes just before
-    it. From numbers that all ranks share.
+    it; where a target is sought the run ends with the first one after it. From numbers that all
+    ranks share.
     """
-    budget = EARLY * spec.objective.max_train_seconds
+    share = EARLY if spec.objective.kind == BUDGET else LATE
+    budget = share * spec.objective.max_train_seconds
     return int(min(samples * budget / max(train_seconds, 1e-9), 2.0**62))
 
 

@@ -180,6 +180,8 @@ class Lent:
     """What was missing while it was queued, as it was last said."""
     resume: RunState | None = None
     """Where the run will go on; None from its beginning."""
+    slowest_start_s: float | None = None
+    """Seconds of the longest beginning of a run so far, to its first evaluation; None before."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,9 +27,11 @@ from raybench.core.score import chance_of
 from raybench.core.spec import RunSpec
 from raybench.data.load import STORED
 
-SLICE_TIMEOUT_S = 600.0
-"""A worker that has not reached its next evaluation by then (or within three times the
-objective's `max_train_seconds`, if that is longer) is taken for hung."""
+LEAST_S, FIRST_S, TIMES = 600.0, 3600.0, 10.0
+"""A worker that has not answered is taken for hung after three times the objective's
+`max_train_seconds`, for training, and for the rest after so many `TIMES` the longest answer so far
+(of this run; of a run's beginning, that of any), `LEAST_S` at the least; `FIRST_S` where nothing is
+known yet of what it does: set-up, compilation and first evaluation, or that of the test split."""
 STORE_TIMEOUT_S = 6 * 3600.0
 """As long may the first command take where the data may have to be decoded on its node first: the
 driver's own node has them, others begin with nothing. Ended early, they would begin again."""
@@ -57,8 +59,8 @@ class RunClient:
     ) -> None:
         """`goes_on` is asked before the run is given new workers."""
         self._pool, self._name, self._spec, self._keep = pool, name, spec, keep
-        limit = 3 * spec.objective.max_train_seconds
-        self._timeout_s = slice_timeout_s or max(SLICE_TIMEOUT_S, limit)
+        self._timeout_s, self._slowest_s = slice_timeout_s, 0.0
+        self._slowest_start_s: float | None = None
         self._goes_on, self._restarts = goes_on, Restarts(goes_on)
         self._outcome = RunOutcome()
         self._account = RunAccount()
@@ -137,6 +139,7 @@ class RunClient:
         self._account.asks()
         lent = _get(self._pool.acquire.remote(self._name, self._spec.placement))
         self._account.has(lent)
+        self._slowest_start_s = lent.slowest_start_s
         evaluation = self._outcome.evaluation
         if evaluation is None and lent.resume is not None:
             evaluation = lent.resume.evaluations[-1]
@@ -197,15 +200,27 @@ class RunClient:
 
     def _command(self, command: Command) -> list[Reply]:
         sent, self._is_held = self._account.sends(), False
-        timeout_s = self._timeout_s
-        if isinstance(command, Start) and self._spec.dataset.name in STORED:
-            timeout_s = max(timeout_s, STORE_TIMEOUT_S)
-        reference = self._pool.command.remote(self._name, command, timeout_s)
+        reference = self._pool.command.remote(self._name, command, self._patience_s(command))
         replies: list[Reply] = _get(reference)
         self._is_held = not isinstance(command, Finish)
         busy_s = max(one.busy_s for one in replies if isinstance(one, Progress | Finished))
         self._account.hears(sent=sent, busy_s=busy_s)
+        self._slowest_s = max(self._slowest_s, busy_s)
         return replies
+
+    def _patience_s(self, command: Command) -> float:
+        """Return the seconds after which a worker that has not answered is taken for hung."""
+        if isinstance(command, Start) and self._spec.dataset.name in STORED:
+            return STORE_TIMEOUT_S
+        if self._timeout_s is not None:
+            return self._timeout_s
+        known_s = max(LEAST_S, TIMES * self._slowest_s)
+        if isinstance(command, Start):
+            slowest_s = self._slowest_start_s
+            known_s = FIRST_S if slowest_s is None else max(LEAST_S, TIMES * slowest_s)
+        elif isinstance(command, Finish) and command.test:
+            known_s = max(known_s, FIRST_S)
+        return known_s + 3 * self._spec.objective.max_train_seconds
 
     def _fail(self, failed: RunFailed) -> None:
         self._outcome = replace(self._outcome, is_over=True)

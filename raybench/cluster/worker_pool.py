@@ -26,6 +26,7 @@ from raybench.cluster.protocol import (
     Reply,
     RunFailed,
     Save,
+    Start,
 )
 from raybench.cluster.queue import Queue
 from raybench.cluster.trainers import PoolOptions, trainer_class
@@ -55,6 +56,7 @@ class WorkerPool(KeepsCheckpoints):
         """Trials that were released while their group was still starting."""
         self._over: set[str] = set()
         """Trials that are over for good; what they may still ask for comes too late."""
+        self._slowest_start_s: float | None = None
         self._stop, self._cut = asyncio.Event(), asyncio.Event()
 
     def niceness(self) -> int:
@@ -163,6 +165,7 @@ class WorkerPool(KeepsCheckpoints):
             accelerators=self._groups.accelerators(grant.group),
             waited_for=waited_for,
             resume=self._kept.state(trial),
+            slowest_start_s=self._slowest_start_s,
         )
 
     def _refuse_abandoned(self, trial: str) -> None:
@@ -180,6 +183,7 @@ class WorkerPool(KeepsCheckpoints):
         if number is None:
             raise RunFailed(STOPPED, "the run was stopped")
         command = self._kept.fill_in(trial, command)
+        began = time.perf_counter()
         try:
             asking = asyncio.ensure_future(self._groups.ask(number, command, timeout_s))
             if not await _comes_first(asking, self._cut):
@@ -187,6 +191,9 @@ class WorkerPool(KeepsCheckpoints):
                 self._groups.close_soon([number])
                 raise RunFailed(STOPPED, "the run was stopped")
             replies = asking.result()
+            if isinstance(command, Start):
+                taken_s = time.perf_counter() - began
+                self._slowest_start_s = max(self._slowest_start_s or 0.0, taken_s)
             group = self._groups.get(number)
             nodes = group.nodes() if group and self._kept.may_save(trial, replies) else []
             if await self._departing.any_of(nodes):

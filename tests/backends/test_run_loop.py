@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from local import FRAMEWORKS, small_spec, train
 
-from raybench.backends.run import evaluate_split
+from raybench.backends.find import find_backend
+from raybench.backends.run import evaluate_split, run
 from raybench.backends.saved import MODEL_FILES, load_model
+from raybench.backends.steps import Step
 from raybench.core.clock import WORKER_PHASES, Ledger
 from raybench.core.errors import UserError
 from raybench.core.objective import Objective
@@ -90,6 +92,29 @@ def test_stops_when_the_seconds_are_used_up(framework: str) -> None:
     assert curve[-1].stop == "max_train_seconds"
     assert curve[-1].train_s >= 0.2
     assert all(point.train_s < 0.2 for point in curve[:-1])
+
+
+@pytest.mark.parametrize("kind", ["time_to_target", "best_at_budget"])
+def test_an_interval_that_would_take_much_too_long_is_cut(framework: str, kind: str) -> None:
+    """A machine on which training is slow: 0.5 s a step, 1,000 steps between evaluations."""
+    objective = Objective(kind=kind, target=1.0, max_train_seconds=100.0)
+    spec = small_spec(framework, objective=objective, epochs=1000.0, eval_every_samples=64_000)
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    backend = find_backend(framework)
+    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+    trainer, now = backend.Trainer(spec, workload, dataset, world), [0.0]
+
+    def slow(steps: list[Step]) -> float:
+        now[0] += 0.5 * len(steps)
+        return 0.1 * len(steps)
+
+    trainer.train = slow  # type: ignore[method-assign]
+    ledger = Ledger("setup", clock=lambda: now[0])
+    curve = list(run(spec, dataset, trainer, world, ledger))
+    assert len(curve) == 1
+    assert curve[0].stop == "max_train_seconds"
+    assert 95 <= curve[0].train_s <= 105
+    assert curve[0].train_loss == pytest.approx(0.1, rel=0.1)
 
 
 def test_nan_ends_the_run_as_a_failure(framework: str) -> None:

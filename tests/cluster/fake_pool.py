@@ -56,6 +56,8 @@ class FakePool:
         self.last, self.is_finite, self.faults = last, is_finite, faults or {}
         self.saves, self.resume = saves, resume
         self.heard: list[Any] = []
+        self.waits_s: list[float] = []
+        self.slowest_start_s: float | None = None
         self._curve: list[Evaluation] = []
         self.acquire = SimpleNamespace(remote=self._acquire)
         self.command = SimpleNamespace(remote=self._command)
@@ -67,7 +69,12 @@ class FakePool:
         time.sleep(0.03)
         self._raise(Lent)
         return Lent(
-            queue_s=0.02, start_s=0.01, hosts=("here",), devices=("cpu",), resume=self.resume
+            queue_s=0.02,
+            start_s=0.01,
+            hosts=("here",),
+            devices=("cpu",),
+            resume=self.resume,
+            slowest_start_s=self.slowest_start_s,
         )
 
     def _raise(self, when: type | int) -> None:
@@ -87,6 +94,7 @@ class FakePool:
 
     def _command(self, name: str, command: Command, timeout_s: float) -> list[Any]:
         self.heard.append(command)
+        self.waits_s.append(timeout_s)
         time.sleep(self.travel_s + self.busy_s)
         if isinstance(command, Start):
             self._curve = list(self.resume.evaluations) if self.resume else []

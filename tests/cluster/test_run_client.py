@@ -37,6 +37,21 @@ def test_what_no_phase_accounts_for_is_seen() -> None:
     assert outcome.ledger["other"] == pytest.approx(3 * 0.02)
 
 
+def test_how_long_a_worker_may_be_silent_follows_what_was_measured() -> None:
+    """An evaluation may take hours; set-up and compilation are no part of what a run trains."""
+    train_s = 3 * SPEC.objective.max_train_seconds
+    pool = FakePool(busy_s=200.0)
+    run(pool)
+    assert pool.waits_s == [3600 + train_s, 2000 + train_s, 2000 + train_s]
+    RunClient(pool, "b", SPEC).step()
+    pool.slowest_start_s = 90.0  # another run's
+    client = RunClient(pool, "c", SPEC)
+    client.step()
+    assert pool.waits_s[-1] == 900 + train_s
+    client.finish(test=True)
+    assert pool.waits_s[-1] == 3600 + train_s, "the test split may be larger"
+
+
 @pytest.mark.parametrize(
     ("fault", "failure"), [(RunFailed(STOPPED, "the run was stopped"), None), (LOST, LOST.failure)]
 )

@@ -8,7 +8,7 @@ import pytest
 from raybench.cluster import live_groups, worker_pool
 from raybench.cluster.admission import Admission
 from raybench.cluster.layout import Node
-from raybench.cluster.protocol import Command, Reply, RunFailed, Start
+from raybench.cluster.protocol import Command, Finished, Reply, RunFailed, Start
 from raybench.cluster.reach import UNREACHED
 from raybench.cluster.trainers import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
@@ -28,6 +28,8 @@ class FakeGroup:
     """Whether its workers are there still when it has been closed."""
     gate: asyncio.Event | None = None
     """Where there is one, groups do not come up before it is set."""
+    is_far = True
+    """From its next evaluation: a command is not answered."""
 
     def __init__(
         self, number: int, placement: Placement, options: PoolOptions, nodes: tuple[int, ...]
@@ -54,8 +56,9 @@ class FakeGroup:
         return True
 
     async def ask(self, commands: list[Command], timeout_s: float) -> list[Reply]:
-        await asyncio.Event().wait()  # it trains, and is far from its next evaluation
-        raise AssertionError
+        if self.is_far:
+            await asyncio.Event().wait()
+        return [Finished(ledger={}, busy_s=1.0, weights=None, test_value=None)]
 
     def choose_cores(self, taken: object) -> list[tuple[int, ...]]:
         return [()] * self.placement.num_workers
@@ -199,6 +202,21 @@ def test_who_waits_is_sent_away_and_holds_nothing(pool: WorkerPool) -> None:
     asyncio.run(story())
     assert pool._admission.busy() == ["later"]
     assert pool._admission.waiting == []
+
+
+def test_the_pool_knows_how_long_runs_take_to_begin(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeGroup, "is_far", False)
+
+    async def story() -> None:
+        assert (await pool.acquire("a", ONE)).slowest_start_s is None
+        await pool.command("a", Start(spec=RunSpec()), 600.0)
+        known = (await pool.acquire("b", ONE)).slowest_start_s
+        assert known is not None
+        assert known > 0
+
+    asyncio.run(story())
 
 
 def test_what_runs_when_the_time_is_up_does_not_reach_its_next_evaluation(pool: WorkerPool) -> None:
