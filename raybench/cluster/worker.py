@@ -40,6 +40,7 @@ from raybench.cluster.protocol import (
 )
 from raybench.cluster.scratch import DATA, on_this_host
 from raybench.core.clock import AWAY, Ledger
+from raybench.core.errors import UserError
 from raybench.core.record import Evaluation
 from raybench.core.secrets import redact_text
 from raybench.workloads.find import load_workload_dataset
@@ -57,13 +58,18 @@ def serve(config: dict[str, Any]) -> None:
     # which this one does not: it is ended with the session, and so is this folder.
     scratch = on_this_host(config["scratch"])
     tempfile.tempdir = str(scratch)
-    world = join_group(
-        config["framework"],
-        config["cpus_per_worker"],
-        config["search_path"],
-        num_replicas=config["num_replicas"],
-        gpus=config["gpus_per_worker"],
-    )
+    try:
+        world = join_group(
+            config["framework"],
+            config["cpus_per_worker"],
+            config["search_path"],
+            num_replicas=config["num_replicas"],
+            gpus=config["gpus_per_worker"],
+        )
+    except UserError as error:  # new workers would not do better
+        rank = ray.train.get_context().get_world_rank()
+        next_command(pool, group, rank, 1, _report(error))
+        return
     reply: Reply = _introduce(world)
     running: _Run | None = None
     is_settled = False

@@ -64,7 +64,8 @@ class RunKeys(Document):
     """CPU cores of one worker; its thread pools are sized to them."""
     gpus_per_worker: Annotated[int | float, Field(ge=0, le=1)] = 0
     """GPUs of one worker: 0 or 1 (data parallelism is one worker a GPU); a run of one worker may
-    take a part of one, such as 0.5."""
+    take a part of one, such as 0.5. Where a search says nothing, 1 on a machine with GPUs that its
+    frameworks see."""
     accelerator_type: str | None = None
     """Ray's name of the GPU's model, such as `H100`; none takes any."""
     placement_strategy: Literal["pack", "spread"] = "pack"

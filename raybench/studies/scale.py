@@ -51,7 +51,7 @@ from raybench.results.study_folder import refuse_other_scaling
 from raybench.scaling.named.find import STUDIES
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline.live_session import live_session
-from raybench.search.pipeline.preflight import check_address, check_task
+from raybench.search.pipeline.preflight import check_address, check_gpus, check_task
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.search.pipeline.slots import num_at_most
 from raybench.search.saved_runs import SavedRuns
@@ -277,6 +277,8 @@ def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
     for sentence in checked.warnings:
         say(console, sentence)
     study = with_metric(study, checked.metric)
+    if is_local:
+        check_gpus(cell.spec.placement for cell in study_cells(study, chosen.source))
     if options.dry_run:
         print_study(console, study, checked.datasets, place)
         return DONE

@@ -24,7 +24,7 @@ from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.scaling.probes import Probes, probe_spec
 from raybench.scaling.shares import FEWEST_ROUNDS
 from raybench.search.pipeline.live_session import live_session
-from raybench.search.pipeline.preflight import check_address, check_task
+from raybench.search.pipeline.preflight import check_address, check_gpus, check_task
 from raybench.search.pipeline.probe_runs import ProbeRuns
 from raybench.search.pipeline.show_verdict import VERDICT_FILE, print_verdict, verdict_document
 from raybench.search.pipeline.train import DONE, FAILED, holds_own, names_target, read_spec
@@ -42,6 +42,7 @@ def diagnose(options: argparse.Namespace, interrupt: Interrupt) -> int:
     place = check_place(options.out or f"results/diagnose-{name}")
     if chosen_address(options.address) is None:
         local_capacity().refuse_infeasible(spec.placement.group)
+        check_gpus([spec.placement])
     objective, dataset = check_task(
         spec, [spec.framework], is_target_ours=not names_target(options)
     )

@@ -3,11 +3,13 @@
 import importlib.util
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 from raybench.backends.check_model import check_models
+from raybench.backends.gpus import LACKING, Seen, framework_sees, require_gpus
 from raybench.cluster.capacity import Capacity, Node
 from raybench.core.errors import UserError
 from raybench.core.metric import ACCURACY, Metric, find_metric
@@ -46,6 +48,7 @@ SAMPLED_WHOLE = (
     "like all else and not predicted (search.factorise: false); sync_batch_norm: true would take "
     "the samples of all workers."
 )
+GPUS = "gpus_per_worker"
 AUTOSCALED_CONCURRENCY = 4
 """Trials at once on a cluster that starts nodes by itself, at least."""
 
@@ -203,6 +206,61 @@ def groups(study: StudySpec, space: Space) -> list[Placement]:
             one.in_one_process if strategy == "single_process" else one for strategy, one in found
         )
     )
+
+
+def with_gpus(
+    content: dict[str, Any],
+    study: StudySpec,
+    space: Space,
+    capacity: Capacity,
+    *,
+    all_workers: bool,
+) -> tuple[dict[str, Any], list[str]]:
+    """Let each worker train on a GPU where this machine has some and nobody says of how many.
+
+    Returns the content and what was decided, in sentences. All frameworks have to see them, and
+    there have to be as many as there are workers at least, with `all_workers` at most.
+    """
+    if not capacity.gpus or GPUS in space or GPUS in study.fixed:
+        return content, []
+    there = f"This machine has {capacity.gpus} GPU{'s' if capacity.gpus > 1 else ''}"
+    workers = [one.num_workers * one.replicas_per_process for one in groups(study, space)]
+    wanted = max(workers) if all_workers else min(workers)
+    if wanted > capacity.gpus:
+        return content, [f"{there}, fewer than {wanted} workers: runs train on its cores."]
+    for framework, seen in _seen_by(
+        [str(one) for one in values_of("framework", space, study.fixed)]
+    ):
+        if not seen.names:
+            why = f"{framework} sees none of them: {LACKING[framework]}"
+            return content, [f"{there}, and runs train on its cores, because {why}."]
+    found = content | {"fixed": content.get("fixed", {}) | {GPUS: 1}}
+    return found, [f"{there}: each worker trains on one; --gpus-per-worker 0 takes cores alone."]
+
+
+def unused_gpus(study: StudySpec, space: Space, capacity: Capacity) -> list[str]:
+    """Say that a cluster has GPUs which nobody has asked for."""
+    if not capacity.gpus or GPUS in space or GPUS in study.fixed:
+        return []
+    return [f"The cluster has {capacity.gpus} GPUs, and none is used: --gpus-per-worker 1 does."]
+
+
+def check_gpus(placements: Iterable[Placement]) -> None:
+    """Raise UserError where a framework does not see the GPUs that its workers are to have, on
+    this machine."""
+    needed: dict[str, int] = {}
+    for one in placements:
+        if one.gpus_per_worker:
+            number = math.ceil(one.gpus_per_worker)
+            needed[one.framework] = max(number, needed.get(one.framework, 0))
+    for framework, seen in _seen_by(list(needed)):
+        require_gpus(framework, needed[framework], len(seen.names), seen.problem)
+
+
+def _seen_by(frameworks: list[str]) -> list[tuple[str, Seen]]:
+    """Return what each sees of GPUs, asked in processes side by side."""
+    with ThreadPoolExecutor() as pool:
+        return list(zip(frameworks, pool.map(framework_sees, frameworks), strict=True))
 
 
 def check_room(study: StudySpec, space: Space, capacity: Capacity) -> None:

@@ -38,7 +38,7 @@ from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.results.words import target_words
 from raybench.search.pipeline.continued import finished_run
 from raybench.search.pipeline.live_session import live_session
-from raybench.search.pipeline.preflight import check_address, check_task
+from raybench.search.pipeline.preflight import check_address, check_gpus, check_task
 from raybench.search.pipeline.waits import Waits
 from raybench.search.saved_runs import SavedRuns
 from raybench.workloads.find import load_workload_dataset
@@ -57,6 +57,7 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
     place = check_place(options.out or f"results/train-{name}")
     if chosen_address(options.address) is None:
         local_capacity().refuse_infeasible(spec.placement.group)
+        check_gpus([spec.placement])
     ours = not names_target(options)
     objective, dataset = check_task(spec, [spec.framework], is_target_ours=ours)
     spec = spec.model_copy(update={"objective": objective})

@@ -43,10 +43,14 @@ from raybench.search.pipeline.plan import print_plan
 from raybench.search.pipeline.preflight import (
     check_address,
     check_evaluations,
+    check_gpus,
     check_room,
     check_study,
     default_concurrency,
     first_groups,
+    groups,
+    unused_gpus,
+    with_gpus,
     without_too_wide,
 )
 from raybench.search.pipeline.reference import earlier_settings
@@ -73,10 +77,15 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
     words: list[str] = []
     if chosen_address(options.address) is None:
         # A file is shared between machines; what the command line asks for is meant for this one.
-        if options.workers is None and not any("num_workers" in s for s in options.settings):
-            content, words = without_too_wide(content, study, space, local_capacity())
+        named = options.workers is not None or any("num_workers" in s for s in options.settings)
+        content, words = with_gpus(content, study, space, local_capacity(), all_workers=named)
+        study, space = build_study(content, source)
+        if not named:
+            content, left = without_too_wide(content, study, space, local_capacity())
             study, space = build_study(content, source)
+            words += left
         check_room(study, space, local_capacity())
+        check_gpus(groups(study, space))
     asked = study.objective
     study, dataset, warnings = check_study(study, space)
     words += warnings
@@ -175,6 +184,8 @@ def _run(
         importing.join()
         interrupt.check()
         check_room(study, space, session.capacity)
+        for sentence in unused_gpus(study, space, session.capacity) if options.address else ():
+            say(console, sentence)
         concurrency = study.search.concurrency or default_concurrency(
             study, space, session.capacity
         )

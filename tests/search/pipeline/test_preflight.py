@@ -1,11 +1,13 @@
 """What is said before anything starts: room, addresses, evaluations that can come."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from raybench.backends.gpus import Seen
 from raybench.cluster.capacity import Capacity, Node
 from raybench.core.errors import UserError
 from raybench.core.objective import Objective
@@ -13,17 +15,21 @@ from raybench.core.placement import Placement
 from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
 from raybench.data.load import load_dataset
+from raybench.search.pipeline import preflight
 from raybench.search.pipeline.first_values import first_values, other_starts
 from raybench.search.pipeline.preflight import (
     SAMPLED_WHOLE,
     check_address,
     check_evaluations,
+    check_gpus,
     check_room,
     check_study,
     check_task,
     default_concurrency,
     first_groups,
     groups,
+    unused_gpus,
+    with_gpus,
     without_too_wide,
 )
 
@@ -232,3 +238,54 @@ def test_a_value_that_is_not_the_first_is_refused_before_anything_runs() -> None
     }
     with pytest.raises(UserError, match="frozen_epochs: workload mnist_small: nobody knows which"):
         check_study(*build_study(content, "test"))
+
+
+@pytest.fixture
+def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two H100s, which TensorFlow does not see."""
+    seen = {"torch": Seen(names=("H100", "H100")), "tensorflow": Seen(problem="no libraries")}
+    monkeypatch.setattr(preflight, "framework_sees", seen.__getitem__)
+
+
+TWO_GPUS = Capacity((Node(16, 2),), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fixed", "says"),
+    [
+        ({"framework": ["torch"]}, {"gpus_per_worker": 1}, "has 2 GPUs: each worker trains on one"),
+        ({}, {}, "cores, because tensorflow sees none of them: run: pip install .*-gpu"),
+        ({"framework": ["torch"], "num_workers": [4, 8]}, {}, "2 GPUs, fewer than 4 workers"),
+        ({"framework": ["torch"], "num_workers": [1, 4]}, {"gpus_per_worker": 1}, "on one"),
+    ],
+)
+def test_gpus_that_are_there_are_used_where_nobody_says_otherwise(
+    changes: dict[str, Any], fixed: dict[str, int], says: str, torch_alone: None
+) -> None:
+    content = {**STUDY, "space": STUDY["space"] | changes}
+    found, words = with_gpus(content, *build_study(content, "test"), TWO_GPUS, all_workers=False)
+    assert found.get("fixed", {}) == fixed
+    assert re.search(says, *words)
+
+
+def test_workers_that_the_user_named_are_not_left_out_for_gpus(torch_alone: None) -> None:
+    content = {**STUDY, "space": {"framework": ["torch"], "num_workers": [1, 4]}}
+    found, words = with_gpus(content, *build_study(content, "test"), TWO_GPUS, all_workers=True)
+    assert (found, words) == (content, ["This machine has 2 GPUs, fewer than 4 workers: runs "
+                                        "train on its cores."])  # fmt: skip
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_what_the_user_says_of_gpus_stands(gpus: int, torch_alone: None) -> None:
+    content = STUDY | {"fixed": {"gpus_per_worker": gpus}}
+    built = build_study(content, "test")
+    assert with_gpus(content, *built, TWO_GPUS, all_workers=False) == (content, [])
+    assert unused_gpus(*built, TWO_GPUS) == []
+    assert "has 2 GPUs, and none is used" in unused_gpus(*build_study(STUDY, "test"), TWO_GPUS)[0]
+
+
+def test_a_framework_that_sees_no_gpus_is_refused_before_anything_starts(torch_alone: None) -> None:
+    check_gpus([Placement("torch", 2, gpus_per_worker=1), Placement("tensorflow", 1)])
+    of_gpus = Placement("tensorflow", 1, gpus_per_worker=0.5)
+    with pytest.raises(UserError, match=r"tensorflow sees none \(no libraries\); run: pip install"):
+        check_gpus([of_gpus])
