@@ -19,7 +19,7 @@ from raybench.core.documents import (
     validate,
 )
 from raybench.core.errors import UserError
-from raybench.core.objective import Objective
+from raybench.core.objective import BUDGET, OTHER_KINDS, Objective
 from raybench.core.parse_space import parse_space
 from raybench.core.space import Space
 from raybench.core.spec import DatasetSpec, RunSpec
@@ -170,16 +170,18 @@ def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
     auto: list[str] = []
     if isinstance(objective, dict):
         objective = dict(objective)
+        kind = str(objective.get("kind", TIME))
+        is_timed = OTHER_KINDS.get(kind, kind) != BUDGET
         if objective.get("target") == AUTO:
-            if objective.get("kind") == "best_at_budget":
+            if not is_timed:
                 raise UserError(f"{source}: 'objective.target': auto is for {TIME}; leave it out.")
             auto.append("target")
             objective["target"] = NOT_SET
         if objective.get("max_train_seconds") == AUTO:
-            if auto or objective.get("kind") == "best_at_budget":
+            if not is_timed:
                 raise UserError(
-                    f"{source}: 'objective.max_train_seconds': auto needs a target that is "
-                    "named; name one, or the seconds."
+                    f"{source}: 'objective.max_train_seconds': auto is for {TIME}; name the "
+                    "seconds."
                 )
             auto.append("max_train_seconds")
             objective["max_train_seconds"] = Objective.model_fields["max_train_seconds"].default

@@ -29,7 +29,7 @@ from raybench.core.record import Evaluation, RunRecord, StopReason
 from raybench.core.score import BEST_OF_ALL, BEST_OF_MANY, Baseline, search_score
 from raybench.core.space import Space, known_values, possible_values, resolve
 from raybench.core.spec import RunSpec
-from raybench.core.study import CADENCE, StudySpec
+from raybench.core.study import CADENCE, TIME, StudySpec
 from raybench.results.records import read_records
 from raybench.search.pipeline.reference_settings import (
     SHARE_OF_BUDGET,
@@ -113,8 +113,8 @@ def set_by_reference(
             study, sentence = judge_by_budget(study, good, room_s, str(reason))
         words.append(sentence)
     middle = sorted(good, key=lambda one: one.samples_to(study.objective.target))[len(good) // 2]
-    if "max_train_seconds" in study.auto:
-        study, sentence = set_seconds(study, middle.record)
+    if "max_train_seconds" in study.auto and study.objective.kind == TIME:
+        study, sentence = set_seconds(study, middle)
         words.append(sentence)
     elif "target" in study.auto and (shorter := shorten_trials(study, middle, room_s)):
         study, sentence = shorter

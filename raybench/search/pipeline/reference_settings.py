@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from raybench.core.errors import UserError
 from raybench.core.metric import ACCURACY, Metric
-from raybench.core.objective import BUDGET
+from raybench.core.objective import BUDGET, StopRule
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.score import BEST_OF_MANY, Baseline, small_difference
 from raybench.core.space import known_values
@@ -254,15 +254,17 @@ def shorten_trials(study: StudySpec, one: Measured, room_s: float) -> tuple[Stud
     return study.model_copy(update={"objective": objective}), how
 
 
-def set_seconds(study: StudySpec, record: RunRecord) -> tuple[StudySpec, str]:
+def set_seconds(study: StudySpec, one: Measured) -> tuple[StudySpec, str]:
     """Return the study with the seconds a trial may train, and a sentence that says how."""
+    record, objective = one.record, study.objective
     tried = record.ledger["train"]
-    reached = record.time_to_target_s
+    seconds_of = [point.train_s for point in one.curve]
+    reached = StopRule(objective, values=one.values, train_seconds=seconds_of).time_to_target_s
     seconds = PATIENCE * (tried if reached is None else reached)
     if study.search.time_budget_s is not None:
         seconds = min(seconds, study.search.time_budget_s / 3)
     seconds = max(_two_digits(seconds), 0.1)
-    objective = study.objective.model_copy(update={"max_train_seconds": seconds})
+    objective = objective.model_copy(update={"max_train_seconds": seconds})
     what = (
         f"did not get to the target in {tried:.2g} s"
         if reached is None

@@ -86,9 +86,11 @@ def settings_of(earlier: StudyResults, study: StudySpec) -> tuple[StudySpec, lis
             "name yours, or leave --seed-from out."
         )
     there = before.objective.model_dump()
-    named = {str(key): there[key] for key in study.auto if key in there}
+    keys = [*study.auto, *(["kind", "max_train_seconds"] if "target" in study.auto else [])]
+    named = {str(key): there[key] for key in keys if key in there}
     fixed = {CADENCE: before.fixed[CADENCE]} if CADENCE in study.auto else {}
-    words = [f"{key} {value:g}: that of {earlier.place}" for key, value in (named | fixed).items()]
+    taken = (named | fixed).items()
+    words = [f"{key} {value}: that of {earlier.place}" for key, value in taken]
     changes = {"objective": study.objective.model_copy(update=named), "is_set": True}
     return study.model_copy(update=changes | {"fixed": study.fixed | fixed}), words
 

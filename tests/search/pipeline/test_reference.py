@@ -35,6 +35,7 @@ from raybench.search.pipeline.reference_settings import (
     cadence_from,
     held,
     set_cadence,
+    set_seconds,
     set_target,
     target_from,
 )
@@ -139,13 +140,25 @@ def test_a_study_that_goes_on_keeps_what_it_set() -> None:
     assert earlier_settings(study, {"study": other}).needs_target
 
 
-def test_seconds_are_auto_only_where_a_target_is_named() -> None:
-    objective = {"target": 0.9, "max_train_seconds": "auto"}
-    study, _ = build_study(STUDY | {"objective": objective}, "test")
-    assert study.auto == ["max_train_seconds", "eval_every_samples"]
-    for wrong in (objective | {"target": "auto"}, objective | {"kind": "best_at_budget"}):
-        with pytest.raises(UserError, match="auto needs a target that is named"):
+@pytest.mark.parametrize("kind", ["best_at_budget", "accuracy_at_budget"])
+def test_seconds_and_target_are_auto_where_there_is_a_target(kind: str) -> None:
+    both = {"target": "auto", "max_train_seconds": "auto"}
+    study, _ = build_study(STUDY | {"objective": both}, "test")
+    assert study.auto == ["target", "max_train_seconds", "eval_every_samples"]
+    for key in both:
+        wrong = {"kind": kind, "target": None, key: "auto"}
+        with pytest.raises(UserError, match=rf"objective\.{key}': auto is for time_to_target"):
             build_study(STUDY | {"objective": wrong}, "test")
+
+
+def test_seconds_come_from_the_run_that_set_the_target() -> None:
+    """It was trained without one, so its record has no time to it."""
+    points = [evaluation(s, index=s - 1, value=v) for s, v in ((1, 0.5), (2, 0.9), (9, 0.95))]
+    study, _ = build_study(STUDY | {"objective": {"target": 0.9}}, "test")
+    run = Measured(record("reference0", RunSpec(), 9.0, stop="max_train_seconds"), points)
+    found, how = set_seconds(study, run)
+    assert found.objective.max_train_seconds == 8.0
+    assert "took 2 s to the target" in how
 
 
 @pytest.mark.parametrize("part", ["fixed", "space"])
