@@ -11,6 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from raybench.cluster.signals import SIGNALS
+from raybench.core.errors import DONE as DONE
+from raybench.core.errors import FAILED as FAILED
+from raybench.core.errors import INTERRUPTED as INTERRUPTED
+from raybench.core.errors import NOT_REACHED as NOT_REACHED
+from raybench.core.errors import WRONG_INPUT as WRONG_INPUT
 from raybench.core.errors import StudyError, UserError
 from raybench.core.secrets import redact_text
 from raybench.core.text import clean, shorten
@@ -31,7 +36,6 @@ COMMANDS = {
 MODULES = {"data": "data_command"}
 """Of commands whose name is another part's of the package."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
 class Parser(argparse.ArgumentParser):

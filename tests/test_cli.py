@@ -1,6 +1,7 @@
 """Wrong input on the command line: one sentence, exit code 2, before Ray starts."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -196,6 +197,7 @@ def test_the_confirm_phase_is_chosen(capsys, arguments, words):
         (["--confirm", "3"], "--confirm 3: write it as race=40,fresh=5, or only one of them."),
         (["--confirm", "rase=3"], "unknown key 'confirm.rase'; did you mean 'race'?"),
         (["--more", "0"], "--more 0: name a number of runs, 1 or more."),
+        (["--confirm", "race=0,fresh=6"], "fresh runs are of a race's winner, and there is no"),
         (["--more", "5"], "--more 5: results/digits holds no confirmed study; run the same"),
     ],
 )
@@ -231,6 +233,14 @@ def test_every_command_of_the_overview_exists(capsys, command):
     with pytest.raises(SystemExit, match=r"^0$"):
         cli.main([command, "--help"])
     assert f"usage: raybench {command}" in capsys.readouterr().out
+
+
+def test_python_runs_the_package_like_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "raybench", "--help"], capture_output=True, text=True, check=True
+    )
+    for name, line in cli.COMMANDS.items():
+        assert re.search(rf"^  {name} +{line}$", done.stdout, re.MULTILINE)
 
 
 def test_the_overview_passes_arguments_on(capsys):

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Literal
 
+from raybench.core.errors import FAILED, INTERRUPTED
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WATCH_S, LAST_WORDS_S = 0.5, 1.0
-FAILED, INTERRUPTED = 1, 130
-"""Exit codes: Ray itself was lost; a signal, whichever it was."""
 
 
 class Interrupt:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raybench.core.documents import read_mapping, validate
-from raybench.core.errors import StudyError, UserError
+from raybench.core.errors import WRONG_INPUT, StudyError, UserError
 from raybench.core.spec import RunSpec
 from raybench.core.text import clean, command_line
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 SAID = "raybench: "
 """How the sentence begins that a command ends with."""
-WRONG_INPUT = 2
-"""Exit code of a command whose input was wrong."""
 PARTS = ("dataset", "objective")
 """Keys that a command line gives whole: without it, they are other than a spec's usual ones."""
 

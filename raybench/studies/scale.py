@@ -20,10 +20,10 @@ from raybench.backends.check_model import check_models
 from raybench.cluster.capacity import Capacity, local_capacity
 from raybench.cluster.scratch import DATA
 from raybench.cluster.session import Session, chosen_address
-from raybench.cluster.signals import INTERRUPTED, Interrupt
+from raybench.cluster.signals import Interrupt
 from raybench.core.dataset_spec import with_whole_paths
 from raybench.core.documents import read_mapping, validate
-from raybench.core.errors import UserError
+from raybench.core.errors import DONE, FAILED, INTERRUPTED, UserError
 from raybench.core.metric import ACCURACY, Metric
 from raybench.core.objective import naming
 from raybench.core.placement import Placement
@@ -254,7 +254,6 @@ def with_metric(study: ScalingStudy, metric: Metric) -> ScalingStudy:
     return study.model_copy(update={"base": study.base.model_copy(update={"objective": objective})})
 
 
-DONE, FAILED = 0, 1
 BUSY = 0.5
 """Load of the last minute per core, above which other work is said to disturb a measurement."""
 

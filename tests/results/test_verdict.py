@@ -13,6 +13,19 @@ from raybench.results.export import export
 from raybench.results.show import show, verdict_lines
 from raybench.results.store import Store
 from raybench.results.verdict import judge
+from raybench.search.pipeline.tune import exit_code
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ([run_line("0000", 3.0)], 0),
+        ([run_line("0000", failure="oom")], 1),
+        ([run_line("0000"), run_line("0001", failure="nan")], 3),
+    ],
+)
+def test_scripts_can_tell_that_nothing_reached_the_target(tmp_path, lines, code):
+    assert exit_code(results_folder(tmp_path, lines)) == code
 
 
 def again(trial, times, *, missed_s=60.0, **spec):

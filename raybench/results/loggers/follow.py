@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from raybench.core.errors import StudyError, UserError
+from raybench.core.errors import DONE, FAILED, StudyError, UserError
 from raybench.core.text import command_line
 from raybench.results.files import StudyFiles
 from raybench.results.live.tail import FolderSource
@@ -34,7 +34,6 @@ NOT_NEEDED = ("torch", "tensorflow")
 """What tensorboardX and W&B import where it is there: seconds and hundreds of megabytes."""
 WINNERS = "winners"
 """Of the ledger: the run that holds a study's winners. No run of a study has such a name."""
-DONE, FAILED = 0, 1
 
 
 def main(arguments: Sequence[str]) -> NoReturn:

@@ -8,9 +8,9 @@ from rich.console import Console
 
 from raybench.cluster.capacity import local_capacity
 from raybench.cluster.session import chosen_address
-from raybench.cluster.signals import INTERRUPTED, Interrupt
+from raybench.cluster.signals import Interrupt
 from raybench.core.documents import to_yaml
-from raybench.core.errors import UserError
+from raybench.core.errors import DONE, FAILED, INTERRUPTED, UserError
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset
 from raybench.results.console import make_console, say
@@ -27,7 +27,7 @@ from raybench.search.pipeline.live_session import live_session
 from raybench.search.pipeline.preflight import check_address, check_gpus, check_task
 from raybench.search.pipeline.probe_runs import ProbeRuns
 from raybench.search.pipeline.show_verdict import VERDICT_FILE, print_verdict, verdict_document
-from raybench.search.pipeline.train import DONE, FAILED, holds_own, names_target, read_spec
+from raybench.search.pipeline.train import holds_own, names_target, read_spec
 from raybench.search.pipeline.waits import Waits
 
 MARK = "diagnosis"

@@ -7,6 +7,9 @@ from typing import Any
 KEY = "more"
 """Of `study.yaml`, while runs of a `--more` are left to be done."""
 
+OVER = "is_over"
+"""Of `study.yaml`: whether the confirming came to its end, by itself or by the time budget."""
+
 
 @dataclass(frozen=True)
 class More:

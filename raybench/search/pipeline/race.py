@@ -68,6 +68,9 @@ class LiveRace:
         most = max(self.budget.race_runs(number), self._num_done)
         self._begin(most, self.budget.race_s(number), after_s)
         while (due := races.due()) and not self.single_run.deadline.over:
+            if self._num_done + len(due) > most:  # the two races have parted more than was foreseen
+                most = self._num_done + len(due)
+                self._begin(most, self.budget.race_s(number), after_s)
             self._run(due, races)
             if self._put_out(due):
                 races = self._races(stages)

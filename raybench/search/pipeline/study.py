@@ -31,7 +31,7 @@ from raybench.search.deadline import Deadline
 from raybench.search.disturbed import Disturbed
 from raybench.search.live_trials import LiveTrials
 from raybench.search.pipeline.confirm import Confirmation, num_raced
-from raybench.search.pipeline.more import KEY, More
+from raybench.search.pipeline.more import KEY, OVER, More
 from raybench.search.pipeline.preflight import following
 from raybench.search.pipeline.reference import set_by_reference
 from raybench.search.pipeline.single_run import SingleRun
@@ -74,6 +74,9 @@ class StudyPipeline:
     more: dict[str, int] | None = None
     """The `--more` of which runs are left."""
 
+    is_over: bool = False
+    """Whether the confirming came to its end."""
+
     def run(self, earlier: StudyResults | None) -> None:
         """Run what is left of the study, knowing `earlier` ones, until `deadline` ends it."""
         folder = self.store.folder
@@ -85,6 +88,7 @@ class StudyPipeline:
             self.earlier = read_mapping(folder / STUDY_FILE)
             self.set_by += map(str, self.earlier.get("set_by_reference") or [])
             self.more = self.earlier.get(KEY)
+            self.is_over = bool(self.earlier.get(OVER))
         if self.num_more:
             self.notes += map(str, self.earlier.get("notes") or [])  # of the search, which stays
         self._write_study()
@@ -121,6 +125,8 @@ class StudyPipeline:
             verify(search.placer, self._single_run(progress), confirm_budget)
             if not self.deadline.interrupted:
                 self._confirmation(progress).run()
+                self.is_over = not self.deadline.interrupted
+                self._write_study()
 
     def _run_more(self) -> None:
         """Run what is left of `--more`; an ended one is finished by the same command."""
@@ -290,6 +296,7 @@ class StudyPipeline:
                 "first_evaluation_s": self.deadline.first_evaluation_s,
             },
             **({KEY: self.more} if self.more else {}),
+            **({OVER: True} if self.is_over else {}),
             **with_session(self.earlier, cluster=cluster, concurrency=self.concurrency),
         }
         self.store.write_yaml(STUDY_FILE, content)

@@ -15,11 +15,11 @@ from raybench.cluster.capacity import local_capacity
 from raybench.cluster.reach import MISNAMED
 from raybench.cluster.run_once import run_once
 from raybench.cluster.session import chosen_address
-from raybench.cluster.signals import INTERRUPTED, Interrupt
+from raybench.cluster.signals import Interrupt
 from raybench.core.clock import OTHER, PHASES
 from raybench.core.dataset_spec import with_whole_paths
 from raybench.core.documents import apply_settings, read_mapping, to_yaml, validate
-from raybench.core.errors import UserError
+from raybench.core.errors import DONE, FAILED, INTERRUPTED, UserError
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.results.console import make_console, say
@@ -45,7 +45,6 @@ from raybench.workloads.find import load_workload_dataset
 from raybench.workloads.model_data import ModelData
 
 TRIAL = "0000"
-DONE, FAILED = 0, 1
 
 
 def train(options: argparse.Namespace, interrupt: Interrupt) -> int:

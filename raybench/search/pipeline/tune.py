@@ -13,11 +13,11 @@ from rich.console import Console
 
 from raybench.cluster.capacity import local_capacity
 from raybench.cluster.session import chosen_address
-from raybench.cluster.signals import INTERRUPTED, Interrupt
+from raybench.cluster.signals import Interrupt
 from raybench.core.counted import is_told
 from raybench.core.dataset_spec import with_whole_paths
 from raybench.core.documents import read_mapping
-from raybench.core.errors import UserError
+from raybench.core.errors import DONE, FAILED, INTERRUPTED, NOT_REACHED, UserError
 from raybench.core.objective import Objective
 from raybench.core.space import Space, values_of
 from raybench.core.study import StudySpec, build_study, load_content
@@ -37,8 +37,10 @@ from raybench.results.show import show
 from raybench.results.storage import open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.results.study_folder import refuse_other_study, shipped_space, unused_folder
+from raybench.results.verdict import judge
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline.live_session import live_session
+from raybench.search.pipeline.more import OVER
 from raybench.search.pipeline.plan import print_plan
 from raybench.search.pipeline.preflight import (
     check_address,
@@ -58,8 +60,6 @@ from raybench.search.quiet import RAY_LOG, quiet
 from raybench.search.sampling.grid import check_grid
 from raybench.search.sampling.transfer import load_earlier, settings_of
 from raybench.speed.factorisation import study_factors
-
-DONE, FAILED = 0, 1
 
 
 def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> int:
@@ -100,7 +100,7 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
     for sentence in words:
         say(console, sentence)
     if options.more is not None and study_file(place) is None:
-        raise _unfinished(options.more, place)
+        check_finished(options.more, place, None)
     if options.dry_run:
         print_plan(console, study, space, dataset, place, study_factors(study, space))
         return DONE
@@ -113,8 +113,8 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
         here = storage.folder / STUDY_FILE
         study = _continued(unset, place, here if here.is_file() else None, asked)
         study, taken = settings_of(earlier, study) if earlier else (study, [])
-        if options.more is not None and not _is_confirmed(storage.folder):
-            raise _unfinished(options.more, place)
+        if options.more is not None:
+            check_finished(options.more, place, storage.folder)
         with Store(storage.folder, storage.check) as store:
             interrupt.defer()
             loggers.start()
@@ -132,7 +132,14 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
         tail = "." if results.trials.empty else ": the same command continues."
         console.print(f"interrupted{tail}")
         return INTERRUPTED
-    return DONE if len(ranked(results.trials)) else FAILED
+    return exit_code(results)
+
+
+def exit_code(results: StudyResults) -> int:
+    """Return what the command exits with where nobody has interrupted it."""
+    if not len(ranked(results.trials)):
+        return FAILED
+    return NOT_REACHED if results.is_timed and judge(results) is None else DONE
 
 
 def _continued(study: StudySpec, place: str, file: Path | None, asked: Objective) -> StudySpec:
@@ -148,16 +155,18 @@ def _continued(study: StudySpec, place: str, file: Path | None, asked: Objective
     return study
 
 
-def _is_confirmed(folder: Path) -> bool:
-    """Whether a study has come to its end: some run of it was a confirming one."""
-    runs = read_records(folder).runs.values() if (folder / RECORDS_FILE).is_file() else ()
-    return any(record.phase == "confirm" and is_told(record) for record in runs)
-
-
-def _unfinished(number: int, place: str) -> UserError:
-    return UserError(
-        f"--more {number}: {place} holds no confirmed study; run the same command without --more "
-        "until it ends, then with it."
+def check_finished(number: int, place: str, folder: Path | None) -> None:
+    """Raise UserError for `--more` where a study has not come to its end."""
+    there = folder is not None and (folder / RECORDS_FILE).is_file()
+    runs = list(read_records(folder).runs.values()) if folder and there else []
+    answered = [one.role for one in runs if one.phase == "confirm" and is_told(one)]
+    is_over = folder and answered and read_mapping(folder / STUDY_FILE).get(OVER)
+    if is_over or "confirm" in answered:
+        return
+    done = f"a race that was ended after {len(answered)} runs" if answered else "no confirmed study"
+    raise UserError(
+        f"--more {number}: {place} holds {done}; run the same command without --more until it "
+        "ends, then with it."
     )
 
 
@@ -247,4 +256,10 @@ def _confirm_settings(wanted: str | None, unwanted: bool) -> list[str]:
     parts = [] if wanted is None else wanted.split(",")
     if not all("=" in part for part in parts):
         raise UserError(f"--confirm {wanted}: write it as race=40,fresh=5, or only one of them.")
+    given = dict(part.replace(" ", "").split("=", 1) for part in parts)
+    if given.get("race") == "0" and "fresh" in given:
+        raise UserError(
+            f"--confirm {wanted}: fresh runs are of a race's winner, and there is no race; name "
+            "race=2 or more, or write --no-confirm."
+        )
     return [f"confirm.{part.strip()}" for part in parts]

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import threading
 import time
 from collections import Counter
@@ -13,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from raybench.core.documents import to_yaml
-from raybench.core.errors import StudyError
+from raybench.core.errors import StudyError, UserError
 from raybench.core.objective import BUDGET
 from raybench.core.record import RunRecord
 from raybench.core.spec import RunSpec
@@ -28,6 +29,7 @@ from raybench.search.pipeline.confirm import Confirmation
 from raybench.search.pipeline.more import KEY, More
 from raybench.search.pipeline.race import LiveRace
 from raybench.search.pipeline.single_run import SingleRun
+from raybench.search.pipeline.tune import check_finished
 from tests.search.made_up import evaluation, record
 
 TRULY = {"0001": 1.0, "0002": 1.3, "0003": 1.2, "0004": 20.0}
@@ -53,6 +55,7 @@ class World:
         self.value = 0.5
         """Of every evaluation but the last."""
         self.notes: list[str] = []
+        self.screen = io.StringIO()
         self.running: set[str] = set()
         self.beside: dict[str, int] = {}
         self.specs: dict[str, RunSpec] = {}
@@ -68,7 +71,7 @@ class World:
     def confirmation(self, store: Store) -> Confirmation:
         nothing: Any = SimpleNamespace(resume=lambda name, spec: (), save=None, refused=None)
         nothing.over = lambda record: None
-        progress = Progress(Console(file=io.StringIO()), num_trials=1)
+        progress = Progress(Console(file=self.screen), num_trials=1)
         session: Any = SimpleNamespace(pool=None)
         single_run = SingleRun(session, store, self.deadline, progress, nothing)
         return Confirmation(
@@ -325,6 +328,32 @@ def test_a_value_of_a_run_that_was_stopped_early_does_not_race(
     race = LiveRace(budget, confirmation.single_run, records, slots=2)
     owns = {one.name: one.own is not None for one in race._fields()["seconds"]}
     assert owns == {"0000": False, "0001": True, "0002": False}, "as results count them"
+
+
+def test_a_race_counts_no_more_runs_than_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is fastest and who is cheapest may part more than was foreseen."""
+    monkeypatch.setattr(ConfirmBudget, "race_runs", lambda self, number: 1)
+    world = World(tmp_path, monkeypatch)
+    world.run()
+    counts = re.findall(r" race (\d+)/(\d+) finished", world.screen.getvalue())
+    assert len(counts) > 4
+    assert all(int(done) <= int(total) for done, total in counts)
+
+
+def test_more_waits_for_the_end_of_the_race(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    world.ends_after = 2
+    with pytest.raises(StudyError):
+        world.run()
+    with pytest.raises(UserError, match=r"holds a race that was ended after \d runs; run the same"):
+        check_finished(4, "there", tmp_path)
+    world.deadline, world.ends_after = Deadline(None), 10**9
+    world.run()
+    check_finished(4, "there", tmp_path)
 
 
 def test_more_that_was_ended_is_finished_by_the_same_command_and_only_once() -> None:
