@@ -106,7 +106,7 @@ def run(tree: Path, trials: int, busy: tuple[float, float] | None) -> Found:
         )
         return Found(
             winner=str(first["config"]),
-            seconds=float(first["printed_s"]),
+            seconds=float(first["time_to_target_s"]),
             wall_s=done.wall_s,
             disturbed=stays,
             again=sum(line.get("reruns", 0) > 0 for line in last),

@@ -56,7 +56,9 @@ class Disturbed:
         """Return a record with how often it was run before, and what a throttled core took."""
         with self._judging:
             record = replace(record, reruns=reruns)
-            cost = record.ledger.get("train_cpu", 0.0) / max(record.samples, 1)
+            if not record.samples:  # it failed before it had trained
+                return record
+            cost = record.ledger.get("train_cpu", 0.0) / record.samples
             costs = self._costs.setdefault(_kind(record.spec), [])
             usual = statistics.median(costs) if len(costs) >= LIKE_IT else cost
             if cost > SLOW * usual:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from raybench.core.objective import Objective
+from raybench.core.record import RunRecord
 from raybench.core.spec import RunSpec
 from raybench.search.deadline import Deadline
+from raybench.search.disturbed import Disturbed
 from raybench.search.pipeline import single_run as module
 from raybench.search.pipeline.alone import run_alone
 from raybench.search.pipeline.race import SEEDS_FROM as RACE_SEEDS
@@ -103,6 +105,25 @@ def test_a_disturbed_run_begins_again_twice_at_most(
     assert (found.reruns, found.is_disturbed) == (runs - 1, len(taken) > 2)
     ends = [line["reruns"] for line in machine.lines if line["kind"] == "run"]
     assert ends == list(range(runs)), "the last of them counts"
+
+
+def test_a_throttled_core_is_told_by_the_processor_s_seconds_of_others_like_it() -> None:
+    disturbed = Disturbed()
+
+    def judged(cpu_s: float, seconds: float, **changes: Any) -> RunRecord:
+        spec = SPEC.model_copy(update=changes)
+        found = record("a", spec, seconds, role="race", samples=1000)
+        found = replace(found, ledger=found.ledger | {"train_cpu": cpu_s, "disturbed": 0.0})
+        return disturbed.judged(found, reruns=0)
+
+    assert not judged(4.0, 4.0, batch_size_per_worker=8).is_disturbed, "nothing is like it"
+    others = [judged(cpu_s, 1.0, seed=number) for number, cpu_s in enumerate((0.9, 1.0, 1.1))]
+    assert not any(one.is_disturbed for one in others)
+    assert not judged(1.3, 1.3, seed=7, learning_rate=0.5).is_disturbed
+    throttled = judged(2.0, 2.2, seed=8)
+    assert throttled.is_disturbed
+    assert throttled.disturbed_s == pytest.approx(2.2 * (1 - 1.05 / 2.0))
+    assert disturbed.runs_again(throttled)
 
 
 @pytest.mark.parametrize("keep", [True, False])
