@@ -9,8 +9,7 @@ from typing import Any
 
 from raybench.cluster.admission import Admission
 from raybench.cluster.layout import Node as Node
-from raybench.cluster.layout import num_nodes
-from raybench.cluster.roster import Reservation
+from raybench.cluster.layout import Reservation, num_nodes
 from raybench.core.errors import UserError
 from raybench.core.placement import Placement
 

@@ -13,16 +13,17 @@ from raybench.cluster.protocol import (
     Command,
     Finish,
     Finished,
+    HostLeaves,
     Progress,
     Reply,
     RunFailed,
     Start,
 )
-from raybench.cluster.restarts import Restarts
+from raybench.cluster.reach import MISNAMED
 from raybench.cluster.run_account import RunAccount
 from raybench.core.clock import merge_ranks
 from raybench.core.outcome import RunOutcome
-from raybench.core.record import Evaluation
+from raybench.core.record import MACHINE_FAULTS, Evaluation
 from raybench.core.score import chance_of
 from raybench.core.spec import RunSpec
 from raybench.data.load import STORED
@@ -256,3 +257,36 @@ def _get(reference: Any) -> Any:
         if isinstance(error.cause, RunFailed):
             raise error.cause from None
         raise
+
+
+RESTARTS = 3
+"""How often in a row a run is given new workers and gets no further than the checkpoint it has;
+then it has failed. Nothing else tries again what the machine broke."""
+
+
+class Restarts:
+    """Counts those in a row after which a run has no newer checkpoint."""
+
+    def __init__(self, goes_on: Callable[[], bool]) -> None:
+        """`goes_on` is asked before each of them."""
+        self._goes_on = goes_on
+        self._in_a_row = 0
+
+    def allow(self, failed: RunFailed, *, given: int) -> None:
+        """Count one more; raise what has failed where the run gets no new workers after it.
+
+        `given` is how often it has been given some so far, for the message. A host that leaves
+        does not count.
+        """
+        is_final = failed.failure not in MACHINE_FAULTS or failed.message.startswith(MISNAMED)
+        if is_final or not self._goes_on():
+            raise failed
+        is_counted = not isinstance(failed, HostLeaves)
+        if is_counted and self._in_a_row == RESTARTS:
+            tried = f"{failed.message} (given new workers {given} times)"
+            raise RunFailed(failed.failure, tried, failed.traceback)
+        self._in_a_row += is_counted
+
+    def got_further(self) -> None:
+        """The run has a newer checkpoint: begin to count again."""
+        self._in_a_row = 0

@@ -14,6 +14,7 @@ from raybench.backends import allocator
 from raybench.cluster.addresses import VARIABLE
 from raybench.cluster.admission import Admission
 from raybench.cluster.capacity import Capacity, Node, num_local_cores
+from raybench.cluster.layout import as_nodes
 from raybench.cluster.ray_internals.autoscaler import has_autoscaler
 from raybench.cluster.ray_internals.local_ray import (
     Token,
@@ -30,7 +31,6 @@ from raybench.cluster.ray_internals.own_job import (
     job_environment,
 )
 from raybench.cluster.ray_internals.trainer import TRAIN_SWITCHES
-from raybench.cluster.roster import as_nodes
 from raybench.cluster.scratch import Scratch
 from raybench.cluster.signals import without_hangup
 from raybench.cluster.trainers import PoolOptions

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raybench.cluster.layout import Node
+from raybench.cluster.layout import Node, Reservation
 from raybench.cluster.ray_internals.trainer import (
     controlled_here,
     meeting_in_a_file,
     meeting_over_network,
     without_unused_callbacks,
 )
-from raybench.cluster.roster import Reservation
 from raybench.cluster.worker import serve
 from raybench.core.placement import Placement
 

@@ -8,15 +8,14 @@ import asyncio
 import contextlib
 import os
 import time
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
 from raybench.cluster.admission import Admission
-from raybench.cluster.departing import DepartingNodes
 from raybench.cluster.kept_checkpoints import KeepsCheckpoints, with_saved
 from raybench.cluster.layout import Node, workers_per_node
 from raybench.cluster.live_groups import LiveGroups
-from raybench.cluster.neighbours import Neighbours
 from raybench.cluster.protocol import (
     STOPPED,
     Close,
@@ -29,6 +28,7 @@ from raybench.cluster.protocol import (
     Start,
 )
 from raybench.cluster.queue import Queue
+from raybench.cluster.ray_internals.draining import draining_nodes
 from raybench.cluster.trainers import PoolOptions, trainer_class
 from raybench.cluster.waiting import Waiting
 from raybench.core.placement import Placement
@@ -280,3 +280,49 @@ async def _comes_first(work: "asyncio.Future[Any]", stop: asyncio.Event) -> bool
     if not work.done():
         work.add_done_callback(lambda ended: ended.exception())  # nobody else asks for it
     return work.done()
+
+
+LOOK_S = 2.0
+"""Seconds between two looks; notices come half a minute ahead, or more."""
+
+
+class DepartingNodes:
+    """What Ray says of its nodes, asked at most every LOOK_S; lives in the pool's event loop."""
+
+    def __init__(
+        self,
+        *,
+        is_local: bool,
+        ask: Callable[[], frozenset[str]] = draining_nodes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """A Ray of our own on this machine (`is_local`) is never asked: its node goes with us."""
+        self._is_local, self._ask, self._clock = is_local, ask, clock
+        self._nodes: frozenset[str] = frozenset()
+        self._looked_at = float("-inf")
+
+    async def any_of(self, nodes: Collection[str]) -> bool:
+        """Whether one of these nodes, by Ray's ids, is about to go."""
+        if self._is_local or not nodes:
+            return False
+        if self._clock() - self._looked_at >= LOOK_S:
+            self._looked_at = self._clock()
+            self._nodes = await asyncio.to_thread(self._ask)
+        return not self._nodes.isdisjoint(nodes)
+
+
+class Neighbours:
+    """Remembers the most others for every trial that runs."""
+
+    def __init__(self) -> None:
+        self._most: dict[str, int] = {}
+
+    def running(self, trials: Iterable[str]) -> None:
+        """Note that these run at this moment."""
+        names = list(trials)
+        for name in names:
+            self._most[name] = max(len(names) - 1, self._most.get(name, 0))
+
+    def ended(self, trial: str) -> int:
+        """Forget a trial; return the most others that ran beside it."""
+        return self._most.pop(trial, 0)

@@ -9,12 +9,10 @@ import pytest
 from raybench.cluster import queue as module
 from raybench.cluster.admission import Admission
 from raybench.cluster.capacity import Capacity
-from raybench.cluster.layout import Node
+from raybench.cluster.layout import Node, Reservation, as_nodes
 from raybench.cluster.protocol import HostLeaves, RunFailed
-from raybench.cluster.queue import Queue
+from raybench.cluster.queue import Queue, Scaling
 from raybench.cluster.ray_internals.autoscaler import bundles_of
-from raybench.cluster.roster import Reservation, as_nodes
-from raybench.cluster.scaling import Scaling
 from raybench.cluster.trainers import PoolOptions
 from raybench.cluster.waiting import missing
 from raybench.core.errors import UserError

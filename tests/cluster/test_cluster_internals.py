@@ -9,8 +9,8 @@ import pytest
 import ray
 
 from raybench.cluster import session
+from raybench.cluster.layout import Reservation
 from raybench.cluster.ray_internals import autoscaler, driver_node, own_job
-from raybench.cluster.roster import Reservation
 
 
 class TestAutoscaler:

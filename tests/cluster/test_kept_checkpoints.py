@@ -8,7 +8,6 @@ import pytest
 
 from raybench.cluster import worker_pool
 from raybench.cluster.admission import Admission
-from raybench.cluster.departing import LOOK_S, DepartingNodes
 from raybench.cluster.kept_checkpoints import URGENT_S, KeptCheckpoints
 from raybench.cluster.layout import Node
 from raybench.cluster.protocol import (
@@ -25,7 +24,7 @@ from raybench.cluster.protocol import (
 )
 from raybench.cluster.ray_internals.draining import draining_nodes
 from raybench.cluster.trainers import PoolOptions
-from raybench.cluster.worker_pool import WorkerPool
+from raybench.cluster.worker_pool import LOOK_S, DepartingNodes, WorkerPool
 from raybench.core.checkpoint import Checkpoint, RunState
 from raybench.core.placement import Placement
 from raybench.core.record import Evaluation

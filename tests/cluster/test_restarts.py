@@ -3,8 +3,7 @@
 import pytest
 
 from raybench.cluster.protocol import Advance, Finish, HostLeaves, Lent, RunFailed, Start
-from raybench.cluster.restarts import RESTARTS
-from raybench.cluster.run_client import RunClient
+from raybench.cluster.run_client import RESTARTS, RunClient
 from raybench.core.clock import PHASES
 from raybench.core.outcome import RunOutcome
 from tests.cluster.fake_pool import LOST, REFUSAL, SAVING_S, SPEC, FakePool, time

@@ -3,8 +3,7 @@
 import pytest
 
 from raybench.cluster.protocol import STOPPED, Advance, Finish, Lent, RunFailed, Start
-from raybench.cluster.restarts import RESTARTS
-from raybench.cluster.run_client import RunClient, release
+from raybench.cluster.run_client import RESTARTS, RunClient, release
 from raybench.core.clock import PHASES
 from raybench.core.outcome import RunOutcome
 from tests.cluster.fake_pool import BROKEN, LOST, SPEC, FakePool, time

@@ -8,11 +8,10 @@ import pytest
 
 from raybench.cluster import queue as module
 from raybench.cluster.admission import Admission
-from raybench.cluster.layout import Node
+from raybench.cluster.layout import Node, as_nodes
 from raybench.cluster.protocol import RunFailed
 from raybench.cluster.queue import Queue
 from raybench.cluster.ray_internals.free import available, taken_by_others
-from raybench.cluster.roster import as_nodes
 from raybench.cluster.trainers import PoolOptions
 from raybench.core.placement import Placement
 

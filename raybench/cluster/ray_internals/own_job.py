@@ -7,7 +7,7 @@ from typing import Any
 
 import ray
 
-from raybench.cluster.roster import Reservation
+from raybench.cluster.layout import Reservation
 
 CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Environment variable in which Ray hands a submitted job its configuration."""
