@@ -1,12 +1,15 @@
 """Samples of a split read by rows, and augmented where that is asked for; for any backend."""
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Lock
 from typing import Protocol
 
 import numpy as np
 
 from raybench.backends.base import Step
+from raybench.backends.prefetch import Prefetch
 from raybench.core.augmentation import Mixup
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Array, Split
@@ -14,7 +17,8 @@ from raybench.data.inputs import Batch
 from raybench.data.on_demand import Rows
 
 AHEAD = 2
-"""Batches that are augmented ahead by a thread, at least."""
+"""Batches that are augmented ahead, at least."""
+Read = Callable[[Rows], Batch]
 
 
 class Augmented(Protocol):
@@ -48,15 +52,24 @@ class Samples:
 
 
 class Reader:
-    """Reads samples of a split; it and `split` may be asked by one thread at a time."""
+    """Reads samples of a split, and changes them; any number of threads may ask it.
 
-    def __init__(self, split: Split, augmenter: Augmenter | None = None) -> None:
+    Samples on demand are read by one of them at a time (`OnDemand`).
+    """
+
+    def __init__(self, split: Split, read: Read | None = None, augmenter: Augmenter | None = None):
         self.split = split
-        self._augmenter = augmenter
+        self._read, self._augmenter = read or split.read, augmenter
+
+    def prefetch(self, number: int) -> Prefetch:
+        """Return what prepares so many batches ahead, by as many threads where that helps: where
+        they do more than to read one after the other."""
+        depth = max(number, AHEAD) if self._augmenter else number
+        return Prefetch(depth, number if self._augmenter or not self.split.is_on_demand else 1)
 
     def read(self, rows: Rows, rounds: Rows | None = None) -> Samples:
         """Return the samples at `rows`, in that order; `rounds` of them is for augmentation."""
-        inputs, labels = self.split.read(rows), self.split.labels[rows]
+        inputs, labels = self._read(rows), self.split.labels[rows]
         if self._augmenter is None:
             return Samples(inputs, labels)
         assert rounds is not None
@@ -76,13 +89,19 @@ def training_reader(spec: RunSpec, split: Split) -> Reader | None:
     """Return what reads and augments the training samples; None where nothing is augmented."""
     if not spec.augment:
         return None
+    read = _one_at_a_time(split.read) if split.is_on_demand else split.read
     build = importlib.import_module("raybench.data.augment").Augmenter
-    return Reader(split, build(spec.augment, split, spec.seed))
+    return Reader(split, read, build(spec.augment, split, spec.seed, read))
 
 
-def ahead(spec: RunSpec) -> int:
-    """Return how many batches are prepared ahead where samples are augmented."""
-    return max(spec.prefetch, AHEAD)
+def _one_at_a_time(read: Read) -> Read:
+    lock = Lock()
+
+    def locked(rows: Rows) -> Batch:
+        with lock:
+            return read(rows)
+
+    return locked
 
 
 def mixes(spec: RunSpec) -> bool:

@@ -144,8 +144,9 @@ class RunKeys(Document):
     precision: Literal["fp32", "bf16"] = "fp32"
     """Arithmetic of forward and backward; weights stay fp32."""
     prefetch: Annotated[int, Field(ge=0)] = 0
-    """Batches prepared ahead by a thread, of data that are read on demand (with tensorflow those of
-    so many optimizer steps); data in memory need none."""
+    """Batches prepared ahead (with tensorflow those of so many optimizer steps) by as many threads,
+    of data that are augmented or read on demand; data in memory need none. Samples on demand are
+    read by one thread at a time. More threads than `cpus_per_worker` bring nothing."""
     eval_every_samples: PositiveInt | None = None
     """Training samples between two evaluations; none is one epoch."""
     seed: Seed = 0

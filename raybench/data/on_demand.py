@@ -21,8 +21,9 @@ class OnDemand(Protocol):
     """What the inputs of a split may be in place of an array: any object with these three.
 
     Nothing that it returns is kept by raybench after its batch, so a split may be larger than
-    memory. It is asked in the order of training, by one thread at a time, not always the same
-    one. Equal rows must give equal samples, else no run can be repeated or continued.
+    memory. It is asked by one thread at a time, not always the same one, in the order of training
+    (with `augment` and a `prefetch` above 1 nearly so). Equal rows must give equal samples, else
+    no run can be repeated or continued.
     """
 
     @property

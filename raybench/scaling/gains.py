@@ -22,7 +22,7 @@ from raybench.scaling.throughput import FEED_OVERLAP, Law, Parameters
 MORE = 4
 """How many times the batch, or the passes between two exchanges, is made."""
 PREFETCH = 2
-"""Batches that are prepared ahead."""
+"""Batches that are prepared ahead, at least."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Outlook:
         )
         slower = max(whole, worked)
         feed = slower - worked
-        if spec.prefetch:
+        if is_ahead(spec):
             feed = (slower**FEED_OVERLAP - worked**FEED_OVERLAP) ** (1 / FEED_OVERLAP)
         return cls(spec, num_nodes, ThroughputModel.fit(Observed.of(rows)), worked, feed)
 
@@ -122,11 +122,20 @@ class Outlook:
         low, middle, high = (float(np.quantile(ratios, q)) for q in (0.05, 0.5, 0.95))
         return Gain("gradient_compression: bf16", middle, low, high, is_limit=True)
 
+    @property
+    def readers(self) -> int:
+        """How many threads make samples ready as fast as the step takes them. Augmentation alone is
+        divided among threads: samples on demand are read by one at a time."""
+        if not self.spec.augment:
+            return PREFETCH
+        now = max(1, self.spec.prefetch)
+        return max(PREFETCH, math.ceil(self.feed_s * now / self.worked_s))
+
     def prefetch(self) -> Gain:
         """Return what preparing batches ahead would bring at most: the step hides the reading."""
-        return self._to(
-            f"prefetch: {PREFETCH}", float(_hidden(self.worked_s, self.feed_s)), is_limit=True
-        )
+        share = max(1, self.spec.prefetch) / self.readers if self.spec.augment else 1.0
+        seconds = float(_hidden(self.worked_s, self.feed_s * share))
+        return self._to(f"prefetch: {self.readers}", seconds, is_limit=True)
 
     def quicker_data(self) -> Gain:
         """Return what data that never keep anybody waiting would bring."""
@@ -136,7 +145,7 @@ class Outlook:
         """Return the seconds of a step that takes `worked_s` in memory, for so many times the
         samples: reading waits for the step, or hides behind this very step where it may."""
         feed = self.feed_s * samples
-        return _hidden(worked_s, feed) if self.spec.prefetch else np.asarray(worked_s) + feed
+        return _hidden(worked_s, feed) if is_ahead(self.spec) else np.asarray(worked_s) + feed
 
     def _to(self, change: str, seconds: float, *, is_limit: bool) -> Gain:
         times = float(self._whole(self.worked_s)) / seconds
@@ -155,6 +164,11 @@ class Outlook:
         )
         workers = cell.num_workers / now.num_workers
         return Gain(change, times, low, high, workers=workers)
+
+
+def is_ahead(spec: RunSpec) -> bool:
+    """Whether samples are made ready while earlier ones are trained on: augmented ones always."""
+    return bool(spec.prefetch or spec.augment)
 
 
 def _hidden(worked_s: ArrayLike, feed_s: float) -> Floats:

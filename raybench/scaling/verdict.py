@@ -144,7 +144,7 @@ def _cure_communication(outlook: Outlook) -> list[Gain]:
 
 def _cure_input(outlook: Outlook) -> list[Gain]:
     gains = [outlook.quicker_data()]
-    if not outlook.spec.prefetch:
+    if outlook.readers > outlook.spec.prefetch:
         gains.append(outlook.prefetch())
     return sorted(_worth(gains), key=lambda gain: gain.times)
 

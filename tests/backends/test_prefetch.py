@@ -4,9 +4,14 @@ import gc
 import threading
 import time
 
+import numpy as np
 import pytest
+from local import FRAMEWORKS, small_spec
 
+from raybench.backends.find import find_backend, find_part
 from raybench.backends.prefetch import Prefetch
+from raybench.backends.steps import take_until, training_steps
+from raybench.data.dataset import Dataset, Split
 
 DEPTHS = pytest.mark.parametrize("depth", [0, 1, 2, 7])
 
@@ -95,3 +100,52 @@ def test_one_that_is_forgotten_keeps_no_thread() -> None:
     while name in [one.name for one in threading.enumerate()]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+class OneAtATime:
+    """Samples on demand that no second thread may ask for meanwhile."""
+
+    shape, dtype = (40, 8, 8, 3), np.uint8
+
+    def __init__(self) -> None:
+        self.lock, self.threads = threading.Lock(), set[str]()
+        self.pixels = np.random.default_rng(0).integers(0, 256, self.shape, np.uint8)
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        assert self.lock.acquire(blocking=False), "two threads at once"
+        time.sleep(0.001)
+        self.threads.add(threading.current_thread().name)
+        self.lock.release()
+        return self.pixels[rows]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_any_number_of_readers_gives_equal_batches(framework: str) -> None:
+    def batches(prefetch: int, inputs: OneAtATime | np.ndarray) -> list[list[np.ndarray]]:
+        split = Split(inputs, np.arange(40) % 3)
+        data = Dataset("pictures", 3, split, split, split)
+        spec = small_spec(
+            framework, batch_size_per_worker=4, prefetch=prefetch,
+            augment=["random_crop", "flip", "mixup", "color_jitter"],
+        )  # fmt: skip
+        backend = find_backend(framework)
+        world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+        given = (world.torch_device,) if framework == "torch" else ()
+        mixed = 3 if framework == "torch" else 2
+        part = find_part(framework, "parts").training_part(spec, split, *given)
+        steps = take_until(training_steps(spec, data, world), 200)[0]
+        found = [
+            [np.asarray(one) for one in (batch[0], batch[1], *batch[mixed])]
+            for batch in part.batches(steps)
+        ]
+        part.close()
+        return found
+
+    asked = OneAtATime()
+    one = batches(1, asked)
+    assert len(one) == 50
+    assert len(asked.threads) == 1
+    for prefetch, inputs in ((0, asked), (4, asked), (4, asked.pixels)):
+        for batch, again in zip(one, batches(prefetch, inputs), strict=True):
+            for array, other in zip(batch, again, strict=True):
+                np.testing.assert_array_equal(array, other)

@@ -110,6 +110,21 @@ def test_who_prefetches_already_is_told_of_the_data() -> None:
     assert [gain.change for gain in judge(spec, times).gains] == ["data in memory"]
 
 
+@pytest.mark.parametrize("prefetch", [0, 1, 2])
+def test_as_many_readers_as_keep_up_with_the_step(prefetch: int) -> None:
+    """A reader alone takes 0.5 s of a step of 0.1 s: five keep up."""
+    readers = max(1, prefetch)
+    spec = spec_of(num_workers=1, prefetch=prefetch, augment=["flip"])
+    parts = {"compute": 0.09, "overhead": 0.01, "exchange": 0.0, "batch": 64}
+    times = {
+        probe: [max(step_of(probe, reading=0.0, **parts), 0.5 / readers * probe.reads)] * 5
+        for probe in Probes.of(spec).names
+    }
+    assert judge(spec, times).gains[0].change == "prefetch: 5"
+    outlook = Outlook.of(spec, Probes.of(spec), times, num_nodes=1)
+    assert outlook.prefetch().times == pytest.approx(5 / readers, rel=0.2)
+
+
 def test_with_prefetch_each_step_hides_its_own_reading() -> None:
     """What a step hides grows with it: a longer one is not charged for what the present one left
     over."""

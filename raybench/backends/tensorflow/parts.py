@@ -8,8 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from raybench.backends.base import Step
-from raybench.backends.prefetch import Prefetch
-from raybench.backends.reading import Reader, ahead, mixes, training_reader
+from raybench.backends.reading import Reader, mixes, training_reader
 from raybench.backends.room import fits
 from raybench.backends.tensorflow.arrays import (
     copied,
@@ -79,7 +78,7 @@ class OnDemandPart:
     def __init__(self, reader: Reader, prefetch: int, *, mixed: bool = False) -> None:
         """`mixed`: whether the reader mixes samples."""
         self._reader, self._mixed = reader, mixed
-        self._prefetch = Prefetch(prefetch)
+        self._prefetch = reader.prefetch(prefetch)
         self._waited_s = 0.0
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
@@ -114,7 +113,7 @@ class OnDemandPart:
         return self._waited_s
 
     def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
         self._prefetch.close()
 
     def _noise(self, inputs: Array | OnDemand, number: int) -> tf.Tensor:
@@ -156,7 +155,7 @@ def training_part(spec: RunSpec, split: Split) -> Part:
     reader = training_reader(spec, split)
     if reader is None:
         return part_of(split, spec.prefetch)
-    return OnDemandPart(reader, ahead(spec), mixed=mixes(spec))
+    return OnDemandPart(reader, spec.prefetch, mixed=mixes(spec))
 
 
 def signature(split: Split) -> tuple[tf.TensorSpec | dict[str, tf.TensorSpec], tf.TensorSpec]:

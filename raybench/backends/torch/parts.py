@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from raybench.backends.base import Step
-from raybench.backends.prefetch import Prefetch
-from raybench.backends.reading import Reader, ahead, mixes, rounds_of, training_reader
+from raybench.backends.reading import Reader, mixes, rounds_of, training_reader
 from raybench.backends.room import fits
 from raybench.backends.torch.arrays import to_tensor
 from raybench.backends.torch.input_clock import InputClock
@@ -92,7 +91,7 @@ class OnDemandPart:
     ) -> None:
         """`mixed`: whether the reader mixes samples."""
         self._reader, self._device, self._mixed = reader, device, mixed
-        self._prefetch = Prefetch(prefetch)
+        self._prefetch = reader.prefetch(prefetch)
         self._clock = InputClock(device)
 
     def batches(self, steps: list[Step]) -> Iterator[Batch]:
@@ -128,7 +127,7 @@ class OnDemandPart:
         return self._clock.seconds()
 
     def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
         self._prefetch.close()
 
     def _noise(self, inputs: Array | OnDemand, number: int) -> torch.Tensor:
@@ -189,7 +188,7 @@ def training_part(spec: RunSpec, split: Split, device: torch.device) -> Part:
     reader = training_reader(spec, split)
     if reader is None:
         return part_of(split, device, spec.prefetch)
-    return OnDemandPart(reader, device, ahead(spec), mixed=mixes(spec))
+    return OnDemandPart(reader, device, spec.prefetch, mixed=mixes(spec))
 
 
 def _cut(inputs: Inputs, labels: torch.Tensor, rows: slice) -> tuple[Inputs, torch.Tensor]:

@@ -61,8 +61,15 @@ class Augmenter:
     several threads may call it.
     """
 
-    def __init__(self, augmentations: Sequence[Augmentation], split: Split, seed: int) -> None:
-        self._split, self._seed = split, seed
+    def __init__(
+        self,
+        augmentations: Sequence[Augmentation],
+        split: Split,
+        seed: int,
+        read: Callable[[Rows], Batch] | None = None,
+    ) -> None:
+        """`read` is `split.read` in a form that several threads may call; for mixup alone."""
+        self._read, self._seed = read or split.read, seed
         placed = list(enumerate(augmentations))
         where = [place for place, one in placed if isinstance(one, Mixup)]
         self._mixup_at = where[0] if where else None
@@ -86,7 +93,7 @@ class Augmenter:
             return Augmented(changed, None, None)
         draws = Draws(sample_keys(self._seed, rounds, rows), self._mixup_at)
         others, shares = self._mixing.others(draws), self._mixing.shares(draws)
-        partners = self._changed(self._before, self._split.read(others), others, rounds)
+        partners = self._changed(self._before, self._read(others), others, rounds)
         mixed = self._changed(self._after, _mixed(changed, partners, shares), rows, rounds)
         return Augmented(mixed, others, (shares / ONE).astype(np.float32))
 
