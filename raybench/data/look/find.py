@@ -10,6 +10,7 @@ from raybench.core.errors import UserError
 from raybench.data.dataset import Dataset
 from raybench.data.load import build_dataset
 from raybench.data.look.images import see_images
+from raybench.data.look.leaks import leak_lines
 from raybench.data.look.seen import Seen, balance_line, class_lines, number_line
 from raybench.data.look.tables import see_table
 from raybench.data.sources import text_files
@@ -90,6 +91,7 @@ def see_dataset(dataset: Dataset, content: dict[str, Any]) -> Seen:
         scale = 1.0 if dataset.label_scale is None else dataset.label_scale
         offset = 0.0 if dataset.label_offset is None else dataset.label_offset
         lines.append(number_line("values", train.labels * scale + offset))
+    lines += leak_lines(dataset)
     shape = dataset.input_shape
     is_picture = isinstance(shape, tuple) and len(shape) == 3
     return Seen(

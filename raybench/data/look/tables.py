@@ -7,6 +7,7 @@ import numpy as np
 
 from raybench.core.dataset_spec import DatasetSpec, Task
 from raybench.data.look.images import see_sizes
+from raybench.data.look.leaks import leak_lines
 from raybench.data.look.seen import Seen, balance_line, class_lines, number_line
 from raybench.data.look.told_columns import tell_columns, texts_of
 from raybench.data.on_demand import Rows
@@ -17,11 +18,13 @@ from raybench.data.sources.image_column import first_pictures
 from raybench.data.sources.inputs_of_rows import Features
 from raybench.data.sources.label_columns import Labels, read_labels
 from raybench.data.sources.table import Tables
-from raybench.data.sources.table_set import Member, prepare, split_members
+from raybench.data.sources.table_set import Member, prepare, split_members, table_dataset
 from raybench.data.sources.texts import Tokens
 from raybench.data.store.place import size_in_words
 
 MOST_LENGTH = 512
+MOST_NUMBERS = 2**27
+"""Numbers of a table that `init` reads whole; of larger ones `tune` says what leaks."""
 
 
 def see_table(path: Path, name: str, *, label: str | None, task: Task | None) -> Seen:
@@ -57,6 +60,10 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
         texts = [name for name in texts_of(tables.train) if name != spec.label]
         if texts:
             notes["label"] = f"text: {texts[0]} in place of the columns learns from these texts"
+        size = tables.train.num_rows * ready.inputs.shape[0]
+        if size <= MOST_NUMBERS:
+            dataset = table_dataset(spec, tables, name=name, say=lambda sentence: None)
+            said += leak_lines(dataset)
     lines += [f"{sentence[0].upper()}{sentence[1:]}" for sentence in said]
     return Seen(
         kind="texts" if isinstance(ready.inputs, Tokens) else "table",

@@ -1,5 +1,6 @@
 """Columns of a table as numbers, by statistics of the training rows alone."""
 
+import re
 from collections import Counter
 from typing import Any, Protocol
 
@@ -19,6 +20,9 @@ ID_SHARE = 0.5
 """Different names to rows beyond which a column says who, not what."""
 NUMBER_SHARE = 0.9
 """Rows of a column of texts that are numbers beyond which the others are taken for mistakes."""
+NUMBER_AS_TEXT = re.compile(r"[-+(]?\s*[$€£¥]?\s*\d[\d,. ]*\s*[%$€£¥)]*$")
+MAX_SHAPES = 20_000
+"""Names of a column that are looked at for numbers."""
 SHOWN = 40
 """Characters of a text that a sentence shows."""
 
@@ -155,7 +159,10 @@ class Names:
             raise NotUsed("has no values")
         if len(counts) == 1:
             raise NotUsed(f"is '{next(iter(counts))}' in every training row")
+        written = number_as_text([name for name in counts if name is not None])
         if num_names > max(MAX_LEVELS, ID_SHARE * self._rows) and not self._is_asked:
+            if written is not None:
+                raise NotUsed(f"holds numbers written as texts ('{written}'); write them as 1234.5")
             raise NotUsed(
                 f"has a text of its own in most rows ({num_names:,} in {self._rows:,}, such as "
                 f"'{str(max(counts, key=str))[:SHOWN]}'); if these are texts to learn from, name "
@@ -201,6 +208,14 @@ class Names:
         wrong = sum(count for name, count in names.items() if not is_number(name))
         total = sum(names.values())
         return wrong if 0 < wrong < (1 - NUMBER_SHARE) * total else 0
+
+
+def number_as_text(names: list[str]) -> str | None:
+    """Return the first of texts that are numbers as people write them: `$1,234.50`, `12.3%`."""
+    names = names[:MAX_SHAPES]
+    written = [name for name in names if NUMBER_AS_TEXT.match(name)]
+    found = next((name for name in written if not is_number(name)), None)
+    return found if len(written) >= NUMBER_SHARE * len(names) else None
 
 
 def require_numbers(column: Names, place: str, value: str) -> None:

@@ -14,7 +14,7 @@ from raybench.data.sources.class_columns import is_number
 from raybench.data.sources.columns import Roles
 from raybench.data.sources.encode import Column, Names, NotUsed, Quantity, require_numbers
 from raybench.data.sources.encoders import document_of
-from raybench.data.sources.table import Table, first_place
+from raybench.data.sources.table import Table, first_place, require_sizes
 from raybench.data.sources.values import as_texts, is_number_type
 
 Say = Callable[[str], None]
@@ -86,7 +86,10 @@ class Features:
     def see(self, batch: Any) -> None:
         """See `RowInputs`."""
         for column in self._made:
-            column.see(batch.column(column.name))
+            values = batch.column(column.name)
+            if isinstance(column, Quantity):
+                require_sizes(self._table, column.name, values)
+            column.see(values)
 
     def finish(self, say: Say) -> None:
         """See `RowInputs`."""
@@ -142,6 +145,8 @@ class Features:
             values = batch.column(column.name)
             if not isinstance(column, Names) and not is_number_type(values.type):
                 values = _no_texts(table, column.name, values)
+            if not isinstance(column, Names):
+                require_sizes(table, column.name, values)
             column.write(values, out[:, begin:end])
             begin = end
         return out

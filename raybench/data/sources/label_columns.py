@@ -17,6 +17,7 @@ from raybench.data.sources.table import (
     column_of,
     first_place,
     is_text,
+    require_sizes,
 )
 from raybench.data.sources.values import as_numbers, as_texts, is_number_type
 
@@ -52,6 +53,8 @@ def read_labels(
         task = told_task(tables.train, columns, limit)
     for _, table in tables.items():
         for column in columns:
+            for batch in [] if is_text(table, column) else table.batches([column]):
+                require_sizes(table, column, batch.column(0))
             _require_all(table, column, is_class=task == "classification")
     if task == "classification":
         if len(columns) > 1:

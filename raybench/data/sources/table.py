@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from raybench.core.errors import UserError
+from raybench.data.sources.values import is_too_large
 
 BATCH_ROWS = 65_536
 """Rows that are read together: of a table larger than memory no more are held."""
@@ -121,6 +122,16 @@ def first_place(table: Table, column: str, is_wrong: Callable[[Any], Any]) -> tu
             return table.place(start + int(wrong[0])), batch.column(0)[int(wrong[0])].as_py()
         start += batch.num_rows
     raise AssertionError(f"nothing is wrong in column {column}")
+
+
+def require_sizes(table: Table, column: str, values: Any) -> None:
+    """Raise UserError for infinite numbers, and such as only look finite, in part of a column."""
+    if is_too_large(values).any():
+        place, value = first_place(table, column, is_too_large)
+        raise UserError(
+            f"{place}: column '{column}' holds {value:g} there, and nothing can be computed with "
+            "that; correct it, or leave the cell empty."
+        )
 
 
 def is_text(table: Table, column: str) -> bool:

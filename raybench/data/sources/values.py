@@ -9,6 +9,8 @@ import pyarrow.compute as pc
 
 Numbers = npt.NDArray[np.float64]
 US_PER_DAY = 86.4e9
+LARGEST = 1e100
+"""Numbers beyond are mistakes, or codes for something else: their squares are beyond floats."""
 
 
 def is_number_type(kind: Any) -> bool:
@@ -49,6 +51,14 @@ def _microseconds(values: Any) -> Any:
         return values.cast(pa.time64("us"), safe=False).cast(pa.int64())
     zone = kind.tz if pa.types.is_timestamp(kind) else None
     return values.cast(pa.timestamp("us", tz=zone), safe=False).cast(pa.int64())
+
+
+def is_too_large(values: Any) -> npt.NDArray[np.bool_]:
+    """Return which values of a `pyarrow.Array` of numbers are infinite, or nearly."""
+    if not pa.types.is_floating(values.type):
+        return np.zeros(len(values), np.bool_)
+    numbers = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return np.abs(numbers) > LARGEST  # type: ignore[no-any-return]
 
 
 def as_texts(values: Any) -> Any:

@@ -29,6 +29,7 @@ from raybench.data.augment import check_augment
 from raybench.data.chance import chance_level
 from raybench.data.check import check_dataset
 from raybench.data.dataset import Dataset
+from raybench.data.look.leaks import leak_lines
 from raybench.results.scaling.cells import CELL_COLUMNS
 from raybench.results.scaling.runs import RUN_COLUMNS
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES, for_metric
@@ -121,6 +122,7 @@ def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, lis
     warnings, has_batch_statistics = check_models(
         spec, frameworks, others=other_starts(study, space, spec)
     )
+    warnings += leak_lines(dataset)
     if has_batch_statistics and _takes_apart(study, space):
         search = study.search.model_copy(update={"factorise": False})
         return study.model_copy(update={"search": search}), dataset, [*warnings, SAMPLED_WHOLE]

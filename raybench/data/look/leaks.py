@@ -1,0 +1,201 @@
+"""What makes a result look better than it is, or a column useless: told from the arrays alone.
+
+Each in one sentence, for `init` and before a search. Looks at ROWS samples of a split at most, and
+at a part of large ones, so it takes seconds of large data.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from raybench.data.dataset import SPLITS, Array, Dataset, Split
+from raybench.data.inputs import parts
+from raybench.data.sources.encode import number_as_text
+from raybench.data.sources.encoders import encoder_of
+
+ROWS = 20_000
+"""Samples by which a column is judged."""
+MOST_HASHED = 1_000_000
+"""Samples of a split that duplicates are sought among."""
+ODD, CHUNK = np.uint64(1), 2**22
+KEY_BYTES = 512
+"""Bytes from the middle of a large sample that are compared first."""
+BINS = 256
+MOST_FEATURES = 2_000
+DECIDES = 0.998
+"""Share of the labels, or of their variance, that one column tells of samples it was not fitted to,
+from which on it is said to decide them."""
+ONE_ROW = 0.5
+"""Part of a column's variance that one row has, from which on it flattens the others."""
+REPEATED = 50
+"""Training samples to different ones from which on equal rows are as usual as few values are."""
+Codes = npt.NDArray[np.int64]
+
+
+def leak_lines(dataset: Dataset) -> list[str]:
+    """Return sentences on duplicates between splits, and on columns and classes that mislead."""
+    lines = [*_duplicates(dataset), *_lone_classes(dataset)]
+    shape = dataset.input_shape
+    is_table = isinstance(shape, tuple) and len(shape) == 1 and not dataset.train.is_on_demand
+    if is_table and dataset.task != "language_modelling" and dataset.train.dtype == np.float32:
+        lines += _of_columns(dataset)
+    return lines
+
+
+def _duplicates(dataset: Dataset) -> Iterator[str]:
+    splits = {name: getattr(dataset, name) for name in SPLITS}
+    if any(one.is_on_demand or not len(one) for one in (splits["train"], splits["validation"])):
+        return
+    train = _keys(splits["train"], whole=False)
+    if len(np.unique(train)) * REPEATED < len(train):
+        return
+    for name in ("validation", "test"):
+        if not len(splits[name]) or splits[name].is_on_demand:
+            continue
+        keys = _keys(splits[name], whole=False)
+        here, there = np.flatnonzero(np.isin(keys, train)), np.flatnonzero(np.isin(train, keys))
+        if not len(here):
+            continue
+        # What agrees in a part is compared as a whole.
+        known = _keys(splits["train"].take(there[:ROWS]), whole=True)
+        own = _keys(splits[name].take(here[:ROWS]), whole=True)
+        same = np.flatnonzero(np.isin(own, known))
+        if len(same):
+            first = int(here[same[0]])
+            at = int(there[np.flatnonzero(known == own[same[0]])[0]])
+            yield (
+                f"{len(same):,} of {len(keys):,} {name} samples stand in the training split too, "
+                f"with the same inputs (the first: {name} sample {first:,}, training sample "
+                f"{at:,}): what is learnt by heart looks like skill; leave duplicates out."
+            )
+
+
+def _keys(split: Split, *, whole: bool) -> npt.NDArray[np.uint64]:
+    """Return a number for each sample, equal where its inputs are; of large ones of a part."""
+    found = np.zeros(min(len(split), MOST_HASHED), np.uint64)
+    for array in parts(split.arrays):
+        width = math.prod(array.shape[1:])
+        kept = width if whole else min(width, max(1, KEY_BYTES // array.dtype.itemsize))
+        part = slice((width - kept) // 2, (width + kept) // 2)
+        unit = np.uint32 if kept * array.dtype.itemsize % 4 == 0 else np.uint8
+        size = kept * array.dtype.itemsize // np.dtype(unit).itemsize
+        factors = np.random.default_rng(0).integers(1, 2**63, size=size, dtype=np.uint64) | ODD
+        step = max(1, CHUNK // max(size, 1))
+        for start in range(0, len(found), step):
+            here = slice(start, min(start + step, len(found)))
+            content = array[here].reshape(-1, width)[:, part]
+            numbers = np.ascontiguousarray(content).view(unit).astype(np.uint64)
+            found[here] += numbers @ factors
+    return found
+
+
+def _lone_classes(dataset: Dataset) -> Iterator[str]:
+    labels = [getattr(dataset, name).labels for name in SPLITS]
+    if dataset.task != "classification" or labels[0].ndim > 1 or dataset.num_classes is None:
+        return
+    counts = sum(np.bincount(one, minlength=dataset.num_classes) for one in labels)
+    alone = np.flatnonzero(np.asarray(counts) == 1)
+    if len(alone):
+        names = dataset.class_names or tuple(map(str, range(dataset.num_classes)))
+        shown = ", ".join(f"'{names[number]}'" for number in alone[:5])
+        more = f" and {len(alone) - 5:,} more" if len(alone) > 5 else ""
+        yield (
+            f"the class{'es' if len(alone) > 1 else ''} {shown}{more} of the label "
+            f"ha{'ve' if len(alone) > 1 else 's'} one sample: it can be learnt or judged, not "
+            "both; add samples, or leave it out."
+        )
+
+
+def _of_columns(dataset: Dataset) -> Iterator[str]:
+    rng = np.random.default_rng(0)
+    train, other = (
+        split.take(np.sort(rng.permutation(len(split))[:ROWS]))
+        for split in (dataset.train, dataset.validation)
+    )
+    width = min(train.array.shape[1], MOST_FEATURES)
+    for name, place, document in _columns(dataset.encoding, width):
+        values, judged = train.array[:, place], other.array[:, place]
+        is_number = document.get("kind") != "name"
+        written = None if is_number else number_as_text(document["known"])
+        if written is not None:
+            yield (
+                f"column '{name}' holds numbers written as texts ('{written}'), which are taken "
+                "for names: write them as 1234.5."
+            )
+        if is_number:
+            yield from _outlier(name, dataset.train.array[:, place.start], document)
+        share = _told_share(
+            *(_codes(values, judged, is_number=is_number)), train.labels, other.labels, dataset.task
+        )
+        if share >= DECIDES:
+            what = (
+                "of the labels" if dataset.task == "classification" else "of the label's variance"
+            )
+            yield (
+                f"column '{name}' alone tells {100 * share:.4g} % {what} in validation: if it is "
+                "known only after them, or made of them, leave it out (dataset.columns)."
+            )
+
+
+def _columns(
+    encoding: Mapping[str, Any] | None, width: int
+) -> Iterator[tuple[str, slice, Mapping[str, Any]]]:
+    """Yield the name of each column, the features that are made of it, and how."""
+    if not encoding or "columns" not in encoding:
+        yield from ((f"feature {number}", slice(number, number + 1), {}) for number in range(width))
+        return
+    begin = 0
+    for document in encoding["columns"]:
+        end = begin + len(encoder_of(document).features)
+        if end <= width:
+            yield document["name"], slice(begin, end), document
+        begin = end
+
+
+def _outlier(name: str, values: Array, document: Mapping[str, Any]) -> Iterator[str]:
+    if len(values) < 20:
+        return
+    apart = np.abs(values - np.median(values))
+    row = int(np.argmax(apart))
+    rest = np.delete(values, row)
+    squares = float(np.sum((values - values.mean(dtype=np.float64)) ** 2, dtype=np.float64))
+    if not np.ptp(rest) or float(np.sum((rest - rest.mean()) ** 2)) > (1 - ONE_ROW) * squares:
+        return
+    scale, offset = document.get("scale", 1.0), document.get("offset", 0.0)
+    yield (
+        f"column '{name}': one training row ({values[row] * scale + offset:.5g}) is so far from "
+        "all others that these look alike once the column is scaled; correct it, or leave it out."
+    )
+
+
+def _codes(values: Array, judged: Array, *, is_number: bool) -> tuple[Codes, Codes]:
+    """Return a bin of each training sample and of each that is judged, by one column."""
+    if is_number:
+        edges = np.unique(np.quantile(values[:, 0], np.linspace(0, 1, BINS + 1)[1:-1]))
+        found = [np.searchsorted(edges, one[:, 0], side="right") for one in (values, judged)]
+    else:
+        numbers = np.arange(1, values.shape[1] + 1)
+        found = [((one == 1) * numbers).max(axis=1) for one in (values, judged)]
+    return found[0].astype(np.int64), found[1].astype(np.int64)
+
+
+def _told_share(codes: Codes, judged: Codes, labels: Array, wanted: Array, task: str) -> float:
+    """Return the share of labels, or of their variance, that the bins of training tell."""
+    bins = int(max(codes.max(), judged.max())) + 1
+    if labels.ndim > 1 or len(wanted) < 20:
+        return 0.0
+    if task == "regression":
+        count = np.maximum(np.bincount(codes, minlength=bins), 1)
+        means = np.bincount(codes, labels, minlength=bins) / count
+        spread = float(np.var(wanted))
+        return 1.0 - float(np.mean((wanted - means[judged]) ** 2)) / spread if spread else 0.0
+    classes = int(max(labels.max(), wanted.max())) + 1
+    usual = np.bincount(labels, minlength=classes).max() / len(labels)
+    if usual > 1 - 2 * (1 - DECIDES) or bins * classes > 10 * ROWS * BINS:
+        return 0.0
+    table = np.zeros((bins, classes), np.int64)
+    np.add.at(table, (codes, labels), 1)
+    return float(np.mean(table.argmax(axis=1)[judged] == wanted))

@@ -1,0 +1,111 @@
+"""What leaks, flattens or is alone in data is said in a sentence each."""
+
+import re
+
+import numpy as np
+import pytest
+
+from raybench.core.dataset_spec import DatasetSpec
+from raybench.core.errors import UserError
+from raybench.data.dataset import Dataset, Split
+from raybench.data.digits import load_digits
+from raybench.data.load import build_dataset
+from raybench.data.look.find import see
+from raybench.data.look.leaks import leak_lines
+
+RNG = np.random.default_rng(0)
+ROWS = 600
+
+
+def write_table(folder, **changed):
+    """A table of noise whose label is a coin's, but for columns that are given."""
+    content = {"a": RNG.normal(size=ROWS), "b": RNG.normal(size=ROWS)}
+    content |= {"label": RNG.choice(["no", "yes"], ROWS)} | changed
+    lines = [
+        ",".join(content),
+        *(",".join(map(str, row)) for row in zip(*content.values(), strict=True)),
+    ]
+    (folder / "table.csv").write_text("\n".join(lines))
+    return folder / "table.csv"
+
+
+def said(path):
+    """What init and tune say."""
+    dataset = build_dataset(DatasetSpec(name="csv", path=str(path), label="label"))
+    lines = leak_lines(dataset)
+    seen = see(path, label="label").lines
+    assert all(f"{line[0].upper()}{line[1:]}" in seen for line in lines)
+    return lines
+
+
+def far():
+    values = RNG.normal(size=ROWS)
+    values[ROWS // 2 :: ROWS] = 1e9
+    return values
+
+
+LABELS = RNG.choice(["no", "yes"], ROWS)
+CASES = {
+    "copy": (
+        {"label": LABELS, "leak": np.where(LABELS == "no", "x", "y")},
+        "column 'leak' alone tells 100 % of the labels",
+    ),
+    "number": (
+        {"label": LABELS, "leak": (LABELS == "no") + 0.1 * RNG.random(ROWS)},
+        "column 'leak' alone",
+    ),
+    "money": (
+        {"price": [f"${number}.50" for number in RNG.integers(1, 60, ROWS)]},
+        r"column 'price' holds numbers written as texts \('\$\d+\.50'\)",
+    ),
+    "share": (
+        {"part": [f"{number}%" for number in RNG.integers(1, 60, ROWS)]},
+        "column 'part' holds numbers",
+    ),
+    "alone": ({"label": ["maybe", *LABELS[1:]]}, "the class 'maybe' of the label has one sample"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_leaks_is_said_once_with_its_name(tmp_path, own_store, name):
+    changed, words = CASES[name]
+    lines = said(write_table(tmp_path, **changed))
+    assert len(lines) == 1
+    assert re.search(words, lines[0]), lines
+
+
+def test_nothing_is_said_of_what_is_sound(tmp_path, own_store):
+    assert said(write_table(tmp_path)) == []
+    assert leak_lines(load_digits(DatasetSpec(name="digits"))) == []
+
+
+def test_an_outlier_is_named_by_its_column_and_value():
+    inputs = np.stack([far(), RNG.normal(size=ROWS)], axis=1).astype(np.float32)
+    split = Split(inputs, RNG.integers(0, 2, ROWS))
+    other = Split(RNG.normal(size=(50, 2)).astype(np.float32), RNG.integers(0, 2, 50))
+    lines = leak_lines(Dataset("made up", 2, train=split, validation=other, test=other))
+    assert any("column 'feature 0': one training row (1e+09)" in line for line in lines)
+
+
+@pytest.mark.parametrize("kind", ["numbers", "pictures"])
+def test_rows_that_stand_in_two_splits_are_counted(kind):
+    shape = (3,) if kind == "numbers" else (40, 40, 3)
+    inputs = RNG.integers(0, 255, (300, *shape))
+    inputs = inputs.astype(np.float32 if kind == "numbers" else np.uint8)
+    labels = RNG.integers(0, 2, 300)
+    train, other = Split(inputs[:200], labels[:200]), Split(inputs[190:250], labels[190:250])
+    test = Split(inputs[250:], labels[250:])
+    lines = leak_lines(Dataset("made up", 2, train=train, validation=other, test=test))
+    assert len(lines) == 1
+    assert lines[0].startswith("10 of 60 validation samples stand in the training split too")
+    assert "validation sample 0, training sample 190" in lines[0]
+
+
+@pytest.mark.parametrize("value", ["1e308", "inf", "-inf"])
+@pytest.mark.parametrize("column", ["a", "label"])
+def test_numbers_beyond_numbers_are_refused_with_their_column(tmp_path, own_store, value, column):
+    numbers = [*map(str, RNG.normal(size=ROWS)), value][1:]
+    path = write_table(tmp_path, **{column: numbers})
+    spec = DatasetSpec(name="csv", path=str(path), label="label")
+    with pytest.raises(UserError, match=f"line 601 .*column '{column}' holds -?(1e|inf)"):
+        build_dataset(spec)  # warnings are errors
