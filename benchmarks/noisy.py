@@ -8,7 +8,8 @@ import numpy as np
 from recorded import SLOTS, Config, Point, Task
 
 from raybench.core.repeats import Repeat
-from raybench.search.race import Contender, Race, Stages
+from raybench.core.standing import Contender, Stages
+from raybench.search.race import Race
 
 NOISE = 0.03
 """Of a trial's seconds, as a standard deviation of their logarithm; measured between runs."""

@@ -47,8 +47,8 @@ from race_policies import (
 )
 from race_worlds import PRINTED, Study, World, misses, plateau, pool, real, uneven
 
+from raybench.core.standing import stages
 from raybench.results.provenance import machine, versions
-from raybench.search.race import stages
 
 RESULTS = Path(__file__).with_name("results") / "race.md"
 DEFAULT, TODAY = "race 24", "three by three, least median (today)"

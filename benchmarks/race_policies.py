@@ -8,7 +8,8 @@ from statistics import fmean, median
 from race_worlds import Study
 
 from raybench.core.repeats import Noise, Repeat, expected_running_time
-from raybench.search.race import CAP, Contender, Race, Stages, more, standing
+from raybench.core.standing import Contender, Stages, group_of, more, undecided
+from raybench.search.race import CAP, Race
 
 TODAY = (3, 3)
 """Best single runs, new runs of each."""
@@ -117,8 +118,15 @@ def spend_more(
             learned[run.name, run.round] = study.run(int(run.name), run.round)
         outcome.stages_s.append([learned[run.name, run.round].seconds for run in due])
         left -= len(due)
-    order = standing(contenders, learned, axis="seconds").order
-    outcome.winner = int(order[0])
+    groups = {
+        one.name: group_of(
+            one,
+            {done: run for (name, done), run in learned.items() if name == one.name},
+            axis="seconds",
+        )
+        for one in contenders
+    }
+    outcome.winner = int(undecided(groups)[0])
 
 
 def halving(stages: Stages, score: Callable[[Sequence[Repeat]], float]) -> Policy:

@@ -29,9 +29,9 @@ from recorded import Table
 from replay import search
 from seed_worlds import Alone, Plateau, Stretched
 
+from raybench.core.standing import stages
 from raybench.results.provenance import machine, versions
 from raybench.search.policy import DEFAULT, Reference, SearchPolicy, third_best
-from raybench.search.race import stages
 
 RESULTS = Path(__file__).with_name("results")
 WORLDS: dict[str, Callable[[], Table]] = {

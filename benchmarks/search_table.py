@@ -53,8 +53,8 @@ from registry import CONTESTANTS, OURS, RACED, REGISTRY, make, needs
 from replay import LIMIT, MARGINS, MAX_TRIALS, search
 from search_plot import Row, draw, key_of
 
+from raybench.core.standing import stages
 from raybench.results.provenance import machine, versions
-from raybench.search.race import stages
 
 BARS = (
     ("stock Ray by seconds", "Ray, ASHA by seconds", 2.5),

@@ -43,8 +43,8 @@ from noisy import NOISE, Leader, NoisyTask, confirm, race
 from recorded import NAMES, SLOTS, Config, Table
 from replay import search
 
+from raybench.core.standing import stages
 from raybench.results.provenance import machine, versions
-from raybench.search.race import stages
 
 CLOSE, NEAR = 0.05, 0.10
 BAR, BAR_BY_CHANCE = 0.9, 0.8

@@ -47,8 +47,8 @@ def parser() -> argparse.ArgumentParser:
         "--more",
         type=int,
         metavar="N",
-        help="no search: N more runs of what a finished study cannot tell apart (where Ctrl-C or "
-        "the time budget ends them, the same command runs those that are left)",
+        help="no search: N more runs of what is statistically tied in a finished study (where "
+        "Ctrl-C or the time budget ends them, the same command runs those that are left)",
     )
     result.add_argument("--price", type=float, metavar="MONEY", help="per worker-hour")
     result.add_argument("--concurrency", type=int, help="trials at the same time")

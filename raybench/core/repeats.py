@@ -8,7 +8,7 @@ are, less is better: turn the sign of an accuracy.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from statistics import fmean
 
 PRIOR_SIGMA = 0.3
@@ -20,6 +20,8 @@ what was seen, and ten repetitions outweigh it."""
 OWN_FREEDOM = 8.0
 """Degrees of freedom that the noise of all counts for at most beside a configuration's own runs:
 sigma is not the same for all (0.12 to 0.54 there, which is what so many degrees leave open)."""
+WIDER_FREEDOM = 1.0
+"""The same beside runs that scatter more than chance explains by the noise of all."""
 SURE = 0.95
 """One-sided: 90 % between two ends."""
 TIE = 1.645
@@ -190,9 +192,17 @@ def is_apart(
         return True
     if math.isinf(noise.sigma):
         return False
-    worth = [runs_worth(group, noise, is_timed=is_timed) for group in (best, other)]
-    error = noise.sigma * math.sqrt(1 / worth[0] + 1 / worth[1])
-    return score(other, is_timed=is_timed) - score(best, is_timed=is_timed) > errors * error
+    gap = score(other, is_timed=is_timed) - score(best, is_timed=is_timed)
+    if gap <= 0:
+        return False
+    error = math.hypot(*(_error(group, noise, is_timed=is_timed) for group in (best, other)))
+    return gap > errors * error
+
+
+def _error(repeats: Sequence[Repeat], noise: Noise, *, is_timed: bool) -> float:
+    """Return the standard error of a score."""
+    noise = noise_at_least(repeats, noise, is_timed=is_timed)
+    return noise.sigma / math.sqrt(runs_worth(repeats, noise, is_timed=is_timed))
 
 
 def tied(groups: Mapping[str, Sequence[Repeat]], noise: Noise, *, is_timed: bool = True) -> Ties:
@@ -223,7 +233,9 @@ def interval(
     around the expected running time. `noise` is that of all configurations: three runs alone say
     little about their own. (inf, inf) without a hit.
     """
-    own = _own_noise(repeats, noise, is_timed=is_timed)
+    own = noise_at_least(repeats, noise, is_timed=is_timed)
+    if own is noise:
+        own = _own_noise(repeats, noise, is_timed=is_timed)
     runs = runs_worth(repeats, own, is_timed=is_timed)
     if not runs:
         return math.inf, math.inf
@@ -235,10 +247,38 @@ def interval(
     return (math.exp(ends[0]), math.exp(ends[1])) if is_timed else ends
 
 
-def _own_noise(repeats: Sequence[Repeat], noise: Noise, *, is_timed: bool) -> Noise:
-    """Return the noise of one configuration: that of all, corrected by its own runs."""
+def noise_at_least(repeats: Sequence[Repeat], noise: Noise, *, is_timed: bool = True) -> Noise:
+    """Return the noise of all, or the larger one of a configuration whose own runs scatter more.
+
+    More than chance explains, that is: by an F test at 5 %. Its own runs say then how far they lie
+    apart, though they be few.
+    """
     found = measures(repeats, is_timed=is_timed)
-    weight = min(noise.freedom, OWN_FREEDOM)
+    own = len(found) - 1
+    if own < 1 or not noise.freedom or math.isinf(noise.sigma):
+        return noise
+    mean = fmean(found)
+    variance = sum((one - mean) ** 2 for one in found) / own
+    if variance <= noise.sigma**2 * _most_ratio(own, noise.freedom):
+        return noise
+    return _own_noise(repeats, noise, is_timed=is_timed, most=WIDER_FREEDOM)
+
+
+@cache
+def _most_ratio(own: int, freedom: float) -> float:
+    """Return how many times the variance of all that of so many runs is by chance, in 95 of 100."""
+    from scipy.special import fdtri  # not with the package: it must import fast
+
+    return float(fdtri(own, freedom, SURE))
+
+
+def _own_noise(
+    repeats: Sequence[Repeat], noise: Noise, *, is_timed: bool, most: float = OWN_FREEDOM
+) -> Noise:
+    """Return the noise of one configuration: that of all, which counts for `most` degrees of
+    freedom, corrected by its own runs."""
+    found = measures(repeats, is_timed=is_timed)
+    weight = min(noise.freedom, most)
     freedom = weight + max(len(found) - 1, 0)
     if not freedom:
         return noise

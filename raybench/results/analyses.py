@@ -212,7 +212,7 @@ def _first_held(codes: np.ndarray, reached: np.ndarray, hold: int) -> np.ndarray
     return at[np.unique(codes[at], return_index=True)[1]]
 
 
-BEST, TIED, ONCE, WORSE = "best", "not told apart", "ran once", "worse"
+BEST, TIED, ONCE, WORSE = "best", "statistically tied", "ran once", "worse"
 """Standings: `ran once` is what cannot be excluded either, but was never repeated."""
 
 
@@ -227,7 +227,7 @@ def standings(runs: pd.DataFrame, *, is_timed: bool = True) -> pd.DataFrame:
     | column | holds |
     |---|---|
     | trial, runs, hits | the configuration; its runs, and those that hit |
-    | standing | `best`, `not told apart` from it, `ran once`, or `worse` |
+    | standing | `best`, `statistically tied` with it, `ran once`, or `worse` |
     | expected | expected running time: seconds of all runs over hits; of values their mean |
     | low, high | ends of its 90 % interval, by the noise that all configurations share |
 

@@ -1,6 +1,7 @@
 """The answer of a study in a sentence for who decides, without a word of the trade."""
 
 import math
+from collections.abc import Sequence
 
 from raybench.core.spec import RunSpec
 from raybench.results.label import describe
@@ -8,6 +9,7 @@ from raybench.results.load import StudyResults
 from raybench.results.ranking import nearest
 from raybench.results.verdict import Verdict, guessing_lines, judge_each
 from raybench.results.words import (
+    by_the_wall,
     confirmed_row,
     counted,
     duration,
@@ -66,10 +68,11 @@ def _answers(results: StudyResults, verdict: Verdict) -> list[str]:
         best = _standing(results, verdict, "fastest and the cheapest")
         return [f"{head}. That reaches {costs}: {best}."]
     other = results.specs[verdict.cheapest]
+    near = _as_good([*verdict.others(is_cheapest=True), *verdict.cheapest_once], "cheap")
     return [
         f"{head}. That reaches {costs}: {_standing(results, verdict, 'fastest')}.",
         f"The cheapest is {in_words(results, other)} (trial {verdict.cheapest}): "
-        f"{_saved(results, verdict)}.",
+        f"{_saved(results, verdict)}{near}.",
     ]
 
 
@@ -108,21 +111,31 @@ def _costs(results: StudyResults, trial: str) -> str:
     """Return `95 % accuracy after 0.59 s of training, 0.59 worker-seconds`."""
     found = confirmed_row(results, trial)
     seconds, cost = float(found["printed_s"]), float(found["worker_seconds_to_target"])
-    about = "after" if found["new_hits"] == found["new_runs"] else "on average after"
-    price = price_of(results, cost)
+    hits, runs, about = found["new_hits"], found["new_runs"], "after"
+    if hits < runs:
+        about = f"in {hits} of {counted(runs, 'run')} with new seeds, on average after"
+    wall, price = by_the_wall(results, trial, seconds), price_of(results, cost)
     is_told = found["num_workers"] > 1 or price  # else it is the seconds once more
     workers = f", {cost:.3g} worker-seconds{price}" if is_told else ""
-    return f"{target_in_words(results)} {about} {duration(seconds)} of training{workers}"
+    return f"{target_in_words(results)} {about} {duration(seconds)} of training{wall}{workers}"
 
 
 def _standing(results: StudyResults, verdict: Verdict, what: str) -> str:
-    """Return `the fastest of 95 configurations tried; 2 others may be as fast`."""
+    """Return `the fastest of 95 configurations tried (80 were stopped early and not compared); 2
+    others may be as fast`."""
     searched = results.trials[results.trials["phase"] == "search"]
-    tried = len(searched.drop_duplicates("config"))
-    others = len(verdict.ties) - 1 + len(verdict.once)
+    configs = searched.drop_duplicates("config")
+    again = configs["trial"].isin(list(results.repeated))
+    stopped = int(((configs["state"] == "stopped") & ~again).sum())
+    were = "was" if stopped == 1 else "were"
+    left_out = f" ({stopped:,} {were} stopped early and not compared)" if stopped else ""
     like = "fast" if results.is_timed else "good"
-    near = f"; {counted(others, 'other')} may be as {like}" if others else ""
-    return f"the {what} of {counted(tried, 'configuration')} tried{near}"
+    near = _as_good([*verdict.others(), *verdict.once], like)
+    return f"the {what} of {counted(len(configs), 'configuration')} tried{left_out}{near}"
+
+
+def _as_good(others: Sequence[str], like: str) -> str:
+    return f"; {counted(len(others), 'other')} may be as {like}" if others else ""
 
 
 def _saved(results: StudyResults, verdict: Verdict) -> str:
@@ -144,4 +157,5 @@ def _value(results: StudyResults, verdict: Verdict) -> str:
     found = confirmed_row(results, verdict.fastest)
     budget = results.study["study"]["objective"].get("max_train_seconds")
     within = "at the budget" if budget is None else f"within {duration(budget)} of training"
-    return f"{metric.words} {metric.shown(found[f'median_{metric.name}'])} {within}"
+    wall = "" if budget is None else by_the_wall(results, verdict.fastest, budget)
+    return f"{metric.words} {metric.shown(found[f'median_{metric.name}'])} {within}{wall}"

@@ -25,8 +25,8 @@ ANSWER = {
     "that is printed is of runs alone on the machine that had no part in choosing.",
     "unconfirmed": "Known from one run of the search alone; it may have been luck. The command "
     "without --no-confirm, or with a longer time budget, confirms it.",
-    "not told apart": "A tie: the runs scatter so much that the difference may be chance. More "
-    "runs (--more N) may tell them apart; until then take whichever is handier.",
+    "statistically tied": "The runs scatter so much that the difference may be chance. More runs "
+    "(--more N) may settle it; until then take whichever is handier.",
     "90 % interval": "Where the typical time, or value, of a configuration lies in nine of ten "
     "cases, by its runs and by how far runs of all configurations scatter. One fresh run may "
     "well be outside.",
@@ -142,8 +142,8 @@ ALIASES = {
     "not run": "predicted (~)",
     "*": "interpolated (*)",
     "interpolated": "interpolated (*)",
-    "tie": "not told apart",
-    "told apart": "not told apart",
+    "tie": "statistically tied",
+    "tied": "statistically tied",
     "interval": "90 % interval",
     "90 %": "90 % interval",
     "90%": "90 % interval",

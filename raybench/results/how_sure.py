@@ -2,22 +2,32 @@
 
 No probability that the winner is within so many per cent of the best is given: posteriors of few
 runs are miscalibrated by up to 17 points (`benchmarks/race.py`). That the best of those that ran
-again is the named one or among those not told apart from it holds in nine of ten studies there.
+again is the named one or statistically tied with it holds in nine of ten studies there; the best of
+all is not claimed: what the search stopped early was never compared.
 """
 
+import bisect
 import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
 
-from raybench.core.repeats import TIE, Noise, Repeat, runs_worth, score
+from raybench.core.repeats import Noise, Repeat, measures, noise_at_least, pooled
+from raybench.core.standing import MOST, next_to_run, on_axis, stages
 from raybench.results.load import StudyResults
-from raybench.results.ranking import ranked
-from raybench.results.repeated import Repeated, noise_of
+from raybench.results.repeated import noise_of, repeat
 from raybench.results.verdict import Verdict
 from raybench.results.words import counted
 
+NUMBERS = (4, 8, 12, 16, 24, 32, 48, 64, 100)
+"""Runs of `--more` that are played."""
+PATHS, SHARE = 20, 0.8
+"""Times that each is played, and the share of them that has to distinguish all."""
 FEW = 4.0
 """Degrees of freedom up to which what is said of the scatter is mostly what is usual."""
-MOST_RUNS = 100
-"""Runs beyond which nobody would go on telling two configurations apart."""
+MOST_RUNS = NUMBERS[-1]
+"""Runs beyond which nobody would go on to distinguish two configurations."""
 LEAST_RUNS = 4
 ALIKE_RUNS = 20
 """Runs that are proposed where no number would tell: they make the list shorter."""
@@ -33,7 +43,7 @@ def how_sure_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
     noise = noise_of(results.repeated, results)
     if not verdict.is_confirmed:
         return [_unconfirmed(results, verdict, noise)]
-    said = [_stands_on(results, verdict, noise), _more(results, verdict, noise)]
+    said = [_stands_on(results, verdict, noise), _more(results, verdict)]
     return [" ".join(one for one in said if one)]
 
 
@@ -43,10 +53,11 @@ def _unconfirmed(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
     if results.repeated:
         missed = "did not reach the target" if results.is_timed else "failed"
         return (
-            f"How sure: {_scatter(results, noise)}; what ran again {missed} with "
+            f"How sure: {_scatter(results, noise, verdict.fastest)}; what ran again {missed} with "
             f"new seeds, and trial {verdict.fastest} ran once{near}."
         )
-    return f"How sure: {_scatter(results, noise)}, every configuration ran once{near}."
+    scatter = _scatter(results, noise, verdict.fastest)
+    return f"How sure: {scatter}, every configuration ran once{near}."
 
 
 def _stands_on(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
@@ -56,83 +67,156 @@ def _stands_on(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
         for trial, one in results.repeated.items()
         if results.runs[trial].accelerators == kind
     }
-    ties = len(verdict.ties) - 1
     share = len(found[verdict.fastest].chosen)
+    scatter = _scatter(results, noise, verdict.fastest)
     if len(found) == 1:
         head = f"no configuration but trial {verdict.fastest} ran again ({counted(share, 'run')})"
-        return f"How sure: {head}; {_scatter(results, noise)}."
+        return f"How sure: {head}; {scatter}."
     runs = sum(len(one.chosen) for one in found.values())
     head = (
         f"{len(found)} configurations ran again ({runs} runs with the search's own, {share} of "
         f"trial {verdict.fastest})"
     )
-    near = "" if not ties else " or the one not told apart"
-    near = f" or one of the {ties} not told apart" if ties > 1 else near
+    near = " or tied with it" if verdict.others() else ""
     return (
-        f"How sure: {head}; {_scatter(results, noise)}. In nine of ten such studies the truly best "
-        f"of them is it{near}."
+        f"How sure: {head}; {scatter}. In nine of ten such studies the truly best of these is it"
+        f"{near}."
     )
 
 
-def _scatter(results: StudyResults, noise: Noise) -> str:
-    """Say how far runs of one configuration lie apart (one standard deviation)."""
+def _scatter(results: StudyResults, noise: Noise, trial: str) -> str:
+    """Say how far runs of one configuration lie apart (one standard deviation), and those of
+    `trial` where its own lie further apart than chance explains."""
     if math.isinf(noise.sigma):
         return "how far runs of one configuration lie apart is not known"
-    if not results.is_timed:
-        points = f"{100 * noise.sigma:.2g} points"
-        size = points if results.metric.is_share else f"{noise.sigma:.2g}"
-        return f"{results.metric.words} of one configuration scatters by about {size}"
-    usually = "usually " if noise.freedom <= FEW else ""
-    return f"runs of one configuration {usually}scatter by about {100 * noise.sigma:.0f} %"
+    one = results.repeated.get(trial)
+    runs = one.on("seconds", with_alone=True) if one is not None else ()
+    own, more = noise_at_least(runs, noise, is_timed=results.is_timed), ""
+    if own is not noise:
+        more = f", those of trial {trial} by {_size(results, own)}"
+    usually = "usually " if results.is_timed and noise.freedom <= FEW else ""
+    return f"runs of one configuration {usually}scatter by about {_size(results, noise)}{more}"
 
 
-def _more(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
-    """Say what more runs would tell."""
-    if len(verdict.ties) + len(verdict.once) < 2:
-        is_alone = len(ranked(results.trials)) < 2
-        return "" if is_alone else "All others that ran are told apart from it."
-    number = more_runs(results, verdict)
-    if len(verdict.ties) < 2:
+def _size(results: StudyResults, noise: Noise) -> str:
+    if results.is_timed:
+        return f"{100 * noise.sigma:.0f} %"
+    return f"{100 * noise.sigma:.2g} points" if results.metric.is_share else f"{noise.sigma:.2g}"
+
+
+def _more(results: StudyResults, verdict: Verdict) -> str:
+    """Say what more runs would bring."""
+    if not _is_open(verdict):
+        again = [one for one in results.repeated if one not in verdict.ties]
+        return "The others that ran again are distinguishable from it." if again else ""
+    number, enough = more_runs(results, verdict), results.runs_needed
+    if not verdict.others() and not verdict.others(is_cheapest=True):
         return f"Those that ran once can run again: --more {number}."
-    if runs_to_tell(_tied(results, verdict), noise, results) is None:
-        return (
-            f"They are too alike to be told apart by {MOST_RUNS} more runs; --more {number} makes "
-            "them fewer."
-        )
-    return f"About {number} more runs (--more) would tell, if they differ as they seem to."
+    if enough is None:
+        return f"Too alike for {MOST_RUNS} more runs to settle; --more {number} makes them fewer."
+    settled = f"{enough} more runs (--more) settle it in 8 of 10 cases"
+    return f"{settled}, if they differ as they seem to."
+
+
+def _is_open(verdict: Verdict) -> bool:
+    """Whether anything is statistically tied with a winner."""
+    ties = verdict.others() or verdict.others(is_cheapest=True)
+    return bool(ties or verdict.once or verdict.cheapest_once)
 
 
 def more_runs(results: StudyResults, verdict: Verdict) -> int | None:
-    """Return how many runs `--more` is to have; None where all are told apart."""
-    if len(verdict.ties) + len(verdict.once) < 2:
+    """Return how many runs `--more` is to have; None where nothing is tied with a winner."""
+    if not _is_open(verdict):
         return None
-    if len(verdict.ties) < 2:
-        return max(LEAST_RUNS, min(len(verdict.once), ALIKE_RUNS))
-    enough = runs_to_tell(_tied(results, verdict), noise_of(results.repeated, results), results)
-    return ALIKE_RUNS if enough is None else enough
+    if not verdict.others() and not verdict.others(is_cheapest=True):
+        return max(LEAST_RUNS, min(len({*verdict.once, *verdict.cheapest_once}), ALIKE_RUNS))
+    return results.runs_needed or ALIKE_RUNS
 
 
-def _tied(results: StudyResults, verdict: Verdict) -> list[Repeated]:
-    return [results.repeated[trial] for trial in verdict.ties]
+def find_runs_needed(results: StudyResults, verdict: Verdict) -> int | None:
+    """Return what `StudyResults.runs_needed` keeps: it takes a fifth of a second.
 
-
-def runs_to_tell(found: list[Repeated], noise: Noise, results: StudyResults) -> int | None:
-    """Return how many more runs tell the first from the others, if the gaps stay what they are.
-
-    With n runs of both, a gap is told from TIE sigma sqrt(2 / n) on. None beyond MOST_RUNS.
+    `--more` is played PATHS times, with runs drawn as those that there are: true means that are
+    the observed ones, the noise of all. Of NUMBERS the least that distinguishes all from both
+    winners in SHARE of the plays; None where none does.
     """
-    is_timed = results.is_timed
+    raced = int((results.trials["role"] == "race").sum())
+    once = list(dict.fromkeys((*verdict.once, *verdict.cheapest_once)))
 
-    def worth(runs: tuple[Repeat, ...]) -> float:
-        return max(runs_worth(runs, noise, is_timed=is_timed), 0.5)
+    def is_enough(number: int) -> bool:
+        # As `--more` has it: who a race of all these runs would have begun with.
+        count = stages(min(raced + number, MOST))[0][0] - len(results.repeated)
+        played, missed = _Played(results, once[: max(count, 0)]), 0
+        for path in range(PATHS):
+            missed += not played.decides(number, random.Random(path))
+            if missed > (1 - SHARE) * PATHS:
+                return False
+        return True
 
-    best = score(found[0].chosen, is_timed=is_timed)
-    total, most = 0.0, 0.0
-    for one in found[1:]:
-        gap = score(one.chosen, is_timed=is_timed) - best
-        needed = 2 * (TIE * noise.sigma / gap) ** 2 if gap > 0 else math.inf
-        share = len(one.chosen) / worth(one.chosen)  # runs with misses tell less
-        total += max(needed - worth(one.chosen), 0.0) * share
-        most = max(most, needed)
-    total += max(most - worth(found[0].chosen), 0.0)
-    return max(math.ceil(total), LEAST_RUNS) if total <= MOST_RUNS else None
+    place = bisect.bisect_left(NUMBERS, True, key=is_enough)
+    return NUMBERS[place] if place < len(NUMBERS) else None
+
+
+class _Played:
+    """Runs of `--more` as they may come out."""
+
+    def __init__(self, results: StudyResults, once: Sequence[str]) -> None:
+        self._is_timed = results.is_timed
+        self._groups = {trial: one.chosen for trial, one in results.repeated.items()}
+        self._groups |= {trial: (repeat(results, trial),) for trial in once}
+        workers = {trial: results.specs[trial].num_workers for trial in self._groups}
+        self._workers = workers if results.is_timed and len(set(workers.values())) > 1 else None
+        noise = pooled(self._groups.values(), is_timed=self._is_timed)
+        self._drawn = {
+            trial: _Drawn.of(runs, noise, is_timed=self._is_timed)
+            for trial, runs in self._groups.items()
+        }
+
+    def decides(self, number: int, chance: random.Random) -> bool:
+        """Return whether `number` more runs leave one on each axis."""
+        seconds = {trial: list(runs) for trial, runs in self._groups.items()}
+        workers = self._workers or {}
+        costs = {
+            trial: on_axis(seconds[trial], count, "worker_seconds")
+            for trial, count in workers.items()
+        }
+        left = number
+        while due := (
+            next_to_run(seconds, is_timed=self._is_timed) or (next_to_run(costs) if costs else [])
+        ):
+            if not left:
+                return False
+            for trial in due[:left]:
+                run = self._drawn[trial].run(chance)
+                seconds[trial].append(run)
+                if costs:
+                    costs[trial].append(run.times(workers[trial]))
+            left -= len(due[:left])
+        return True
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """How runs of a configuration come out, by those that there are."""
+
+    hits: float
+    center: float
+    sigma: float
+    missed_s: float
+    is_timed: bool
+
+    @classmethod
+    def of(cls, runs: Sequence[Repeat], noise: Noise, *, is_timed: bool) -> "_Drawn":
+        """Return it of a configuration's runs."""
+        found = measures(runs, is_timed=is_timed)
+        missed = [run.seconds for run in runs if not run.is_hit]
+        sigma = noise_at_least(runs, noise, is_timed=is_timed).sigma
+        center = fmean(found) if found else 0.0
+        return cls(len(found) / len(runs), center, sigma, fmean(missed or [0.0]), is_timed)
+
+    def run(self, chance: random.Random) -> Repeat:
+        """Return a new run."""
+        if chance.random() >= self.hits:
+            return Repeat(self.missed_s, is_hit=False)
+        found = chance.gauss(self.center, self.sigma)
+        return Repeat(math.exp(found) if self.is_timed else found, is_hit=True)

@@ -63,8 +63,8 @@ def _more(results: StudyResults, verdict: Verdict) -> list[Step]:
     number = more_runs(results, verdict)
     if number is None:
         return []
-    ties = len(verdict.ties) - 1
-    what = f"tell it from the {counted(ties, 'other')}" if ties else "repeat what ran once"
+    ties = {*verdict.others(), *verdict.others(is_cheapest=True)}
+    what = f"settle {counted(len(ties), 'tie')}" if ties else "repeat what ran once"
     return [Step(what, _own_command(results, "--more", str(number)))]
 
 

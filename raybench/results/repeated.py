@@ -2,15 +2,19 @@
 
 A race trains contenders with new seeds beside other runs (role `race`); its winners then run alone
 (role `confirm`), with further seeds. What is compared must have been run alike, so configurations
-are chosen by the race, and the time that is printed is of the runs that chose nothing: those that
-did are 9 to 14 % too good. Studies without a race (before there was one) have but the second kind.
+are chosen by the race, unless their runs alone overrule it (`core.standing.best_first`); the time
+that is printed is of the runs alone: those of the race are 9 to 14 % too good. Studies without a
+race have but the second kind.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from raybench.core import standing
 from raybench.core.counted import first_trial, is_told, repeat_of
 from raybench.core.record import RunRecord
-from raybench.core.repeats import Noise, Repeat, pooled, ranked
+from raybench.core.repeats import Noise, Repeat, pooled
+from raybench.core.standing import Axis, on_axis
 from raybench.results.load import StudyResults
 
 ROLES = ("race", "confirm")
@@ -34,6 +38,8 @@ class Repeated:
     """Their names."""
     is_alone: bool
     """Whether these ran alone."""
+    alone: tuple[Repeat, ...]
+    """Runs alone that it is not chosen by: they may overrule the race."""
 
     @property
     def hits(self) -> int:
@@ -43,13 +49,17 @@ class Repeated:
     def is_refuted(self, *, is_timed: bool) -> bool:
         """Whether none of its new runs has reached the target, and it was run alone too; or, with
         best_at_budget, whether all of them failed."""
-        ran_alone = self.is_alone or not set(self.printed_runs) <= set(self.chosen_runs)
-        is_enough = ran_alone or not is_timed
-        return is_enough and not any(repeat.is_hit for repeat in self.printed)
+        is_enough = self.is_alone or self.alone or not is_timed
+        return bool(is_enough) and not any(repeat.is_hit for repeat in self.printed)
+
+    def on(self, axis: Axis, *, with_alone: bool = False) -> list[Repeat]:
+        """Return the runs it is chosen by in the unit of an axis, and those alone if asked."""
+        runs = [*self.chosen, *self.alone] if with_alone else self.chosen
+        return on_axis(runs, self.num_workers, axis)
 
 
 def repeated(results: StudyResults) -> dict[str, Repeated]:
-    """Return them by trial, best first: see `core.repeats.ranked`."""
+    """Return them by trial, best first: see `core.standing.best_first`."""
     trials = results.trials
     unranked = set(trials["trial"][trials["unranked"].notna()])
     again: dict[str, list[RunRecord]] = {}
@@ -66,8 +76,18 @@ def repeated(results: StudyResults) -> dict[str, Repeated]:
         own = results.runs[trial]
         counts = trial != cold and trial not in unranked and is_told(own)
         found[trial] = _repeated(results, own, records, counts=counts)
-    order = ranked(_chosen(found), noise_of(found, results), is_timed=results.is_timed)
+    order = best_first(found.values(), "seconds", is_timed=results.is_timed)
     return {trial: found[trial] for trial in order}
+
+
+def best_first(
+    found: Iterable[Repeated], axis: Axis, *, is_timed: bool, with_alone: bool = True
+) -> list[str]:
+    """Return configurations, best first on an axis; `with_alone`: runs alone may overrule it."""
+    found = list(found)
+    alone = {one.trial: on_axis(one.alone, one.num_workers, axis) for one in found if with_alone}
+    raced = {one.trial: one.on(axis) for one in found}
+    return standing.best_first(raced, alone, is_timed=is_timed)
 
 
 def repeat(results: StudyResults, trial: str) -> Repeat:
@@ -108,4 +128,5 @@ def _repeated(
         printed=tuple(repeat(results, name) for name in printed),
         printed_runs=tuple(printed),
         is_alone=printed == alone,
+        alone=tuple(repeat(results, name) for name in (alone if race else ())),
     )

@@ -6,7 +6,7 @@ from raybench.results.load import StudyResults
 from raybench.results.ranking import ranked
 
 FEW, MANY = 0.05, 0.9
-"""Shares of trials that reach the target, outside of which it hardly tells them apart."""
+"""Shares of trials that reach the target, outside of which it hardly distinguishes them."""
 ENOUGH_TRIALS = 8
 
 
@@ -20,7 +20,7 @@ def target_warning(results: StudyResults) -> str | None:
     easy, hard = ("low", "high") if results.metric.direction == "max" else ("high", "low")
     count = f"{reached} of {len(trials)} trials reach {_shown(results, results.target)}"
     if reached > MANY * len(trials):
-        return f"{count}: a target this {easy} hardly tells them apart; try a {hard}er one."
+        return f"{count}: a target this {easy} hardly distinguishes them; try a {hard}er one."
     if reached < FEW * len(trials):
         return f"{count}: try a {easy}er target, or more max_train_seconds."
     return None

@@ -10,6 +10,7 @@ import pandas as pd
 
 from raybench.core.errors import UserError
 from raybench.core.text import clean
+from raybench.results.analyses import TIED
 from raybench.results.other_study import OtherStudy
 from raybench.results.study_results import StudyResults
 from raybench.results.study_view import answer_of, table_html
@@ -161,7 +162,7 @@ def winner_row(study: One) -> dict[str, Any]:
     first = study.winners.iloc[0]
     names = ("trial", "config", "num_workers", "is_confirmed", "seconds", "low_s", "high_s")
     row |= {name: first[name] for name in (*names, "worker_seconds")}
-    ties = int((study.winners["standing"] == "not told apart").sum())
+    ties = int((study.winners["standing"] == TIED).sum())
     return row | {"value": first[study.metric.best_column], "ties": ties}
 
 

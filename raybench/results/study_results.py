@@ -216,6 +216,14 @@ class StudyResults(Analysed):
         """The winners by trial, and who cannot be told from them; None where none won."""
         return next(iter(self.verdicts.values()), None)
 
+    @cached_property
+    def runs_needed(self) -> int | None:
+        """Runs of `--more` that distinguish all from the winners in 8 of 10 cases, as far as the
+        runs that there are can say; None where too many would be needed, or nobody won."""
+        from raybench.results.how_sure import find_runs_needed
+
+        return None if self.verdict is None else find_runs_needed(self, self.verdict)
+
     def __repr__(self) -> str:
         from raybench.results.study_view import lines_of
 

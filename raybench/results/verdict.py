@@ -8,12 +8,13 @@ from statistics import fmean
 import pandas as pd
 
 from raybench.core.counted import is_told
-from raybench.core.repeats import Repeat, Ties, ranked, tied
+from raybench.core.repeats import Repeat, Ties, tied
 from raybench.core.score import BEST_OF_ALL, GUESSES, ONE_SIDED, share_error
+from raybench.core.standing import Axis, on_axis
 from raybench.results.load import StudyResults
 from raybench.results.ranking import kind_of, kinds
 from raybench.results.ranking import ranked as ranked_runs
-from raybench.results.repeated import Repeated, noise_of, repeat
+from raybench.results.repeated import Repeated, best_first, noise_of, repeat
 
 BEYOND = 2.33
 """Standard errors of a difference that chance leaves in 1 of 100, one-sided."""
@@ -33,6 +34,13 @@ class Verdict:
     """Trials that cannot be told from the fastest, itself included (`core.repeats.tied`)."""
     once: tuple[str, ...]
     """Others that cannot either, whose configurations ran but once."""
+    cheapest_ties: tuple[str, ...] = ()
+    """Trials that cannot be told from the cheapest, itself included; empty without a target."""
+    cheapest_once: tuple[str, ...] = ()
+
+    def others(self, *, is_cheapest: bool = False) -> tuple[str, ...]:
+        """Return those that ran again and are statistically tied with the winner."""
+        return self.cheapest_ties[1:] if is_cheapest else self.ties[1:]
 
 
 def judge(results: StudyResults) -> Verdict | None:
@@ -155,20 +163,13 @@ def _confirmed_winners(results: StudyResults, kind: str) -> Verdict | None:
     found = [one for one in found if not one.is_refuted(is_timed=results.is_timed)]
     if not found:
         return None
-    first, cheapest = found[0].trial, found[0].trial
-    if results.is_timed:
-        cheapest = _cheapest(results, found)
-    ties = _ties(results, {one.trial: one.chosen for one in found}, kind)
-    return Verdict(first, cheapest, True, ties.repeated, ties.once)
-
-
-def _cheapest(results: StudyResults, found: list[Repeated]) -> str:
-    """Return the trial of the least expected worker-seconds; of equals that on fewer workers."""
-    costs = {
-        one.trial: [run.times(one.num_workers) for run in one.chosen]
-        for one in sorted(found, key=lambda one: one.num_workers)
-    }
-    return ranked(costs, noise_of(results.repeated, results))[0]
+    best = _ties(results, found, kind, "seconds")
+    if not results.is_timed:
+        return Verdict(best.repeated[0], best.repeated[0], True, best.repeated, best.once)
+    found.sort(key=lambda one: one.num_workers)  # of equals that on fewer workers
+    cheap = _ties(results, found, kind, "worker_seconds")
+    first, cheapest = best.repeated[0], cheap.repeated[0]
+    return Verdict(first, cheapest, True, best.repeated, best.once, cheap.repeated, cheap.once)
 
 
 def _winners_of_the_search(results: StudyResults, kind: str) -> Verdict | None:
@@ -188,11 +189,26 @@ def _winners_of_the_search(results: StudyResults, kind: str) -> Verdict | None:
     if runs.empty:
         return None
     best, cheapest = runs["trial"].iloc[0], costs["trial"].iloc[0]
-    once = _ties(results, {best: [repeat(results, best)]}, kind).once
+    once = _tied(results, {best: [repeat(results, best)]}, kind, "seconds").once
     return Verdict(best, cheapest, False, (best,), once)
 
 
-def _ties(results: StudyResults, groups: Mapping[str, Sequence[Repeat]], kind: str) -> Ties:
+def _ties(results: StudyResults, found: Sequence[Repeated], kind: str, axis: Axis) -> Ties:
+    """Return the best on an axis of what ran again, and what is statistically tied with it.
+
+    What is compared ran alike, so by the race; by all runs where those alone have overruled it.
+    """
+    order = best_first(found, axis, is_timed=results.is_timed)
+    raced = best_first(found, axis, is_timed=results.is_timed, with_alone=False)
+    by_name = {one.trial: one for one in found}
+    is_overruled = order[0] != raced[0]
+    groups = {name: by_name[name].on(axis, with_alone=is_overruled) for name in order}
+    return _tied(results, groups, kind, axis)
+
+
+def _tied(
+    results: StudyResults, groups: Mapping[str, Sequence[Repeat]], kind: str, axis: Axis
+) -> Ties:
     """Return what cannot be told from the first of `groups`, among them and all that ran once."""
     runs, groups = ranked_runs(results.trials), dict(groups)
     for trial in runs["trial"][kind_of(runs) == kind]:
@@ -200,5 +216,5 @@ def _ties(results: StudyResults, groups: Mapping[str, Sequence[Repeat]], kind: s
             continue
         own = repeat(results, trial)
         if own.is_hit:
-            groups[trial] = [own]
+            groups[trial] = on_axis([own], results.runs[trial].spec.num_workers, axis)
     return tied(groups, noise_of(results.repeated, results), is_timed=results.is_timed)

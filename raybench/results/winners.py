@@ -23,7 +23,7 @@ def winners(results: "StudyResults") -> pd.DataFrame:
     | column | holds |
     |---|---|
     | trial, config, num_workers | the configuration |
-    | standing | `best` (the fastest, or of the best value), `not told apart` from it, or |
+    | standing | `best` (the fastest, or of the best value), `statistically tied` with it, or |
     |  | `ran once`: cannot be excluded either, but was never repeated; `worse` is a cheapest one |
     | is_cheapest | whether it takes the least worker-seconds |
     | is_confirmed, runs, hits | whether it ran again; the runs it is compared by; those that hit |

@@ -1,6 +1,7 @@
 """The verdict of a study in sentences."""
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,17 +38,21 @@ def verdict_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
         head = "Several models of GPU, each ranked by itself:"
         return [head, *(_on(kind, results, one) for kind, one in each.items())]
     lines = _timed(results, verdict) if results.is_timed else [_best(results, verdict)]
-    return [*lines, *_not_told_apart(results, verdict), *optimism_lines(results, verdict)]
+    return [*lines, *_tied(results, verdict), *optimism_lines(results, verdict)]
 
 
-def _not_told_apart(results: StudyResults, verdict: Verdict) -> list[str]:
+def _tied(results: StudyResults, verdict: Verdict) -> list[str]:
     """Name those that ran again, and count those that ran once."""
     if not verdict.is_confirmed:
         return []
-    sentences, others, once = [], verdict.ties[1:], len(verdict.once)
-    if others:
-        what = "fastest" if results.is_timed else results.metric.superlative
-        sentences.append(f"Not told apart from the {what}: {named_trials(others)}.")
+    what = "fastest" if results.is_timed else results.metric.superlative
+    others, cheap = verdict.others(), verdict.others(is_cheapest=True)
+    sentences, once = [], len({*verdict.once, *verdict.cheapest_once})
+    if (verdict.fastest, set(others)) == (verdict.cheapest, set(cheap)):
+        what, cheap = "winner", ()
+    for which, tied in ((what, others), ("cheapest", cheap)):
+        if tied:
+            sentences.append(f"Statistically tied with the {which}: {named_trials(tied)}.")
     if once:
         sentences.append(f"{counted(once, 'other trial')} ran once and cannot be excluded.")
     return [" ".join(sentences)] if sentences else []
@@ -259,8 +264,13 @@ def _reaches(results: StudyResults, trial: str, verdict: Verdict) -> str:
         ):
             proof += f"; chosen with {found['hits']} of {found['runs']}"
         proof += _tested(results.metric, found)
-    cost = run.spec.num_workers * seconds
-    return f"{name} {reaches}, {cost:.2f} worker-seconds{price_of(results, cost)}; {proof}."
+    workers, within = run.spec.num_workers, ""
+    if workers > 1 and verdict.is_confirmed and trial == verdict.cheapest != verdict.fastest:
+        low, high = (workers * found[f"interval_{end}_s"] for end in ("low", "high"))
+        within = f" ({low:.2f} to {high:.2f})"
+    cost = workers * seconds
+    cost_words = f"{cost:.2f} worker-seconds{within}{price_of(results, cost)}"
+    return f"{name} {reaches}, {cost_words}; {proof}."
 
 
 def _on(kind: str, results: StudyResults, verdict: Verdict) -> str:
@@ -297,6 +307,22 @@ def _tested(metric: Metric, found: Any) -> str:
 def confirmed_row(results: StudyResults, trial: str) -> Any:
     """Return a trial's row of `confirmed`."""
     return results.confirmed.set_index("trial").loc[trial]
+
+
+def by_the_wall(results: StudyResults, trial: str, train_s: float) -> str:
+    """Return ` (0.7 s with evaluation, after 0.4 s of set-up)`: what is waited for, by the
+    ledgers of a trial's runs alone; "" where it had none."""
+    one = results.repeated.get(trial)
+    if one is None or not one.is_alone:
+        return ""
+    ledgers = [results.runs[name].ledger for name in one.printed_runs]
+
+    def seconds(*phases: str) -> float:
+        return statistics.median(sum(ledger[phase] for phase in phases) for ledger in ledgers)
+
+    longer = seconds("train", "eval", "checkpoint", "report") / seconds("train")
+    ready = duration(seconds("start", "setup", "compile"))
+    return f" ({duration(longer * train_s)} with evaluation, after {ready} of set-up)"
 
 
 def searched_s(results: StudyResults, trial: str) -> float:

@@ -132,7 +132,7 @@ def has_twin(dataset: Dataset) -> bool:
     if dataset.train.is_on_demand:
         raise UserError(
             f"dataset {dataset.name}: there are no synthetic data like its inputs, and they are "
-            "read on demand, so what reading them costs cannot be told apart; keep them in memory."
+            "read on demand, so what reading costs cannot be measured apart; keep them in memory."
         )
     return False
 

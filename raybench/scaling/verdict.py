@@ -97,13 +97,13 @@ class Parts:
         return f"{head}; try {' or '.join(gain.words for gain in gains[:2])}."
 
     def doubt(self) -> str:
-        """Say which parts cannot be told apart."""
+        """Say which parts are not distinguishable."""
         ordered = list(self.shares.items())
         named = " and ".join(f"{part} {one.percent} ({one.percents})" for part, one in ordered[:2])
         return (
             f"Not sure: the spread of {self.num_rounds} rounds hides what bounds a step of "
-            f"{milliseconds(self.step.value)}, {named} cannot be told apart; leave the machine to "
-            "it alone, or ask for more --repeats."
+            f"{milliseconds(self.step.value)}, {named} are not distinguishable; leave the machine "
+            "to it alone, or ask for more --repeats."
         )
 
     def _others(self, largest: Part) -> list[tuple[Part, Estimate]]:

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from raybench.core.counted import is_told, repeat_of
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
+from raybench.core.standing import stages
 from raybench.core.study import TIME, StudySpec
-from raybench.results.topology import Usual, layout_of, usual_of
-from raybench.search.contenders import Contenders, Cost
-from raybench.search.race_stages import stages
+from raybench.results.topology import Layout, Usual, layout_of, usual_of
 
 SLACK = 1.5
 """A winner's run alone may take so much longer than the search's, which was a lucky one."""
@@ -24,6 +23,34 @@ BESIDE = ("setup", "compile", "eval", "report")
 """Phases of a run that take time beside training, in warm workers."""
 NUM_FINALISTS = 3
 """Runs of splits that were only predicted come before the race."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run that can be confirmed took."""
+
+    trial: str
+    spec: RunSpec
+    rank: float
+    """Lower is better: seconds to the target, or the metric, its sign turned where more is."""
+    worker_seconds: float
+    train_s: float
+    """That a run takes in all."""
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Contenders:
+    """The best runs of a search on one model of GPU, best first; as many as a race begins with."""
+
+    fastest: list[Cost] = field(default_factory=list)
+    cheapest: list[Cost] = field(default_factory=list)
+    """By worker-seconds; empty where seconds are the same for all."""
+
+    def first(self, count: int) -> list[Cost]:
+        """Return the first so many of both, each once."""
+        both = [*self.fastest[:count], *self.cheapest[:count]]
+        return list({cost.trial: cost for cost in both}.values())
 
 
 @dataclass(frozen=True)

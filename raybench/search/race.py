@@ -9,43 +9,18 @@ comparison. What `benchmarks/race.py` has shown stands in its results.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import groupby
 
 from raybench.core.repeats import Noise, Repeat, is_apart, pooled, ranked, score, upper_score
-from raybench.search.race_stages import Stages, fit, stages
+from raybench.core.spec import RunSpec
+from raybench.core.standing import Axis, Contender, Run, Stages, group_of
 
-__all__ = ["Contender", "Race", "Run", "Stages", "fit", "more", "stages", "standing"]
-
-Axis = Literal["seconds", "worker_seconds"]
 DROP = 2.0
 """Standard errors behind the leader from which on a contender runs no more."""
 CAP = 2.0
 """A run is stopped at so many expected running times of the leader, at the upper end of what its
 runs allow: the leader of few runs is a lucky one. Without that allowance a cap loses 5 studies of
 100 at sigma 0.5; with it less than 1 (`benchmarks/race.py`)."""
-
-
-@dataclass(frozen=True)
-class Contender:
-    """A configuration of the race, by its trial in the search."""
-
-    name: str
-    own: Repeat | None
-    """The search's own run; None where it does not count: the first trial has a cold start."""
-    num_workers: int
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run that is to be done."""
-
-    name: str
-    round: int
-    """From 0; the same seed for every contender."""
-
-
-Learned = Mapping[tuple[str, int], Repeat]
-"""New runs by contender and round, in seconds (never worker-seconds)."""
 
 
 @dataclass
@@ -185,66 +160,48 @@ def cap_of(repeats: Sequence[Repeat], noise: Noise) -> float:
     return CAP * math.exp(upper_score(repeats, noise))
 
 
-def group_of(
-    contender: Contender, new: Mapping[int, Repeat], *, axis: Axis, rounds: int | None = None
-) -> list[Repeat]:
-    """Return a contender's own run and its `new` ones (of the first `rounds`), by round."""
-    found = [] if contender.own is None else [contender.own]
-    found += [new[number] for number in sorted(new) if rounds is None or number < rounds]
-    factor = contender.num_workers if axis == "worker_seconds" else 1
-    return [repeat.times(factor) for repeat in found] if factor > 1 else found
+class Races:
+    """Several races at once: a run that more than one of them asks for is run once."""
+
+    def __init__(self, races: Sequence[Race]) -> None:
+        self._races = list(races)
+
+    def due(self) -> list[Run]:
+        """Return the runs of the present stages that are not known yet, each once, by rounds."""
+        found = dict.fromkeys(run for race in self._races for run in race.due())
+        return sorted(found, key=lambda run: run.round)
+
+    def learn(self, run: Run, repeat: Repeat) -> None:
+        """Take what a run has taken."""
+        for race in self._races:
+            race.learn(run.name, run.round, repeat)
+
+    def cap_s(self, run: Run) -> float | None:
+        """Return the train seconds after which a run has lost wherever it is asked for.
+
+        None while it may still win.
+        """
+        caps = [race.cap_s(run.name) for race in self._races if _asks(race, run)]
+        known = [cap for cap in caps if cap is not None]
+        return max(known) if known and len(known) == len(caps) else None
 
 
-@dataclass(frozen=True)
-class Standing:
-    """Where contenders stand by all runs, those included that no stage asked for."""
-
-    order: tuple[str, ...]
-    """Best first."""
-    undecided: tuple[str, ...]
-    """Those that cannot be told from the first, itself included; best first."""
+def _asks(race: Race, run: Run) -> bool:
+    """Whether a run matters to a race; beyond the last stage (`race.more`), to all it runs in."""
+    if race.stages:
+        return run in race.due()
+    return any(one.name == run.name for one in race.contenders)
 
 
-def standing(
-    contenders: Sequence[Contender], learned: Learned, *, axis: Axis, is_timed: bool = True
-) -> Standing:
-    """Order the contenders by all that is known, and say who may still be the best."""
-    new: dict[str, dict[int, Repeat]] = {one.name: {} for one in contenders}
-    for (name, number), repeat in learned.items():
-        if name in new:
-            new[name][number] = repeat
-    groups = {one.name: group_of(one, new[one.name], axis=axis) for one in contenders}
-    noise = pooled(groups.values(), is_timed=is_timed)
-    order = ranked(groups, noise, is_timed=is_timed)
-    undecided = [
-        name
-        for name in order
-        if not groups[name]  # that nothing is known of it yet excludes nobody
-        or not is_apart(groups[order[0]], groups[name], noise, is_timed=is_timed)
-    ]
-    return Standing(tuple(order), tuple(undecided))
+def in_turns(runs: Sequence[Run], specs: Mapping[str, RunSpec]) -> list[Run]:
+    """Return runs round by round, in the order in which they shall begin.
 
-
-def more(
-    contenders: Sequence[Contender],
-    learned: Learned,
-    number: int,
-    *,
-    axis: Axis,
-    is_timed: bool = True,
-) -> list[Run]:
-    """Return the next runs, at most `number`, that tell undecided contenders apart.
-
-    One of each of those with the fewest runs, best first; ask again when they are learned. [] when
-    one is left.
+    Those that need equal worker groups follow one another, so that few are opened; each round
+    begins with another one, so that nobody is always the last, which has no company.
     """
-    undecided = standing(contenders, learned, axis=axis, is_timed=is_timed).undecided
-    if len(undecided) < 2:
-        return []
-    own = {one.name: one.own is not None for one in contenders}
-    done = {name: {number for known, number in learned if known == name} for name in undecided}
-    fewest = min(own[name] + len(done[name]) for name in undecided)
-    chosen = [name for name in undecided if own[name] + len(done[name]) == fewest]
-    return [
-        Run(name, min(set(range(len(done[name]) + 1)) - done[name])) for name in chosen[:number]
-    ]
+    found: list[Run] = []
+    for number, of_round in groupby(runs, key=lambda run: run.round):
+        row = sorted(of_round, key=lambda run: repr(specs[run.name].placement.group))
+        turn = number % len(row)
+        found += [*row[turn:], *row[:turn]]
+    return found

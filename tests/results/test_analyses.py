@@ -168,7 +168,7 @@ def test_standings_are_the_verdict():
     table = standings(study.repeats)
     assert table["trial"][0] == study.verdict.fastest
     assert table["standing"][0] == "best"
-    tied = table["trial"][table["standing"] == "not told apart"]
+    tied = table["trial"][table["standing"] == "statistically tied"]
     assert set(tied) == set(study.verdict.ties[1:])
     confirmed = study.confirmed.set_index("trial")
     for row in table.to_dict("records"):

@@ -49,7 +49,10 @@ def test_the_answer_comes_first():
     study = raybench.load(FIXTURE)
     first, counted, where = repr(study).split("\n")
     assert first.startswith("Train with PyTorch on 2 workers, 64 samples a step each, adam at")
-    assert first.endswith("of 24 configurations tried; 6 others may be as fast.")
+    assert first.endswith(
+        "of 24 configurations tried (15 were stopped early and not compared); 6 others may be as "
+        "fast."
+    )
     assert counted == "33 runs (24 search, 9 confirming), 206 evaluations"
     assert str(FIXTURE) in where
     html = parsed(study._repr_html_())
@@ -63,7 +66,7 @@ def test_the_answer_comes_first():
 def test_the_winner_and_all_that_cannot_be_told_from_it():
     study = raybench.load(FIXTURE)
     table = study.winners.set_index("trial")
-    assert list(table["standing"])[:3] == ["best", "not told apart", "not told apart"]
+    assert list(table["standing"])[:3] == ["best", "statistically tied", "statistically tied"]
     assert set(table["standing"][3:]) == {"ran once"}
     best = table.loc["0016"]
     confirmed = study.confirmed.set_index("trial").loc["0016"]

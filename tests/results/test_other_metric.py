@@ -83,7 +83,7 @@ def test_the_least_median_wins_and_a_run_that_failed_counts_as_the_worst(budget)
         "Best RMSE: torch 1x64 adam 0.001 (trial 0001) reaches 0.61 within 60 s of training "
         "(median of 3 new seeds run alone, 90 % interval: 0.5"
     )
-    assert near == "Not told apart from the best RMSE: trial 0002."
+    assert near == "Statistically tied with the best RMSE: trial 0002."
     assert list(budget.configurations["best_rmse"][:2]) == [0.61, 0.66]
 
 
@@ -115,7 +115,9 @@ def test_one_point_is_a_hundredth_of_the_gap_to_chance(tmp_path):
     assert harder.startswith("With target RMSE 0.485 trial 0007")
     assert "after 2.72 s" in harder
     assert fastest_at(results, 0.6)[1] == pytest.approx(1.0 + 0.3 / 0.402)
-    assert "a target this high hardly tells them apart; try a lower one" in target_warning(results)
+    assert "a target this high hardly distinguishes them; try a lower one" in target_warning(
+        results
+    )
     assert (
         "(trial 0005) reaches RMSE 0.5 after 2.09 s (interpolated), "
         in verdict_lines(results, judge(results))[0]

@@ -8,7 +8,10 @@ from test_tables import shown
 from test_verdict import again
 
 from raybench.core.objective import Objective
+from raybench.results.answer import answer_lines
 from raybench.results.comment import spec_comment
+from raybench.results.export import export
+from raybench.results.files import StudyFiles
 from raybench.results.repeated import noise_of
 from raybench.results.show import verdict_lines
 from raybench.results.verdict import judge
@@ -102,13 +105,35 @@ def test_the_cheapest_is_that_of_its_own_race(tmp_path):
     assert (verdict.fastest, verdict.cheapest) == ("0001", "0002")
 
 
-def test_runs_alone_do_not_change_the_winner(tmp_path):
+def test_runs_alone_change_the_winner_where_they_contradict_the_race_alone(tmp_path):
     groups = raced("0001", 3.0, [3.0, 3.2]), raced("0002", 3.3, [3.1, 3.4])
     before = study(tmp_path / "before", *groups)
-    alone = raced("0001", 3.0, [], [9.0, 9.5, 10.0])[1:]
-    after = study(tmp_path / "after", *groups, alone)
-    assert judge(before).fastest == judge(after).fastest == "0001"
-    assert noise_of(before.repeated, before) == noise_of(after.repeated, after)
+    found = {
+        name: study(tmp_path / name, *groups, raced("0001", 3.0, [], alone)[1:])
+        for name, alone in (("like", [3.2, 3.4, 3.3]), ("slow", [6.0, 6.2, 6.1]))
+    }
+    for results, first in ((before, "0001"), (found["like"], "0001"), (found["slow"], "0002")):
+        assert judge(results).fastest == first
+        assert results.configurations["trial"].iloc[0] == first
+        assert noise_of(before.repeated, before) == noise_of(results.repeated, results)
+
+
+def test_what_misses_alone_is_not_named_above_what_hits_by_all_runs(tmp_path):
+    wide = raced("0001", 4.0, [4.0, 4.2], [4.5, None, None], num_workers=2)
+    narrow = raced("0002", 5.0, [5.0, 5.2, 4.9], [5.1, 4.8, 5.0])
+    results = study(tmp_path, wide, narrow)
+    verdict = judge(results)
+    assert verdict.fastest == verdict.cheapest == "0002"
+    assert list(results.configurations["trial"])[:2] == ["0002", "0001"]
+    export(results, StudyFiles(tmp_path))
+    assert "num_workers: 1" in (tmp_path / "best.yaml").read_text()
+    assert "0001" not in answer_lines(results, verdict)[0]
+
+
+def test_a_share_of_hits_stands_in_the_first_sentence(tmp_path):
+    results = study(tmp_path, raced("0001", 4.0, [4.0, None], [4.5, None, 4.4]))
+    (line,) = answer_lines(results, judge(results))
+    assert "reaches 90 % accuracy in 2 of 3 runs with new seeds, on average after" in line
 
 
 def test_a_study_without_a_race_reads_as_before(tmp_path):

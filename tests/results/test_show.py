@@ -84,8 +84,9 @@ def test_the_answer_is_a_sentence_without_abbreviations(tmp_path):
     (line,) = answer_lines(results, judge(results))
     assert line == (
         "Train with PyTorch on 2 workers, 64 samples a step each, adam at learning rate 0.001 "
-        "(trial 0001). That reaches 90 % accuracy after 2.5 min of training, 300 worker-seconds: "
-        "the fastest and the cheapest of 2 configurations tried."
+        "(trial 0001). That reaches 90 % accuracy after 2.5 min of training (2.51 min with "
+        "evaluation, after 13 s of set-up), 300 worker-seconds: the fastest and the cheapest of 2 "
+        "configurations tried."
     )
 
 
@@ -94,7 +95,8 @@ def test_the_answer_weighs_the_cheapest_against_the_fastest(tmp_path):
     results = results_folder(tmp_path, [line for group in groups for line in group])
     fastest, cheapest = answer_lines(results, judge(results))
     assert fastest.endswith(
-        "after 3.00 s of training, 12 worker-seconds: the fastest of 2 configurations tried."
+        "after 3.00 s of training (3.88 s with evaluation, after 13 s of set-up), 12 "
+        "worker-seconds: the fastest of 2 configurations tried."
     )
     assert cheapest.endswith("6 worker-seconds, 50 % of the fastest's, for 2 times its time.")
 
@@ -108,8 +110,9 @@ def test_what_ran_once_is_no_answer_yet(tmp_path):
 def test_the_answer_of_a_budget(tmp_path):
     results, verdict = judged_at_budget(tmp_path, at_budget("0000", 0.9, [0.90, 0.92, 0.94]))
     (line,) = answer_lines(results, verdict)
-    assert "That reaches accuracy 92.0 % within 60 s of training: the best of 1 configuration" in (
-        line
+    assert (
+        "That reaches accuracy 92.0 % within 60 s of training (60.9 s with evaluation, after "
+        "13 s of set-up): the best of 1 configuration" in line
     )
 
 
@@ -187,14 +190,14 @@ def test_the_steps_are_the_studys_own_commands(tmp_path):
     found = steps(results)
     assert found == {
         "train it, keep the model": f"python -m raybench.train {tmp_path}/best.yaml",
-        "tell it from the 1 other": f"python -m raybench.tune my.yaml --out {tmp_path} --more 4",
+        "settle 1 tie": f"python -m raybench.tune my.yaml --out {tmp_path} --more 8",
     }
     (tmp_path / "report.html").write_text("")
     results.study["study"]["search"] = {"trials": 10}
     found = steps(results)
     assert list(found)[1:] == [
         "pictures, every trial",
-        "tell it from the 1 other",
+        "settle 1 tie",
         "run the 7 trials left",
     ]
     assert found["run the 7 trials left"] == f"python -m raybench.tune my.yaml --out {tmp_path}"

@@ -250,7 +250,7 @@ def test_a_faster_median_does_not_make_up_for_a_miss(tmp_path):
     )
     assert verdict.fastest == verdict.cheapest == "0001"
     assert list(results.confirmed["trial"]) == ["0001", "0000"]
-    assert verdict.ties == ("0001", "0000"), "nor is the other told apart"
+    assert verdict.ties == ("0001", "0000"), "the other is tied"
 
 
 def test_two_of_two_are_not_behind_three_of_three(tmp_path):
@@ -317,13 +317,13 @@ def test_accuracy_at_a_budget_is_judged_by_the_median_of_confirming_runs(tmp_pat
     assert list(results.configurations["best_accuracy"]) == [0.92, 0.81]
 
 
-def test_accuracies_that_overlap_are_not_told_apart(tmp_path):
+def test_accuracies_that_overlap_are_tied(tmp_path):
     first = at_budget("0000", 0.9, [0.90, 0.92, 0.94])
     near = at_budget("0001", 0.9, [0.89, 0.90, 0.93])
     results, verdict = judged_at_budget(tmp_path, first, near)
     assert verdict.ties == ("0000", "0001")
     line = verdict_lines(results, verdict)[-1]
-    assert line == "Not told apart from the most accurate: trial 0001."
+    assert line == "Statistically tied with the most accurate: trial 0001."
 
 
 def test_a_confirming_run_that_failed_has_no_accuracy(tmp_path):

@@ -166,7 +166,7 @@ def test_the_spread_hides_it() -> None:
     assert found.gains == []
     assert "communication" in found.sentence
     assert "compute" in found.sentence
-    assert "cannot be told apart" in found.sentence
+    assert "are not distinguishable" in found.sentence
 
 
 def test_a_stalled_round_makes_doubt_and_more_rounds_take_it_away() -> None:

@@ -8,9 +8,9 @@ import pytest
 from raybench.core.objective import Objective
 from raybench.core.record import RunRecord
 from raybench.core.spec import RunSpec
+from raybench.core.standing import stages
 from raybench.core.study import build_study
 from raybench.search.confirm_budget import RACE_SLACK, SLACK, ConfirmBudget, Plan, affordable
-from raybench.search.race_stages import stages
 from tests.search.made_up import evaluation, record
 
 STUDY: dict[str, Any] = {

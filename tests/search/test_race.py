@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from raybench.core.repeats import Repeat, expected_running_time
-from raybench.search.race import Contender, Race, Run, fit, more, stages
+from raybench.core.standing import Contender, Run, more, stages
+from raybench.search.race import Race
 
 HIT, MISS = True, False
 
@@ -163,16 +164,6 @@ def test_a_race_names_better_configurations_than_single_runs_and_three_by_three(
         winners = (int(race.leader() or -1), three[int(medians.argmin())], three[0])
         regrets += 0.4 / 29 * np.array(winners) / 150
     assert regrets[0] < 0.9 * regrets[1] < 0.8 * regrets[2], regrets
-
-
-def test_fit_leaves_out_what_does_not_end_in_time() -> None:
-    expected = [(10.0, 1)] * 30
-    assert fit(expected, left_s=1e6, slots=1) == stages(24)
-    assert fit(expected, left_s=100.0, slots=1) == stages(10)
-    assert fit(expected, left_s=9.0, slots=4) == ()
-    wider = fit([(10.0, 4)] * 30, left_s=100.0, slots=4)
-    narrow = fit(expected, left_s=100.0, slots=4)
-    assert sum(count * runs for count, runs in narrow) > sum(count * runs for count, runs in wider)
 
 
 def test_more_runs_go_to_the_undecided_with_the_fewest_until_one_is_left() -> None:

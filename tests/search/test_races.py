@@ -4,8 +4,8 @@ import pytest
 
 from raybench.core.repeats import Repeat
 from raybench.core.spec import RunSpec
-from raybench.search.race import CAP, Contender, Race, Run
-from raybench.search.races import Races, in_turns
+from raybench.core.standing import Contender, Run
+from raybench.search.race import CAP, Race, Races, in_turns
 
 STAGES = ((2, 1), (2, 1))
 SECONDS = {"a": 4.0, "b": 5.0, "c": 7.0}

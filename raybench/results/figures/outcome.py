@@ -85,7 +85,7 @@ def outcome_axis(axes: Axes, results: StudyResults, found: Outcome) -> None:
 
 
 def plateau(results: StudyResults, found: Outcome) -> set[str]:
-    """Return the trials that are as good as the best: not told apart from it, or within a tenth.
+    """Return the trials that are as good as the best: tied with it, or within a tenth.
 
     Of seconds a tenth of the best's; of a metric a tenth of what the best has on the median.
     """

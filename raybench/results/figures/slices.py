@@ -147,7 +147,7 @@ def slices_figure(results: StudyResults) -> Figure:
     """The outcome over the values of each searched key, those that matter most first.
 
     A point is a configuration; a cross at the upper edge is one that missed the target. The shaded
-    range is the plateau: values of configurations that are not told apart from the best, or within
+    range is the plateau: values of configurations statistically tied with the best, or within
     a tenth of it.
     """
     found, keys = outcome(results), keys_by_importance(results)

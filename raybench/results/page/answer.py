@@ -15,6 +15,7 @@ from raybench.results.sensitivity import sensitivity_lines, target_warning
 from raybench.results.spent import effort_words
 from raybench.results.verdict import Verdict, judge, judge_each
 from raybench.results.words import (
+    by_the_wall,
     confirmed_row,
     duration,
     price_of,
@@ -26,7 +27,7 @@ from raybench.results.words import (
 )
 
 MOST_TIES = 5
-"""Trials not told apart that are named."""
+"""Statistically tied trials that are named."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,9 @@ def _headline(results: StudyResults, verdict: Verdict) -> str:
     kinds = judge_each(results)
     on = f" on {next(iter(kinds)) or 'no GPU'}" if len(kinds) > 1 else ""
     return (
-        f"The {both} way to {target_in_words(results)}{on} is {name}: "
-        f"{duration(seconds)} of training{hits}{sure}."
+        f"The {both} way found to {target_in_words(results)}{on} is {name}: "
+        f"{duration(seconds)} of training{hits}{by_the_wall(results, verdict.fastest, seconds)}"
+        f"{sure}."
     )
 
 
@@ -144,14 +146,14 @@ def _how_sure(results: StudyResults, verdict: Verdict, study: str) -> Html:
     else:
         words = f"Confirmed by {seeds}, {how}."
     parts = [text(words)]
-    ties = verdict.ties[1:]
+    ties = verdict.others()
     if ties:
         more = len(ties) - MOST_TIES
         tail = f" and {more} more" if more > 0 else ""
         links = trial_links(results, ties[:MOST_TIES], study)
-        parts.append(join([text(" Not told apart from it: "), links, text(f"{tail}.")], ""))
+        parts.append(join([text(" Statistically tied with it: "), links, text(f"{tail}.")], ""))
     elif len(results.repeated) > 1:
-        parts.append(text(" No other that ran again comes as near."))
+        parts.append(text(" None that ran again is statistically tied with it."))
     if verdict.once:
         number = len(verdict.once)
         who = "1 other that ran once" if number == 1 else f"{number} others that ran once"

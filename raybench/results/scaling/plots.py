@@ -18,7 +18,7 @@ SHARE_STYLE = {
     "as one worker alone": ("#E69F00", ""),
     "exchange of gradients": ("#0072B2", "///"),
     "more than one worker": ("#56B4E9", "\\\\\\"),
-    "not told apart": ("#C4C4C4", ""),
+    "not distinguishable": ("#C4C4C4", ""),
 }
 """Colour and hatching of each part."""
 MOST_BARS = 24
@@ -117,7 +117,7 @@ def step_shares(row: Mapping[str, float]) -> dict[str, float]:
     if exchange == exchange and row["num_workers"] > 1:
         found["exchange of gradients"] = min(max(exchange, 0.0), rest)
         rest -= found["exchange of gradients"]
-    found["more than one worker" if alone == alone else "not told apart"] = rest
+    found["more than one worker" if alone == alone else "not distinguishable"] = rest
     return found
 
 

@@ -6,19 +6,20 @@ from dataclasses import dataclass
 from raybench.core.counted import is_told
 from raybench.core.record import Role, RunRecord
 from raybench.core.spec import RunSpec
+from raybench.core.standing import MOST, stages
 from raybench.core.study import StudySpec
 from raybench.results.load import load
 from raybench.results.records import Records, read_records
 from raybench.results.repeated import noise_of, repeat
 from raybench.results.verdict import judge_each
-from raybench.search.confirm_budget import MOST_FRESH, ConfirmBudget
-from raybench.search.contenders import Contenders
+from raybench.search.confirm_budget import MOST_FRESH, ConfirmBudget, Contenders
 from raybench.search.pipeline.alone import run_alone
 from raybench.search.pipeline.race import TRIES, LiveRace
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.search.race import cap_of
-from raybench.search.race_stages import MOST, stages
 
+TURNS = 3
+"""Times that runs alone may overrule who was first, and have another run alone."""
 DECIDED = "no more runs are needed: no other configuration could be the winner"
 
 
@@ -90,21 +91,25 @@ class Confirmation:
                 f"Trial {trial} left the race: its workers were lost {TRIES} times, or were laid "
                 "out unlike those of the search."
             )
-        if not deadline.over:
-            self._run_alone()
+        turns = 0
+        while not deadline.over and turns < TURNS and self._run_alone(is_first=turns == 0):
+            turns += 1
 
-    def _run_alone(self) -> None:
-        """Run those alone that will be named, as often as there is time for."""
+    def _run_alone(self, *, is_first: bool) -> bool:
+        """Run those alone that will be named, as often as there is time for; return if any did.
+
+        Where that overrules the race another is named then, which is run alone in the next turn.
+        """
         single_run = self.single_run
         single_run.store.check()
         records, (winners, caps_s) = self._records(), self._winners()
         if not winners:
-            return  # the race has refuted all that reached the target once
+            return False  # the race has refuted all that reached the target once
         answered = [one for one in _answers(records, "confirm") if one.source in winners]
         left_s = single_run.deadline.left_s
         budget = self._budget(records)
         count, times = budget.runs_alone(winners, answered, left_s)
-        if count < len(winners) or times < self.study.confirm.fresh:
+        if is_first and (count < len(winners) or times < self.study.confirm.fresh):
             each = "once" if times == 1 else f"{times} times"
             some = f"left time to run {count} of {len(winners)} winners alone, {each}"
             self._note_time(some if count else "left no time to run the winner alone")
@@ -112,6 +117,8 @@ class Confirmation:
         chosen = winners[:count]
         due = [f"{trial}-confirm{n}" for trial in chosen for n in range(times)]
         runs = len(set(due) - already)
+        if not runs:
+            return False
         run_s = budget.fresh_s(1) / max(len(budget.winners()), 1)
         single_run.progress.begin("confirm", runs, expect_s=runs * run_s)
         run_alone(
@@ -122,6 +129,7 @@ class Confirmation:
             already=already,
             single_run=single_run,
         )
+        return True
 
     def _winners(self) -> tuple[list[str], dict[str, float]]:
         """Return the trials that results will name (of several models of GPU, the fastest on each

@@ -16,13 +16,13 @@ from raybench.core.space import (
     possible_values,
     values_of,
 )
+from raybench.core.standing import stages
 from raybench.core.study import ConfirmSpec, StudySpec
 from raybench.data.dataset import Dataset
 from raybench.results.label import short
 from raybench.results.words import target_words
 from raybench.search.pipeline.preflight import groups
 from raybench.search.pipeline.reference import RUNS
-from raybench.search.race_stages import stages
 from raybench.search.sampling.grid import num_trials
 from raybench.speed.factorisation import SPEED_KEYS, Factors
 

@@ -9,14 +9,12 @@ from raybench.core.counted import first_trial, is_told, repeat_of
 from raybench.core.objective import TIME
 from raybench.core.record import Evaluation, RunRecord, StopReason
 from raybench.core.repeats import Repeat
+from raybench.core.standing import Axis, Contender, Run, Stages, more
 from raybench.results.records import Records
-from raybench.search.confirm_budget import ConfirmBudget
-from raybench.search.contenders import Cost
+from raybench.search.confirm_budget import ConfirmBudget, Cost
 from raybench.search.pipeline.side_by_side import side_by_side
 from raybench.search.pipeline.single_run import SingleRun
-from raybench.search.race import Axis, Contender, Race, Run, more
-from raybench.search.race_stages import Stages
-from raybench.search.races import Races, in_turns
+from raybench.search.race import Race, Races, in_turns
 
 SEEDS_FROM = 3000
 """How far the seeds of a race are from the search's; those of a reference and of runs alone lie

@@ -211,7 +211,7 @@ def test_a_screen_reader_meets_the_answer_first(opened):
     assert (
         first[1]
         .replace("'", "")
-        .startswith('- heading "The fastest and cheapest way to 90 % accuracy')
+        .startswith('- heading "The fastest and cheapest way found to 90 % accuracy')
     )
     assert "[level=1]" in first[1]
 

@@ -60,7 +60,7 @@ def test_shares_of_a_step_sum_to_one(results) -> None:
 def test_what_cannot_be_told_apart_is_not() -> None:
     nan = float("nan")
     row = {"input_share": 0.25, "alone_share": nan, "communication_share": nan, "num_workers": 2}
-    assert plots.step_shares(row) == {"input wait": 0.25, "not told apart": 0.75}
+    assert plots.step_shares(row) == {"input wait": 0.25, "not distinguishable": 0.75}
     row |= {"alone_share": 0.375, "communication_share": 0.3}
     assert plots.step_shares(row) == pytest.approx(
         {

@@ -20,6 +20,7 @@ from raybench.core.record import RunRecord
 from raybench.core.spec import RunSpec
 from raybench.core.study import StudySpec, build_study
 from raybench.results.live.progress import Progress
+from raybench.results.load import load
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.search.confirm_budget import ConfirmBudget
@@ -238,6 +239,28 @@ def test_more_runs_are_for_the_undecided_and_a_new_winner_runs_alone(
     ), "none ran twice"
     assert {run.source for run in runs.values() if run.role == "race"} > {"0003"}
     assert "0003-confirm1" in {*before, *runs}
+
+
+def test_who_takes_the_place_of_one_that_misses_alone_runs_alone_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    train = world.train
+
+    def miss(pool: Any, spec: RunSpec, name: str, **options: Any) -> Any:
+        if not name.startswith("0001-confirm"):
+            return train(pool, spec, name, **options)
+        ends: dict[str, Any] = {"stop": "max_train_seconds", "value": 0.5}
+        return record(name, spec, 9.0, role=options["role"], source=options["source"], **ends), None
+
+    monkeypatch.setattr(module, "run_once", miss)
+    runs = world.run()
+    alone = named(runs, "confirm")
+    assert alone[:2] == ["0001-confirm0", "0001-confirm1"]
+    assert len(alone) > 2
+    verdict = load(tmp_path).verdict
+    assert verdict is not None
+    assert f"{verdict.fastest}-confirm1" in alone
 
 
 def test_a_short_budget_leaves_fewer_runs_and_says_so(
