@@ -104,7 +104,7 @@ def odd_studies(folder):
 ANSWERS = {
     "empty": "No run has finished.",
     "failures": "No result: all 2 runs failed.",
-    "missed": "No run reached the target of 90 %",
+    "missed": "No run reached the target",
     "one": "Nothing is confirmed yet. Best so far, perhaps by luck: PyTorch on 1 worker",
     "budget": "Nothing is confirmed yet. Best so far, perhaps by luck: PyTorch on 1 worker",
     "nan": "No result: the run failed.",
