@@ -64,9 +64,13 @@ class Capacity:
             return not placement.shares_a_gpu
         return num_nodes(placement, self.nodes) > 0
 
+    def may_hold(self, placement: Placement) -> bool:
+        """Whether the empty cluster holds the group, or may grow for it."""
+        return self.fits(placement) or (self.grows and not placement.shares_a_gpu)
+
     def refuse_infeasible(self, placement: Placement) -> None:
         """Raise UserError for a group that the whole empty cluster cannot hold, nor grow for."""
-        if self.fits(placement) or (self.grows and not placement.shares_a_gpu):
+        if self.may_hold(placement):
             return
         if placement.shares_a_gpu:
             raise UserError(

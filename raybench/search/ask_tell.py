@@ -5,7 +5,7 @@ simulated clock; the other methods are for a session's beginning and end.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +43,8 @@ class Search:
     """Proposes runs until the study has its number of trials, and learns from them.
 
     `factors` is the space taken apart, or None where it is not. `runs` and `curves` are what
-    earlier sessions of the study have recorded, by name.
+    earlier sessions of the study have recorded, by name. `has_room`: whether the cluster holds a
+    run's workers; of others none is proposed.
     """
 
     def __init__(
@@ -56,9 +57,10 @@ class Search:
         runs: Mapping[str, RunRecord] | None = None,
         curves: Mapping[str, list[Evaluation]] | None = None,
         policy: SearchPolicy = DEFAULT,
+        has_room: Callable[[RunSpec], bool] = lambda spec: True,
     ) -> None:
         is_equal = factors is not None and "framework" not in factors.sampled
-        self._infeasible = infeasible = Infeasible(equal_frameworks=is_equal)
+        self._infeasible = infeasible = Infeasible(equal_frameworks=is_equal, has_room=has_room)
         self.placer: Placer | None = None
         """What tells how fast configurations run; None where the space is not taken apart."""
         if factors is not None:

@@ -1,7 +1,6 @@
 """What is checked before anything starts: workload, data, frameworks, room on the cluster."""
 
 import importlib.util
-import itertools
 import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from raybench.core.space import (
     Choices,
     Powers,
     Space,
+    combinations,
     known_values,
     possible_values,
     values_of,
@@ -50,6 +50,9 @@ SAMPLED_WHOLE = (
     "the samples of all workers."
 )
 GPUS = "gpus_per_worker"
+GROUP_KEYS = ("strategy", "framework", "num_workers", *RESOURCES)
+"""Keys that a worker group is asked for by."""
+MOST_SAID = 5
 AUTOSCALED_CONCURRENCY = 4
 """Trials at once on a cluster that starts nodes by itself, at least."""
 
@@ -197,11 +200,12 @@ def without_too_wide(
 
 def groups(study: StudySpec, space: Space) -> list[Placement]:
     """Return every worker group a study can ask for (bounds only, where a range is searched)."""
-    keys = ("strategy", "framework", "num_workers", *RESOURCES)
-    combinations = itertools.product(*(values_of(key, space, study.fixed) for key in keys))
     found = [
-        (strategy, Placement(framework, workers, 0, *resources))
-        for strategy, framework, workers, *resources in combinations
+        (
+            str(one["strategy"]),
+            Placement(one["framework"], one["num_workers"], 0, *(one[key] for key in RESOURCES)),
+        )
+        for one in combinations(space, study.fixed, GROUP_KEYS)
     ]
     return list(
         dict.fromkeys(
@@ -265,10 +269,27 @@ def _seen_by(frameworks: list[str]) -> list[tuple[str, Seen]]:
         return list(zip(frameworks, pool.map(framework_sees, frameworks), strict=True))
 
 
-def check_room(study: StudySpec, space: Space, capacity: Capacity) -> None:
-    """Raise UserError if a group the study can ask for does not fit the empty cluster."""
-    for group in groups(study, space):
-        capacity.refuse_infeasible(group)
+def check_room(study: StudySpec, space: Space, capacity: Capacity) -> list[str]:
+    """Raise UserError if no group the study can ask for fits the empty cluster.
+
+    Of some that do not, return what is left out, in a sentence: the search asks for no such run.
+    """
+    every = groups(study, space)
+    left = [group for group in every if not capacity.may_hold(group)]
+    if not left:
+        return []
+    if len(left) == len(every):
+        capacity.refuse_infeasible(min(left, key=lambda group: (group.gpus, group.cpus)))
+    said = dict.fromkeys(
+        f"{one.num_workers * one.replicas_per_process} of {one.cpus_per_worker} CPU"
+        + (f" and {one.gpus_per_worker:g} GPU" if one.gpus_per_worker else "")
+        for one in left
+    )
+    more = f" and {len(said) - MOST_SAID} more" if len(said) > MOST_SAID else ""
+    return [
+        f"workers {', '.join(list(said)[:MOST_SAID])}{more}: left out, there is room for "
+        f"{capacity.cpus} CPU and {capacity.gpus} GPU; all other combinations are searched."
+    ]
 
 
 def first_groups(study: StudySpec, space: Space, capacity: Capacity) -> list[Placement]:

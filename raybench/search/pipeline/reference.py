@@ -27,10 +27,11 @@ from raybench.core.errors import UserError
 from raybench.core.objective import BUDGET, StopRule
 from raybench.core.record import Evaluation, RunRecord, StopReason
 from raybench.core.score import BEST_OF_ALL, BEST_OF_MANY, Baseline, search_score
-from raybench.core.space import Space, known_values, possible_values, resolve
+from raybench.core.space import Space, combinations, known_values, possible_values, resolve
 from raybench.core.spec import RunSpec
 from raybench.core.study import CADENCE, TIME, StudySpec
 from raybench.results.records import read_records
+from raybench.search.pipeline.preflight import GROUP_KEYS
 from raybench.search.pipeline.reference_settings import (
     SHARE_OF_BUDGET,
     Measured,
@@ -67,6 +68,7 @@ def set_by_reference(
     chance: float | None,
     baselines: Mapping[str, Baseline | None],
     num_train_samples: int,
+    has_room: Callable[[RunSpec], bool] = lambda spec: True,
 ) -> tuple[StudySpec, list[str]] | None:
     """Train the reference; return the study with what it sets, and how, in sentences.
 
@@ -81,7 +83,7 @@ def set_by_reference(
     cadence = max(
         int(cadence * min(1.0, (budget or USUAL_BUDGET_S) / USUAL_BUDGET_S)), FEWEST_SAMPLES
     )
-    run = partial(_train, study, space, single_run, cadence, at_once)
+    run = partial(_train, study, space, single_run, cadence, at_once, has_room)
     if study.needs_target:
         runs = run(number=RUNS, factor=1.0)
     else:
@@ -133,13 +135,14 @@ def _train(
     single_run: SingleRun,
     cadence: int,
     at_once: Callable[[RunSpec], int],
+    has_room: Callable[[RunSpec], bool],
     *,
     number: int,
     factor: float,
 ) -> list[Measured]:
     """Train the reference `number` times at most, side by side; what the deadline left of it."""
     deadline, budget = single_run.deadline, study.search.time_budget_s
-    spec = reference_spec(study, space, factor=factor)
+    spec = reference_spec(study, space, factor=factor, has_room=has_room)
     if CADENCE in study.auto:
         spec = spec.model_copy(update={CADENCE: cadence})
     slots = at_once(spec)
@@ -231,8 +234,14 @@ def _cut_short(
     return study, []
 
 
-def reference_spec(study: StudySpec, space: Space, *, factor: float = 1.0) -> RunSpec:
-    """Return the configuration that a user of the space would try first.
+def reference_spec(
+    study: StudySpec,
+    space: Space,
+    *,
+    factor: float = 1.0,
+    has_room: Callable[[RunSpec], bool] = lambda spec: True,
+) -> RunSpec:
+    """Return the configuration that a user of the space would try first, where it has room.
 
     It trains for as long as a trial may; while the target is not set, without one.
     """
@@ -245,7 +254,12 @@ def reference_spec(study: StudySpec, space: Space, *, factor: float = 1.0) -> Ru
     if study.needs_target:
         changes = {"kind": BUDGET, "target": None, "hold": 1}
     objective = study.objective.model_copy(update=changes)
-    return study.run_spec(values).model_copy(update={"objective": objective})
+    spec = study.run_spec(values)
+    if not has_room(spec):
+        others = combinations(space, study.fixed, GROUP_KEYS)
+        found = (study.run_spec(values | {k: one[k] for k in one if k in space}) for one in others)
+        spec = next(filter(has_room, found), spec)
+    return spec.model_copy(update={"objective": objective})
 
 
 def earlier_settings(

@@ -13,6 +13,7 @@ from raybench.cluster.session import Session
 from raybench.core.documents import read_mapping
 from raybench.core.score import Baseline, chance_of
 from raybench.core.space import Space
+from raybench.core.spec import RunSpec
 from raybench.core.study import StudySpec
 from raybench.data.chance import baselines
 from raybench.data.dataset import Dataset
@@ -155,6 +156,7 @@ class StudyPipeline:
                 chance=self._chance(),
                 baselines=self._baselines,
                 num_train_samples=self.dataset.num_train_samples,
+                has_room=self._has_room,
             )
         if found is None:
             return False
@@ -179,6 +181,7 @@ class StudyPipeline:
             factors=factors if isinstance(factors, Factors) else None,
             runs=records.runs,
             curves=records.curves,
+            has_room=self._has_room,
         )
         told = search.learn_from(earlier) if earlier is not None else None
         if earlier is not None and told is not None:
@@ -249,6 +252,9 @@ class StudyPipeline:
 
     def _chance(self) -> float | None:
         return chance_of(self.study.objective, self.dataset.num_classes)
+
+    def _has_room(self, spec: RunSpec) -> bool:
+        return self.session.capacity.may_hold(spec.placement.group)
 
     def _note(self, sentence: str) -> None:
         self.notes = list(dict.fromkeys([*self.notes, sentence]))  # `--more` keeps earlier ones

@@ -84,7 +84,7 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
             content, left = without_too_wide(content, study, space, local_capacity())
             study, space = build_study(content, source)
             words += left
-        check_room(study, space, local_capacity())
+        words += check_room(study, space, local_capacity())
         check_gpus(groups(study, space))
     asked = study.objective
     study, dataset, warnings = check_study(study, space)
@@ -192,7 +192,9 @@ def _run(
     with told, live_session(options.address, interrupt, console) as session:
         importing.join()
         interrupt.check()
-        check_room(study, space, session.capacity)
+        left_out = check_room(study, space, session.capacity)
+        for sentence in left_out if chosen_address(options.address) is not None else ():
+            say(console, sentence)
         for sentence in unused_gpus(study, space, session.capacity) if options.address else ():
             say(console, sentence)
         concurrency = study.search.concurrency or default_concurrency(

@@ -1,6 +1,6 @@
 """Regions that failed: configurations that would fail in the same way are not tried again."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from raybench.core.spec import RunSpec
 from raybench.results.label import short
@@ -28,7 +28,14 @@ class Infeasible:
     is that of the other.
     """
 
-    def __init__(self, *, equal_frameworks: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        equal_frameworks: bool = False,
+        has_room: Callable[[RunSpec], bool] = lambda spec: True,
+    ) -> None:
+        self.has_room = has_room
+        """Whether the cluster holds a run's workers."""
         self.num_failed = 0
         """Runs that were added; while it stays the same, so do the answers."""
         self._out_of_memory: dict[Key, RunSpec] = {}
@@ -48,7 +55,9 @@ class Infeasible:
             self._diverged.setdefault(self._rate_key(spec), []).append(spec)
 
     def is_feasible(self, spec: RunSpec) -> bool:
-        """Whether a run of `spec` would not fail as an earlier one has."""
+        """Whether a run of `spec` has room, and would not fail as an earlier one has."""
+        if not self.has_room(spec):
+            return False
         limit = self._out_of_memory.get(_memory_key(spec))
         if limit is not None and spec.batch_size_per_worker >= limit.batch_size_per_worker:
             return False

@@ -22,6 +22,7 @@ from raybench.search.sampling.optuna_space import encode, propose
 from raybench.search.sampling.optuna_study import (
     DUPLICATE,
     EARLIER_STUDY,
+    NO_ROOM,
     NOT_RUN,
     PLACEMENT,
     PRIOR,
@@ -97,7 +98,7 @@ class Proposer:
             may_repeat = attempt >= len(draws) and not self._is_grid and self._size is None
             if is_new or is_last_round or (options and may_repeat):
                 break
-            trial.set_user_attr(NOT_RUN, DUPLICATE if options else WOULD_FAIL)
+            trial.set_user_attr(NOT_RUN, DUPLICATE if options else self._reason(values))
             if options:
                 self._journal.tell(trial, state=TrialState.FAIL)
             else:  # the sampler learns it as if it had
@@ -213,13 +214,18 @@ class Proposer:
     def _feasible(self, values: dict[str, Any]) -> list[RunSpec]:
         """Return the run specs a proposal can be run as, one for every placement, widest first;
         without those that would fail."""
+        return [spec for spec in self._specs(values) if self._infeasible.is_feasible(spec)]
+
+    def _reason(self, values: dict[str, Any]) -> str:
+        """Return why nothing that is feasible is among the run specs of a proposal."""
+        return WOULD_FAIL if any(map(self._infeasible.has_room, self._specs(values))) else NO_ROOM
+
+    def _specs(self, values: dict[str, Any]) -> list[RunSpec]:
         if self._placer is None:
-            specs = [self._study.run_spec(values)]
-        else:
-            rest = {key: value for key, value in values.items() if key != GLOBAL_BATCH}
-            there = self._placer.factors.of_values(values)
-            specs = [self._study.run_spec(rest | speed_values(one)) for one in there]
-        return [spec for spec in specs if self._infeasible.is_feasible(spec)]
+            return [self._study.run_spec(values)]
+        rest = {key: value for key, value in values.items() if key != GLOBAL_BATCH}
+        there = self._placer.factors.of_values(values)
+        return [self._study.run_spec(rest | speed_values(one)) for one in there]
 
     def _choose(self, trial: optuna.Trial, name: str, specs: list[RunSpec]) -> RunSpec:
         """Return the run spec to run, where an interrupted trial was before."""

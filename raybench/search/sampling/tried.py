@@ -12,6 +12,7 @@ from raybench.search.policy import SearchPolicy
 from raybench.search.sampling.feedback import Feedback, told_score
 from raybench.search.sampling.neighbourhood import is_near, position
 from raybench.search.sampling.optuna_study import (
+    NO_ROOM,
     NOT_RUN,
     TRIAL,
     WOULD_FAIL,
@@ -87,7 +88,7 @@ class Tried:
         for trial in proposed_trials(journal):
             reason = trial.user_attrs.get(NOT_RUN)
             self.drawn.add(key_of(trial.params))
-            if reason == WOULD_FAIL:
+            if reason in (WOULD_FAIL, NO_ROOM):
                 self.rejected(trial, would_fail=True)
             elif reason is None and trial.state != TrialState.WAITING:
                 self.accepted(trial, str(trial.user_attrs.get(TRIAL)))

@@ -15,6 +15,7 @@ from raybench.core.placement import Placement
 from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
 from raybench.data.load import load_dataset
+from raybench.search.ask_tell import Search
 from raybench.search.pipeline import preflight
 from raybench.search.pipeline.first_values import first_values, other_starts
 from raybench.search.pipeline.preflight import (
@@ -32,6 +33,8 @@ from raybench.search.pipeline.preflight import (
     with_gpus,
     without_too_wide,
 )
+from raybench.search.pipeline.reference import reference_spec
+from tests.search.made_up import run_all
 
 STUDY: dict[str, Any] = {
     "objective": {"target": 0.9},
@@ -156,8 +159,35 @@ def test_replicas_of_one_process_ask_for_one_node() -> None:
     kept, left = without_too_wide(content, study, space, three)
     assert kept["space"] == {"num_workers": [1, 2]}
     assert left[0].startswith("num_workers 4: left out")
-    with pytest.raises(UserError, match="the one process of 4 replicas needs 4 CPU of one node"):
-        check_room(study, space, three)
+    assert check_room(study, space, three)[0].startswith("workers 4 of 4 CPU: left out, there is")
+    one = Capacity((Node(1, 0), Node(1, 0)), 0.0)
+    study, space = build_study(content | {"space": {"num_workers": [2, 4]}}, "test")
+    with pytest.raises(UserError, match="the one process of 2 replicas needs 2 CPU of one node"):
+        check_room(study, space, one)
+
+
+CPUS = {"when": {"num_workers": 1}, "values": [1, 2]}, {"when": {"num_workers": 2}, "values": [1]}
+
+
+@pytest.mark.parametrize(("cpus", "left"), [([2, 1], ["workers 2 of 2 CPU"]), (list(CPUS), [])])
+def test_combinations_that_have_no_room_are_left_out_and_said(
+    cpus: list[Any], left: list[str], tmp_path: Path
+) -> None:
+    """`when` leaves one out too: nothing is said of it then."""
+    space = {"num_workers": [2, 1], "cpus_per_worker": cpus}
+    content = STUDY | {"space": space, "search": {"trials": 20, "priors": False}}
+    study, parsed = build_study(content, "test")
+    two = Capacity((Node(2, 0),), 0.0)
+    assert [one.partition(":")[0] for one in check_room(study, parsed, two)] == left
+
+    def has_room(spec: RunSpec) -> bool:
+        return two.may_hold(spec.placement.group)
+
+    search = Search(study, parsed, tmp_path, has_room=has_room)
+    tried = {(one.spec.num_workers, one.spec.cpus_per_worker) for one in run_all(search)}
+    assert tried == {(1, 1), (1, 2), (2, 1)}
+    assert search.left_out() is None
+    assert has_room(reference_spec(study, parsed, has_room=has_room))
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:99999", "ray://host:0", "host:port", ":6379"])
