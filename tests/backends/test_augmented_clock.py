@@ -13,7 +13,7 @@ from raybench.core.clock import Ledger
 from raybench.core.record import Evaluation
 from raybench.core.spec import DatasetSpec
 from raybench.data.augment import augmenter
-from raybench.data.augment.geometry import draw_flip
+from raybench.data.augment.changes import draw_flip
 from raybench.data.load import load_dataset
 
 STEPS = 12

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 
 def test_a_cpu_waits_as_long_as_its_host() -> None:
-    from raybench.backends.torch.input_clock import InputClock
+    from raybench.backends.torch.parts import InputClock
 
     clock = InputClock(torch.device("cpu"))
     assert clock.seconds() == 0
@@ -32,7 +32,7 @@ class Stream:
 
 
 def test_a_gpu_waits_only_when_it_has_nothing_left_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    from raybench.backends.torch.input_clock import InputClock
+    from raybench.backends.torch.parts import InputClock
 
     stream = Stream()
 

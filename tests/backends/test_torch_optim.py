@@ -149,12 +149,12 @@ def test_muon_takes_matrices_as_torch_does():
 
 
 def test_wide_matrices_are_orthogonalised_in_the_same_steps():
-    from raybench.backends.torch.optim import orthogonal
+    from raybench.backends.torch.optim import muon
 
     matrix = torch.randn(6, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = orthogonal.orthogonalised(matrix)
-    assert torch.equal(orthogonal.orthogonalised(matrix.T), found.T)
-    plain = orthogonal._of_any(matrix / matrix.norm())
+    found = muon.orthogonalised(matrix)
+    assert torch.equal(muon.orthogonalised(matrix.T), found.T)
+    plain = muon._of_any(matrix / matrix.norm())
     np.testing.assert_allclose(found, plain, atol=1e-7)
     values = torch.linalg.svdvals(found)
     assert 0.6 < values.min() < values.max() < 1.3

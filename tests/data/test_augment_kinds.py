@@ -5,18 +5,22 @@ import pytest
 from PIL import Image
 
 from raybench.core.augmentation import ColorJitter, Cutout, Flip, RandomCrop, RandomResizedCrop
-from raybench.data.augment.colour import color_jitter, draw_colours
-from raybench.data.augment.geometry import (
+from raybench.data.augment.changes import (
+    Mixing,
+    color_jitter,
     cutout,
+    draw_colours,
     draw_crop,
     draw_cutout,
     draw_flip,
+    draw_resized_crop,
     flip,
+    mix,
+    parts,
     random_crop,
+    random_resized_crop,
 )
 from raybench.data.augment.keys import Draws, sample_keys
-from raybench.data.augment.mixup import Mixing, mix
-from raybench.data.augment.resized_crop import draw_resized_crop, parts, random_resized_crop
 
 SHAPES = [(7, 5, 3), (5, 8, 1), (6, 6, 4), (1, 1, 3), (1, 9, 2)]
 CASES = [(shape, kind) for shape in SHAPES for kind in ("uint8", "float32")]

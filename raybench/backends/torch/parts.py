@@ -1,6 +1,8 @@
 """The splits of a dataset as tensors on the worker's device. Mirrors tensorflow/parts.py."""
 
+import contextlib
 import time
+import warnings
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -10,8 +12,6 @@ import torch
 from raybench.backends.base import Step
 from raybench.backends.reading import Reader, mixes, rounds_of, training_reader
 from raybench.backends.room import fits
-from raybench.backends.torch.arrays import to_tensor
-from raybench.backends.torch.input_clock import InputClock
 from raybench.backends.torch.judging import Mixed
 from raybench.backends.torch.model import Inputs
 from raybench.core.spec import RunSpec
@@ -20,6 +20,54 @@ from raybench.data.inputs import each, parts, repeated_first
 from raybench.data.mapped import is_mapped
 from raybench.data.memory import available_bytes
 from raybench.data.on_demand import OnDemand
+
+
+def to_tensor(array: np.ndarray) -> torch.Tensor:
+    """Return an array as a tensor on the CPU, of the same memory; nothing here writes to it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writ", UserWarning)
+        return torch.from_numpy(array)
+
+
+class InputClock:
+    """Adds up how long the device has had nothing to do because a batch was not there.
+
+    On a GPU, the host is ahead of the device: it may wait for data while the device still
+    computes earlier steps, which costs nothing. So there the time between two events is taken:
+    the end of all work queued before the batch was asked for, and its arrival on the device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_cuda = device.type == "cuda"
+        self._device = device
+        self._seconds = 0.0
+        self._pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time inside, which ends with a batch on the device."""
+        if self._is_cuda:
+            began = self._event()
+            yield
+            self._pairs.append((began, self._event()))
+        else:
+            started = time.perf_counter()
+            yield
+            self._seconds += time.perf_counter() - started
+
+    def seconds(self) -> float:
+        """Return all seconds so far; waits for the device."""
+        for began, arrived in self._pairs:
+            arrived.synchronize()
+            self._seconds += began.elapsed_time(arrived) / 1000
+        self._pairs.clear()
+        return self._seconds
+
+    def _event(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
 
 Asked = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 """Rows of a pass, their weights, and their rounds where samples are augmented."""

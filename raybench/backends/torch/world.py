@@ -1,6 +1,7 @@
 """A torch worker's place among the workers. Mirrors tensorflow's."""
 
 import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -88,4 +89,15 @@ def gpus_seen() -> Seen:
         names=tuple(one.name for one in found),
         memory_bytes=tuple(one.total_memory for one in found),
         versions={name: version for name, version in versions.items() if version},
+    )
+
+
+def meet_in_file(*, backend: str, member: int, size: int, file: str, timeout_s: int) -> None:
+    """Join the default process group as rank `member` of `size`; all name the same new `file`."""
+    dist.init_process_group(
+        backend,
+        init_method=f"file://{file}",
+        rank=member,
+        world_size=size,
+        timeout=timedelta(seconds=timeout_s),
     )

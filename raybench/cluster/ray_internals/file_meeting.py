@@ -64,4 +64,4 @@ class LocalTorchBackend(_TorchBackend):  # type: ignore[misc, unused-ignore]
 
 
 def _join(**arguments: Any) -> None:
-    find_part("torch", "meet").meet_in_file(**arguments)
+    find_part("torch", "world").meet_in_file(**arguments)

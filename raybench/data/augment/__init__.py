@@ -2,4 +2,4 @@
 
 from raybench.data.augment.augmenter import Augmented as Augmented
 from raybench.data.augment.augmenter import Augmenter as Augmenter
-from raybench.data.augment.check import check_augment as check_augment
+from raybench.data.augment.augmenter import check_augment as check_augment

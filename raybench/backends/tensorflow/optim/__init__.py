@@ -1,9 +1,15 @@
 """Optimizers for Keras, each with the update of its torch namesake."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from raybench.backends.optimizers import own_settings
 from raybench.backends.tensorflow.optim.adam import Adam as Adam
-from raybench.backends.tensorflow.optim.build import OPTIMIZERS as OPTIMIZERS
-from raybench.backends.tensorflow.optim.build import build_optimizer as build_optimizer
-from raybench.backends.tensorflow.optim.clipping import clip_gradients as clip_gradients
+from raybench.backends.tensorflow.optim.kernels import clip_gradients as clip_gradients
 from raybench.backends.tensorflow.optim.lamb import Lamb as Lamb
 from raybench.backends.tensorflow.optim.lars import Lars as Lars
 from raybench.backends.tensorflow.optim.lion import Lion as Lion
@@ -12,3 +18,38 @@ from raybench.backends.tensorflow.optim.nadamw import NAdamW as NAdamW
 from raybench.backends.tensorflow.optim.radam import RAdam as RAdam
 from raybench.backends.tensorflow.optim.schedule_free import ScheduleFreeAdamW as ScheduleFreeAdamW
 from raybench.backends.tensorflow.optim.sgd import Sgd as Sgd
+
+OPTIMIZERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
+    "adam": Adam,
+    "radam": RAdam,
+    "lars": Lars,
+    "lamb": Lamb,
+    "sgd": Sgd,
+    "adamw": Adam,
+    "nadamw": NAdamW,
+    "lion": Lion,
+    "schedule_free_adamw": ScheduleFreeAdamW,
+    "muon": Muon,
+}
+
+
+def build_optimizer(
+    name: str,
+    model: keras.Model | None = None,
+    *,
+    learning_rate: float,
+    weight_decay: float = 0.0,
+    **settings: float | None,
+) -> keras.optimizers.Optimizer:
+    """The optimizer of that name, to be built with `optimizer.build(model.trainable_variables)`.
+
+    Muon asks the model for its layers; the others take none.
+
+    `settings` are those of `raybench.backends.optimizers.own_settings`. Same names, defaults and
+    updates as `raybench.backends.torch.optim.build_optimizer`. The rate is changed between steps
+    through `optimizer.learning_rate.assign`.
+    """
+    own: dict[str, Any] = {**own_settings(name, **settings)}  # type: ignore[arg-type]
+    if name == "muon":
+        own["model"] = model
+    return OPTIMIZERS[name](learning_rate=learning_rate, weight_decay=weight_decay, **own)

@@ -8,10 +8,99 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from raybench.backends.tensorflow.internals import all_layers
 from raybench.backends.tensorflow.optim.base import Optimizer, Rates, decay
 from raybench.backends.tensorflow.optim.kernels import adam_scalars, apply_adam
-from raybench.backends.tensorflow.optim.matrices import Shape, hidden_matrices
-from raybench.backends.tensorflow.optim.orthogonal import orthogonalised
+
+Shape = tuple[int, int]
+"""Rows and columns: of inputs and of outputs."""
+NO_MATRICES = ("embed", "position", "depthwise")
+"""What the names of layers and weights say that are tables, or filters of one channel each."""
+
+
+def hidden_matrices(model: keras.Model | None, variables: list[keras.Variable]) -> dict[int, Shape]:
+    """Return the shapes as matrices of the weights between a model's inputs and its head, by the
+    `id` of the variable: dense, attention, convolutions.
+
+    Not the head, which is the last weight of two dimensions or more; nor embeddings, filters of one
+    channel each, and what has one row or column once it is flattened to (others, outputs). Without
+    a model, all `variables` are taken for those of dense layers and convolutions.
+    """
+    weights = [one for one in (model.weights if model else variables) if len(one.shape) > 1]
+    left_out = {id(one) for one in weights[-1:]}
+    shapes = {id(one): (math.prod(one.shape[:-1]), one.shape[-1]) for one in weights}
+    for variable, layer in _owners(model) if model else []:
+        named = f"{type(layer).__name__} {variable.name}".lower()
+        # Attention has a bias for each head, which makes two dimensions.
+        if "bias" in variable.name or any(word in named for word in NO_MATRICES):
+            left_out.add(id(variable))
+        elif isinstance(layer, keras.layers.EinsumDense) and variable is layer.kernel:
+            shapes[id(variable)] = _einsum_shape(layer)
+    return {one: shape for one, shape in shapes.items() if one not in left_out and min(shape) > 1}
+
+
+def _owners(model: keras.Model) -> list[tuple[keras.Variable, keras.layers.Layer]]:
+    """Return each variable with the innermost layer that has it."""
+    found = {id(one): (one, layer) for layer in all_layers(model) for one in layer.weights}
+    return list(found.values())
+
+
+def _einsum_shape(layer: keras.layers.EinsumDense) -> Shape:
+    """Return that of a kernel such as (inputs, heads, width), whose outputs are its last two."""
+    kernel, outputs = layer.equation.partition(",")[2].split("->")
+    sizes = dict(zip(kernel, layer.kernel.shape, strict=True))
+    columns = math.prod(size for axis, size in sizes.items() if axis in outputs)
+    return math.prod(sizes.values()) // columns, columns
+
+
+NUM_STEPS = 5
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of Jordan et al. 2024: they raise small singular values fastest, and leave all between 0.7 and
+1.2, which serves as well as 1."""
+SMALLEST_NORM = 1e-7
+WIDE = 2
+"""Columns a row above which the steps are taken with the rows' products: of 9 (filters of 3 x 3) in
+0.4 of the time."""
+
+
+def orthogonalised(matrix: tf.Tensor) -> tf.Tensor:
+    """Return U S V^T with S near 1 in place of the matrix's own singular values; 0 of 0.
+
+    Newton and Schulz's iteration with a polynomial of degree 5, in float32 or the matrix's wider
+    type: the authors' bfloat16 would not be the same in two frameworks, nor fast on a CPU.
+    """
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    found = tf.transpose(matrix) if is_tall else matrix
+    if found.dtype != tf.float64:
+        found = tf.cast(found, tf.float32)
+    found = found / (tf.norm(found) + SMALLEST_NORM)
+    found = _of_wide(found) if found.shape[1] > WIDE * found.shape[0] else _of_any(found)
+    return tf.cast(tf.transpose(found) if is_tall else found, matrix.dtype)
+
+
+def _of_any(found: tf.Tensor) -> tf.Tensor:
+    for _ in range(NUM_STEPS):
+        found = tf.matmul(_polynomial(tf.matmul(found, found, transpose_b=True)), found)
+    return found
+
+
+def _of_wide(found: tf.Tensor) -> tf.Tensor:
+    """Return the same: each step multiplies by a polynomial of the rows' products, which the step
+    changes in a way that needs no columns."""
+    products = tf.matmul(found, found, transpose_b=True)
+    factor = polynomial = _polynomial(products)
+    for _ in range(NUM_STEPS - 1):
+        products = tf.matmul(tf.matmul(polynomial, products), polynomial)
+        polynomial = _polynomial(products)
+        factor = tf.matmul(polynomial, factor)
+    return tf.matmul(factor, found)
+
+
+def _polynomial(products: tf.Tensor) -> tf.Tensor:
+    first, third, fifth = COEFFICIENTS
+    found = third * products + fifth * tf.matmul(products, products)
+    return tf.linalg.set_diag(found, tf.linalg.diag_part(found) + first)
+
 
 RMS = 0.2
 """Root mean square of an update of AdamW, which those of matrices are given too."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raybench.backends.torch.internals import foreach, foreach_kernels_work, fused_kernels_work
 
@@ -115,3 +115,55 @@ def _best_path(param: Tensor, tensors: list[Tensor], cuda_path: Path) -> Path:
         return "foreach" if foreach_kernels_work(device_type) else "plain"
     # The fused kernels walk raw memory: a gradient in another layout would be paired wrongly.
     return "fused" if same_layout and fused_kernels_work(device_type) else "plain"
+
+
+def adamw_plain(
+    bucket: Bucket,
+    *,
+    step: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    weight_decay: float,
+    nesterov: bool = False,
+) -> None:
+    """Take AdamW's step with all tensors of a bucket; `nesterov`: the direction looks ahead."""
+    for param, grad, exp_avg, exp_avg_sq in zip(
+        bucket.params, bucket.grads, *bucket.states, strict=True
+    ):
+        denominator = take_moments(
+            grad, exp_avg, exp_avg_sq, step=step, beta1=beta1, beta2=beta2, epsilon=epsilon
+        )
+        param.mul_(1 - lr * weight_decay)
+        direction = exp_avg.lerp(grad, 1 - beta1) if nesterov else exp_avg
+        param.addcdiv_(direction, denominator, value=-lr / (1 - beta1**step))
+
+
+def take_moments(
+    grad: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    *,
+    step: int,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+) -> Tensor:
+    """Take a gradient into both moments; return sqrt(v_hat) + epsilon."""
+    exp_avg.lerp_(grad, 1 - beta1)
+    exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+    return exp_avg_sq.sqrt().div_(math.sqrt(1 - beta2**step)).add_(epsilon)
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], most: float) -> None:
+    """Scale all gradients by one factor, so that the norm of them together is `most` at most.
+
+    Of NaN or infinite gradients they become NaN. torch.nn.utils.clip_grad_norm_ adds 1e-6 to the
+    norm, TensorFlow nothing. Nothing is read on the host.
+    """
+    gradients = [one.grad for one in parameters if one.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    factor = (most / norm).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor)

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from raybench.backends.torch.internals import foreach, fused_adamw
-from raybench.backends.torch.optim.adam import take_moments
 from raybench.backends.torch.optim.base import Optimizer, like
-from raybench.backends.torch.optim.kernels import Bucket, dense_norm
+from raybench.backends.torch.optim.kernels import Bucket, dense_norm, take_moments
 
 
 class Lamb(Optimizer):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from raybench.backends.torch.internals import fused_adamw
-from raybench.backends.torch.optim.adam import adamw_plain
 from raybench.backends.torch.optim.base import Optimizer
-from raybench.backends.torch.optim.kernels import Bucket, lerp_all
+from raybench.backends.torch.optim.kernels import Bucket, adamw_plain, lerp_all
 
 
 class NAdamW(Optimizer):

@@ -1,0 +1,295 @@
+"""What augmentation draws for samples, and what it does to images: one kind after the other.
+
+Of each kind, what is drawn for the samples of a batch, and what is done to some of them: images
+(n, height, width, channels) of any type, which may be written to, become others of the same type
+and shape.
+"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
+
+from raybench.core.augmentation import ColorJitter, Cutout, Flip, RandomCrop, RandomResizedCrop
+from raybench.data.augment.keys import Draws, Uniform, Whole, whole
+from raybench.data.on_demand import Array
+
+Place = tuple[Whole, Whole]
+"""(n,) rows and (n,) columns."""
+
+
+def draw_crop(draws: Draws, shape: tuple[int, ...], settings: RandomCrop) -> Place:
+    """Return the top left corners in the padded images; each of (2 padding + 1)^2 alike."""
+    del shape
+    top, left = (whole(draws(one), 2 * settings.padding + 1) for one in (0, 1))
+    return top, left
+
+
+def random_crop(images: Array, place: Place, settings: RandomCrop) -> Array:
+    """Pad with zeros, and cut the old size out."""
+    number, height, width, channels = images.shape
+    padding = settings.padding
+    padded = np.zeros((number, height + 2 * padding, width + 2 * padding, channels), images.dtype)
+    padded[:, padding : padding + height, padding : padding + width] = images
+    # A row of pixels is one run of memory, so a copy of a window is a copy of `height` runs.
+    lines = padded.reshape(number, height + 2 * padding, -1)
+    windows = sliding_window_view(lines, (height, width * channels), axis=(1, 2))[:, :, ::channels]
+    return windows[np.arange(number), *place].reshape(images.shape)
+
+
+def draw_flip(draws: Draws, shape: tuple[int, ...], settings: Flip) -> tuple[npt.NDArray[np.bool_]]:
+    """Return which samples are mirrored."""
+    del shape
+    return (draws(0) < settings.probability,)
+
+
+def flip(images: Array, chosen: tuple[npt.NDArray[np.bool_]], settings: Flip) -> Array:
+    """Mirror left to right."""
+    del settings
+    rows = np.flatnonzero(chosen[0])
+    old = images[rows]
+    mirrored = np.empty_like(old)
+    for channel in range(images.shape[3]):  # four times as fast as all channels of a pixel
+        mirrored[..., channel] = old[:, :, ::-1, channel]
+    images[rows] = mirrored
+    return images
+
+
+def draw_cutout(draws: Draws, shape: tuple[int, ...], settings: Cutout) -> Place:
+    """Return the pixels that the squares are around; each alike."""
+    del settings
+    height, width, _ = shape
+    return whole(draws(0), height), whole(draws(1), width)
+
+
+def cutout(images: Array, place: Place, settings: Cutout) -> Array:
+    """Set a square to zero; beyond the edge there is none of it."""
+    side = max(1, round(settings.size * min(images.shape[1:3])))
+    tops, lefts = (one - side // 2 for one in place)
+    for image, top, left in zip(images, tops.tolist(), lefts.tolist(), strict=True):
+        image[max(0, top) : top + side, max(0, left) : left + side] = 0
+    return images
+
+
+TRIES = 10
+"""How often a part is drawn that reaches over the edge, before the largest one is taken."""
+ONE = 256
+"""Weights of pixels and shares of mixup are in whole 1/256, so that of bytes every sum is a whole
+number of 16 bits, the loss has the very same share, and all is the same on any machine."""
+
+Taps = tuple[Whole, Whole, npt.NDArray[np.uint16]]
+"""(n, wanted) each: the two lines of the image that a line lies between, and the second's weight,
+from 0 to 256."""
+
+
+def draw_resized_crop(
+    draws: Draws, shape: tuple[int, ...], settings: RandomResizedCrop
+) -> tuple[*Taps, *Taps]:
+    """Return between which rows the rows of the new images lie, and the same of columns."""
+    height, width, _ = shape
+    top, left, rows, columns = parts(draws, height, width, settings)
+    return *_taps(top, rows, height), *_taps(left, columns, width)
+
+
+def random_resized_crop(
+    images: Array, taps: tuple[*Taps, *Taps], settings: RandomResizedCrop
+) -> Array:
+    """Cut a part out and scale it to the old size; (n, height, width, channels), any type.
+
+    Centres of pixels are at halves; beyond the part, its border pixels go on. A part is never
+    larger than the image, so pixels are never averaged.
+    """
+    del settings
+    first, second, weights = taps[3:]
+    left, right = int(first.min()), int(second.max()) + 1  # no part has other columns
+    tall = _between_rows(images[:, :, left:right], *taps[:3])
+    # Columns as rows: a row is one run of memory, pixels of one column are not.
+    return _turned(_between_rows(_turned(tall), first - left, second - left, weights))
+
+
+def parts(
+    draws: Draws, height: int, width: int, settings: RandomResizedCrop
+) -> tuple[Whole, Whole, Whole, Whole]:
+    """Return the parts' top, left, height and width, (n,) each.
+
+    A share of the area is drawn, and a ratio of the sides by its logarithm, until the part fits;
+    after `TRIES` it is the largest of an allowed ratio, in the middle (as in torchvision).
+    """
+    number = len(draws.keys)
+    rows, columns = _largest(height, width, settings.max_ratio)
+    found_rows, found_columns = np.full(number, rows), np.full(number, columns)
+    top, left = (height - found_rows) // 2, (width - found_columns) // 2
+    missing = np.arange(number)
+    for one in range(TRIES):
+        of = draws.of(missing)
+        area = (settings.min_area + (1 - settings.min_area) * of(2 * one)) * height * width
+        side = np.exp((of(2 * one + 1) - 0.5) * math.log(settings.max_ratio))  # root of the ratio
+        across = np.maximum(1, np.rint(np.sqrt(area) * side)).astype(np.int64)
+        down = np.maximum(1, np.rint(np.sqrt(area) / side)).astype(np.int64)
+        fits = (across <= width) & (down <= height)
+        fitting = missing[fits]
+        found_rows[fitting], found_columns[fitting] = down[fits], across[fits]
+        where = draws.of(fitting)
+        top[fitting] = whole(where(2 * TRIES), height - down[fits] + 1)
+        left[fitting] = whole(where(2 * TRIES + 1), width - across[fits] + 1)
+        missing = missing[~fits]
+        if not len(missing):
+            break
+    return top, left, found_rows, found_columns
+
+
+def _largest(height: int, width: int, max_ratio: float) -> tuple[int, int]:
+    """Return height and width of the largest part whose sides have an allowed ratio."""
+    return (
+        min(height, max(1, round(width * max_ratio))),
+        min(width, max(1, round(height * max_ratio))),
+    )
+
+
+def _taps(first: Whole, number: Whole, wanted: int) -> Taps:
+    """Return the taps of `number` (n,) lines of each image from its `first` (n,) on."""
+    last = (number - 1)[:, None]
+    centres = (np.arange(wanted) + 0.5) * (number / wanted)[:, None] - 0.5
+    centres = np.clip(centres, 0, last)
+    before = centres.astype(np.int64)
+    after = np.minimum(before + 1, last)
+    weights = np.rint((centres - before) * ONE).astype(np.uint16)
+    return first[:, None] + before, first[:, None] + after, weights
+
+
+def _between_rows(
+    images: Array, first: Whole, second: Whole, weights: npt.NDArray[np.uint16]
+) -> Array:
+    """Return images (n, wanted, width, channels) of rows that lie between rows of `images`."""
+    number, height, width, channels = images.shape
+    lines = images.reshape(number * height, width * channels)
+    start = np.arange(0, number * height, height)[:, None]
+    one, other = (lines.take((start + at).ravel(), axis=0) for at in (first, second))
+    return _between(one, other, weights.reshape(-1, 1)).reshape(number, -1, width, channels)
+
+
+def _between(one: Array, other: Array, weights: npt.NDArray[np.uint16]) -> Array:
+    """Return numbers between two arrays (lines, numbers); `weights` (lines, 1) are the other's."""
+    if one.dtype == np.uint8:
+        total = one.astype(np.uint16)
+        total *= ONE - weights
+        added = other.astype(np.uint16)
+        added *= weights
+        total += added
+        total += ONE // 2
+        total >>= 8
+        return total.astype(np.uint8)
+    other -= one
+    other *= weights / np.float32(ONE)
+    other += one
+    return other
+
+
+def _turned(images: Array) -> Array:
+    """Return (n, height, width, channels) as (n, width, height, channels)."""
+    number, height, width, channels = images.shape
+    turned = np.empty((number, width, height, channels), images.dtype)
+    for channel in range(channels):  # four times as fast as all channels of a pixel
+        turned[..., channel] = images[..., channel].transpose(0, 2, 1)
+    return turned
+
+
+GREY = (0.299, 0.587, 0.114)
+"""Parts of red, green and blue in a grey as bright (ITU-R BT.601, as PIL and torchvision)."""
+Factors = tuple[Uniform, Uniform, Uniform]
+"""(n,) each: of brightness, contrast and saturation."""
+
+
+def draw_colours(draws: Draws, shape: tuple[int, ...], settings: ColorJitter) -> Factors:
+    """Return the factors; of other than three channels saturation stays."""
+    most = [settings.brightness, settings.contrast, settings.saturation]
+    if shape[2] != len(GREY):
+        most[2] = 0.0
+    brightness, contrast, saturation = (
+        1 + (2 * draws(number) - 1) * one for number, one in enumerate(most)
+    )
+    return brightness, contrast, saturation
+
+
+def color_jitter(images: Array, factors: Factors, settings: ColorJitter) -> Array:
+    """Change colours; (n, height, width, channels), bytes or float32, which are written to.
+
+    Brightness multiplies a pixel, contrast its distance from the image's mean grey, saturation
+    from its own grey, one after the other. Together that is `own` x pixel + `greys`, a multiple of
+    its grey and a number of the image, so values are cut to 0..255 once, at the end, and those of
+    float32, whose range nobody knows, are not cut. Grey of other than three channels is their mean.
+    """
+    del settings
+    brightness, contrast, saturation = factors
+    number, height, width, channels = images.shape
+    planes = np.empty((channels, number, height * width), np.float32)
+    for channel in range(channels):
+        planes[channel] = images[..., channel].reshape(number, -1)
+    greys = _greys(planes)
+    offset = brightness * (1 - contrast) * greys.mean(axis=1)
+    if images.dtype == np.uint8:
+        offset += 0.5  # rounds, where the fraction is cut off
+    greys *= _column(brightness * contrast * (1 - saturation))
+    greys += _column(offset)
+    own = _column(brightness * contrast * saturation)
+    for channel, plane in enumerate(planes):
+        plane *= own
+        plane += greys
+        if images.dtype == np.uint8:
+            np.clip(plane, 0, 255, out=plane)
+        images[..., channel] = plane.reshape(number, height, width)
+    return images
+
+
+def _column(numbers: Uniform) -> Array:
+    """Return a number of each image so that it multiplies the image's pixels."""
+    return numbers.astype(np.float32)[:, None]
+
+
+def _greys(planes: Array) -> Array:
+    """Return the grey of each pixel, (n, pixels), of (channels, n, pixels)."""
+    channels = len(planes)
+    parts = GREY if channels == len(GREY) else (1 / channels,) * channels
+    greys: Array = planes[0] * np.float32(parts[0])
+    for plane, part in zip(planes[1:], parts[1:], strict=True):
+        greys += plane * np.float32(part)
+    return greys
+
+
+class Mixing:
+    """Shares of the Beta(alpha, alpha) distribution, by its inverse, and whom to mix with."""
+
+    def __init__(self, alpha: float, num_rows: int) -> None:
+        from scipy.special import betainc  # not with the package: it must import fast
+
+        between = (np.arange(ONE) + 0.5) / ONE
+        self._below: npt.NDArray[np.float64] = betainc(alpha, alpha, between)
+        self._num_rows = num_rows
+
+    def shares(self, draws: Draws) -> npt.NDArray[np.uint16]:
+        """Return the sample's own share, (n,) from 0 to 256."""
+        return np.searchsorted(self._below, draws(0), side="right").astype(np.uint16)
+
+    def others(self, draws: Draws) -> npt.NDArray[np.int64]:
+        """Return the rows that samples are mixed with, (n,); any of all, alike."""
+        return whole(draws(1), self._num_rows)
+
+
+def mix(samples: Array, others: Array, shares: npt.NDArray[np.uint16]) -> Array:
+    """Return shares / 256 of the samples and the rest of the others; of bytes rounded to bytes."""
+    assert samples.dtype in (np.uint8, np.float32)
+    share = shares.reshape(-1, *(1,) * (samples.ndim - 1))
+    if samples.dtype == np.float32:
+        mixed = samples - others
+        mixed *= share / np.float32(ONE)
+        mixed += others
+        return mixed
+    total = samples.astype(np.uint16)
+    total *= share
+    added = others.astype(np.uint16)
+    added *= ONE - share
+    total += added
+    total += ONE // 2
+    total >>= 8
+    return total.astype(np.uint8)
