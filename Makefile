@@ -6,7 +6,7 @@ JOBS ?= 2
 PYTEST = $(BIN)/python -m pytest
 PURE = $(PYTEST) -n $(JOBS) --dist worksteal
 
-.PHONY: env pins rays tune test test-all check
+.PHONY: env pins rays tune test test-all gpu check
 
 env: .venv/ready
 
@@ -39,6 +39,11 @@ test: check
 # The long loops too: every signal at every moment, many kills.
 test-all: check
 	.ci/both '$(PURE) -m "not ray" $(ARGS)' '$(PYTEST) -m "ray" $(ARGS)'
+
+# What only a GPU can show, in ten minutes; TensorFlow with its CUDA libraries beside torch's.
+gpu: env
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[tensorflow-gpu]'
+	$(PYTEST) -m gpu -s tests/gpu $(ARGS)
 
 check: env
 	$(BIN)/ruff format --check .

@@ -2,7 +2,9 @@
 
 Samples by second and by CPU second: other programs on the machine spare the latter.
 
-    python benchmarks/parity_loops.py FRAMEWORK WORKLOAD ROUNDS FOLDER
+    python benchmarks/parity_loops.py FRAMEWORK WORKLOAD ROUNDS FOLDER [cuda]
+
+On a GPU, and without `user`, where the last word says so (`make gpu`).
 
 *raybench*: the backend's own Trainer. *plain*: an expert's loop (`PlainLoop` of parity_torch.py
 and parity_tensorflow.py), in torch also in its *default layout*. *user*: what most people write,
@@ -45,10 +47,12 @@ class Plain(Protocol):
 class Own:
     """raybench's loop of one worker."""
 
-    def __init__(self, spec: RunSpec) -> None:
+    def __init__(self, spec: RunSpec, device: str) -> None:
         workload, self.dataset = load_workload_dataset(spec.workload, spec.dataset)
         backend = find_backend(spec.framework)
-        world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+        gpus = int(device != "cpu")
+        spec = spec.model_copy(update={"gpus_per_worker": gpus})
+        world = backend.join(rank=0, num_workers=1, device=device, num_threads=1, num_gpus=gpus)
         self.trainer: Trainer = backend.Trainer(spec, workload, self.dataset, world)
         self.trainer.warm_up(warm_up_step(spec, self.dataset, world))
         self._steps = training_steps(spec, self.dataset, world)
@@ -60,7 +64,9 @@ class Own:
         self.trainer.train(chunk)
 
 
-def torch_sides(spec: RunSpec, folder: Path, dataset: Dataset) -> tuple[dict[str, Side], Plain]:
+def torch_sides(
+    spec: RunSpec, folder: Path, dataset: Dataset, device: str
+) -> tuple[dict[str, Side], Plain]:
     """Return the peers, and the plain loop whose weights are compared."""
     import torch
     from parity_torch import MODELS, PlainLoop
@@ -84,12 +90,15 @@ def torch_sides(spec: RunSpec, folder: Path, dataset: Dataset) -> tuple[dict[str
             loss.backward()
             optimizer.step()
 
+    if device != "cpu":
+        plain = PlainLoop(folder, device=device)
+        return {"plain": plain.train}, plain
     plain, default = PlainLoop(folder), PlainLoop(folder, channels_last=False)
     return {"plain": plain.train, "default layout": default.train, "user": user}, plain
 
 
 def tensorflow_sides(
-    spec: RunSpec, folder: Path, dataset: Dataset
+    spec: RunSpec, folder: Path, dataset: Dataset, device: str
 ) -> tuple[dict[str, Side], Plain]:
     """Return the peers, and the plain loop whose weights are compared."""
     import keras
@@ -109,7 +118,7 @@ def tensorflow_sides(
         model.fit(inputs, labels, batch_size=spec.batch_size_per_worker, epochs=1, verbose=0)
 
     plain = PlainLoop(folder, tf.distribute.get_strategy())
-    return {"plain": plain.train, "user": user}, plain
+    return {"plain": plain.train} | ({"user": user} if device == "cpu" else {}), plain
 
 
 SIDES = {"torch": torch_sides, "tensorflow": tensorflow_sides}
@@ -117,10 +126,11 @@ SIDES = {"torch": torch_sides, "tensorflow": tensorflow_sides}
 
 def main() -> None:
     framework, workload, rounds, folder = *sys.argv[1:3], int(sys.argv[3]), Path(sys.argv[4])
+    device = "".join(sys.argv[5:]) or "cpu"
     spec = spec_of(framework, workload, 1, rounds + 1)
     write_task(spec, folder)
-    own = Own(spec)
-    peers, plain = SIDES[framework](spec, folder, own.dataset)
+    own = Own(spec, device)
+    peers, plain = SIDES[framework](spec, folder, own.dataset, device)
     sides: dict[str, Side] = {"raybench": own.train} | peers
     speeds: dict[str, list[tuple[float, ...]]] = {name: [] for name in sides}
     names = list(sides)

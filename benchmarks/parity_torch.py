@@ -49,7 +49,13 @@ class PlainLoop:
     """The whole training, one epoch a call."""
 
     def __init__(
-        self, folder: Path, *, rank: int = 0, num_workers: int = 1, channels_last: bool = True
+        self,
+        folder: Path,
+        *,
+        rank: int = 0,
+        num_workers: int = 1,
+        channels_last: bool = True,
+        device: str = "cpu",
     ) -> None:
         self._rank, self._num_workers = rank, num_workers
         self._settings = json.loads((folder / "settings.json").read_text())
@@ -60,13 +66,14 @@ class PlainLoop:
         if not channels_last:
             # By shape: of one channel both are the same, and torch goes by the strides.
             self._inputs = self._inputs.reshape(pixels.shape)
-        self._labels = torch.from_numpy(arrays["labels"])
+        self._inputs = self._inputs.to(device)
+        self._labels = torch.from_numpy(arrays["labels"]).to(device)
         self.model = MODELS[self._settings["workload"]]()
         initial = np.load(folder / "initial.npz")
         with torch.no_grad():
             for parameter, name in zip(self.model.parameters(), initial.files, strict=True):
                 parameter.copy_(torch.from_numpy(initial[name]))
-        self.model = self.model.to(memory_format=layout)
+        self.model = self.model.to(device, memory_format=layout)
         self._parallel: nn.Module = self.model
         if num_workers > 1:
             self._parallel = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
@@ -82,8 +89,9 @@ class PlainLoop:
         num_samples = len(self._labels) * self._settings["repeat"]
         generator = np.random.default_rng([1, epoch, self._settings["seed"]])
         order = torch.from_numpy(generator.permutation(num_samples)) % len(self._labels)
+        order = order.to(self._labels.device)
         size = self._settings["batch_size_per_worker"]
-        total = torch.zeros(())
+        total = torch.zeros((), device=self._labels.device)
         for batch in order.split(size * self._num_workers):
             rows = batch[self._rank * size : (self._rank + 1) * size]
             self._optimizer.zero_grad()
