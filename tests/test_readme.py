@@ -75,7 +75,7 @@ def test_command(line: str, folder: Path) -> None:
             [sys.executable, "-m", "raybench.report", "results/digits"], cwd=folder, check=True
         )
     done = subprocess.run(
-        [sys.executable, *words[1:]], cwd=folder, capture_output=True, text=True, timeout=120
+        [sys.executable, *words[1:]], cwd=folder, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
@@ -84,7 +84,7 @@ def test_command(line: str, folder: Path) -> None:
 @pytest.mark.parametrize("line", MAKE_COMMANDS)
 def test_make_target_exists(line: str) -> None:
     done = subprocess.run(
-        [*shlex.split(line), "--dry-run"], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [*shlex.split(line), "--dry-run"], cwd=ROOT, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     assert "-m raybench.tune" in done.stdout or "-m pytest" in done.stdout
@@ -93,7 +93,7 @@ def test_make_target_exists(line: str) -> None:
 def test_python_example_reads_a_study(folder: Path) -> None:
     code = block("python", "raybench.load(")
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
 
@@ -104,7 +104,7 @@ def test_the_screen_shown_is_what_the_report_prints(folder: Path) -> None:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         env=os.environ | {"COLUMNS": "80"},
     )
     assert done.returncode == 0, done.stderr

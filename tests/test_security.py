@@ -112,7 +112,7 @@ def test_no_file_of_a_results_folder_is_unpickled(mark: Path, folder: Path) -> N
         [sys.executable, "-m", "raybench.report", str(folder)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
 
@@ -129,7 +129,7 @@ def test_reading_results_imports_no_workload_of_theirs(mark: Path, folder: Path)
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
         )
         assert done.returncode == 0, done.stderr
 

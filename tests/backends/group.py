@@ -10,7 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
-LIMIT_S = 200.0
+LIMIT_S = 600.0
 
 
 def run_group(commands: list[list[str]], files: list[Path]) -> None:
@@ -31,7 +31,7 @@ def run_group(commands: list[list[str]], files: list[Path]) -> None:
     failures = []
     for process, log in zip(processes, logs, strict=True):
         try:
-            process.wait(timeout=20)
+            process.wait(timeout=120)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

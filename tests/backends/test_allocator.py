@@ -54,7 +54,7 @@ def steps_in_a_thread(environment: dict[str, str]) -> tuple[int, int]:
         env=own | environment,
         stdout=subprocess.PIPE,
         check=True,
-        timeout=60,
+        timeout=600,
     )
     faults, returned = map(int, done.stdout.split())
     return faults, returned

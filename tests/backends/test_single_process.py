@@ -31,7 +31,7 @@ def in_one_process(specs: list[RunSpec], folder: Path) -> None:
         [sys.executable, script, documents, str(folder)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-3000:]

@@ -30,7 +30,7 @@ def run(body: str, *signals: int, pause_s: float = 0.3) -> "tuple[int, str, str]
     for number in signals:
         process.send_signal(number)
         time.sleep(pause_s)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     return process.returncode, out.decode(), err.decode()
 
 

@@ -212,7 +212,7 @@ def test_decoders_end_with_whoever_started_them(tmp_path):
         [sys.executable, "-c", textwrap.dedent(code)],
         capture_output=True,  # ends when the decoder has ended, too: it holds the other end
         text=True,
-        timeout=100,
+        timeout=600,
         env=environment,
         check=False,
     )

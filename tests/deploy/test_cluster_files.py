@@ -127,7 +127,7 @@ def test_both_commands_refuse_it_before_anything_starts(tmp_path: Path) -> None:
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
         )
         assert done.returncode == 2, done.stdout + done.stderr
         assert "temporary folder of this Ray job" in done.stderr

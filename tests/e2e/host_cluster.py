@@ -11,7 +11,7 @@ from tests.test_readme import CLUSTER_COMMANDS, ROOT
 from .hosts import Host
 
 RAY = Path(sys.executable).with_name("ray")
-STARTS_S, RUNS_S = 180.0, 400.0
+STARTS_S, RUNS_S = 600.0, 600.0
 TOKEN = {"RAY_AUTH_MODE": "token"}
 TOKEN_FILE = "$HOME/.ray/auth_token"
 PARTS = ("raylet/raylet", "--node_ip_address")

@@ -44,7 +44,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[s
         env=environment,
         check=True,
         capture_output=True,
-        timeout=60,
+        timeout=600,
     )
     port, dashboard = free_port(), free_port()
     words = shlex.split(command("ray start --head"))
@@ -70,7 +70,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[s
         yield f"http://127.0.0.1:{dashboard}", environment
     finally:
         os.killpg(process.pid, signal.SIGTERM)
-        process.wait(timeout=60)
+        process.wait(timeout=600)
 
 
 def _wait_for(url: str, home: Path) -> None:
@@ -128,6 +128,6 @@ def test_without_the_token_it_is_refused(head: tuple[str, dict[str, str]], tmp_p
         env=stranger,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode != 0

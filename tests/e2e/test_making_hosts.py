@@ -104,7 +104,7 @@ def test_nothing_is_left_whatever_ends_the_maker(number: int, inside: str) -> No
     assert len(spaces) == 2
     assert spaces <= alive_spaces()
     maker.send_signal(number)
-    maker.wait(timeout=120)
+    maker.wait(timeout=600)
     deadline = time.monotonic() + 120
     while spaces & alive_spaces():
         assert time.monotonic() < deadline

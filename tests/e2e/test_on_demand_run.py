@@ -44,7 +44,7 @@ def test_a_picture_that_cannot_be_read_is_the_failure(tmp_path: Path) -> None:
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
     )
     assert done.returncode == 1, done.stderr
     assert "OSError: picture of a seven is torn" in done.stderr + done.stdout

@@ -45,7 +45,7 @@ def test_more_workers_than_the_machine_has(tmp_path: Path) -> None:
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 2
     assert done.stdout == ""

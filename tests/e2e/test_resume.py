@@ -15,7 +15,7 @@ from raybench.results.records import read_lines, read_records
 from .commands import start
 
 pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(1500)]
-STARTS_S, ENDS_S = 240, 600
+STARTS_S, ENDS_S = 600, 600
 """Generous: a machine under load is slow, not wrong."""
 SPACE = """
 dataset: {name: digits}
@@ -43,7 +43,7 @@ def test_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
             wait_for_runs(folder, len(finished) + 1, log)
             time.sleep(rng.uniform(0.0, 1.5))
             process.send_signal(signal.SIGKILL)
-            process.wait(timeout=120)
+            process.wait(timeout=600)
         else:
             assert process.wait(timeout=ENDS_S) == 0, log.read_text()
         lines = [line for _, line in read_lines(folder / "records.jsonl")]

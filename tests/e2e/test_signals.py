@@ -24,8 +24,8 @@ PHASES = ("reference", "search", "finalist", "race")
 INTERRUPTED = 130
 IMPORTING_S = 0.5
 """Until then Python may not have come to raybench's own code, and dies as any program does."""
-ENDS_S = 60.0
-GONE_S = 10.0
+ENDS_S = 600.0
+GONE_S = 120.0
 EVERY_NTH_CONTINUES = 5
 LEFT_OUT = (1.0, 1.5, 2.5, 5.0, 6.0, 8.0, 10.0)
 """Moments that CI leaves out: it has half an hour for everything."""

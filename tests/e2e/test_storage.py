@@ -21,7 +21,7 @@ from tests.results.s3_server import S3Server
 from .commands import start
 
 pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(900)]
-STARTS_S, ENDS_S = 240, 400
+STARTS_S, ENDS_S = 600, 600
 """Generous: a machine under load is slow, not wrong."""
 TRIALS = 8
 SPACE = f"""
@@ -71,7 +71,7 @@ def test_a_killed_driver_is_continued_from_elsewhere(server, tmp_path, monkeypat
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.1)
     process.send_signal(signal.SIGKILL)
-    process.wait(timeout=120)
+    process.wait(timeout=600)
     before = uploaded(url)
 
     seen = of_machine(other, server)
@@ -98,7 +98,7 @@ def test_a_killed_driver_is_continued_from_elsewhere(server, tmp_path, monkeypat
         env=dict(os.environ),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert f"results: {url}" in done.stdout

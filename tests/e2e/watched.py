@@ -12,7 +12,7 @@ import psutil
 from .commands import ENVIRONMENT, command
 
 EVERY_S = 0.1
-LIMIT_S = 120.0
+LIMIT_S = 600.0
 TIME = re.compile(r"^\S+Z t=\S+ ")
 
 

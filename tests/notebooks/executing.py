@@ -44,7 +44,7 @@ def execute(notebook: NotebookNode) -> NotebookNode:
     client = NotebookClient(
         notebook,
         kernel_manager_class=ThisPythonsKernels,  # made and ended by the client
-        timeout=120,
+        timeout=600,
         record_timing=False,
         resources={"metadata": {"path": str(FOLDER)}},
     )

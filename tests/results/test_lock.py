@@ -265,7 +265,7 @@ class TestAnotherHost:
                 process.stdin.flush()
                 line = process.stdout.readline()
                 assert line.startswith(f"{tmp_path}: was taken over by process {os.getpid()} on ")
-                assert process.wait(timeout=120) == 0
+                assert process.wait(timeout=600) == 0
                 taken.check()
                 assert path.exists(), "it gives back what is its own alone"
 
