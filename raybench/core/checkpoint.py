@@ -12,7 +12,7 @@ from raybench.core.documents import problem_of
 from raybench.core.errors import UserError
 from raybench.core.metric import ACCURACY
 from raybench.core.objective import OTHER_KINDS
-from raybench.core.record import Evaluation, Whole, with_names_of_today
+from raybench.core.record import Evaluation, Whole
 from raybench.core.spec import RunSpec
 
 VERSION = 1
@@ -93,7 +93,7 @@ class RunState:
                 f"{VERSION}; continue with the version that wrote it, or remove it to start anew."
             )
         try:
-            state: RunState = _STATE.validate_python(_of_this_version(content))
+            state: RunState = _STATE.validate_python(content)
         except ValidationError as error:
             detail = error.errors()[0]
             key = ".".join(map(str, detail["loc"]))
@@ -120,15 +120,6 @@ class RunState:
 
 
 _STATE = TypeAdapter(RunState)
-
-
-def _of_this_version(content: object) -> object:
-    """Return a state's document with the evaluations' keys of this version."""
-    curve = content.get("evaluations") if isinstance(content, dict) else None
-    if not isinstance(content, dict) or not isinstance(curve, list | tuple):
-        return content
-    named = [with_names_of_today(one) if isinstance(one, dict) else one for one in curve]
-    return content | {"evaluations": named}
 
 
 def spec_digest(spec: RunSpec) -> str:

@@ -68,16 +68,6 @@ STEP_KEYS = (
     "noise_scale",
 )
 """What it also holds of one whose run was asked for `record_steps`."""
-EARLIER_NAMES = {"accuracy": "value", "best_accuracy": "best_value", "test_accuracy": "test_value"}
-"""Keys of evaluations and runs in files of versions that knew no other metric, and today's."""
-
-
-def with_names_of_today(content: dict[str, Any]) -> dict[str, Any]:
-    """Return an evaluation or a run of a file with the keys of this version."""
-    return {
-        name if (name := EARLIER_NAMES.get(key, key)) not in content else key: value
-        for key, value in content.items()
-    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from raybench.core.clock import PHASES
 from raybench.core.documents import problem_of, read_mapping
 from raybench.core.errors import UserError
 from raybench.core.metric import METRIC_NAME, Direction
-from raybench.core.record import Evaluation, Prediction, Role, RunRecord, with_names_of_today
+from raybench.core.record import Evaluation, Prediction, Role, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.core.text import clean
 from raybench.results.label import BASE_KEYS
@@ -29,31 +29,17 @@ from raybench.results.record_lines import read_lines as read_lines
 from raybench.results.store import RECORDS_FILE, plain
 
 Kind = TypeVar("Kind")
-LATER_PHASES = ("lost",)
-"""Of a ledger: those that the first versions did not know."""
 EVALUATION, RUN = TypeAdapter(Evaluation), TypeAdapter(RunRecord)
 PREDICTION = TypeAdapter(Prediction)
 ROLE: TypeAdapter[Role] = TypeAdapter(Role)
 SPEC = TypeAdapter(RunSpec)
-FIRST_PHASES = tuple(phase for phase in PHASES if phase not in LATER_PHASES)
 KINDS = ("eval", "run", "prediction")
 NEEDED = {
     "spec": ("workload", *BASE_KEYS, "accumulate", "seed"),
-    "ledger": (*FIRST_PHASES, "input"),
+    "ledger": (*PHASES, "input"),
 }
-"""Keys that every version has written."""
-LATER: dict[str, Any] = {
-    "stop": None,
-    "test_value": None,
-    "batch_statistics": None,
-    "concurrent": 0,
-    "hosts": [],
-    "devices": [],
-    "finished": "",
-}
-"""Keys of a run that the first versions did not write, and what they were."""
+"""Keys that tables read and types do not ask for."""
 RUN_HEAD = '{"kind": "run", "trial": "'
-ROLES = {"search": "trial", "confirm": "confirm", "reference": "reference"}
 
 
 @dataclass
@@ -123,9 +109,9 @@ def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
     kind, name = _kind_and_trial(line)
     assert isinstance(line, dict)
     if kind == "eval":
-        return name, _built(EVALUATION, with_names_of_today(line))
+        return name, _built(EVALUATION, line)
     if kind == "run":
-        return name, _built(RUN, _of_this_version(with_names_of_today(plain(line))))
+        return name, _built(RUN, _whole(plain(line)))
     return name, _built(PREDICTION, plain(line))
 
 
@@ -144,7 +130,7 @@ def _usual_run(text: str) -> RunRecord | None:
     """Return the run of a line as this version writes it; None of any other, right or wrong."""
     line = plain_line(text) if text.startswith(RUN_HEAD) else None
     try:
-        run = None if line is None else RUN.validate_python(_of_this_version(line))
+        run = None if line is None else RUN.validate_python(_whole(line))
     except ValueError:  # of pydantic, too
         return None
     return run if run is not None and not math.isinf(run.score) else None
@@ -212,12 +198,12 @@ def kind_and_trial(line: object) -> tuple[str, str]:
 
 def evaluation_of(line: dict[str, Any]) -> Evaluation:
     """Return the evaluation of an `eval` line; ValueError says what is wrong with it."""
-    return _built(EVALUATION, with_names_of_today(line))
+    return _built(EVALUATION, line)
 
 
 def run_of(line: dict[str, Any]) -> RunRecord:
     """Return the run of a `run` line, strings cleaned; ValueError says what is wrong with it."""
-    return _built(RUN, _of_this_version(with_names_of_today(plain(line))))
+    return _built(RUN, _whole(plain(line)))
 
 
 def _kind_and_trial(line: object) -> tuple[str, str]:
@@ -232,33 +218,13 @@ def _kind_and_trial(line: object) -> tuple[str, str]:
     return line["kind"], clean(line["trial"])
 
 
-def _of_this_version(line: dict[str, Any]) -> dict[str, Any]:
-    """Return a run's line with the keys that its version did not write.
-
-    Here alone are names of runs read for a meaning: where there is no `role` yet, the phase and
-    the name tell it, and the `source`: `0003.tf2`, `0003-confirm0`, `sentinel-alone`.
-    """
+def _whole(line: dict[str, Any]) -> dict[str, Any]:
+    """Return a run's line; ValueError where a key is missing that its types do not ask for."""
     for part, keys in NEEDED.items():
         for key in keys if isinstance(line.get(part), dict) else ():
             if key not in line[part]:
                 raise ValueError(f"the key '{part}.{key}' is missing")
-    if isinstance(line.get("ledger"), dict):
-        line = line | {"ledger": dict.fromkeys(LATER_PHASES, 0.0) | line["ledger"]}
-    if "role" in line:
-        return LATER | {"source": None} | line
-    if "phase" not in line:
-        raise ValueError("the key 'phase' is missing")
-    if not isinstance(line["phase"], str) or line["phase"] not in ROLES:
-        raise ValueError(f"'phase' must be one of {', '.join(ROLES)}")
-    role, source = ROLES[line["phase"]], None
-    name = line["trial"]
-    if role == "confirm":
-        source = name.partition("-")[0]
-    elif role == "reference" and name.startswith("sentinel"):
-        role = "sentinel"
-    elif role == "trial" and "." in name:
-        role, source = "finalist", name.partition(".")[0]
-    return LATER | line | {"role": role, "source": source}
+    return line
 
 
 def _built(kind: TypeAdapter[Kind], content: object) -> Kind:

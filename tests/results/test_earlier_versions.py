@@ -1,24 +1,21 @@
 """Folders of versions that knew no metric but accuracy: read, and gone on with."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_results import curve, results_folder, run_line
 
-from raybench.core.checkpoint import RunState, spec_digest
+from raybench.core.checkpoint import spec_digest
 from raybench.core.documents import read_mapping, to_yaml
 from raybench.core.errors import UserError
 from raybench.core.objective import Objective
-from raybench.core.record import EARLIER_NAMES
 from raybench.core.score import chance_of
 from raybench.core.spec import RunSpec
 from raybench.core.study import StudySpec, build_study
 from raybench.results.load import load
 from raybench.results.records import read_records
-from raybench.results.store import RECORDS_FILE, STUDY_FILE
+from raybench.results.store import STUDY_FILE
 from raybench.results.study_folder import refuse_other_study
 from raybench.search.ask_tell import Search
 from raybench.search.pipeline.reference import earlier_settings
@@ -58,28 +55,10 @@ study:
 """The study.yaml of the study above, by that version."""
 
 
-def with_first_names(line: dict[str, Any]) -> dict[str, Any]:
-    names = {now: first for first, now in EARLIER_NAMES.items()}
-    return {names.get(key, key): value for key, value in line.items()}
-
-
 def resolved(study: StudySpec, **changes: object) -> StudySpec:
     """The study with its metric and chance level named, as the checks before a search do."""
     objective = study.objective.model_copy(update=RESOLVED | changes)
     return study.model_copy(update={"objective": objective})
-
-
-def test_lines_by_their_first_names_are_the_same_runs(tmp_path):
-    lines = [*curve("0000", [0.5, 0.92]), run_line("0000", 2.0, test_value=0.91)]
-    now = results_folder(tmp_path / "now", lines)
-    shutil.copytree(tmp_path / "now", tmp_path / "then")
-    first = [json.dumps(with_first_names(line)) for line in lines]
-    assert '"best_accuracy"' in first[-1]
-    (tmp_path / "then" / RECORDS_FILE).write_text("\n".join(first) + "\n")
-    then = load(tmp_path / "then")
-    assert (then.runs, then.evaluations) == (now.runs, now.evaluations)
-    assert list(then.curves["accuracy"]) == [0.5, 0.92]
-    assert then.trials.loc[0, ["best_accuracy", "test_accuracy"]].tolist() == [0.92, 0.91]
 
 
 @pytest.mark.parametrize("digest", DIGESTS)
@@ -89,23 +68,6 @@ def test_a_run_is_the_same_run_whatever_names_its_metric(digest):
     assert spec_digest(spec) == spec_digest(named) == digest
     other = named.objective.model_copy(update={"metric": "loss", "direction": "min"})
     assert spec_digest(named.model_copy(update={"objective": other})) != digest
-
-
-def test_a_checkpoint_of_then_is_continued():
-    point = {"index": 0, "epoch": 1.0, "samples": 100, "train_s": 1.5, "train_loss": 0.5}
-    point |= {"accuracy": 0.8, "learning_rate": 0.01, "samples_per_s": 66.0, "best_accuracy": 0.8}
-    digest, spec = list(DIGESTS.items())[1]
-    state = RunState.from_document(
-        {
-            "version": 1,
-            "spec_digest": digest,
-            "spec": spec,
-            "evaluations": [point | {"ledger": {"train": 1.5, "input": 0.1}}],
-        },
-        "it",
-    )
-    assert (state.evaluations[0].value, state.evaluations[0].best_value) == (0.8, 0.8)
-    state.check(RunSpec.model_validate(spec), "it")
 
 
 def test_a_study_of_then_goes_on_with_the_chance_level_it_had(tmp_path):

@@ -9,14 +9,13 @@ import pytest
 from made_results import POINT, curve, results_folder, run_line
 
 import raybench
-from raybench.core.clock import PHASES
 from raybench.core.errors import UserError
 from raybench.core.gradient_noise import NoiseSums, NoiseTerms
 from raybench.core.objective import Objective
 from raybench.core.record import Evaluation
 from raybench.core.spec import RunSpec
 from raybench.core.step_times import StepTimes
-from raybench.results.load import describe, load
+from raybench.results.load import describe
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE
 
@@ -82,40 +81,6 @@ def test_specs_are_whole_and_the_target_is_the_studys(tmp_path):
     assert results.target == 0.9
     budget = Objective(kind="best_at_budget")
     assert results_folder(tmp_path / "budget", [], objective=budget).target is None
-
-
-@pytest.mark.parametrize(
-    ("trial", "phase", "role", "source"),
-    [
-        ("0003", "search", "trial", None),
-        ("0003.tf2", "search", "finalist", "0003"),
-        ("0003-confirm0", "confirm", "confirm", "0003"),
-        ("0003.tf2-confirm1", "confirm", "confirm", "0003.tf2"),
-        ("reference0", "reference", "reference", None),
-        ("sentinel-beside", "reference", "sentinel", None),
-    ],
-)
-def test_a_run_of_the_first_versions_has_the_role_that_its_phase_and_name_tell(
-    tmp_path, trial, phase, role, source
-):
-    results_folder(tmp_path, [])
-    known = [name for name in (*PHASES, "input") if name != "lost"]
-    ledger = ", ".join(f'"{name}": 1.5' for name in known)
-    (tmp_path / "records.jsonl").write_text(
-        f"""{{"kind": "run", "trial": "{trial}", "phase": "{phase}", "state": "complete",
-        "failure": null, "message": null, "spec": {{"workload": "mnist_small",
-        "framework": "torch", "num_workers": 2, "batch_size_per_worker": 32, "accumulate": 1,
-        "optimizer": "adam", "learning_rate": 0.01, "seed": 3}}, "num_parameters": 402442,
-        "time_to_target_s": 1.5, "best_accuracy": 0.95, "score": NaN, "samples": 1000,
-        "ledger": {{{ledger}}}, "wall_s": 12.5}}""".replace("\n", " ")
-        + "\n"
-    )
-    run = load(tmp_path).runs[trial]
-    assert (run.role, run.source, run.phase) == (role, source, phase)
-    assert run.spec == RunSpec(num_workers=2, batch_size_per_worker=32, learning_rate=0.01, seed=3)
-    assert (run.stop, run.test_value, run.concurrent, run.hosts) == (None, None, 0, [])
-    assert (run.ledger["lost"], run.ledger["train"], run.restarts) == (0.0, 1.5, 0)
-    assert math.isnan(run.score)
 
 
 def test_what_is_written_is_read_back_whole(tmp_path):

@@ -196,7 +196,7 @@ def test_strings_are_cleaned_on_the_way_out(tmp_path):
         ('{"kind": ["run"]}', "its kind is none of"),
         ('{"kind": "run"}', "the key 'trial' is missing"),
         ('{"kind": "eval", "trial": 3}', "'trial' must be text"),
-        ('{"kind": "run", "trial": "0000"}', "the key 'phase' is missing"),
+        ('{"kind": "run", "trial": "0000"}', "the key 'role' is missing"),
         ('{"kind": "prediction", "trial": "0000"}', "the key 'framework' is missing"),
     ],
 )
