@@ -6,16 +6,30 @@ from collections.abc import Iterator
 import numpy as np
 
 from raybench.backends.base import Trainer, World
-from raybench.backends.mean_answer import mean_of_mean
 from raybench.backends.recording import Recording
 from raybench.backends.steps import take_until, training_steps, warm_up_step
 from raybench.core.checkpoint import RunState
 from raybench.core.clock import CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
+from raybench.core.metric import Metric
 from raybench.core.objective import BUDGET, StopRule, is_finite
 from raybench.core.record import Evaluation
 from raybench.core.spec import RunSpec
-from raybench.data.dataset import Dataset
+from raybench.data.dataset import Dataset, Split
 from raybench.data.order import shard
+
+
+def mean_of_mean(metric: Metric, dataset: Dataset, split: Split) -> float:
+    """Return the mean of what `metric` averages, if each answer were the mean of the labels.
+
+    That is of the labels of this split, each output's own; NaN of metrics that need it not.
+    """
+    if metric.per_sample not in ("squared_error", "absolute_error"):
+        return math.nan
+    labels = split.labels.astype(np.float64)
+    scale = 1.0 if dataset.label_scale is None else dataset.label_scale
+    errors = (labels - labels.mean(axis=0)) * scale
+    return float(np.mean(errors**2 if metric.per_sample == "squared_error" else np.abs(errors)))
+
 
 PILOT_STEPS = 50
 """Steps after which the first interval is looked at."""

@@ -50,10 +50,9 @@ def unpack_state(
     check_same_model(_shapes(content["model"]), _shapes(model.state_dict()))
     model.load_state_dict(content["model"])
     optimizer.load_state_dict(content["optimizer"])
-    if "averaging" in content:  # the first checkpoints had none, nor anything frozen
-        averaging.restore(content["averaging"])
+    averaging.restore(content["averaging"])
     rows: list[list[float]] = content["ranks"].tolist()
-    return rows, content.get("is_frozen", False)
+    return rows, content["is_frozen"]
 
 
 def seed_replicas(devices: list[torch.device], seed: int) -> None:

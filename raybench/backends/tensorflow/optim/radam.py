@@ -5,12 +5,12 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from raybench.backends.tensorflow.optim.base import Optimizer, Rates, decay
-from raybench.backends.tensorflow.optim.kernels import adam_scalars, apply_adam, bias_corrections
+from raybench.backends.tensorflow.optim.adam import Adam
+from raybench.backends.tensorflow.optim.kernels import adam_scalars, bias_corrections
 
 
 @keras.saving.register_keras_serializable(package="raybench")
-class RAdam(Optimizer):
+class RAdam(Adam):
     """Rectified Adam (Liu et al. 2019, arXiv:1908.03265, Algorithm 2), decoupled weight decay.
 
         m, v, m_hat as in Adam;  w <- (1 - lr wd) w
@@ -24,9 +24,6 @@ class RAdam(Optimizer):
     of torch.optim.RAdam. Biases and norm parameters (ndim <= 1) are left out of weight decay while
     `exclude_1d` holds.
     """
-
-    STATES = ("exp_avg", "exp_avg_sq")
-    SETTINGS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 
     def scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Return step size and epsilon."""
@@ -42,14 +39,6 @@ class RAdam(Optimizer):
             beta2=self.beta2,
             epsilon=tf.where(rectified, self.epsilon / tf.sqrt(correction2), drown),
         )
-
-    def update(
-        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
-    ) -> None:
-        """Take one step with one variable."""
-        decay(variable, rates)
-        betas = {"beta1": self.beta1, "beta2": self.beta2}
-        apply_adam(variable, gradient, *states, scalars=rates.own, **betas)
 
 
 def rectification_term(step: tf.Tensor, beta2: float) -> tuple[tf.Tensor, tf.Tensor]:
