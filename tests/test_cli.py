@@ -1,6 +1,7 @@
 """Wrong input on the command line: one sentence, exit code 2, before Ray starts."""
 
 import importlib.util
+import io
 import re
 import subprocess
 import sys
@@ -9,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from raybench import cli, tune
+from raybench.cluster.capacity import Capacity, Node
 from raybench.core.errors import UserError
+from raybench.core.study import build_study
+from raybench.data.load import load_dataset
+from raybench.results.console import make_console
+from raybench.search.pipeline.plan import print_plan
+from raybench.speed.factorisation import factorise
+from tests.search.made_up import STUDY
 
 GOOD = """\
 objective: {target: 0.9}
@@ -175,6 +183,33 @@ def test_the_plan_is_no_longer_than_the_time_budget(capsys):
     printed = capsys.readouterr().out
     assert "120 trials (a reference run sets how long each may train)" in printed
     assert "at most about 170 s on this machine" in printed
+
+
+@pytest.mark.parametrize(
+    ("settings", "capacity", "words"),
+    [
+        # 60 trials, 24 and 24 of two races, 3 and 3 alone, 5 finalists, 1 reference, 2 groups
+        ({}, Capacity((Node(2, 0),), 0.0), "at most about 20 min on this machine's 2 cores, ev"),
+        ({}, Capacity((Node(8, 0),), 0.0), "at most about 420 s on this machine's 8 cores"),
+        (
+            {"concurrency": 1},
+            Capacity((Node(8, 0),), 0.0),
+            "at most about 20 min on this machine's 8 cores",
+        ),
+        ({"gpus_per_worker": 1}, Capacity((Node(8, 2),), 0.0), "at most about 20 min on this"),
+        ({}, None, "how long it takes on the cluster is not known beforehand; --time-budget"),
+        ({"time_budget_s": 90}, None, "at most about 90 s on the cluster; runs that"),
+    ],
+)
+def test_the_plan_counts_every_phase_on_what_there_is(tmp_path, settings, capacity, words):
+    gpus = settings.pop("gpus_per_worker", 0)
+    content = STUDY | {"search": {"trials": 60} | settings, "fixed": {"gpus_per_worker": gpus}}
+    study, space = build_study(content, "test")
+    factors = factorise(study, space, equal_frameworks=True)
+    console = make_console(file=io.StringIO())
+    dataset = load_dataset(study.dataset)
+    print_plan(console, study, space, dataset, "out", factors, capacity)
+    assert words in console.file.getvalue()
 
 
 @pytest.mark.parametrize(

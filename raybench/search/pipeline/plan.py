@@ -1,11 +1,13 @@
 """What a search would do, printed by `--dry-run`; nothing starts."""
 
-import os
+import math
 
 from rich.console import Console
 from rich.table import Table
 
+from raybench.cluster.capacity import Capacity
 from raybench.core.objective import TIME
+from raybench.core.placement import Placement
 from raybench.core.space import (
     Case,
     Cases,
@@ -23,6 +25,8 @@ from raybench.results.label import short
 from raybench.results.words import target_words
 from raybench.search.pipeline.preflight import groups
 from raybench.search.pipeline.reference import RUNS
+from raybench.search.pipeline.slots import num_groups
+from raybench.search.pipeline.verify_predictions import num_finalists
 from raybench.search.sampling.grid import num_trials
 from raybench.speed.factorisation import SPEED_KEYS, Factors
 
@@ -37,8 +41,12 @@ def print_plan(
     dataset: Dataset,
     place: str,
     factors: Factors | str,
+    capacity: Capacity | None,
 ) -> None:
-    """Print space, data, admission and an upper bound of the time."""
+    """Print space, data, admission and an upper bound of the time.
+
+    `capacity`: what this machine has; None for a cluster, which is not asked.
+    """
     table = Table(title="Search space", title_justify="left", box=None, pad_edge=False)
     table.add_column("key")
     table.add_column("values")
@@ -50,23 +58,12 @@ def print_plan(
     console.print(table, "")
     every = groups(study, space)
     widest = max(group.cpus for group in every)
-    cores = os.cpu_count() or 1
     objective = study.objective
     runs = num_trials(study, space if isinstance(factors, str) else factors.sampled)
-    race, fresh = study.confirm.race, study.confirm.fresh if study.confirm.race else 0
-    bound = (
-        (runs + race) * objective.max_train_seconds * widest / cores
-        + fresh * objective.max_train_seconds
-        + len(every) * GROUP_START_S
-    )
-    budget = study.search.time_budget_s
-    if budget is not None:  # it is for everything
-        bound = min(bound, budget)
     is_auto = "max_train_seconds" in study.auto and not study.is_set
     most = f"of at most {objective.max_train_seconds:g} s training"
     if is_auto:
         most = "(a reference run sets how long each may train)"
-    length = f"{bound / 60:.0f} min" if bound >= 600 else f"{bound:.0f} s"
     for line in (
         _objective(study),
         f"workload {study.workload}, {_data(study, dataset)}: {dataset.num_train_samples:,} "
@@ -75,13 +72,43 @@ def print_plan(
         f"{len(every)} kinds of worker group, the widest takes {widest} CPUs "
         f"and {max(group.gpus for group in every)} GPUs",
         f"{runs} trials {most}, {_confirming(study.confirm)}",
-        f"at most about {length} on this machine's {cores} cores, evaluation apart; "
-        "runs that reach the target or fall behind end sooner",
+        _length(study, every, runs, num_finalists(factors), capacity),
         _sampling(factors),
         *_reference(study),
         f"results: {place}",
     ):
         console.print(line, highlight=False, soft_wrap=True)
+
+
+def _length(
+    study: StudySpec, every: list[Placement], runs: int, finalists: int, capacity: Capacity | None
+) -> str:
+    """Say how long everything takes at most: every phase by what runs in it side by side."""
+    budget, seconds = study.search.time_budget_s, study.objective.max_train_seconds
+    budget_s = math.inf if budget is None else budget
+    bound, where = budget_s, "on the cluster"
+    if capacity is not None:
+        has = f"{capacity.cpus} cores" + (f" and {capacity.gpus} GPUs" if capacity.gpus else "")
+        where = f"on this machine's {has}"
+        slots = study.search.concurrency or capacity.cpus
+        slots = min(num_groups(group, capacity, slots) for group in every)
+        confirm, is_timed = study.confirm, study.objective.kind == TIME
+        # Both races may differ in every run, and the cheapest be another than the fastest.
+        kinds = 2 if is_timed and len(every) > 1 else 1
+        references = (RUNS if study.needs_target else 1) if study.needs_reference else 0
+        beside = math.ceil(references / slots) + math.ceil(runs / slots)
+        beside += math.ceil(kinds * confirm.race / slots)
+        alone = finalists + (kinds * confirm.fresh if confirm.race else 0)
+        if "max_train_seconds" not in study.auto or study.is_set:
+            bound = min(bound, (beside + alone) * seconds + len(every) * GROUP_START_S)
+    if math.isinf(bound):
+        return f"how long it takes {where} is not known beforehand; --time-budget ends it in time"
+    length = f"{bound / 60:.0f} min" if bound >= 600 else f"{bound:.0f} s"
+    apart = "" if bound == budget_s else ", evaluation apart"
+    return (
+        f"at most about {length} {where}{apart}; runs that reach the target or fall behind end "
+        "sooner"
+    )
 
 
 def _objective(study: StudySpec) -> str:

@@ -35,6 +35,7 @@ from raybench.search.pipeline.preflight import GROUP_KEYS
 from raybench.search.pipeline.reference_settings import (
     SHARE_OF_BUDGET,
     Measured,
+    has_learnt,
     is_cut,
     judge_by_budget,
     room_for,
@@ -50,6 +51,8 @@ from raybench.search.sampling.default_rates import priors, rate_factor
 RUNS = 3
 SEEDS_FROM = 2000
 """How far the seeds of reference runs are from the search's, and from confirming runs'."""
+NEARLY = 0.9
+"""Share of what a trial may train that a reference run has, unless the budget left it less."""
 FEW_S = 10.0
 """Seconds of a run below which one after the other says less than fewer, longer ones."""
 PARTS_OF_EPOCH = 8
@@ -105,14 +108,14 @@ def set_by_reference(
     if study.needs_target:
         errors = BEST_OF_ALL if baselines["test"] is None else BEST_OF_MANY
         base = baselines["validation"]
-        try:
+        most_s = study.objective.max_train_seconds
+        is_short = all(is_cut(one) and one.curve[-1].train_s < NEARLY * most_s for one in good)
+        if is_short and not has_learnt(good, study.objective, chance, base, errors):
+            study, sentence = judge_by_budget(study, good, deadline.left_s, slots)
+        else:
             study, sentence = set_target(
                 study, good, chance, room_s=room_s, baseline=base, errors=errors
             )
-        except UserError as reason:
-            if budget is None or not any(map(is_cut, good)):
-                raise
-            study, sentence = judge_by_budget(study, good, room_s, str(reason))
         words.append(sentence)
     middle = sorted(good, key=lambda one: one.samples_to(study.objective.target))[len(good) // 2]
     if "max_train_seconds" in study.auto and study.objective.kind == TIME:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from raybench.core.errors import UserError
 from raybench.core.metric import ACCURACY, Metric
-from raybench.core.objective import BUDGET, StopRule
+from raybench.core.objective import BUDGET, Objective, StopRule
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.score import BEST_OF_MANY, Baseline, small_difference
 from raybench.core.space import known_values
@@ -171,9 +171,8 @@ def set_target(
     metric, hold = study.objective.judged_by, study.objective.hold
     least = None if baseline is None else baseline.beyond(metric, errors)
     early = [held(one.until(early_s(one, room_s), hold), hold, metric) for one in runs]
-    late = [held(one.values, hold, metric) for one in runs]
-    is_early = None not in early and _is_enough(early, least, chance, metric)
-    known = early if is_early else late
+    is_early = _is_enough(early, least, chance, metric)
+    known = early if is_early else [held(one.values, hold, metric) for one in runs]
     values = [value for value in known if value is not None]
     if len(values) < len(known):
         raise UserError(
@@ -204,11 +203,27 @@ def set_target(
     return study.model_copy(update={"objective": objective}), how
 
 
+def has_learnt(
+    runs: list[Measured],
+    objective: Objective,
+    chance: float | None,
+    baseline: Baseline | None,
+    errors: float,
+) -> bool:
+    """Whether what reference runs have reached at all is enough for a target."""
+    metric = objective.judged_by
+    values = [held(one.values, objective.hold, metric) for one in runs]
+    least = None if baseline is None else baseline.beyond(metric, errors)
+    return _is_enough(values, least, chance, metric)
+
+
 def _is_enough(
     values: list[float | None], least: float | None, chance: float | None, metric: Metric
 ) -> bool:
     """Whether the median is beyond what noise, or an answer without a look, reaches."""
     known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return False
     median = statistics.median(known)
     if least is None and chance is not None:
         least = chance + metric.sign * small_difference(metric, chance, None, points=2 * BELOW)
@@ -221,16 +236,22 @@ def _when(runs: list[Measured], room_s: float) -> str:
 
 
 def judge_by_budget(
-    study: StudySpec, runs: list[Measured], room_s: float, reason: str
+    study: StudySpec, runs: list[Measured], left_s: float, slots: int
 ) -> tuple[StudySpec, str]:
-    """Return the study without a target, judged by the best within the seconds there are."""
+    """Return the study without a target, judged by the best within the seconds there are.
+
+    Trials train for longer than the reference runs, in which nothing was to be seen.
+    """
     first_s = 1.1 * max(one.curve[0].train_s for one in runs)
-    seconds = _two_digits(max(min(room_s, study.objective.max_train_seconds), first_s, 0.1))
+    seconds = max(room_for(left_s, slots), PATIENCE * max(one.curve[-1].train_s for one in runs))
+    seconds = min(seconds, FOR_SEARCH * left_s, study.objective.max_train_seconds)
+    seconds = _two_digits(max(seconds, first_s, 0.1))
     changes = {"kind": BUDGET, "target": None, "hold": 1, "max_train_seconds": seconds}
     objective = study.objective.model_copy(update=changes)
     how = (
         f"no target, but the best {objective.judged_by.words} within {seconds:g} s of training "
-        f"(best_at_budget): the time budget is too short for one. {reason}"
+        f"(best_at_budget): in the time budget the reference, {describe(runs[0].record.spec)}, "
+        "got no further than guessing does"
     )
     return study.model_copy(update={"objective": objective}), how
 

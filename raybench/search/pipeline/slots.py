@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from raybench.cluster.capacity import Capacity
 from raybench.cluster.session import Session
+from raybench.core.placement import Placement
 from raybench.core.space import Space
 from raybench.core.spec import RunSpec
 from raybench.core.study import StudySpec
@@ -23,10 +24,18 @@ def slots_now(study: StudySpec, space: Space, session: Session, concurrency: int
 
 def num_at_most(spec: RunSpec, capacity: Capacity) -> int:
     """Return how many workers of a spec the empty cluster holds in all its runs together."""
-    group = spec.placement.group
+    return _room(spec.placement.group, capacity)
+
+
+def _room(group: Placement, capacity: Capacity) -> int:
     return capacity.num_fitting(replace(group, num_workers=max(capacity.cpus, group.num_workers)))
 
 
 def num_at_once(spec: RunSpec, capacity: Capacity, slots: int) -> int:
     """Return how many runs of a spec the empty cluster holds at once, at most `slots`."""
-    return max(1, min(slots, num_at_most(spec, capacity) // spec.placement.group.num_workers))
+    return num_groups(spec.placement.group, capacity, slots)
+
+
+def num_groups(group: Placement, capacity: Capacity, slots: int) -> int:
+    """Return how many such groups the empty cluster holds at once, at most `slots`; 1 at least."""
+    return max(1, min(slots, _room(group, capacity) // group.num_workers))

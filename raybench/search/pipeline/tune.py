@@ -102,7 +102,8 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
     if options.more is not None and study_file(place) is None:
         check_finished(options.more, place, None)
     if options.dry_run:
-        print_plan(console, study, space, dataset, place, study_factors(study, space))
+        capacity = local_capacity() if chosen_address(options.address) is None else None
+        print_plan(console, study, space, dataset, place, study_factors(study, space), capacity)
         return DONE
     warn = partial(say, console)
     with (

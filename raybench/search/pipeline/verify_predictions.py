@@ -11,7 +11,7 @@ from raybench.core.spec import RunSpec
 from raybench.results.load import StudyResults
 from raybench.results.ranking import kind_of, kinds, ranked
 from raybench.search.pipeline.single_run import SingleRun
-from raybench.speed.factorisation import placed, speed_values
+from raybench.speed.factorisation import Factors, placed, speed_values
 from raybench.speed.placement import Placer
 
 NUM_FASTEST = 3
@@ -74,6 +74,13 @@ def choose(every: list[Way]) -> list[Way]:
     for framework in sorted({way.spec.framework for way in every}):
         chosen += [way for way in every if way.spec.framework == framework][:1]
     return [way for way in {way.name: way for way in chosen}.values() if not way.is_measured]
+
+
+def num_finalists(factors: Factors | str) -> int:
+    """Return how many placements are run at most; none of a space that is not taken apart."""
+    if isinstance(factors, str):
+        return 0
+    return NUM_FASTEST + 1 + len({one.framework for one in factors.all_placements})
 
 
 def run_finalists(results: StudyResults, placer: Placer, single_run: SingleRun) -> None:

@@ -77,7 +77,7 @@ def test_every_valid_space_is_planned_and_proposed_from(content: dict[str, Any])
     reference_spec(study, space)
     factors = study_factors(study, space)
     dataset = load_dataset(study.dataset)
-    print_plan(make_console(file=io.StringIO()), study, space, dataset, Path("out"), factors)
+    print_plan(make_console(file=io.StringIO()), study, space, dataset, Path("out"), factors, None)
     apart = factors if isinstance(factors, Factors) else None
     with TemporaryDirectory() as folder:
         search = Search(study, space, Path(folder), factors=apart)
