@@ -1,10 +1,4 @@
-"""What became of all runs, in sentences: those that failed, where the seconds went, the cost.
-
-`budget_facts`: what a time budget has cut off, for the sentences of an answer that is missing.
-"""
-
-import math
-from dataclasses import dataclass
+"""What became of all runs, in sentences: those that failed, where the seconds went, the cost."""
 
 from raybench.core.text import clean, shorten
 from raybench.results.failures import failures
@@ -29,35 +23,6 @@ IN_WORDS = {
     "report": "reporting",
     "other": "unexplained",
 }
-
-
-@dataclass(frozen=True)
-class BudgetFacts:
-    """What the time budget of the newest session has cut off."""
-
-    ended: str | None
-    """The phase that it ended: start (no run was evaluated), reference, search or confirm."""
-    first_answer_s: float
-    """Seconds that a first evaluation took here, start-up included, with room for what follows;
-    twice the budget where none came."""
-    reference_reached: bool
-    """Whether a reference run has reached the target."""
-
-
-def budget_facts(results: StudyResults) -> BudgetFacts:
-    """Return what `study.yaml` and the records say of the time budget."""
-    said = results.study.get("budget") or {}
-    first_s, budget_s = said.get("first_evaluation_s"), said.get("seconds") or math.inf
-    needed_s = 2 * budget_s if first_s is None else 10 * math.ceil((1.2 * first_s + 6) / 10)
-    target = results.target
-    reached = target is not None and any(
-        results.metric.reaches(point.value, target)
-        for name, points in results.evaluations.items()
-        if name.startswith("reference")
-        for point in points
-    )
-    ended = said.get("ended")
-    return BudgetFacts("start" if ended and first_s is None else ended, needed_s, reached)
 
 
 def ledger_line(results: StudyResults) -> str:

@@ -31,8 +31,6 @@ class Deadline:
         if time_budget_s is not None:
             closing = min(CLOSING_S, CLOSING_SHARE * time_budget_s)
             self._deadline = self.began + time_budget_s - closing
-        self.first_evaluation_s: float | None = None
-        """Seconds from the beginning of the command to the first evaluation of a run."""
         self.reserve_s = 0.0
         """Seconds before the deadline that are set aside for later phases."""
         self.fault: Exception | None = None
@@ -57,11 +55,6 @@ class Deadline:
     def is_spent(self) -> bool:
         """Whether the budget is at its end, what was set aside for later phases too."""
         return self.left_s <= 0
-
-    def evaluated(self) -> None:
-        """Take note of an evaluation: the first says what a budget here must hold at least."""
-        if self.first_evaluation_s is None:
-            self.first_evaluation_s = time.perf_counter() - self.began
 
     def reason(self) -> StopReason | None:
         """Why the phase that runs is over; None while it is not."""

@@ -126,7 +126,6 @@ class LiveTrials:
             self._progress.say(f"trial {name} goes on in new workers: {reason}")
         point = outcome.evaluation
         if point is not None and _is_new(outcome, before):
-            self._deadline.evaluated()
             self._evaluated(name, point)
             self._progress.evaluated(name, point)
         if outcome.saved is not None and outcome.saved != before.saved:

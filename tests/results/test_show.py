@@ -1,7 +1,6 @@
 """The last screen as it is by default: short, the answer at its end, what to do next."""
 
 import html
-import math
 import re
 import shlex
 import shutil
@@ -26,7 +25,6 @@ from raybench.results.next_steps import next_steps
 from raybench.results.page.columns import columns_of
 from raybench.results.paragraphs import wrapped
 from raybench.results.show import SCREEN
-from raybench.results.spent import BudgetFacts, budget_facts
 from raybench.results.store import Store
 from raybench.results.verdict import judge
 from raybench.results.words import duration, verdict_lines
@@ -254,24 +252,6 @@ def test_durations_are_for_people(seconds, words):
 def test_lines_end_between_words_and_never_before_a_unit():
     assert wrapped("it took 90 % of 0.51 s here", 10) == ["it took", "90 % of", "0.51 s", "here"]
     assert wrapped("漢字 漢字 " + "x" * 12, 5) == ["漢字", "漢字", "x" * 12]
-
-
-@pytest.mark.parametrize(
-    ("budget", "facts"),
-    [
-        (None, BudgetFacts(None, math.inf, True)),
-        ({"seconds": 50.0, "ended": "reference"}, BudgetFacts("start", 100.0, True)),
-        (
-            {"seconds": 50.0, "ended": "search", "first_evaluation_s": 31.0},
-            BudgetFacts("search", 50, True),
-        ),
-    ],
-)
-def test_what_a_time_budget_has_cut_off_is_known(tmp_path, budget, facts):
-    lines = [*curve("reference0", [0.1, 0.92]), run_line("reference0", 2.0, role="reference")]
-    results = results_folder(tmp_path, lines)
-    results.study["budget"] = budget
-    assert budget_facts(results) == facts
 
 
 @pytest.mark.parametrize(("value", "is_answer"), [(0.8, True), (0.1, False)])

@@ -83,7 +83,6 @@ class SingleRun:
         lines: list[dict[str, object]] = []
 
         def seen(name: str, evaluation: Evaluation) -> None:
-            self.deadline.evaluated()
             with self._writing:
                 lines.append(evaluation.line(name, role=role, spec=spec))
                 self.store.append(lines[-1])

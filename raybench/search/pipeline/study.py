@@ -69,8 +69,6 @@ class StudyPipeline:
     """What `study.yaml` held before this session."""
     set_by: list[str] = field(default_factory=list)
     """What reference runs have set, in sentences."""
-    ended: str | None = None
-    """The phase that the time budget has ended."""
     disturbed: Disturbed = field(default_factory=Disturbed)
     more: dict[str, int] | None = None
     """The `--more` of which runs are left."""
@@ -99,9 +97,6 @@ class StudyPipeline:
         )
         with self._saved:
             self._run_phases(earlier)
-        if self.deadline.is_spent and not self.deadline.interrupted:
-            self.ended = self.ended or "confirm"
-        self._write_study()
 
     def _run_phases(self, earlier: StudyResults | None) -> None:
         if self.deadline.reason() == "time_budget":
@@ -113,7 +108,6 @@ class StudyPipeline:
             return
         if self.study.needs_reference and not self._set_by_reference():
             if self.deadline.reason() == "time_budget":
-                self.ended = "reference"
                 self._note(
                     f"{self._budget()} ended before the reference runs did; with a longer one "
                     "the same command searches, and confirms what it finds."
@@ -226,7 +220,6 @@ class StudyPipeline:
             self._note(sentence)
         done = f"{search.num_finished} of {search.num_trials} trials"
         if search.num_finished < search.num_trials and ended_by == "time_budget":
-            self.ended = "search"
             self._note(f"{self._budget()} ended the search after {done}.")
         elif search.num_finished < search.num_trials and ended_by is None:
             self._note(f"The search ended after {done}: nothing new is left to try in the space.")
@@ -296,11 +289,6 @@ class StudyPipeline:
             "set_by_reference": self.set_by,
             "notes": self.notes,
             "baseline": {name: one and one.document() for name, one in self._baselines.items()},
-            "budget": {
-                "seconds": self.deadline.time_budget_s,
-                "ended": self.ended,
-                "first_evaluation_s": self.deadline.first_evaluation_s,
-            },
             **({KEY: self.more} if self.more else {}),
             **({OVER: True} if self.is_over else {}),
             **with_session(self.earlier, cluster=cluster, concurrency=self.concurrency),
