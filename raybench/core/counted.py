@@ -27,7 +27,8 @@ def repeat_of(
     """Return what a run counts as; `points` are its evaluations, `chance` as in `crossing`.
 
     Train seconds to the target, a miss with all that it has spent (one that crashed with what it
-    spent since its last evaluation too, which is training for all that is known); with
+    spent since its last evaluation too, which is training for all that is known) and the set-up and
+    compilation of the run that begins in its place: what diverges at once is not free. With
     best_at_budget the best value, its sign turned where more is better.
     """
     is_failed = record.failure is not None
@@ -35,7 +36,8 @@ def repeat_of(
         found = None if is_failed else crossing(record, points, chance=chance)
         if found is None:
             unseen_s = max(record.ledger.get(OTHER, 0.0), 0.0) if is_failed else 0.0
-            return Repeat(record.ledger["train"] + unseen_s, is_hit=False)
+            anew_s = record.ledger.get("setup", 0.0) + record.ledger.get("compile", 0.0)
+            return Repeat(record.ledger["train"] + unseen_s + anew_s, is_hit=False)
         return Repeat(max(found.seconds, MIN_SECONDS), is_hit=True)
     if is_failed or record.best_value is None:
         return Repeat(0.0, is_hit=False)

@@ -114,7 +114,7 @@ def _costs(results: StudyResults, trial: str) -> str:
     hits, runs, about = found["new_hits"], found["new_runs"], "after"
     if hits < runs:
         about = f"in {hits} of {counted(runs, 'run')} with new seeds, on average after"
-    wall, price = by_the_wall(results, trial, seconds), price_of(results, cost)
+    wall, price = by_the_wall(results, trial, seconds), price_of(results, cost, trial)
     is_told = found["num_workers"] > 1 or price  # else it is the seconds once more
     workers = f", {cost:.3g} worker-seconds{price}" if is_told else ""
     return f"{target_in_words(results)} {about} {duration(seconds)} of training{wall}{workers}"
@@ -145,7 +145,7 @@ def _saved(results: StudyResults, verdict: Verdict) -> str:
     cost, seconds = float(cheap[name]), float(cheap["printed_s"])
     if not math.isfinite(cost):
         return "in the race; its runs with new seeds missed the target"
-    words = f"{cost:.3g} worker-seconds{price_of(results, cost)}"
+    words = f"{cost:.3g} worker-seconds{price_of(results, cost, verdict.cheapest)}"
     share, longer = cost / float(fast[name]), seconds / float(fast["printed_s"])
     if share > 1 - ALIKE or longer < 1 + ALIKE:
         return f"{words}, after {duration(seconds)}"

@@ -12,7 +12,8 @@ ANSWER = {
     "time to target": "Seconds on the training clock until a run reached the target. It is what "
     "configurations are compared by.",
     "expected running time": "What reaching the target takes on average: the seconds of all runs "
-    "of a configuration, those included that missed it, over the number that reached it.",
+    "of a configuration, those included that missed it (and the set-up and compilation of the runs "
+    "that begin in their place), over the number that reached it.",
     "worker-seconds": "Seconds of training times the number of workers: what the training costs. "
     "Two workers for 3 s are 6 worker-seconds.",
     "fastest": "The configuration with the least expected time to the target, of all that ran "

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from raybench.core.clock import OTHER, PHASES
 from raybench.core.metric import ACCURACY, Metric
 from raybench.core.record import RunRecord
 from raybench.results.load import StudyResults
@@ -269,7 +270,7 @@ def _reaches(results: StudyResults, trial: str, verdict: Verdict) -> str:
         low, high = (workers * found[f"interval_{end}_s"] for end in ("low", "high"))
         within = f" ({low:.2f} to {high:.2f})"
     cost = workers * seconds
-    cost_words = f"{cost:.2f} worker-seconds{within}{price_of(results, cost)}"
+    cost_words = f"{cost:.2f} worker-seconds{within}{price_of(results, cost, trial)}"
     return f"{name} {reaches}, {cost_words}; {proof}."
 
 
@@ -338,12 +339,28 @@ def searched_mark(results: StudyResults, trial: str) -> str:
     return " (interpolated)" if not pd.isna(is_between) and bool(is_between) else ""
 
 
-def price_of(results: StudyResults, worker_seconds: float) -> str:
-    """Return ` or 0.02 at 4 per worker-hour`, where the study names a price."""
+def price_of(results: StudyResults, worker_seconds: float, trial: str | None = None) -> str:
+    """Return ` or 0.11 as billed at 4 per worker-hour (0.02 of training alone)`, where the study
+    names a price.
+
+    Billed is what a run's workers are held for: start-up, set-up, compilation, evaluation too, by
+    the ledgers of the runs that are printed of a trial (none: of all runs).
+    """
     price = results.study["study"].get("price")
     if price is None:
         return ""
-    return f" or {worker_seconds / 3600 * price:.3g} at {price:g} per worker-hour"
+    one = None if trial is None else results.repeated.get(trial)
+    names = results.runs if trial is None else [trial] if one is None else one.printed_runs
+    held = trained = 0.0
+    for run in (results.runs[name] for name in names):
+        held_s = sum(run.ledger.get(phase, 0.0) for phase in (*PHASES, OTHER) if phase != "queue")
+        held += run.spec.num_workers * held_s
+        trained += run.spec.num_workers * run.ledger["train"]
+    money = worker_seconds / 3600 * price
+    billed = money * held / trained if trained else money
+    return (
+        f" or {billed:.3g} as billed at {price:g} per worker-hour ({money:.3g} of training alone)"
+    )
 
 
 def target_of(results: StudyResults) -> str:

@@ -81,13 +81,13 @@ def test_runs_alone_that_all_missed_are_told_with_the_race(tmp_path):
     results = study(tmp_path, raced("0001", 2.0, [3.0, 4.0], [None, None]))
     row = row_of(results, "0001")
     assert (row["new_runs"], row["new_hits"], row["is_alone"]) == (4, 2, False)
-    assert row["printed_s"] == (3.0 + 4.0 + 20.0 + 20.0) / 2
+    assert row["printed_s"] == (3.0 + 4.0 + 25.0 + 25.0) / 2  # two starts in vain
 
 
 def test_a_run_that_the_race_capped_is_a_miss(tmp_path):
     results = study(tmp_path, raced("0001", 2.0, [3.0, None]), raced("0002", 6.0, [6.0, 6.0]))
     row = row_of(results, "0001")
-    assert (row["runs"], row["hits"], row["expected_s"]) == (3, 2, 25.0 / 2)
+    assert (row["runs"], row["hits"], row["expected_s"]) == (3, 2, 30.0 / 2)
     assert judge(results).fastest == "0002"
 
 

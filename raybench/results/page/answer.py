@@ -116,7 +116,7 @@ def _winner(results: StudyResults, verdict: Verdict, trial: str, study: str) -> 
     seconds, hits = _seconds(results, trial, verdict)
     cost = results.runs[trial].spec.num_workers * seconds
     words = f"{duration(seconds)}{_interval(results, trial, verdict)}{hits}"
-    price = price_of(results, cost)
+    price = price_of(results, cost, trial)
     return join(
         [
             _name(results, trial, study),

@@ -59,7 +59,7 @@ def _test(results: StudyResults, run: RunRecord) -> str:
 
 def _cost(results: StudyResults, run: RunRecord) -> Html:
     cost = run.spec.num_workers * run.ledger["train"]
-    price = price_of(results, cost)
+    price = price_of(results, cost, run.trial)
     return text(
         f"{duration(run.ledger['train'])} of training, {cost:.3g} worker-seconds{price}; "
         f"{duration(run.wall_s)} in all."
