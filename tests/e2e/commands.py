@@ -8,7 +8,7 @@ from pathlib import Path
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
 
 
-def raybench(*arguments: str | Path, cwd: Path, timeout: float = 280, **environment: str) -> str:
+def raybench(*arguments: str | Path, cwd: Path, timeout: float = 840, **environment: str) -> str:
     """Run `python -m raybench.COMMAND ...`; return what it printed. Fails the test on error."""
     done = subprocess.run(
         command(*arguments),
