@@ -50,7 +50,7 @@ class Objective(Document):
     chance: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """What an answer that does not look at the inputs reaches; told from the labels where it is
     not given."""
-    hold: PositiveInt = 1
+    hold: Annotated[PositiveInt, Field(le=1000)] = 1
     """Evaluations in a row at or beyond the target; the time of the first one counts."""
     max_train_seconds: PositiveFloat = 60.0
     """Seconds on the training clock after which a run ends (at the next evaluation)."""

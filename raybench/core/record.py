@@ -16,6 +16,7 @@ from raybench.core.step_times import StepTimes as StepTimes
 Whole = Annotated[int, Strict()]
 Truth = Annotated[bool, Strict()]
 Finite = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+Seconds = Annotated[Finite, Field(ge=0)]
 Measured = Annotated[
     float, Strict(), BeforeValidator(lambda value: math.nan if value is None else value)
 ]
@@ -192,14 +193,14 @@ class RunRecord:
     num_parameters: Whole | None
     batch_statistics: Truth | None
     """Whether the model normalises over the samples of one worker's batch."""
-    time_to_target_s: Finite | None
+    time_to_target_s: Seconds | None
     best_value: Finite | None
     test_value: Finite | None
     score: Measured
     samples: Whole
     ledger: dict[str, Finite]
     """Seconds of every phase (`queue`, `start`, `setup`, ...), of `input` and of `other`."""
-    wall_s: Finite
+    wall_s: Seconds
     """Seconds from asking for workers until the result was known, on the owner's clock; of a run
     that another driver has begun, those up to its checkpoint are what that one's ledger holds."""
     concurrent: Whole

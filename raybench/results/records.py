@@ -111,7 +111,10 @@ def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
     if kind == "eval":
         return name, _built(EVALUATION, line)
     if kind == "run":
-        return name, _built(RUN, _whole(plain(line)))
+        run = _built(RUN, _whole(plain(line)))
+        if problem := _impossible(run):
+            raise ValueError(problem)
+        return name, run
     return name, _built(PREDICTION, plain(line))
 
 
@@ -133,7 +136,17 @@ def _usual_run(text: str) -> RunRecord | None:
         run = None if line is None else RUN.validate_python(_whole(line))
     except ValueError:  # of pydantic, too
         return None
-    return run if run is not None and not math.isinf(run.score) else None
+    if run is None or math.isinf(run.score) or _impossible(run):
+        return None
+    return run
+
+
+def _impossible(run: RunRecord) -> str | None:
+    """Return what no run can have measured; None where all may be."""
+    metric, values = run.spec.objective.judged_by, (run.best_value, run.test_value)
+    if metric.is_share and any(one is not None and not 0 <= one <= 1 for one in values):
+        return f"{metric.words} lies between 0 and 1"
+    return "training took less than 0 s" if run.ledger["train"] < 0 else None
 
 
 def _end(records: Records, pending: dict[str, list[Evaluation]], run: RunRecord) -> None:

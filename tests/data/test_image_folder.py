@@ -188,6 +188,10 @@ BROKEN = {
         lambda folder: (folder.mkdir(), (folder / "x.txt").write_text("")),
         r"holds 1 files, none of them an image",
     ),
+    "inner folder": (
+        lambda folder: classes(folder / "images" / "train", {"cat": 2, "dog": 2}),
+        r"holds the folder images/train alone, and in it cat, dog; name .*/images/train\.",
+    ),
     "one class": (lambda folder: classes(folder, {"cat": 2}), r"one class only \(cat\)"),
     "zero bytes": (two_classes_and("cat/bad.png"), r"cat/bad.png is no image that PIL can read"),
     "beside classes": (two_classes_and("x.png"), r"x.png is in no folder of a class"),

@@ -12,6 +12,9 @@ from PIL import Image
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
 from raybench.data.load import build_dataset
+from raybench.data.sources.files import open_tables
+from raybench.data.sources.table import Tables
+from raybench.data.sources.table_set import prepare
 
 pytestmark = pytest.mark.usefixtures("own_store")
 ROWS = 400
@@ -170,3 +173,13 @@ def test_a_named_column_that_says_nothing_is_an_error(csv):
         load(csv, label="prise")
     with pytest.raises(UserError, match=r"dataset\.columns: column 'price'.*dataset.label already"):
         load(csv, label="price", columns=["price"])
+
+
+def test_what_a_missing_test_file_takes_from_training_is_said(csv):
+    tables, said = open_tables("csv", str(csv)), []
+    spec = DatasetSpec(name="csv", path=str(csv), label="town")
+    prepare(spec, Tables(tables.train, validation=tables.train), said.append)
+    assert any("40 of the 400 training rows are held out to test the winner" in one for one in said)
+    said.clear()
+    prepare(spec, tables, said.append)
+    assert not any("held out" in one for one in said)

@@ -91,6 +91,16 @@ def test_bytes_that_are_no_text_are_a_torn_line_too(tmp_path):
     assert read(tmp_path) == LINES
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"best_value": 5.0}, {"test_value": -0.1}, {"wall_s": -1.0}, {"time_to_target_s": -2.0}],
+)
+def test_a_run_that_cannot_have_been_is_left_out_and_said(tmp_path, change):
+    study = results_folder(tmp_path, [run_line("0000", 1.0), run_line("0001", 2.0) | change])
+    assert list(study.runs) == ["0000"]
+    assert "records.jsonl: line 2" in study.study["notes"][0]
+
+
 @pytest.mark.parametrize("broken", ["{oops}", '{"kind": "eval"', "not json"])
 def test_a_broken_line_elsewhere_is_left_out_and_said(tmp_path, broken):
     lines = [run_line("0000", 1.0), run_line("0001", 2.0)]

@@ -112,8 +112,31 @@ def _prefixes(files: Sequence[File], place: str) -> dict[str, str]:
             f"{place} holds {_listed(found)} and no train; add the images to train on, or name "
             "another folder."
         )
+    inner = _inner(files)
+    if "train" not in found and inner:
+        held = ", ".join(_below(files, inner)[:5])
+        raise UserError(
+            f"{place} holds the folder {inner} alone, and in it {held}; name {place}/{inner}."
+        )
     # Beside others they are classes that are called so ("test" and "no_test").
     return found if "train" in found else {"train": ""}
+
+
+def _inner(files: Sequence[File]) -> str:
+    """Return the only folder that all files lie in, where splits or several folders are in it."""
+    inner = ""
+    while len(below := _below(files, inner)) == 1 and all(
+        file.name.removeprefix(inner).count("/") for file in files
+    ):
+        inner = f"{inner}{next(iter(below))}/"
+    return inner.rstrip("/") if len(below) > 1 else ""
+
+
+def _below(files: Sequence[File], folder: str) -> list[str]:
+    """Return the folders directly below one, in order."""
+    begin = f"{folder.rstrip('/')}/" if folder else ""
+    names = (file.name.removeprefix(begin) for file in files)
+    return list(dict.fromkeys(name.partition("/")[0] for name in names if "/" in name))
 
 
 def _first_two(name: str) -> list[str]:

@@ -106,6 +106,11 @@ def prepare(spec: DatasetSpec, tables: Tables, say: Say) -> Prepared:
     roles = find_roles(spec, tables)
     labels = read_labels(tables, roles.labels, spec.task, are_pictures=roles.text is not None)
     members = split_members(spec, tables, labels)
+    if tables.validation is not None and tables.test is None and spec.test_size is None:
+        say(
+            f"{len(members[2].rows):,} of the {tables.train.num_rows:,} training rows are held out "
+            "to test the winner, since there is no test file; dataset.test_size says how many."
+        )
     inputs = row_inputs(spec, roles, tables.train)
     for batch, _ in training_batches(tables.train, inputs.columns, members):
         inputs.see(batch)

@@ -138,11 +138,21 @@ def _takes_apart(study: StudySpec, space: Space) -> bool:
     return several and "factorise" not in study.search.model_fields_set and study.search.factorise
 
 
-def check_evaluations(study: StudySpec, dataset: Dataset) -> None:
-    """Raise UserError where a run ends before it can hold the target."""
+LARGE_BATCH = 2**20
+"""Samples a step that a study of fewer samples may name all the same, where it is a range's end."""
+
+
+def check_evaluations(study: StudySpec, space: Space, dataset: Dataset) -> None:
+    """Raise UserError where a run ends before it can hold the target, or take a step."""
     hold = study.objective.hold
     epochs = float(known_values(study.fixed, {})["epochs"])
     samples = epochs * dataset.num_train_samples
+    largest = max(map(int, values_of("batch_size_per_worker", space, study.fixed)))
+    if largest > max(samples, LARGE_BATCH) and "epochs" not in space:
+        raise UserError(
+            f"batch_size_per_worker: {largest:,} is more than the {samples:,.0f} samples that a "
+            f"run of {epochs:g} epochs sees; name a smaller one."
+        )
     cadence = study.fixed.get(CADENCE, 1 if CADENCE in study.auto else None)
     batch = int(study.fixed.get("batch_size_per_worker", 1))
     if cadence is None or "epochs" in study.space:

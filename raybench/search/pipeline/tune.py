@@ -89,7 +89,7 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
     asked = study.objective
     study, dataset, warnings = check_study(study, space)
     words += warnings
-    check_evaluations(study, dataset)
+    check_evaluations(study, space, dataset)
     check_grid(study, space)
     if options.fresh:
         place = unused_url(place) if is_url(place) else str(unused_folder(Path(place)))

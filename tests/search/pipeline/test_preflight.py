@@ -212,13 +212,22 @@ def test_an_address_that_can_be_one(address: str | None) -> None:
 )
 def test_a_target_that_cannot_be_held(fixed: dict[str, Any], is_refused: bool) -> None:
     objective = {"target": 0.9, "hold": 2}
-    study, _ = build_study(STUDY | {"objective": objective, "fixed": fixed}, "test")
+    study, space = build_study(STUDY | {"objective": objective, "fixed": fixed}, "test")
     dataset = load_dataset(study.dataset)
     if not is_refused:
-        check_evaluations(study, dataset)
+        check_evaluations(study, space, dataset)
         return
     with pytest.raises(UserError, match="2 evaluations in a row cannot come"):
-        check_evaluations(study, dataset)
+        check_evaluations(study, space, dataset)
+
+
+def test_what_no_run_can_do_is_refused_by_the_plan() -> None:
+    fixed = {"batch_size_per_worker": 10**10}
+    study, space = build_study(STUDY | {"objective": {"target": 0.9}, "fixed": fixed}, "test")
+    with pytest.raises(UserError, match=r"10,000,000,000 is more than the .* samples that a run"):
+        check_evaluations(study, space, load_dataset(study.dataset))
+    with pytest.raises(UserError, match=r"objective\.hold"):
+        build_study(STUDY | {"objective": {"target": 0.9, "hold": 100_000}}, "test")
 
 
 @pytest.mark.parametrize(
