@@ -120,4 +120,4 @@ def test_a_search_there_ends_with_an_answer(device: str, tmp_path: Path) -> None
     run(*words, "--gpus-per-worker", str(gpus), cwd=tmp_path)
     study = raybench.load(tmp_path / "found")
     assert judge(study).fastest is not None
-    assert all((one.accelerators != ()) == bool(gpus) for one in study.runs.values())
+    assert all(bool(one.accelerators) == bool(gpus) for one in study.runs.values())
