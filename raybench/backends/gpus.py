@@ -17,6 +17,8 @@ from raybench.core.errors import UserError
 
 ASK_TIMEOUT_S = 120.0
 """A framework is imported and has its GPUs counted in less, on a cold disk too."""
+WORD_BITS = 64
+"""Cores in each number of the driver's masks of them."""
 LACKING = {
     "torch": "install the torch wheel for the driver's CUDA version (pytorch.org)",
     "tensorflow": "run: pip install 'raybench[tensorflow-gpu]'",
@@ -142,6 +144,25 @@ def gpu_memory_bytes(index: int = 0) -> int:
     nvml, _ = _nvml()
     handle = _visible_gpu(nvml, index)
     return 0 if handle is None else int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+
+
+def cores_near(index: int) -> set[int]:
+    """Return the CPU cores that are next to a GPU that this process sees; none where the driver
+    does not tell."""
+    nvml, _ = _nvml()
+    handle = _visible_gpu(nvml, index)
+    if handle is None:
+        return set()
+    try:
+        words = nvml.nvmlDeviceGetCpuAffinity(handle, -(-(os.cpu_count() or 1) // WORD_BITS))
+    except nvml.NVMLError:
+        return set()
+    return {
+        number * WORD_BITS + bit
+        for number, word in enumerate(words)
+        for bit in range(WORD_BITS)
+        if word >> bit & 1
+    }
 
 
 def _nvml() -> tuple[Any, str]:

@@ -7,7 +7,7 @@ from raybench.data.dataset import Dataset, Split
 from raybench.data.inputs import parts, sample_shape
 
 SHARE = 0.5
-"""Of the memory that is free: what the samples of one split may take of it."""
+"""Of the memory that is free before any are there: what all samples of a run may take of it."""
 MOST_VALUES = 2**25
 """Numbers that go into a model, or come out of it, in one forward pass of an evaluation."""
 
@@ -17,9 +17,20 @@ def num_bytes(split: Split) -> int:
     return sum(one.nbytes for one in parts(split.arrays)) + split.labels.nbytes
 
 
-def fits(split: Split, free_bytes: int) -> bool:
-    """Whether a split may lie whole in a memory of which so much is free."""
-    return num_bytes(split) <= SHARE * free_bytes
+class Room:
+    """The memory for the samples of a run, whose splits ask for their part one after another."""
+
+    def __init__(self, free_bytes: int) -> None:
+        """`free_bytes`: before any split is there."""
+        self._left = SHARE * free_bytes
+
+    def takes(self, split: Split) -> bool:
+        """Whether a split may lie there whole; then its room is taken."""
+        wanted = num_bytes(split)
+        if wanted > self._left:
+            return False
+        self._left -= wanted
+        return True
 
 
 def evaluation_batch(spec: RunSpec, dataset: Dataset, most: int) -> int:

@@ -65,7 +65,7 @@ class Ready:
     pid: int
     device: str
     cores: tuple[int, ...]
-    """CPU cores it may use."""
+    """CPU cores it may use; of a GPU's worker those next to it."""
     actor: Any = None
     """Handle of the worker's actor, to end it when it hangs."""
 

@@ -4,6 +4,7 @@ import gc
 import itertools
 import math
 import os
+import re
 import socket
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from raybench.backends.allocator import give_back
 from raybench.backends.base import Trainer, World
 from raybench.backends.checkpoints import Checkpoints
 from raybench.backends.find import find_backend
+from raybench.backends.gpus import cores_near
 from raybench.backends.run import evaluate_split, run
 from raybench.backends.saved import RefusedStateError
 from raybench.cluster.protocol import (
@@ -48,7 +50,15 @@ from raybench.workloads.find import load_workload_dataset
 ANSWER_TIMEOUT_S = 30.0
 """The pool answers sooner (`worker_group.POLL_S`): what takes longer has been lost on the way."""
 ASK_AGAIN_S = 1.0
-OUT_OF_MEMORY = ("OutOfMemoryError", "ResourceExhaustedError", "MemoryError")
+OUT_OF_MEMORY = re.compile(
+    "OutOfMemoryError|MemoryError|ResourceExhaustedError"  # torch's own, Python's, TensorFlow's
+    "|can't allocate memory|OOM when allocating"
+    # CUDA itself, through torch's AcceleratorError or TensorFlow's InternalError; NCCL quotes it.
+    "|[Oo]ut of memory|OUT_OF_MEMORY"
+    # cuBLAS, cuDNN until 8 and since 9; a handle is made when all else has its memory.
+    "|STATUS_ALLOC_FAILED|ALLOCATION_FAILED|CUBLAS_STATUS_NOT_INITIALIZED when calling"
+)
+"""What errors of a lack of memory are called, or say."""
 
 
 def serve(config: dict[str, Any]) -> None:
@@ -235,6 +245,12 @@ def _measure(command: Measure, world: World) -> Measured:
     return Measured(seconds=seconds, through=world.through, interface=interface)
 
 
+def _own_cores(world: World) -> set[int]:
+    """Return the cores that this worker may use: of a GPU's those next to it, where it has any."""
+    near = {core for index in world.gpus for core in cores_near(index)}
+    return ALL_CORES & near or ALL_CORES
+
+
 def _introduce(world: World) -> Ready:
     context = ray.get_runtime_context()
     return Ready(
@@ -242,7 +258,7 @@ def _introduce(world: World) -> Ready:
         node=context.get_node_id(),
         pid=os.getpid(),
         device=world.device,
-        cores=tuple(sorted(ALL_CORES)),
+        cores=tuple(sorted(_own_cores(world))),
         actor=context.current_actor,
     )
 
@@ -251,7 +267,7 @@ def _report(error: Exception) -> Crashed:
     if isinstance(error, RefusedStateError):
         return Crashed(failure=REFUSED, message=str(error), traceback="")
     name = type(error).__name__
-    is_memory = name in OUT_OF_MEMORY or "can't allocate memory" in str(error)
+    is_memory = OUT_OF_MEMORY.search(f"{name}: {error}") is not None
     lines = str(error).strip().splitlines()
     return Crashed(
         failure="oom" if is_memory else "error",

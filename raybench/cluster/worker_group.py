@@ -162,8 +162,13 @@ class WorkerGroup:
                 await asyncio.wait_for(self._ended.wait(), CLOSE_TIMEOUT_S)
 
     def choose_cores(self, taken: set[tuple[str, int]]) -> list[tuple[int, ...]]:
-        """Reserve cores for each rank, apart from those `taken`; none where there are too few."""
+        """Reserve cores for each rank, apart from those `taken`; none where there are too few.
+
+        Workers of GPUs share the cores next to theirs: one core would starve a GPU.
+        """
         self.cores, chosen = [], []
+        if self.placement.gpus_per_worker:
+            return [member.cores for _, member in sorted(self._members.items())]
         for rank in range(self.placement.num_workers):
             member = self._members[rank]
             free = [

@@ -141,8 +141,9 @@ class RunKeys(Document):
     sync_batch_norm: bool = False
     """Whether batch normalisation takes the samples of all workers, or of each worker alone. Of a
     whole step, so with `accumulate: 1` only."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Arithmetic of forward and backward; weights stay fp32."""
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    """Arithmetic of forward and backward; weights stay fp32. `tf32` multiplies float32 with 10 bits
+    of mantissa on NVIDIA's GPUs since Ampere, elsewhere as fp32 does, which never uses it."""
     prefetch: Annotated[int, Field(ge=0)] = 0
     """Batches prepared ahead (with tensorflow those of so many optimizer steps) by as many threads,
     of data that are augmented or read on demand; data in memory need none. Samples on demand are

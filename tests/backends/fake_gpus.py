@@ -34,6 +34,9 @@ class FakeNvml:
     def nvmlSystemGetCudaDriverVersion_v2(self) -> int:  # noqa: N802
         return 13020
 
+    def nvmlDeviceGetCpuAffinity(self, handle: str, size: int) -> list[int]:  # noqa: N802
+        return [0b1100 if handle == "gpu 1" else 0b0011] + [0] * (size - 1)
+
     def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
         return f"gpu {index}"
 

@@ -198,3 +198,11 @@ def test_tensors_as_a_gpu_takes_them_train_the_same_weights(
     assert own[1] == found[1]
     for here, there in zip(own[2], found[2], strict=True):
         assert np.array_equal(here, there)
+
+
+def test_the_splits_of_a_run_share_one_room() -> None:
+    """Each took half of what was free: train, validation and test seven eighths of it."""
+    splits = [one for _, data in TASKS.values() for one in (data.train, data.validation, data.test)]
+    sizes = [room.num_bytes(one) for one in splits]
+    free = room.Room(2 * sum(sizes) - 2)
+    assert [free.takes(one) for one in splits] == [True] * 5 + [False]

@@ -30,7 +30,13 @@ from raybench.backends.tensorflow.model import (
 )
 from raybench.backends.tensorflow.named import start_from
 from raybench.backends.tensorflow.optim import build_optimizer
-from raybench.backends.tensorflow.parts import Part, part_of, signature, training_part
+from raybench.backends.tensorflow.parts import (
+    Part,
+    part_of,
+    room_for_data,
+    signature,
+    training_part,
+)
 from raybench.backends.tensorflow.recording import StepRecorder
 from raybench.backends.tensorflow.state import (
     Copies,
@@ -46,6 +52,7 @@ from raybench.backends.tensorflow.state import (
 from raybench.backends.tensorflow.traced_steps import TracedSteps, steps_signature
 from raybench.backends.tensorflow.world import World as World
 from raybench.backends.tensorflow.world import join as join
+from raybench.backends.tensorflow.world import set_arithmetic
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset
 from raybench.workloads.base import Workload
@@ -65,8 +72,9 @@ class Trainer:
             f"{replicas} replicas for {spec.num_workers} workers: gradients are added up"
         )
         self._spec, self._workload, self._world = spec, workload, world
+        set_arithmetic(spec.precision)
         keras.mixed_precision.set_dtype_policy(
-            "float32" if spec.precision == "fp32" else "mixed_bfloat16"
+            "mixed_bfloat16" if spec.precision == "bf16" else "float32"
         )
         with world.strategy.scope():
             self._model = build_model(workload, spec.seed)
@@ -85,10 +93,11 @@ class Trainer:
         self._judge = Judge(spec, workload, dataset)
         self.metric = self._judge.metric
         self._evaluation_batch = evaluation_batch(spec, dataset, EVALUATION_BATCH)
+        room = room_for_data(spec.gpus_per_worker)
         self._parts: dict[str, Part] = {
-            "train": training_part(spec, dataset.train),
-            "validation": part_of(dataset.validation, spec.prefetch),
-            "test": part_of(dataset.test, spec.prefetch),
+            "train": training_part(spec, dataset.train, room),
+            "validation": part_of(dataset.validation, spec.prefetch, room),
+            "test": part_of(dataset.test, spec.prefetch, room),
         }
         self._steps = TracedSteps(
             spec, world, self._model, self._optimizer, self._averaging, self._judge

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from raybench.backends.base import Step
 from raybench.backends.reading import Reader, mixes, training_reader
-from raybench.backends.room import fits
+from raybench.backends.room import Room
 from raybench.backends.tensorflow.arrays import (
     copied,
     free_bytes,
@@ -143,18 +143,23 @@ class OnDemandPart:
 Part = InMemoryPart | OnDemandPart
 
 
-def part_of(split: Split, prefetch: int) -> Part:
+def room_for_data(share: float) -> Room:
+    """Return the room for all splits where tensors lie: of a GPU in this worker's `share`."""
+    return Room(free_bytes(share))
+
+
+def part_of(split: Split, prefetch: int, room: Room) -> Part:
     """Return a split as the worker takes it; what is in memory needs no `prefetch`."""
-    if split.is_on_demand or not _has_room(split):
+    if split.is_on_demand or not _has_room(split, room):
         return OnDemandPart(Reader(split), prefetch)
     return InMemoryPart(each(split.arrays, to_tensor), to_tensor(split.labels))
 
 
-def training_part(spec: RunSpec, split: Split) -> Part:
+def training_part(spec: RunSpec, split: Split, room: Room) -> Part:
     """Return the training split; where samples are augmented they are read by batch."""
     reader = training_reader(spec, split)
     if reader is None:
-        return part_of(split, spec.prefetch)
+        return part_of(split, spec.prefetch, room)
     return OnDemandPart(reader, spec.prefetch, mixed=mixes(spec))
 
 
@@ -174,13 +179,13 @@ def _any_rows(inputs: Array | OnDemand) -> tf.TensorSpec:
     return tf.TensorSpec([None, *inputs.shape[1:]], type_here(np.dtype(inputs.dtype)))
 
 
-def _has_room(split: Split) -> bool:
+def _has_room(split: Split, room: Room) -> bool:
     """Whether a split may lie on the device whole; on a GPU bytes that no kernel there gathers
     would be copied back at every step."""
     pixels = [one for one in parts(split.arrays) if one.dtype == np.uint8]
     if has_gpus() and not all(word_bytes(one.shape[1:]) for one in pixels):
         return False
-    return fits(split, free_bytes())
+    return room.takes(split)
 
 
 def _cut(inputs: Inputs, labels: tf.Tensor, rows: slice) -> tuple[Inputs, tf.Tensor]:

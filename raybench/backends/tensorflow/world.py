@@ -141,6 +141,12 @@ def _devices(number: int) -> list[str]:
     return [f"CPU:{index}" for index in range(number)]
 
 
+def set_arithmetic(precision: str) -> None:
+    """Let this process multiply float32 on GPUs as a run says, whatever the last one said; which
+    convolution is fastest TensorFlow tries by itself."""
+    tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
+
+
 def gpus_seen() -> Seen:
     """Return the GPUs that TensorFlow sees; wakes them, so for a process of its own."""
     gpus = tf.config.list_physical_devices("GPU")

@@ -26,7 +26,7 @@ from raybench.backends.torch.model import (
 )
 from raybench.backends.torch.named import start_from
 from raybench.backends.torch.optim import build_optimizer, clip_gradients
-from raybench.backends.torch.parts import Part, part_of, training_part
+from raybench.backends.torch.parts import Part, part_of, room_for_data, training_part
 from raybench.backends.torch.recording import StepRecorder
 from raybench.backends.torch.state import (
     pack_state,
@@ -38,6 +38,7 @@ from raybench.backends.torch.state import (
 from raybench.backends.torch.sync_batch_norm import average_statistics, synchronise
 from raybench.backends.torch.world import World as World
 from raybench.backends.torch.world import join as join
+from raybench.backends.torch.world import set_arithmetic
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset
 from raybench.workloads.base import LayerWorkload, Workload
@@ -55,6 +56,7 @@ class Trainer:
 
     def __init__(self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World) -> None:
         self._spec, self._workload, self._world = spec, workload, world
+        set_arithmetic(spec.precision)
         self._device, self._devices = world.torch_device, world.replica_devices
         self._model: nn.Module = build_model(workload, spec.seed)
         start_from(self._model, workload, spec.weights)
@@ -85,10 +87,11 @@ class Trainer:
         self._averaging = Averaging(spec, self._model)
         self._judge = Judge(spec, workload, dataset, self._device)
         self.metric = self._judge.metric
+        room = room_for_data(self._device, spec.gpus_per_worker)
         self._parts: dict[str, Part] = {
-            "train": training_part(spec, dataset.train, self._device),
-            "validation": part_of(dataset.validation, self._device, spec.prefetch),
-            "test": part_of(dataset.test, self._device, spec.prefetch),
+            "train": training_part(spec, dataset.train, self._device, room),
+            "validation": part_of(dataset.validation, self._device, spec.prefetch, room),
+            "test": part_of(dataset.test, self._device, spec.prefetch, room),
         }
         self._earlier_input_s = 0.0
 
@@ -238,7 +241,7 @@ class Trainer:
         return True
 
     def _precision(self) -> AbstractContextManager[object]:
-        if self._spec.precision == "fp32":
+        if self._spec.precision != "bf16":
             return contextlib.nullcontext()
         return torch.autocast(self._device.type, dtype=torch.bfloat16)
 

@@ -11,7 +11,7 @@ import torch
 
 from raybench.backends.base import Step
 from raybench.backends.reading import Reader, mixes, rounds_of, training_reader
-from raybench.backends.room import fits
+from raybench.backends.room import Room
 from raybench.backends.torch.judging import Mixed
 from raybench.backends.torch.model import Inputs
 from raybench.core.spec import RunSpec
@@ -223,19 +223,27 @@ class OnDemandPart:
 Part = InMemoryPart | OnDemandPart
 
 
-def part_of(split: Split, device: torch.device, prefetch: int) -> Part:
+def room_for_data(device: torch.device, share: float) -> Room:
+    """Return the room for all splits where tensors lie: of a GPU in this worker's `share`."""
+    if device.type != "cuda":
+        return Room(available_bytes())
+    free, total = torch.cuda.mem_get_info(device)
+    return Room(min(free, int(total * min(share, 1))))
+
+
+def part_of(split: Split, device: torch.device, prefetch: int, room: Room) -> Part:
     """Return a split as the worker takes it; what is in memory needs no `prefetch`."""
-    if split.is_on_demand or not _has_room(split, device):
+    if split.is_on_demand or not _has_room(split, device, room):
         return OnDemandPart(Reader(split), device, prefetch)
     inputs = each(split.arrays, lambda one: to_tensor(one).to(device))
     return InMemoryPart(inputs, to_tensor(split.labels).to(device))
 
 
-def training_part(spec: RunSpec, split: Split, device: torch.device) -> Part:
+def training_part(spec: RunSpec, split: Split, device: torch.device, room: Room) -> Part:
     """Return the training split; where samples are augmented they are read by batch."""
     reader = training_reader(spec, split)
     if reader is None:
-        return part_of(split, device, spec.prefetch)
+        return part_of(split, device, spec.prefetch, room)
     return OnDemandPart(reader, device, spec.prefetch, mixed=mixes(spec))
 
 
@@ -243,12 +251,10 @@ def _cut(inputs: Inputs, labels: torch.Tensor, rows: slice) -> tuple[Inputs, tor
     return each(inputs, lambda one: one[rows]), labels[rows]
 
 
-def _has_room(split: Split, device: torch.device) -> bool:
+def _has_room(split: Split, device: torch.device, room: Room) -> bool:
     """Whether a split may lie on the device whole; on a CPU arrays in memory are there."""
-    if device.type == "cuda":
-        return fits(split, torch.cuda.mem_get_info(device)[0])
     is_file = any(is_mapped(one) for one in (*parts(split.arrays), split.labels))
-    return not is_file or fits(split, available_bytes())
+    return (device.type == "cpu" and not is_file) or room.takes(split)
 
 
 def _noise_like(first: torch.Tensor) -> torch.Tensor:

@@ -77,6 +77,14 @@ def join(
     return World(rank=rank, num_workers=num_workers, device=device, num_replicas=num_replicas)
 
 
+def set_arithmetic(precision: str) -> None:
+    """Let this process multiply float32 on GPUs as a run says, whatever the last one said; try
+    which of cuDNN's convolutions is fastest, in the warm-up."""
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.benchmark = True
+
+
 def gpus_seen() -> Seen:
     """Return the GPUs that torch sees; wakes them, so for a process of its own."""
     found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
