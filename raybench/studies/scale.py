@@ -51,9 +51,8 @@ from raybench.results.study_folder import refuse_other_scaling
 from raybench.scaling.named.find import STUDIES
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline.live_session import live_session
-from raybench.search.pipeline.preflight import check_address, check_gpus, check_task
+from raybench.search.pipeline.preflight import check_address, check_gpus, check_task, num_at_most
 from raybench.search.pipeline.single_run import SingleRun
-from raybench.search.pipeline.slots import num_at_most
 from raybench.search.saved_runs import SavedRuns
 from raybench.search.wait_watch import watching
 from raybench.studies.fits import check_predict

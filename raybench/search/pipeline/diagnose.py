@@ -2,33 +2,230 @@
 
 import argparse
 import sys
+from collections.abc import Iterator
 from functools import partial
 
+import numpy as np
+import pandas as pd
 from rich.console import Console
 
 from raybench.cluster.capacity import local_capacity
+from raybench.cluster.reach import MISNAMED
+from raybench.cluster.run_once import run_once
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.core.documents import to_yaml
-from raybench.core.errors import DONE, FAILED, INTERRUPTED, UserError
+from raybench.core.errors import DONE, FAILED, INTERRUPTED, StudyError, UserError
+from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset
 from raybench.results.console import make_console, say
+from raybench.results.errors import keep_error
 from raybench.results.export import export
 from raybench.results.label import describe
 from raybench.results.load import load
 from raybench.results.place import check_place, shown
+from raybench.results.printed import print_frame
 from raybench.results.provenance import command, machine, versions
 from raybench.results.storage import open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
-from raybench.scaling.probes import Probes, probe_spec
-from raybench.scaling.shares import FEWEST_ROUNDS
-from raybench.search.pipeline.live_session import live_session
+from raybench.scaling.probes import (
+    PILOT_INTERVALS,
+    PILOT_STEPS,
+    Probe,
+    Probes,
+    probe_spec,
+    rounds,
+    step_seconds,
+    steps_for,
+    whole_rounds,
+)
+from raybench.scaling.shares import FEWEST_ROUNDS, Estimate, Shares
+from raybench.scaling.verdict import Verdict, judge, milliseconds
+from raybench.search.pipeline.live_session import Waits, live_session
 from raybench.search.pipeline.preflight import check_address, check_gpus, check_task
-from raybench.search.pipeline.probe_runs import ProbeRuns
-from raybench.search.pipeline.show_verdict import VERDICT_FILE, print_verdict, verdict_document
 from raybench.search.pipeline.train import holds_own, names_target, read_spec
-from raybench.search.pipeline.waits import Waits
+
+
+class ProbeRuns:
+    """Trains probes one at a time and keeps the seconds of their steps."""
+
+    def __init__(
+        self,
+        pool: object,
+        spec: RunSpec,
+        dataset: Dataset,
+        store: Store,
+        waits: Waits,
+        interrupt: Interrupt,
+    ) -> None:
+        self.spec, self.probes = spec, Probes.of(spec)
+        self.times: dict[Probe, list[float]] = {probe: [] for probe in self.probes.names}
+        """Seconds of a step: one of each probe for each round."""
+        self._pool, self._dataset, self._store = pool, dataset, store
+        self._waits, self._interrupt = waits, interrupt
+        self._steps: dict[Probe, int] = {}
+        self._orders: Iterator[list[Probe]] = rounds(self.probes, seed=spec.seed)
+        self._record: RunRecord | None = None
+
+    @property
+    def num_rounds(self) -> int:
+        """Rounds that all probes have finished."""
+        return whole_rounds(self.times)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether one part of the step is the largest beyond doubt."""
+        return self._shares.is_sure
+
+    @property
+    def num_parameters(self) -> int:
+        """Of the model."""
+        return (self._record.num_parameters or 0) if self._record else 0
+
+    @property
+    def num_nodes(self) -> int:
+        """Hosts of the workers; 1 where that is not known."""
+        return max(1, self._record.num_nodes) if self._record else 1
+
+    def pilot(self, seconds: float) -> None:
+        """Find out how many steps of each probe take about so many seconds; not measured."""
+        for probe, name in self.probes.names.items():
+            if self._interrupt.is_set:
+                return
+            curve = self._train(
+                probe, f"{name}-pilot", steps=PILOT_STEPS, intervals=PILOT_INTERVALS
+            )
+            if len(curve) == PILOT_INTERVALS:
+                self._steps[probe] = steps_for(seconds, self._step_s(curve, probe))
+
+    def round(self, number: int) -> None:
+        """Train every probe once, in the order of this round."""
+        for probe in next(self._orders):
+            if self._interrupt.is_set:
+                return
+            name = self.probes.names[probe]
+            curve = self._train(probe, f"{name}-{number}", steps=self._steps[probe])
+            if not self._interrupt.is_set:
+                self.times[probe].append(self._step_s(curve, probe))
+
+    def so_far(self) -> str:
+        """Return the shares after the rounds so far, in words."""
+        shares = self._shares
+        found = ", ".join(f"{part} {shares[part].percent}" for part in shares.order)
+        return found if shares.is_sure else f"{found} (not sure yet)"
+
+    def verdict(self) -> Verdict:
+        """Return what bounds the training."""
+        number = self.num_rounds
+        return judge(
+            self.spec,
+            {probe: seconds[:number] for probe, seconds in self.times.items()},
+            num_nodes=self.num_nodes,
+            num_parameters=self.num_parameters,
+        )
+
+    @property
+    def _shares(self) -> Shares:
+        return Shares.of(self.probes, self.times)
+
+    def _step_s(self, curve: list[Evaluation], probe: Probe) -> float:
+        passes = self.spec.num_workers * self.spec.accumulate
+        return step_seconds(curve, probe.batch_size_per_worker * passes)
+
+    def _train(
+        self, probe: Probe, name: str, *, steps: int, intervals: int | None = None
+    ) -> list[Evaluation]:
+        """Train a probe to its end, recorded; return its curve. A failure ends the diagnosis."""
+        more = {} if intervals is None else {"intervals": intervals}
+        spec = probe_spec(self.spec, probe, self._dataset, steps=steps, **more)
+        curve: list[Evaluation] = []
+
+        def on_evaluation(name: str, evaluation: Evaluation) -> None:
+            self._waits.is_training = True
+            curve.append(evaluation)
+            self._store.append(evaluation.line(name))
+
+        record, _ = run_once(
+            self._pool,
+            spec,
+            name,
+            role="scaling",
+            source=self.probes.names[probe],
+            on_evaluation=on_evaluation,
+            stopped_by=self._interrupt.reason,
+            on_error=lambda *error: keep_error(self._store, *error),
+        )
+        self._store.append(record.line())
+        if self._waits.fault is not None:
+            raise self._waits.fault
+        if record.message is not None and record.message.startswith(MISNAMED):
+            raise UserError(record.message)
+        if record.failure is not None:
+            raise StudyError(f"Probe {name} failed, {record.failure}: {record.message}.")
+        self._record = record
+        return curve
+
+
+VERDICT_FILE = "diagnosis.yaml"
+
+
+def verdict_document(verdict: Verdict, runs: ProbeRuns) -> dict[str, object]:
+    """Return what `diagnosis.yaml` holds: the verdict, and what it was read from."""
+    times = {name: runs.times[probe] for probe, name in runs.probes.names.items()}
+    return verdict.document() | {"probes": times}
+
+
+def print_verdict(console: Console, verdict: Verdict, runs: ProbeRuns) -> None:
+    """Print the probes' times, the shares, what changes would bring, and the sentence."""
+    console.print()
+    times = [
+        {
+            "probe": name.replace("_", " "),
+            "exchange": "every step" if probe.exchanges else "never",
+            "data": runs.spec.dataset.name if probe.reads else "synthetic",
+            "batch per worker": probe.batch_size_per_worker,
+            "step": milliseconds(float(np.median(runs.times[probe]))),
+            "19 of 20 in": _range(runs.times[probe]),
+            "samples/s": _rate(runs, probe),
+        }
+        for probe, name in runs.probes.names.items()
+    ]
+    rounds = f"{runs.num_rounds} rounds in turns; median over rounds"
+    print_frame(console, pd.DataFrame(times), "Seconds of a step", below=rounds)
+    shares = [
+        {"part": part, "of a step": share.percent, "19 of 20 in": share.percents}
+        for part, share in verdict.shares.items()
+    ]
+    below = ""
+    if verdict.num_bytes:
+        below = f"{verdict.num_bytes:,} bytes of gradients a worker exchanges in a step"
+    print_frame(console, pd.DataFrame(shares), "Where a step's time goes", below=below)
+    if verdict.gains:
+        gains = [
+            {
+                "change": gain.change,
+                "times the samples/s": f"{gain.times:.2f}",
+                "9 of 10 in": f"{gain.low:.2f} to {gain.high:.2f}" if gain.low < gain.high else "-",
+                "workers": f"x {gain.workers:g}",
+                "is": "the most" if gain.is_limit else "likely",
+            }
+            for gain in verdict.gains
+        ]
+        below = "a larger batch or fewer exchanges may need another learning rate"
+        print_frame(console, pd.DataFrame(gains), "What it would bring, predicted", below=below)
+    say(console, verdict.sentence)
+
+
+def _rate(runs: ProbeRuns, probe: Probe) -> float:
+    passes = runs.spec.num_workers * runs.spec.accumulate
+    return probe.batch_size_per_worker * passes / float(np.median(runs.times[probe]))
+
+
+def _range(times: list[float]) -> str:
+    found = Estimate.of(np.array(times))
+    return f"{milliseconds(max(found.low, 0.0))} to {milliseconds(found.high)}"
+
 
 MARK = "diagnosis"
 

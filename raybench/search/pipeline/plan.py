@@ -23,10 +23,9 @@ from raybench.core.study import ConfirmSpec, StudySpec
 from raybench.data.dataset import Dataset
 from raybench.results.label import short
 from raybench.results.words import target_words
-from raybench.search.pipeline.preflight import groups
+from raybench.search.pipeline.preflight import groups, num_groups
 from raybench.search.pipeline.reference import RUNS
-from raybench.search.pipeline.slots import num_groups
-from raybench.search.pipeline.verify_predictions import num_finalists
+from raybench.search.pipeline.verify import num_finalists
 from raybench.search.sampling.grid import num_trials
 from raybench.speed.factorisation import SPEED_KEYS, Factors
 

@@ -1,8 +1,9 @@
 """What is checked before anything starts: workload, data, frameworks, room on the cluster."""
 
 import importlib.util
+import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from raybench.backends.check_model import check_models
 from raybench.backends.gpus import LACKING, Seen, framework_sees, require_gpus
 from raybench.cluster.capacity import Capacity, Node
+from raybench.cluster.session import Session
 from raybench.core.errors import UserError
 from raybench.core.metric import ACCURACY, Metric, find_metric
 from raybench.core.objective import BUDGET, Objective, resolved
@@ -21,6 +23,7 @@ from raybench.core.space import (
     combinations,
     known_values,
     possible_values,
+    resolve,
     values_of,
 )
 from raybench.core.spec import RunSpec
@@ -33,7 +36,6 @@ from raybench.data.look.leaks import leak_lines
 from raybench.results.scaling.cells import CELL_COLUMNS
 from raybench.results.scaling.runs import RUN_COLUMNS
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES, for_metric
-from raybench.search.pipeline.first_values import first_values, other_starts
 from raybench.speed.factorisation import RESOURCES
 from raybench.workloads.base import Workload, refuse_label_smoothing
 from raybench.workloads.find import load_workload_dataset, require_framework
@@ -335,3 +337,68 @@ def following(
     if study.search.concurrency:
         return None
     return lambda nodes: default_concurrency(study, space, replace(capacity, nodes=nodes))
+
+
+START_KEYS = ("weights", "frozen_epochs", "sync_batch_norm")
+"""Keys that say what a model begins with: a value of theirs may be one that it cannot have."""
+
+
+def first_values(
+    study: StudySpec, space: Space, wanted: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    """Return a configuration of the space: the first value of every key, as its cases go.
+
+    Of a key of `wanted` that value, where the values before it allow it.
+    """
+    values: dict[str, object] = {}
+    for key, dimension in space.items():
+        possible = possible_values(resolve(dimension, known_values(study.fixed, values)))
+        is_wanted = wanted is not None and key in wanted and wanted[key] in possible
+        values[key] = wanted[key] if wanted is not None and is_wanted else possible[0]
+    return values
+
+
+def other_starts(study: StudySpec, space: Space, spec: RunSpec) -> list[RunSpec]:
+    """Return `spec` with other values that are searched of what a model begins with.
+
+    Each value stands in one of them, not every combination.
+    """
+    keys = [key for key in START_KEYS if key in space]
+    seen, found = {(key, getattr(spec, key)) for key in keys}, []
+    for combination in itertools.product(*(values_of(key, space, study.fixed) for key in keys)):
+        values = first_values(study, space, dict(zip(keys, combination, strict=True)))
+        pairs = {(key, values[key]) for key in keys}
+        if not pairs <= seen:
+            seen |= pairs
+            found.append(spec.model_copy(update={key: values[key] for key in keys}))
+    return found
+
+
+def slots_now(study: StudySpec, space: Space, session: Session, concurrency: int) -> int:
+    """Return how many runs go on at once: as many trials as the search would have at this moment.
+
+    `concurrency` is what it began with.
+    """
+    follow = following(study, space, session.capacity)
+    if follow is None or session.is_local:
+        return concurrency
+    return max(1, follow(session.nodes()))
+
+
+def num_at_most(spec: RunSpec, capacity: Capacity) -> int:
+    """Return how many workers of a spec the empty cluster holds in all its runs together."""
+    return _room(spec.placement.group, capacity)
+
+
+def _room(group: Placement, capacity: Capacity) -> int:
+    return capacity.num_fitting(replace(group, num_workers=max(capacity.cpus, group.num_workers)))
+
+
+def num_at_once(spec: RunSpec, capacity: Capacity, slots: int) -> int:
+    """Return how many runs of a spec the empty cluster holds at once, at most `slots`."""
+    return num_groups(spec.placement.group, capacity, slots)
+
+
+def num_groups(group: Placement, capacity: Capacity, slots: int) -> int:
+    """Return how many such groups the empty cluster holds at once, at most `slots`; 1 at least."""
+    return max(1, min(slots, _room(group, capacity) // group.num_workers))

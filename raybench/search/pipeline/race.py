@@ -12,8 +12,7 @@ from raybench.core.repeats import Repeat
 from raybench.core.standing import Axis, Contender, Run, Stages, more
 from raybench.results.records import Records
 from raybench.search.confirm_budget import ConfirmBudget, Cost
-from raybench.search.pipeline.side_by_side import side_by_side
-from raybench.search.pipeline.single_run import SingleRun
+from raybench.search.pipeline.single_run import SingleRun, side_by_side
 from raybench.search.race import Race, Races, in_turns
 
 SEEDS_FROM = 3000

@@ -44,8 +44,7 @@ from raybench.search.pipeline.reference_settings import (
     set_target,
     shorten_trials,
 )
-from raybench.search.pipeline.side_by_side import side_by_side
-from raybench.search.pipeline.single_run import SingleRun
+from raybench.search.pipeline.single_run import SingleRun, side_by_side
 from raybench.search.sampling.default_rates import priors, rate_factor
 
 RUNS = 3

@@ -1,7 +1,8 @@
 """Runs of a study outside Ray Tune: recorded and shown like the others."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from raybench.cluster.reach import MISNAMED
@@ -115,3 +116,28 @@ class SingleRun:
         if record.message is not None and record.message.startswith(MISNAMED):
             self.deadline.fault = self.deadline.fault or UserError(record.message)
         return record, lines
+
+
+def side_by_side(jobs: Sequence[Callable[[], None]], *, slots: int, deadline: Deadline) -> None:
+    """Do all jobs, in the order in which they are given, each in a thread.
+
+    Once `deadline` is over no more begin; those that run have to ask it themselves. What goes wrong
+    in one ends the study: the others stop as for Ctrl-C, and it is raised when they have.
+    """
+
+    def do(job: Callable[[], None]) -> None:
+        if deadline.over:
+            return
+        try:
+            job()
+        except Exception as error:
+            deadline.ends_with(error)
+            raise
+
+    if not jobs:
+        return
+    with ThreadPoolExecutor(min(slots, len(jobs)), thread_name_prefix="race") as threads:
+        done = [threads.submit(do, job) for job in jobs]
+    deadline.raise_fault()  # the first of them
+    for one in done:
+        one.result()

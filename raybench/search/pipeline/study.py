@@ -33,10 +33,9 @@ from raybench.search.disturbed import Disturbed
 from raybench.search.live_trials import LiveTrials
 from raybench.search.pipeline.confirm import Confirmation, num_raced
 from raybench.search.pipeline.more import KEY, OVER, More
-from raybench.search.pipeline.preflight import following
+from raybench.search.pipeline.preflight import following, num_at_most, num_at_once, slots_now
 from raybench.search.pipeline.reference import set_by_reference
 from raybench.search.pipeline.single_run import SingleRun
-from raybench.search.pipeline.slots import num_at_most, num_at_once, slots_now
 from raybench.search.pipeline.verify import verify
 from raybench.search.quiet import RAY_LOG
 from raybench.search.ray_tune.tuner import run_trials

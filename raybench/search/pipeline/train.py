@@ -16,6 +16,7 @@ from raybench.cluster.reach import MISNAMED
 from raybench.cluster.run_once import run_once
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
+from raybench.core.checkpoint import spec_digest
 from raybench.core.clock import OTHER, PHASES
 from raybench.core.dataset_spec import with_whole_paths
 from raybench.core.documents import apply_settings, read_mapping, to_yaml, validate
@@ -33,13 +34,12 @@ from raybench.results.loggers.processes import Loggers
 from raybench.results.page import try_page
 from raybench.results.place import check_place, shown
 from raybench.results.provenance import command, machine, versions
+from raybench.results.records import read_records
 from raybench.results.storage import StudyStorage, open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.results.words import target_words
-from raybench.search.pipeline.continued import finished_run
-from raybench.search.pipeline.live_session import live_session
+from raybench.search.pipeline.live_session import Waits, live_session
 from raybench.search.pipeline.preflight import check_address, check_gpus, check_task
-from raybench.search.pipeline.waits import Waits
 from raybench.search.saved_runs import SavedRuns
 from raybench.workloads.find import load_workload_dataset
 from raybench.workloads.model_data import ModelData
@@ -218,3 +218,16 @@ def holds_own(folder: Path, mark: str) -> bool:
     if not (folder / STUDY_FILE).is_file():
         return not (folder / RECORDS_FILE).stat().st_size
     return bool(read_mapping(folder / STUDY_FILE).get("study", {}).get(mark))
+
+
+def finished_run(folder: Path, name: str, spec: RunSpec) -> RunRecord | None:
+    """Return the record of this very run if it has ended well in `folder`, with its model there."""
+    if (
+        not (folder / RECORDS_FILE).is_file()
+        or not (folder / MODEL_FILES[spec.framework]).is_file()
+    ):
+        return None
+    record = read_records(folder).runs.get(name)
+    if record is None or record.state != "complete" or record.stop == "interrupted":
+        return None
+    return record if spec_digest(record.spec) == spec_digest(spec) else None

@@ -15,7 +15,6 @@ from raybench.core.outcome import RunOutcome
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.search.pipeline import diagnose as body
-from raybench.search.pipeline import probe_runs
 
 SPEC = "num_workers: 2\nbatch_size_per_worker: 32\ndataset: {name: digits, image_size: 28}\n"
 SPEC += "objective: {target: 0.95}\n"
@@ -100,7 +99,7 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
 
     monkeypatch.setattr(body, "live_session", session)
     monkeypatch.setattr(body, "local_capacity", lambda: session(0, 0, 0).__enter__().capacity)
-    monkeypatch.setattr(probe_runs, "run_once", found.run_once)
+    monkeypatch.setattr(body, "run_once", found.run_once)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "spec.yaml").write_text(SPEC)
     return found

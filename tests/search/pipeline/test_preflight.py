@@ -17,7 +17,6 @@ from raybench.core.study import build_study
 from raybench.data.load import load_dataset
 from raybench.search.ask_tell import Search
 from raybench.search.pipeline import preflight
-from raybench.search.pipeline.first_values import first_values, other_starts
 from raybench.search.pipeline.preflight import (
     SAMPLED_WHOLE,
     check_address,
@@ -28,7 +27,9 @@ from raybench.search.pipeline.preflight import (
     check_task,
     default_concurrency,
     first_groups,
+    first_values,
     groups,
+    other_starts,
     unused_gpus,
     with_gpus,
     without_too_wide,

@@ -4,7 +4,7 @@ from typing import Any
 
 from raybench.core.record import Prediction
 from raybench.core.spec import RunSpec
-from raybench.search.pipeline.verify_predictions import Way, choose
+from raybench.search.pipeline.verify import Way, choose
 from raybench.speed.factorisation import speed_values
 
 
