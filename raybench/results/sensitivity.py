@@ -13,12 +13,15 @@ ENOUGH_TRIALS = 8
 def target_warning(results: StudyResults) -> str | None:
     """Return a sentence where nearly all or nearly no search trials reach the target."""
     trials = ranked(results.trials)
+    every = len(trials)
     trials = trials[trials["stop"] != "cap"]  # too slow to win, not unable to get there
     if results.target is None or not results.is_timed or len(trials) < ENOUGH_TRIALS:
         return None
     reached = int(trials["time_to_target_s"].notna().sum())
     easy, hard = ("low", "high") if results.metric.direction == "max" else ("high", "low")
-    count = f"{reached} of {len(trials)} trials reach {_shown(results, results.target)}"
+    slow = every - len(trials)
+    apart = f" ({slow} others were stopped as too slow before they could)" if slow else ""
+    count = f"{reached} of {len(trials)} trials reach {_shown(results, results.target)}{apart}"
     if reached > MANY * len(trials):
         return f"{count}: a target this {easy} hardly distinguishes them; try a {hard}er one."
     if reached < FEW * len(trials):
