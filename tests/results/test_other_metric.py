@@ -9,8 +9,7 @@ from rich.console import Console
 
 from raybench.core.objective import Objective
 from raybench.results import plots
-from raybench.results.comment import spec_comment
-from raybench.results.export import export, read_csv
+from raybench.results.export import export, read_csv, spec_comment
 from raybench.results.figures.metric_axis import metric_axis
 from raybench.results.figures.parts import new_figure
 from raybench.results.live.glyphs import BLOCKS

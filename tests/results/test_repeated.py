@@ -9,8 +9,7 @@ from test_verdict import again
 
 from raybench.core.objective import Objective
 from raybench.results.answer import answer_lines
-from raybench.results.comment import spec_comment
-from raybench.results.export import export
+from raybench.results.export import export, spec_comment
 from raybench.results.files import StudyFiles
 from raybench.results.repeated import noise_of
 from raybench.results.show import verdict_lines

@@ -17,8 +17,7 @@ from raybench import report
 from raybench.core.errors import UserError
 from raybench.core.objective import Objective
 from raybench.results.answer import answer_lines
-from raybench.results.comment import spec_comment
-from raybench.results.export import export
+from raybench.results.export import export, spec_comment
 from raybench.results.load import load
 from raybench.results.loggers.follow import _sentence
 from raybench.results.next_steps import next_steps

@@ -8,8 +8,7 @@ from rich.console import Console
 from raybench.core.errors import UserError
 from raybench.core.objective import Objective
 from raybench.results.answer import answer_lines
-from raybench.results.comment import spec_comment
-from raybench.results.export import export
+from raybench.results.export import export, spec_comment
 from raybench.results.show import show, verdict_lines
 from raybench.results.store import Store
 from raybench.results.verdict import judge

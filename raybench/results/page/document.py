@@ -1,13 +1,25 @@
 """The whole page of one study, or of several side by side."""
 
+import base64
+import hashlib
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 
+from raybench.results.glossary import SECTIONS
 from raybench.results.load import StudyResults
 from raybench.results.page.comparison import compared, study_names
 from raybench.results.page.extra import Extra
-from raybench.results.page.glossary import glossary_part
-from raybench.results.page.html import Html, element, folded, isolated, join, section, text
-from raybench.results.page.parts import head, script
+from raybench.results.page.html import (
+    Html,
+    definitions,
+    element,
+    folded,
+    isolated,
+    join,
+    section,
+    text,
+)
 from raybench.results.page.study_part import (
     StudyPart,
     answer_part,
@@ -15,6 +27,85 @@ from raybench.results.page.study_part import (
     study_part,
 )
 from raybench.results.record_lines import uncollected
+
+HERE = Path(__file__).parent
+SCRIPTS = ("cells", "curve", "detail", "table", "page")
+"""Files of `js/`, in the order in which they build on one another."""
+ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
+    "%3Cpath d='M1 14 5 7l3 3 6-8' fill='none' stroke='%230072b2' stroke-width='2.5'/%3E%3C/svg%3E"
+)
+
+
+@cache
+def style() -> str:
+    """Return the page's style."""
+    return (HERE / "page.css").read_text(encoding="utf-8")
+
+
+@cache
+def script() -> str:
+    """Return the page's script: its files in one scope."""
+    files = [(HERE / "js" / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    return "\n".join(['(() => {\n"use strict";', *files, "})();"])
+
+
+def policy() -> str:
+    """Return what the page may load: nothing; run: its own script; use: its own style.
+
+    Figures have style attributes; these are allowed, style elements are not.
+    """
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src '{_digest(script())}'",
+            f"style-src-elem '{_digest(style())}'",
+            "style-src-attr 'unsafe-inline'",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        ]
+    )
+
+
+def head(title: str) -> Html:
+    """Return the page's head."""
+    return element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy()),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="referrer", content="no-referrer"),
+        element("title", text(title)),
+        element("link", rel="icon", href=ICON),
+        element("style", Html(style())),
+    )
+
+
+def _digest(content: str) -> str:
+    digest = hashlib.sha256(content.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def glossary_part() -> Html:
+    """Return all terms by subject, folded."""
+    groups = [
+        folded(title, definitions([(term, _meaning(words)) for term, words in terms.items()]))
+        for title, terms in SECTIONS.items()
+    ]
+    return section("glossary", "Words", *groups)
+
+
+def _meaning(words: str) -> Html:
+    """Return an explanation; what stands between backticks is code."""
+    pieces = words.split("`")
+    return Html(
+        "".join(
+            element("code", isolated(piece)) if number % 2 else isolated(piece)
+            for number, piece in enumerate(pieces)
+        )
+    )
+
 
 DOCTYPE = Html("<!doctype html>\n")
 FOOT = (

@@ -23,10 +23,9 @@ from raybench.results.page import page_text, pictures, try_page, write
 from raybench.results.page.columns import columns_of, order_of
 from raybench.results.page.comparison import study_names
 from raybench.results.page.html import element, text
-from raybench.results.page.settings import settings_of
 from raybench.results.page.study_part import answer_of
 from raybench.results.page.tables import frame_table
-from raybench.results.page.trial_data import POINTS, details_json
+from raybench.results.page.trials import POINTS, details_json, settings_of
 from raybench.results.page.winners import differing, winner_sentence
 
 LARGEST = 1_000_000
