@@ -6,6 +6,7 @@ from local import small_spec
 
 from raybench.backends.find import find_backend
 from raybench.backends.run import run
+from raybench.backends.steps import take_until, training_steps
 from raybench.core.clock import Ledger
 from raybench.workloads.base import Workload
 from raybench.workloads.find import find_workload, load_workload_dataset
@@ -50,3 +51,21 @@ def test_a_users_model_may_view_what_its_convolutions_return() -> None:
     trainer = backend.Trainer(spec, Viewing(), dataset, world)
     (last,) = run(spec, dataset, trainer, world, Ledger("setup"))
     assert last.value > 0.15
+
+
+def test_rows_and_weights_of_an_interval_reach_the_device_at_once() -> None:
+    from raybench.backends.torch.parts import InMemoryPart
+
+    spec = small_spec("torch", batch_size_per_worker=8, accumulate=3)
+    dataset = load_workload_dataset(spec.workload, spec.dataset)[1]
+    world = find_backend("torch").join(rank=0, num_workers=1, device="cpu", num_threads=1)
+    steps = take_until(training_steps(spec, dataset, world), 400)[0]
+    part = InMemoryPart(torch.arange(len(dataset.train)), torch.from_numpy(dataset.train.labels))
+    batches = list(part.batches(steps))
+    passes = [rows for step in steps for rows in step.indices]
+    for batch, rows in zip(batches, passes, strict=True):
+        np.testing.assert_array_equal(batch.inputs, rows)
+        np.testing.assert_array_equal(batch.labels, dataset.train.labels[rows])
+    for batch, weights in zip(batches, [one for s in steps for one in s.weights], strict=True):
+        np.testing.assert_array_equal(batch.weights, weights)
+    assert len({batch.weights.untyped_storage().data_ptr() for batch in batches}) == 1

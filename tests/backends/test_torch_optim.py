@@ -327,6 +327,28 @@ def test_path_by_type(dtype, path):
     assert {bucket.path for bucket in found} == {path}
 
 
+@pytest.mark.parametrize("path", ["fused", "foreach", "plain"])
+def test_buckets_are_kept_until_a_layout_or_a_state_is_another(path, monkeypatch):
+    built = []
+    monkeypatch.setattr(
+        base, "buckets", lambda *args, **more: built.append(1) or kernels.buckets(*args, **more)
+    )
+    params = parameters()
+    optimizer = build("lamb", params, path=path)
+    run(optimizer, params, "lamb", last=5)
+    assert len(built) == 1
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    run(optimizer, params, "lamb", first=5, last=10)
+    assert len(built) == 2
+    params[0].grad = params[0].grad.T.contiguous().T
+    optimizer.step()
+    params[0].grad = None
+    optimizer.step()
+    assert len(built) == 4
+    run(optimizer, params, "lamb", first=10)
+    assert len(built) == 5
+
+
 @pytest.mark.parametrize("name", ["radam", "lars", "lamb"])
 def test_layouts_may_differ(name):
     """The fused kernels pair memory, not indices: a transposed gradient must not reach them."""

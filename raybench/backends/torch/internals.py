@@ -47,7 +47,8 @@ def foreach_kernels_work(device_type: str) -> bool:
             ([torch.stack(foreach.norm(values)).square()], [97.0]),
         ]
         changed = [values[0].clone()]
-        foreach.mul_(changed, 0.5)  # 2, 4.5
+        foreach.mul_(changed, 0.25)  # 1, 2.25
+        foreach.mul_(changed, twos[0][0])  # 2, 4.5
         foreach.add_(changed, 1.0)  # 3, 5.5
         foreach.add_(changed, twos, alpha=-1.0)  # 1, 3.5
         foreach.div_(changed, 0.5)  # 2, 7

@@ -95,14 +95,13 @@ class InMemoryPart:
 
         Counts the time waited; the index itself is a part of the step.
         """
-        device = self._labels.device
-        for step in steps:
-            for rows, weights in zip(step.indices, step.weights, strict=True):
-                started = time.perf_counter()
-                index = torch.from_numpy(rows).to(device, non_blocking=True)
-                weight = torch.from_numpy(weights).to(device, non_blocking=True)
-                self._waited_s += time.perf_counter() - started
-                yield self._batch(index, weight)
+        started = time.perf_counter()
+        sizes = [step.indices.shape[1] for step in steps for _ in step.indices]
+        indices = self._sent([step.indices for step in steps], sizes)
+        weights = self._sent([step.weights for step in steps], sizes)
+        self._waited_s += time.perf_counter() - started
+        for index, weight in zip(indices, weights, strict=True):
+            yield self._batch(index, weight)
 
     def slices(self, rows: slice, size: int) -> Iterator[tuple[Inputs, torch.Tensor]]:
         """Yield inputs and labels of the rows, `size` at a time."""
@@ -121,6 +120,15 @@ class InMemoryPart:
 
     def close(self) -> None:
         """Nothing to end."""
+
+    def _sent(self, of_steps: list[np.ndarray], sizes: list[int]) -> tuple[torch.Tensor, ...]:
+        """Return the rows of each pass on the device: one copy, which a GPU takes while it works
+        on."""
+        together = torch.from_numpy(np.concatenate([one.ravel() for one in of_steps]))
+        device = self._labels.device
+        if device.type == "cuda":
+            together = together.pin_memory().to(device, non_blocking=True)
+        return torch.split_with_sizes(together, sizes)
 
     def _batch(self, index: torch.Tensor, weights: torch.Tensor) -> Batch:
         inputs = each(self._inputs, lambda one: one.index_select(0, index))

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from raybench.backends.torch.optim.kernels import Bucket, Path, buckets
+from raybench.backends.torch.optim.kernels import Bucket, Path, buckets, layouts
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -48,11 +48,16 @@ class Optimizer(torch.optim.Optimizer):
             "step": 0,
         }
         super().__init__(params, defaults | self.SETTINGS | self.GROUP_KEYS | settings)
-        self._scratch = torch.empty(0)
+        self._forget()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._scratch = torch.empty(0)  # a copied or unpickled optimizer comes without it
+        self._forget()  # a copied or unpickled optimizer comes without, a loaded one has new states
+
+    def _forget(self) -> None:
+        """Begin without what is kept from step to step beside the states."""
+        self._scratch = torch.empty(0)
+        self._buckets: dict[int, tuple[list[Any], list[Bucket]]] = {}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -61,13 +66,23 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
+        for index, group in enumerate(self.param_groups):
             group["step"] += 1
             self.count(group)
-            for bucket in buckets(self, group, self.states_of(group), cuda_path=self.CUDA_PATH):
+            for bucket in self._buckets_of(index, group):
                 weight_decay = 0.0 if bucket.excluded else group["weight_decay"]
                 self.update(bucket, group, weight_decay=weight_decay)
         return loss
+
+    def _buckets_of(self, index: int, group: dict[str, Any]) -> list[Bucket]:
+        """Return a group's buckets with the gradients of now."""
+        present, (known, found) = layouts(group), self._buckets.get(index, ([], []))
+        if present != known:
+            found = buckets(self, group, self.states_of(group), cuda_path=self.CUDA_PATH)
+            self._buckets[index] = present, found
+        for bucket in found:
+            bucket.grads = [param.grad for param in bucket.params if param.grad is not None]
+        return found
 
     def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
         """Names of the tensors kept for each parameter of a group."""

@@ -54,6 +54,15 @@ def lerp_all(tensors: list[Tensor], others: list[Tensor], weight: float) -> None
         tensor.lerp_(other, weight)
 
 
+def scale_all(tensors: list[Tensor], factor: Tensor) -> None:
+    """Multiply each tensor by a number that stays on the device."""
+    if tensors and foreach_kernels_work(tensors[0].device.type):
+        foreach.mul_(tensors, factor)
+        return
+    for tensor in tensors:
+        tensor.mul_(factor)
+
+
 @dataclass
 class Bucket:
     """Tensors of one parameter group that go through one path together, index by index.
@@ -68,13 +77,25 @@ class Bucket:
     states: tuple[list[Tensor], ...] = ()
 
 
+def layouts(group: dict[str, Any]) -> list[Any]:
+    """Return what buckets depend on beside the states: while it is equal, buckets stay but for
+    their gradients, which are other tensors at every step."""
+    return [
+        (group["path"], group["exclude_1d"]),
+        *(
+            None if grad is None else (grad.dtype, grad.stride(), param.dtype, param.stride())
+            for param, grad in [(param, param.grad) for param in group["params"]]
+        ),
+    ]
+
+
 def buckets(
     optimizer: torch.optim.Optimizer,
     group: dict[str, Any],
     state_names: tuple[str, ...],
     *,
     cuda_path: Path,
-) -> Iterable[Bucket]:
+) -> list[Bucket]:
     """The group's parameters that have a gradient, by device, dtype, path and exclusion.
 
     Missing state is created as zeros. `group["path"]` forces a path, `group["exclude_1d"]` sets
@@ -98,7 +119,7 @@ def buckets(
         bucket.params.append(param)
         for tensor_list, tensor in zip((bucket.grads, *bucket.states), tensors, strict=True):
             tensor_list.append(tensor)
-    return found.values()
+    return list(found.values())
 
 
 def _best_path(param: Tensor, tensors: list[Tensor], cuda_path: Path) -> Path:
@@ -165,5 +186,4 @@ def clip_gradients(parameters: Iterable[nn.Parameter], most: float) -> None:
     gradients = [one.grad for one in parameters if one.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
     factor = (most / norm).clamp(max=1.0)
-    for gradient in gradients:
-        gradient.mul_(factor)
+    scale_all(gradients, factor)
