@@ -139,6 +139,7 @@ class Search:
     def again(self, name: str) -> None:
         """Note that a trial begins again: what was reported of it tells nothing of its new run."""
         self._reruns[name] += 1
+        self._feedback.forget(self._open[name].trial)
 
     def _run_of(self, name: str) -> str:
         return name + RERUN * self._reruns[name]

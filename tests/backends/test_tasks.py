@@ -136,7 +136,7 @@ class ShiftedAndMixed:
 
     asked: list[tuple[int, int]]
 
-    def __init__(self, augmentations: list, split, seed: int) -> None:
+    def __init__(self, augmentations: list, split, seed: int, read: object) -> None:
         self._rows = len(split)
         type(self).asked = []
 

@@ -11,7 +11,16 @@ from raybench.core.spec import RunSpec
 from raybench.search.ask_tell import Search
 from raybench.search.policy import SearchPolicy
 from raybench.search.sampling.default_rates import usual_rate
-from tests.search.made_up import STUDY, by_name, evaluation, make_search, outcome, record, run_all
+from tests.search.made_up import (
+    STUDY,
+    by_name,
+    evaluation,
+    journal_of,
+    make_search,
+    outcome,
+    record,
+    run_all,
+)
 from tests.search.step_times import trained
 
 PLAIN = STUDY | {"search": {"trials": 10, "priors": False}}
@@ -58,7 +67,7 @@ def test_the_totals_of_an_interrupted_run_are_not_taken_from_its_rerun(tmp_path:
 
 
 def test_a_disturbed_trial_that_begins_again_passes_the_rungs_anew(tmp_path: Path) -> None:
-    """And the speed model takes its seconds without those that others took."""
+    """The speed model takes its seconds without those that others took; Optuna the new run's."""
     content = STUDY | {"search": {"trials": 9, "cap_factor": None}}
     one = make_search(tmp_path, content, apart=True)
     seen: list[tuple[str, float]] = []
@@ -66,12 +75,16 @@ def test_a_disturbed_trial_that_begins_again_passes_the_rungs_anew(tmp_path: Pat
     one.placer.observe = (  # type: ignore[method-assign]
         lambda trial, spec, *, samples, train_s: seen.append((trial, train_s))
     )
-    good, bad = _asked(one)[0], _asked(one)[0]
+    (good, _), (bad, spec) = _asked(one), _asked(one)
     assert one.report(good, outcome(5.0, value=0.9)) is None
     assert one.report(bad, outcome(5.0, value=0.5, ledger={"disturbed": 2.0})) == "scheduler"
     one.again(bad)
-    assert one.report(bad, outcome(5.0, value=0.4)) == "scheduler", "it is judged again"
+    point = outcome(5.0, value=0.4)
+    assert one.report(bad, point) == "scheduler", "it is judged again"
     assert seen == [(good, 5.0), (bad, 3.0), (f"{bad}+", 5.0)]
+    one.tell(record(bad, spec, 5.0, value=0.4, stop=None))
+    course = journal_of(one).get_trials()[1].intermediate_values
+    assert list(course.values()) == [point.score(spec.objective)]
 
 
 @pytest.mark.parametrize("apart", [False, True])

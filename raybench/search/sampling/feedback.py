@@ -56,6 +56,7 @@ class Feedback:
         self._is_pareto = len(journal.directions) > 1
         self._untold: list[_Ended] = []
         self._told: list[tuple[int, float]] = []
+        self._courses: dict[int, dict[int, float]] = {}
 
     def add(self, trial: optuna.Trial, record: RunRecord, *, is_early: bool) -> None:
         """Take a trial's end, and tell what can be told; after `is_early` nothing waits."""
@@ -89,9 +90,18 @@ class Feedback:
         return told
 
     def report(self, trial: optuna.Trial, spec: RunSpec, *, score: float, train_s: float) -> None:
-        """Give Optuna a running trial's score, at the time on its fastest placement."""
+        """Note a running trial's score, at the time on its fastest placement.
+
+        Optuna hears its course at its end: what it was told it keeps, of a run that counts no more
+        too (`forget`), and nothing asks for it sooner.
+        """
         if not self._is_pareto:  # Optuna keeps no course of several objectives
-            trial.report(score, step=self._milliseconds(spec, train_s))
+            course = self._courses.setdefault(trial.number, {})
+            course[self._milliseconds(spec, train_s)] = score
+
+    def forget(self, trial: optuna.Trial) -> None:
+        """Drop what was noted of a trial that begins again."""
+        self._courses.pop(trial.number, None)
 
     def tell_would_fail(self, trial: optuna.Trial) -> None:
         """End a proposal that is not run because it would fail: as if it had."""
@@ -123,11 +133,9 @@ class Feedback:
             trial.set_user_attr(name, value)
         if record.failure is not None:
             self._infeasible.add(record.failure, record.spec)
+        for step, score in (self._courses.pop(trial.number, None) or answer.course or {}).items():
+            trial.report(score, step=step)
         if answer.state == TrialState.PRUNED:
-            known = self._journal.get_trials(deepcopy=False)[trial.number].intermediate_values
-            for step, score in (answer.course or {}).items():
-                if not known:
-                    trial.report(score, step=step)
             self._journal.tell(trial, state=TrialState.PRUNED)
         else:
             self._journal.tell(trial, answer.values, state=answer.state)
