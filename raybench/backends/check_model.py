@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
@@ -42,13 +42,20 @@ TIMEOUT_S = 300.0
 """Seconds after which a model that has not answered is taken for one that never will."""
 
 
-def check_models(spec: RunSpec, frameworks: list[str], *, others: Sequence[RunSpec] = ()) -> Probed:
+def check_models(
+    spec: RunSpec,
+    frameworks: list[str],
+    *,
+    others: Sequence[RunSpec] = (),
+    several: Container[str] = (),
+) -> Probed:
     """Try the user's own model in each framework; return what is known of it, all warnings in one.
 
     It is built, and a small batch of the real data goes through model, loss and back. What
     cannot be trained is a UserError, with the traceback in its `details`. Shipped workloads and
     those given by layers are known to be whole and cost nothing. `others`: the same with another
-    start (weights, what is frozen), which is tried without a batch.
+    start (weights, what is frozen), which is tried without a batch. `several`: the frameworks of
+    which several workers may train it.
     """
     workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
     if isinstance(workload, LayerWorkload) and not any(map(needs_check, (spec, *others))):
@@ -59,7 +66,10 @@ def check_models(spec: RunSpec, frameworks: list[str], *, others: Sequence[RunSp
     with contextlib.ExitStack() as closing, ThreadPoolExecutor(len(frameworks)) as pool:
         processes = [closing.enter_context(_start(request)) for _ in frameworks]
         try:
-            answers = list(pool.map(_answer, [request] * len(frameworks), frameworks, processes))
+            requests = [
+                request | {"framework": one, "several": one in several} for one in frameworks
+            ]
+            answers = list(pool.map(_answer, requests, processes))
         finally:  # of a Ctrl-C too, which would else wait for them
             for process in processes:
                 process.kill()
@@ -72,6 +82,11 @@ def check_models(spec: RunSpec, frameworks: list[str], *, others: Sequence[RunSp
         + [warning for answer in answers for warning in answer["warnings"]],
         any(answer["batch_statistics"] for answer in answers),
     )
+
+
+def in_groups(specs: Sequence[RunSpec]) -> set[str]:
+    """Return the frameworks of runs that several processes train."""
+    return {one.framework for one in specs if one.num_workers > one.replicas_per_process}
 
 
 def _start(request: dict[str, Any]) -> "subprocess.Popen[bytes]":
@@ -91,12 +106,11 @@ def _start(request: dict[str, Any]) -> "subprocess.Popen[bytes]":
     )
 
 
-def _answer(
-    request: dict[str, Any], framework: str, process: "subprocess.Popen[bytes]"
-) -> dict[str, Any]:
+def _answer(request: dict[str, Any], process: "subprocess.Popen[bytes]") -> dict[str, Any]:
     """Send the request and wait for the answer."""
-    what = f"Workload {request['spec']['workload']}: the trial of its model in {framework}"
-    content = json.dumps(request | {"framework": framework}).encode()
+    what = f"Workload {request['spec']['workload']}: the trial of its model in "
+    what += request["framework"]
+    content = json.dumps(request).encode()
     try:
         answer, errors = process.communicate(content, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -153,7 +167,8 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
         inputs, labels = _of_sample(request["sample"])
         metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
         gpu = bool(spec.gpus_per_worker)
-        probed = probe_model(workload, inputs, labels, metric=metric, gpu=gpu)
+        several = bool(request["several"])
+        probed = probe_model(workload, inputs, labels, metric=metric, gpu=gpu, several=several)
         return {
             "warnings": warnings + probed.warnings,
             "batch_statistics": probed.batch_statistics and not spec.sync_batch_norm,

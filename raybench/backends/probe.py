@@ -1,14 +1,24 @@
-"""What both frameworks' probes of a user's model have in common: the checks of its numbers."""
+"""What both frameworks' probes of a user's model have in common: the checks of its numbers, and
+that several workers build the same one."""
 
+import contextlib
+import json
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from raybench.backends.base import World
 from raybench.core.errors import UserError
 from raybench.core.metric import Metric
+from raybench.core.spec import RunSpec
 from raybench.data.inputs import Batch
-from raybench.workloads.base import Workload
+from raybench.workloads.base import LayerWorkload, Workload
+from raybench.workloads.named.workload import NamedWorkload
 
 Array = npt.NDArray[Any]
 ALONE = 1e-2
@@ -29,9 +39,19 @@ class ProbeModel(Protocol):
     """Signature of a backend's `probe_model`."""
 
     def __call__(
-        self, workload: Workload, inputs: Batch, labels: Array, *, metric: Metric, gpu: bool
+        self,
+        workload: Workload,
+        inputs: Batch,
+        labels: Array,
+        *,
+        metric: Metric,
+        gpu: bool,
+        several: bool,
     ) -> Probed:
-        """Build the model, take a batch through it and back; UserError for what cannot train."""
+        """Build the model, take a batch through it and back; UserError for what cannot train.
+
+        `several`: by several workers too, which have to build the same one.
+        """
         ...
 
 
@@ -118,8 +138,11 @@ def check_per_sample(workload: Workload, what: str, values: Array, num_samples: 
         )
 
 
-def check_gradients(workload: Workload, gradients: dict[str, Array | None]) -> list[str]:
-    """Return a warning for parameters that get no gradient; UserError if none does, or of NaN."""
+def check_gradients(
+    workload: Workload, gradients: dict[str, Array | None], *, all_needed: bool
+) -> list[str]:
+    """Return a warning for parameters that get no gradient; UserError if none does, or of NaN, or
+    where they are `all_needed`, as torch's DDP waits for each of them."""
     unused = [name for name, gradient in gradients.items() if gradient is None]
     if len(unused) == len(gradients):
         raise UserError(
@@ -134,11 +157,75 @@ def check_gradients(workload: Workload, gradients: dict[str, Array | None]) -> l
             )
     if not unused:
         return []
-    return [
+    found = (
         f"Workload {workload.name}: {len(unused)} of {len(gradients)} parameters get no gradient "
-        f"(the first: {unused[0]}); use, remove or freeze them, with several workers torch refuses "
-        "such a model."
+        f"(the first: {unused[0]})"
+    )
+    if all_needed:
+        raise UserError(
+            f"{found}, and several workers in torch wait for all of them; use, remove or freeze "
+            "them, or train with num_workers: 1."
+        )
+    return [
+        f"{found}; use, remove or freeze them, with several workers torch refuses such a model."
     ]
+
+
+DIFFERENT = "Workers build different models: "
+"""Beginning of the sentence, by which it is found in what a run has failed with."""
+Shapes = Sequence[tuple[str, Sequence[int]]]
+"""Name and shape of each parameter of a model, in its order."""
+
+
+@contextlib.contextmanager
+def as_another_worker() -> Iterator[None]:
+    """Show user code inside what the second of two workers finds in its environment."""
+    cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
+    seen = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "TF_CONFIG": json.dumps(cluster)}
+    before = os.environ.copy()
+    os.environ.update(seen)
+    try:
+        yield
+    finally:
+        for name in seen:
+            os.environ.pop(name)
+        os.environ.update(before)
+
+
+def check_same(workload: Workload, first: Shapes, other: Shapes) -> None:
+    """Raise UserError where two workers' models differ in a shape: gradients could not be summed.
+
+    Their names may differ: Keras counts the layers of a process.
+    """
+    for one, two in zip_longest(first, other):
+        shapes = [None if each is None else tuple(each[1]) for each in (one, two)]
+        if shapes[0] != shapes[1]:
+            name, _ = one or two
+            raise UserError(
+                f"{DIFFERENT}{name} of workload {workload.name} is {shapes[0] or 'missing'} in one "
+                f"and {shapes[1] or 'missing'} in another; let its sizes depend on nothing that "
+                "differs between processes (rank, environment, numpy's or Python's random numbers)."
+            )
+
+
+def may_differ(spec: RunSpec, workload: Workload) -> bool:
+    """Whether workers of a run build a model each that is the user's own code."""
+    is_known = isinstance(workload, LayerWorkload | NamedWorkload)
+    return spec.num_workers > spec.replicas_per_process and not is_known
+
+
+def check_workers(workload: Workload, own: Shapes, world: World) -> None:
+    """Raise UserError, on all ranks alike, where one of them has built another model."""
+    text = json.dumps(own).encode()
+    shapes = json.dumps([shape for _, shape in own]).encode()
+    rows = world.gather([float(zlib.crc32(shapes)), float(len(text))])
+    if len({row[0] for row in rows}) == 1:
+        return
+    longest = int(max(row[1] for row in rows))
+    texts = world.gather([float(byte) for byte in text.ljust(longest)])
+    first, *others = (json.loads(bytes(map(int, row))) for row in texts)
+    for other in others:
+        check_same(workload, first, other)
 
 
 def softmax_warning(workload: Workload, outputs: Array) -> list[str]:

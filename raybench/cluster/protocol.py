@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from raybench.backends.probe import DIFFERENT
+from raybench.cluster.reach import MISNAMED
 from raybench.core.checkpoint import Checkpoint, RunState
+from raybench.core.errors import StudyError, UserError
 from raybench.core.placement import Placement
 from raybench.core.record import Evaluation, Failure
 from raybench.core.spec import RunSpec
@@ -193,3 +196,16 @@ class GroupState:
     placement: Placement
     pids: list[int]
     """Process id of every rank."""
+
+
+def fault_of(message: str | None) -> Exception | None:
+    """Return what ends a study at once, by the `message` of a run that failed; None of others.
+
+    It fails all its runs alike: workers that cannot meet, or that build different models.
+    """
+    if message is None:
+        return None
+    if message.startswith(MISNAMED):
+        return UserError(message)
+    _, found, rest = message.partition(DIFFERENT)
+    return StudyError(found + rest) if found else None

@@ -7,8 +7,8 @@ an evaluation counts once, and so does an end.
 from collections.abc import Callable
 from dataclasses import replace
 
-from raybench.cluster.reach import MISNAMED
-from raybench.core.errors import StudyError, UserError
+from raybench.cluster.protocol import fault_of
+from raybench.core.errors import StudyError
 from raybench.core.outcome import RunOutcome
 from raybench.core.record import Evaluation, RunRecord, StopReason
 from raybench.core.spec import RunSpec
@@ -160,8 +160,8 @@ class LiveTrials:
             outcome = replace(outcome, failure="error", message=message, traceback=error)
         if is_lost or error or not outcome.is_over:
             outcome = replace(outcome, concurrent=self._release(name))
-        if outcome.message is not None and outcome.message.startswith(MISNAMED):
-            self._deadline.fault = self._deadline.fault or UserError(outcome.message)
+        if (fault := fault_of(outcome.message)) is not None:
+            self._deadline.ends_with(fault)
         if outcome.traceback:
             outcome = replace(outcome, message=self._kept_error(name, outcome))
         self._num_judged.pop(name, None)

@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from raybench.backends.check_model import check_models
+from raybench.backends.check_model import check_models, in_groups
 from raybench.cluster.capacity import Capacity, local_capacity
 from raybench.cluster.scratch import DATA
 from raybench.cluster.session import Session, chosen_address
@@ -229,12 +229,13 @@ def check_cells(cells: Sequence[StudyCell]) -> Checked:
     for alike in tasks.values():
         spec = alike[0].spec
         frameworks = sorted({cell.spec.framework for cell in alike})
+        several = in_groups([cell.spec for cell in alike])
         objective, dataset = check_task(spec, list(frameworks))
         metrics[objective.judged_by.name] = objective.judged_by
         checked.datasets[shared_key(spec.workload, spec.dataset)] = dataset
         checked.warnings.extend(
             one
-            for one in check_models(spec, list(frameworks)).warnings
+            for one in check_models(spec, list(frameworks), several=several).warnings
             if one not in checked.warnings
         )
     names = list(dict.fromkeys([*metrics, *(cell.spec.objective.metric for cell in cells)]))

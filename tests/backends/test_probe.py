@@ -1,9 +1,13 @@
 """A user's model that cannot be trained is refused with what is wrong, in both frameworks."""
 
+import os
+
 import numpy as np
 import pytest
 from framework_models import backend
 from probed import Own, probe, refused
+
+from raybench.backends.probe import DIFFERENT
 
 
 def test_a_whole_model_passes_without_a_word(framework):
@@ -153,6 +157,35 @@ class NotFiniteBack(Own):
 )
 def test_a_model_that_cannot_be_trained_is_refused(framework, workload, words):
     assert words in str(refused(framework, workload()))
+
+
+class WideByRank(Own):
+    """As wide as what torchrun and Ray Train call a process."""
+
+    @property
+    def rank(self):
+        return int(os.environ.get("RANK", 0))
+
+    def build_torch(self):
+        import torch
+
+        width = 7 + self.rank
+        return torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Linear(width, 10))
+
+    def build_keras(self):
+        import keras
+
+        dense = keras.layers.Dense
+        return keras.Sequential([keras.Input((4,)), dense(7 + self.rank), dense(10)])
+
+
+def test_several_workers_need_models_of_the_same_shapes(framework):
+    assert probe(framework, WideByRank()) == []
+    error = str(refused(framework, WideByRank(), several=True))
+    assert error.startswith(DIFFERENT)
+    assert "(rank, environment" in error
+    assert "RANK" not in os.environ
+    assert probe(framework, Own(), several=True) == [], "layers are counted on in Keras"
 
 
 def test_the_traceback_of_the_users_code_is_kept(framework):

@@ -1,6 +1,6 @@
 """What a user is warned of whose model can be trained, in both frameworks the same."""
 
-from probed import Own, probe
+from probed import Own, probe, refused
 
 
 class OfTheBatch(Own):
@@ -79,6 +79,14 @@ def test_parameters_without_a_gradient_are_a_warning(framework):
     (warning,) = probe(framework, Unused())
     assert "parameters get no gradient (the first: " in warning
     assert "spare" in warning
+
+
+def test_several_workers_in_torch_need_a_gradient_of_every_parameter(framework):
+    if framework == "torch":  # TensorFlow takes 0 for it
+        error = refused(framework, Unused(), several=True)
+        assert "1 of 3 parameters get no gradient (the first: spare), and several" in str(error)
+    else:
+        assert len(probe(framework, Unused(), several=True)) == 1
 
 
 class OwnJudge(Own):

@@ -1,6 +1,7 @@
 """Data parallelism changes who computes, not what: 2 workers x B is 1 worker x 2B."""
 
 import json
+import os
 import socket
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from one_worker import outcome
 from optim_reference import IN_GROUPS, TOLERANCE, Reference, gradients, initial_weights, rates
 
 from raybench.backends.find import find_backend
+from raybench.cluster.protocol import fault_of
+from raybench.core.errors import StudyError
 from raybench.core.spec import DatasetSpec, RunSpec
 
 SCRIPT = Path(__file__).with_name("one_worker.py")
@@ -82,6 +85,46 @@ def test_two_workers_equal_one_with_twice_the_batch(framework: str, tmp_path: Pa
             np.testing.assert_allclose(one[name], two[name], atol=2e-5, rtol=1e-3)
     if framework == "tensorflow":
         check_the_paper(tmp_path)
+
+
+DIFFERING = """
+import sys
+from pathlib import Path
+from group_worker import join, leave
+from test_probe import WideByRank
+from raybench.backends.find import find_backend
+from raybench.core.errors import UserError
+from raybench.core.spec import RunSpec
+class Own(WideByRank):
+    rank = int(sys.argv[2])
+framework, rank, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+world = join(framework, rank, sys.argv[4:])
+spec = RunSpec(framework=framework, num_workers=2)
+try:
+    find_backend(framework).Trainer(spec, Own(), None, world)
+except UserError as error:
+    (folder / f"said-{rank}").write_text(str(error))
+leave(framework, rank, folder)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_workers_that_build_different_models_say_so_on_every_rank(
+    framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SCRIPT.parent), *filter(None, sys.path)]))
+    begin = [sys.executable, "-c", DIFFERING, framework]
+    ports = [str(free_port()), str(free_port())]
+    run_group(
+        [[*begin, str(rank), str(tmp_path), *ports] for rank in range(2)],
+        [tmp_path / f"done-{rank}" for rank in range(2)],
+    )
+    one, other = ((tmp_path / f"said-{rank}").read_text() for rank in range(2))
+    assert one == other
+    fault = fault_of(f"UserError: {one}")
+    assert isinstance(fault, StudyError)
+    assert str(fault).startswith("Workers build different models: ")
 
 
 def check_the_paper(folder: Path) -> None:

@@ -14,6 +14,7 @@ import tensorflow as tf
 from raybench.backends.base import Step, StepLog, Totals
 from raybench.backends.heads import with_unfrozen
 from raybench.backends.optimizers import settings_of
+from raybench.backends.probe import check_workers, may_differ
 from raybench.backends.room import evaluation_batch
 from raybench.backends.tensorflow.averaging import Averaging
 from raybench.backends.tensorflow.batch_norm import AveragedStatistics, synchronise
@@ -25,6 +26,7 @@ from raybench.backends.tensorflow.model import (
     build_model,
     load_weights,
     num_parameters,
+    parameter_shapes,
     prepare_inputs,
     save_weights,
 )
@@ -76,6 +78,11 @@ class Trainer:
         keras.mixed_precision.set_dtype_policy(
             "mixed_bfloat16" if spec.precision == "bf16" else "float32"
         )
+        if may_differ(spec, workload):
+            # Of their own: in the strategy's scope workers wait for each other's variables.
+            alone = build_model(workload, spec.seed)
+            check_workers(workload, parameter_shapes(alone), world)
+            del alone
         with world.strategy.scope():
             self._model = build_model(workload, spec.seed)
             start_from(self._model, workload, spec.weights)

@@ -46,6 +46,11 @@ def num_parameters(model: keras.Model) -> int:
     return sum(variable.value.shape.num_elements() for variable in model.trainable_variables)
 
 
+def parameter_shapes(model: keras.Model) -> list[tuple[str, tuple[int, ...]]]:
+    """Return name and shape of all that several workers exchange, in the model's order."""
+    return [(variable.path, tuple(variable.shape)) for variable in model.variables]
+
+
 def batch_statistics(model: keras.Model) -> bool:
     """Whether a layer normalises over the samples of one worker's batch.
 

@@ -7,11 +7,13 @@ import tensorflow as tf
 from raybench.backends.probe import (
     Array,
     Probed,
+    as_another_worker,
     check_alone,
     check_gradients,
     check_outputs,
     check_parameters,
     check_per_sample,
+    check_same,
     is_default,
     refuse_outputs,
     softmax_warning,
@@ -22,6 +24,7 @@ from raybench.backends.tensorflow.model import (
     batch_statistics,
     build_model,
     num_parameters,
+    parameter_shapes,
     prepare_inputs,
 )
 from raybench.core.errors import UserError
@@ -32,17 +35,27 @@ from raybench.workloads.users_code import users_code
 
 
 def probe_model(
-    workload: Workload, inputs: Batch, labels: Array, *, metric: Metric, gpu: bool
+    workload: Workload,
+    inputs: Batch,
+    labels: Array,
+    *,
+    metric: Metric,
+    gpu: bool,
+    several: bool,
 ) -> Probed:
     """Build the model, take a batch through it, loss and metric, and back.
 
-    UserError for what cannot train.
+    UserError for what cannot train, by `several` workers too.
 
     With `gpu`, there; where this machine has none, nothing is tried.
     """
     if gpu and not tf.config.list_physical_devices("GPU"):
         return Probed([])
     model = _build(workload)
+    if several:
+        with as_another_worker():
+            other = _build(workload)
+        check_same(workload, parameter_shapes(model), parameter_shapes(other))
     batch = prepare_inputs(each(inputs, tf.constant))
     answers = tf.constant(labels)
     default = is_default(workload, metric, loss=workload.keras_loss, correct=workload.keras_correct)
@@ -58,7 +71,9 @@ def probe_model(
     with users_code(f"Workload {workload.name}: its {metric.words} failed in TensorFlow"):
         values = sample_values(workload, metric, outputs, answers, losses=loss, scale=1.0)
     check_per_sample(workload, f"its {metric.words} in Keras", _array(values), len(labels))
-    warnings = check_gradients(workload, _gradients(workload, model, batch, answers))
+    warnings = check_gradients(
+        workload, _gradients(workload, model, batch, answers), all_needed=False
+    )
     warnings += check_alone(workload, _array(alone), _array(whole))
     if workload.keras_loss is None:
         warnings += softmax_warning(workload, _array(outputs))

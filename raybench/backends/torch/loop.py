@@ -10,6 +10,7 @@ from torch import nn
 from raybench.backends.base import Step, StepLog, Totals
 from raybench.backends.heads import with_unfrozen
 from raybench.backends.optimizers import settings_of
+from raybench.backends.probe import check_workers, may_differ
 from raybench.backends.room import evaluation_batch
 from raybench.backends.torch.averaging import Averaging
 from raybench.backends.torch.exchange import Exchange
@@ -21,6 +22,7 @@ from raybench.backends.torch.model import (
     has_channels,
     load_weights,
     num_parameters,
+    parameter_shapes,
     prepare_inputs,
     save_weights,
 )
@@ -59,6 +61,8 @@ class Trainer:
         set_arithmetic(spec.precision)
         self._device, self._devices = world.torch_device, world.replica_devices
         self._model: nn.Module = build_model(workload, spec.seed)
+        if may_differ(spec, workload):
+            check_workers(workload, parameter_shapes(self._model), world)
         start_from(self._model, workload, spec.weights)
         self.batch_statistics = batch_statistics(self._model) and not spec.sync_batch_norm
         if spec.sync_batch_norm and spec.num_workers > 1:

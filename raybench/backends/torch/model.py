@@ -48,6 +48,11 @@ def num_parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
+def parameter_shapes(model: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
+    """Return name and shape of all that several workers exchange, in the model's order."""
+    return [(name, tuple(value.shape)) for name, value in model.state_dict().items()]
+
+
 def batch_statistics(model: nn.Module) -> bool:
     """Whether a layer normalises over the samples of one worker's batch.
 

@@ -7,11 +7,13 @@ from torch.nn.parameter import is_lazy
 from raybench.backends.probe import (
     Array,
     Probed,
+    as_another_worker,
     check_alone,
     check_gradients,
     check_outputs,
     check_parameters,
     check_per_sample,
+    check_same,
     is_default,
     refuse_outputs,
     softmax_warning,
@@ -23,6 +25,7 @@ from raybench.backends.torch.model import (
     build_model,
     has_channels,
     num_parameters,
+    parameter_shapes,
     prepare_inputs,
 )
 from raybench.core.errors import UserError
@@ -33,18 +36,29 @@ from raybench.workloads.users_code import users_code
 
 
 def probe_model(
-    workload: Workload, inputs: Batch, labels: Array, *, metric: Metric, gpu: bool
+    workload: Workload,
+    inputs: Batch,
+    labels: Array,
+    *,
+    metric: Metric,
+    gpu: bool,
+    several: bool,
 ) -> Probed:
     """Build the model, take a batch through it, loss and metric, and back.
 
-    UserError for what cannot train.
+    UserError for what cannot train, by `several` workers too.
 
     With `gpu`, there; where this machine has none, nothing is tried.
     """
     if gpu and not torch.cuda.is_available():
         return Probed([])
     device = "cuda" if gpu else "cpu"
-    model = _build(workload).to(device)
+    model = _build(workload)
+    if several:
+        with as_another_worker():
+            other = _build(workload)
+        check_same(workload, parameter_shapes(model), parameter_shapes(other))
+    model = model.to(device)
     if has_channels(each(inputs, lambda one: tuple(one.shape[1:]))):
         model = model.to(memory_format=torch.channels_last)  # as in training
     batch = prepare_inputs(each(inputs, lambda one: torch.from_numpy(one).to(device)))
@@ -62,7 +76,7 @@ def probe_model(
         scale = torch.ones((), device=device)
         values = sample_values(workload, metric, outputs, answers, losses=loss, scale=scale)
     check_per_sample(workload, f"its {metric.words} in torch", _array(values), len(labels))
-    warnings = check_gradients(workload, _gradients(workload, model, loss))
+    warnings = check_gradients(workload, _gradients(workload, model, loss), all_needed=several)
     warnings += check_alone(workload, _array(alone), _array(whole))
     if workload.torch_loss is None:
         warnings += softmax_warning(workload, _array(outputs))

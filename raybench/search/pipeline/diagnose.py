@@ -10,7 +10,7 @@ import pandas as pd
 from rich.console import Console
 
 from raybench.cluster.capacity import local_capacity
-from raybench.cluster.reach import MISNAMED
+from raybench.cluster.protocol import fault_of
 from raybench.cluster.run_once import run_once
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
@@ -159,8 +159,8 @@ class ProbeRuns:
         self._store.append(record.line())
         if self._waits.fault is not None:
             raise self._waits.fault
-        if record.message is not None and record.message.startswith(MISNAMED):
-            raise UserError(record.message)
+        if (fault := fault_of(record.message)) is not None:
+            raise fault
         if record.failure is not None:
             raise StudyError(f"Probe {name} failed, {record.failure}: {record.message}.")
         self._record = record

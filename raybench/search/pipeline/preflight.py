@@ -125,7 +125,10 @@ def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, lis
     study = study.model_copy(update={"objective": objective})
     spec = spec.model_copy(update={"objective": objective})
     warnings, has_batch_statistics = check_models(
-        spec, frameworks, others=other_starts(study, space, spec)
+        spec,
+        frameworks,
+        others=other_starts(study, space, spec),
+        several={one.framework for one in groups(study, space) if one.num_workers > 1},
     )
     warnings += leak_lines(dataset)
     if has_batch_statistics and _takes_apart(study, space):

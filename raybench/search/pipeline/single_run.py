@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from raybench.cluster.reach import MISNAMED
+from raybench.cluster.protocol import fault_of
 from raybench.cluster.run_once import run_once
 from raybench.cluster.session import Session
-from raybench.core.errors import UserError
 from raybench.core.record import Evaluation, Role, RunRecord, StopReason
 from raybench.core.spec import RunSpec
 from raybench.results.errors import keep_error
@@ -113,8 +112,8 @@ class SingleRun:
             test=test,
             keep=self.keep_groups,
         )
-        if record.message is not None and record.message.startswith(MISNAMED):
-            self.deadline.fault = self.deadline.fault or UserError(record.message)
+        if (fault := fault_of(record.message)) is not None:
+            self.deadline.ends_with(fault)
         return record, lines
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from rich.console import Console
 
-from raybench.backends.check_model import check_models
+from raybench.backends.check_model import check_models, in_groups
 from raybench.backends.saved import DATA_FILE, MODEL_FILES
 from raybench.cluster.capacity import local_capacity
-from raybench.cluster.reach import MISNAMED
+from raybench.cluster.protocol import fault_of
 from raybench.cluster.run_once import run_once
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
@@ -61,7 +61,7 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
     objective, dataset = check_task(spec, [spec.framework], is_target_ours=ours)
     spec = spec.model_copy(update={"objective": objective})
     console = make_console(file=sys.stdout)
-    for warning in check_models(spec, [spec.framework]).warnings:
+    for warning in check_models(spec, [spec.framework], several=in_groups([spec])).warnings:
         say(console, warning)
     if options.dry_run:
         console.print(to_yaml(spec.document()), soft_wrap=True)
@@ -180,8 +180,8 @@ def _run(
             )
             if waits.fault is not None:
                 raise waits.fault
-            if record.message is not None and record.message.startswith(MISNAMED):
-                raise UserError(record.message)
+            if (fault := fault_of(record.message)) is not None:
+                raise fault
             if weights is not None:
                 _, dataset = load_workload_dataset(spec.workload, spec.dataset)  # is kept
                 store.write_text(DATA_FILE, ModelData.of(dataset, spec.dataset).model_dump_json())

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from raybench.backends.gpus import Seen
+from raybench.backends.probe import Probed
 from raybench.cluster.capacity import Capacity, Node
 from raybench.core.errors import UserError
 from raybench.core.objective import Objective
@@ -253,6 +254,30 @@ def test_workers_of_a_network_with_batch_normalisation_are_not_predicted(
     study, _, warnings = check_study(*build_study(content, "test"))
     assert study.search.factorise == is_apart
     assert (SAMPLED_WHOLE in warnings) != is_apart
+
+
+@pytest.mark.parametrize(
+    ("workers", "more", "several"),
+    [
+        ([1, 2], {}, {"torch"}),
+        ([1], {}, set()),
+        ([1, 2], {"strategy": "single_process", "gpus_per_worker": 1}, set()),
+    ],
+)
+def test_models_are_tried_for_several_workers_where_a_study_may_have_them(
+    workers: list[int], more: dict[str, object], several: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def tried(*arguments: object, **settings: object) -> Probed:
+        asked.append(settings["several"])
+        return Probed([])
+
+    monkeypatch.setattr(preflight, "check_models", tried)
+    fixed = {"framework": "torch"} | more
+    content = STUDY | {"dataset": "digits", "space": {"num_workers": workers}, "fixed": fixed}
+    check_study(*build_study(content | {"objective": {"target": 0.5}}, "test"))
+    assert asked == [several]
 
 
 def test_every_searched_start_of_a_model_is_looked_at() -> None:
