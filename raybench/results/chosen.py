@@ -12,6 +12,7 @@ from raybench.core.documents import read_mapping, validate
 from raybench.core.errors import WRONG_INPUT, StudyError, UserError
 from raybench.core.spec import RunSpec
 from raybench.core.text import clean, command_line
+from raybench.results.files import WINNERS
 
 if TYPE_CHECKING:
     from raybench.results.load import StudyResults
@@ -39,7 +40,7 @@ class Chosen:
     def command(self) -> str:
         """The command that trains it again: by `best.yaml` of the study where it is that one."""
         given = arguments_of(self.spec)
-        for name in ("best.yaml", "cheapest.yaml"):
+        for name in WINNERS:
             file = self.folder / name
             if file.is_file() and read_mapping(file) == self.spec.document():
                 given = [str(file)]

@@ -16,7 +16,7 @@ from pyarrow import csv
 
 from raybench.core.metric import Metric
 from raybench.core.text import clean
-from raybench.results.files import StudyFiles
+from raybench.results.files import WINNERS, StudyFiles
 from raybench.results.load import StudyResults
 from raybench.results.next_steps import again
 from raybench.results.ranking import nearest
@@ -97,12 +97,15 @@ def export(results: StudyResults, store: StudyFiles) -> list[Path]:
     """Write trials.csv, curves.csv, best.yaml and cheapest.yaml; return them.
 
     Where no run reached the target, best.yaml is the one that came nearest, if it learnt anything.
+    What an earlier session named goes where nothing takes its place.
     """
     written = [store.folder / name for name in ("trials.csv", "curves.csv")]
     store.write_text("trials.csv", to_csv(results.trials))
     store.write_text("curves.csv", to_csv(results.curves))
     verdict = judge(results)
     if verdict is None:
+        for name in WINNERS:
+            (store.folder / name).unlink(missing_ok=True)
         if (trial := nearest(results)) is not None and not guessing_lines(results):
             comment = spec_comment(results, trial, None, "nearest to the target")
             store.write_yaml("best.yaml", results.specs[trial].document(), comment=comment)
@@ -111,8 +114,8 @@ def export(results: StudyResults, store: StudyFiles) -> list[Path]:
     best = results.metric.superlative
     names = ("fastest", "cheapest") if results.is_timed else (best, best)
     for name, trial, what in (
-        ("best.yaml", verdict.fastest, names[0]),
-        ("cheapest.yaml", verdict.cheapest, names[1]),
+        (WINNERS[0], verdict.fastest, names[0]),
+        (WINNERS[1], verdict.cheapest, names[1]),
     ):
         comment = spec_comment(results, trial, verdict, what)
         store.write_yaml(name, results.specs[trial].document(), comment=comment)

@@ -11,6 +11,7 @@ from raybench.core.secrets import redact_text
 from raybench.core.text import clean, clean_lines
 
 ERRORS_FOLDER = "errors"
+WINNERS = ("best.yaml", "cheapest.yaml")
 
 
 class StudyFiles:

@@ -30,7 +30,8 @@ ANSWER = {
     "(--more N) may settle it; until then take whichever is handier.",
     "90 % interval": "Where the typical time, or value, of a configuration lies in nine of ten "
     "cases, by its runs and by how far runs of all configurations scatter. One fresh run may "
-    "well be outside.",
+    "well be outside. Of a share the sampling error of its rows is in it too, of other "
+    "values that of the seeds alone; configurations share the rows, so are compared without it.",
     "scatter": "How far runs of one configuration lie apart when nothing but the seed differs (one "
     "standard deviation).",
     "predicted (~)": "Not measured: from a trial's learning curve and the measured time of a step. "

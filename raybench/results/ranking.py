@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from raybench.core.metric import Metric
-from raybench.core.repeats import Noise, expected_running_time, interval
-from raybench.core.score import BEST_OF_MANY
+from raybench.core.repeats import Noise, Repeat, expected_running_time, interval, pooled
+from raybench.core.score import BEST_OF_MANY, ONE_SIDED, share_error
 from raybench.results.label import BASE_KEYS
 from raybench.results.load import StudyResults
 from raybench.results.repeated import Repeated, noise_of_all
@@ -37,7 +37,10 @@ CONFIRMED_COLUMNS = (
     "is_interpolated",
 )
 """Columns of `confirmed` before those of the metric."""
-OF_METRIC = ("median", "low", "high", "interval_low", "interval_high", "search", "test")
+OF_METRIC = (
+    *("median", "low", "high", "interval_low", "interval_high"),
+    *("search", "test", "test_low", "test_high"),
+)
 """The others: `median_accuracy`, ..., `test_accuracy`."""
 
 
@@ -109,8 +112,9 @@ def confirmed(results: StudyResults) -> pd.DataFrame:
     | search_s | what the search had measured |
     | is_interpolated | whether one of them is interpolated (`core.crossing`) |
     | median_accuracy, low_, high_ | of the new runs; of another metric by its name |
-    | interval_low_accuracy, interval_high_ | with best_at_budget the 90 % interval |
+    | interval_low_accuracy, interval_high_ | with best_at_budget the 90 % interval (`with_rows`) |
     | search_accuracy, test_accuracy | best on validation in the search; mean on the test split |
+    | test_low_accuracy, test_high_ | of shares the 90 % interval of the latter |
 
     A run that failed counts as the worst: with accuracy 0, or an error rate of 1, of metrics that
     are no shares with infinity. Studies without a race choose and print by the same runs. With
@@ -121,6 +125,7 @@ def confirmed(results: StudyResults) -> pd.DataFrame:
     """
     found, metric = results.repeated, results.metric
     trials, noise = results.trials.set_index("trial"), noise_of_all(results.repeated, results)
+    tested = _tested(results)
     rows = []
     for trial, one in found.items():
         runs, origin = trials.loc[list(one.printed_runs)], trials.loc[trial]
@@ -131,6 +136,7 @@ def confirmed(results: StudyResults) -> pd.DataFrame:
         row |= _values(results, one, runs, noise) | {
             metric.test_column: runs[metric.test_column].mean()
         }
+        row |= {f"test_{end}_{metric.name}": value for end, value in tested[trial].items()}
         row[f"search_{metric.name}"] = origin[metric.best_column]
         if results.is_timed:
             row |= _seconds(one, noise) | {"search_s": origin["crossed_s"]}
@@ -173,12 +179,51 @@ def _values(
     values = runs[metric.best_column].fillna(worst).mask(runs["state"] == "failed", worst)
     found = {"median": values.median(), "low": values.min(), "high": values.max()}
     if not results.is_timed:
-        ends = sorted(-metric.sign * end for end in interval(one.printed, noise, is_timed=False))
-        limits = (0.0, 1.0) if metric.is_share else (-math.inf, math.inf)
-        low, high = (min(max(end, limits[0]), limits[1]) for end in ends)
+        low, high = with_rows(results, "validation", interval(one.printed, noise, is_timed=False))
         found |= {"interval_low": min(low, found["median"])}
         found |= {"interval_high": max(high, found["median"])}
     return {f"{which}_{metric.name}": float(value) for which, value in found.items()}
+
+
+def _tested(results: StudyResults) -> dict[str, dict[str, float]]:
+    """Return the ends of the 90 % interval of each configuration's value on the test split; {} of
+    metrics that are no shares, and where nobody knows how many rows or how far seeds scatter."""
+    worth = -results.metric.sign
+    groups = {
+        trial: [
+            Repeat(worth * value, is_hit=True)
+            for name in one.printed_runs
+            if (value := results.runs[name].test_value) is not None
+        ]
+        for trial, one in results.repeated.items()
+    }
+    noise = pooled(groups.values(), is_timed=False)
+    is_known = "test" in results.baselines and results.metric.is_share and noise.freedom > 0
+    found = {}
+    for trial, own in groups.items():
+        ends = with_rows(results, "test", interval(own, noise, is_timed=False))
+        found[trial] = dict(zip(("low", "high"), ends, strict=True)) if own and is_known else {}
+    return found
+
+
+def with_rows(results: StudyResults, part: str, ends: tuple[float, float]) -> tuple[float, float]:
+    """Return a 90 % interval of values, given as what scores are (`core.repeats.interval`), with
+    the sampling error of the rows of `validation` or `test` in it.
+
+    Of shares that is binomial, and adds to the error over seeds in squares: all seeds share the
+    rows, so no number of them lessens it. Of other metrics, and of rows that nobody counted, the
+    interval is over seeds alone. No comparison of configurations uses it: they share the rows too.
+    """
+    metric, known = results.metric, results.baselines.get(part)
+    low, high = sorted(-metric.sign * end for end in ends)
+    if not metric.is_share:
+        return low, high
+    if known is not None and math.isfinite(high - low):
+        middle = (low + high) / 2
+        share = (middle * known.rows + 1) / (known.rows + 2)  # one of 0 or 1 has an error too
+        reach = math.hypot((high - low) / 2, ONE_SIDED * share_error(share, known.rows))
+        low, high = middle - reach, middle + reach
+    return min(max(low, 0.0), 1.0), min(max(high, 0.0), 1.0)
 
 
 def worst_value(metric: Metric) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from raybench.results.bucket import Bucket
+from raybench.results.files import WINNERS
 from raybench.results.lease import LEASE_KEY
 from raybench.results.log_parts import FETCHERS, LOGS, LogUpload, log_of
 from raybench.results.store import STUDY_FILE
@@ -42,6 +43,12 @@ class Upload:
             log.upload(size, self._may_write)
         for name in names_of(self.folder):
             self._file(name)
+        is_whole = stamp_of(self.folder / STUDY_FILE) is not None  # else deleted by mistake
+        for name in WINNERS if is_whole else ():  # a later verdict may name nobody
+            if name in self._files and stamp_of(self.folder / name) is None:
+                self._may_write()
+                self._bucket.delete(key_of(name))
+                del self._files[name]
 
     def left(self) -> tuple[int, int]:
         """Return how many records and how many files are not uploaded."""

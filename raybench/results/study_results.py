@@ -99,6 +99,13 @@ class StudyResults(Analysed):
         return {part: Baseline(**one) for part, one in found.items() if one is not None}
 
     @property
+    def has_test(self) -> bool:
+        """Whether there is a test split; True where nobody knows."""
+        if (self.study["study"].get("dataset") or {}).get("test_size") == "none":
+            return False
+        return "validation" not in self.baselines or "test" in self.baselines
+
+    @property
     def is_timed(self) -> bool:
         """Whether the study is judged by the time to a target, not by what a budget reaches."""
         kind = self.study["study"]["objective"]["kind"]

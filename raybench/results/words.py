@@ -264,7 +264,7 @@ def _reaches(results: StudyResults, trial: str, verdict: Verdict) -> str:
             and results.repeated[trial].chosen_runs != results.repeated[trial].printed_runs
         ):
             proof += f"; chosen with {found['hits']} of {found['runs']}"
-        proof += _tested(results.metric, found)
+        proof += _tested(results, found)
     workers, within = run.spec.num_workers, ""
     if workers > 1 and verdict.is_confirmed and trial == verdict.cheapest != verdict.fastest:
         low, high = (workers * found[f"interval_{end}_s"] for end in ("low", "high"))
@@ -295,14 +295,23 @@ def _best(results: StudyResults, verdict: Verdict) -> str:
     median, *ends = (metric.shown(value) for value in median_and_interval(metric, found))
     interval = f", 90 % interval: {ends[0].removesuffix(' %')} to {ends[1]}" if ends else ""
     seeds = counted(found["new_runs"], "new seed") + f" {how_run(found)}"
-    proof = f"confirmed{_tested(metric, found)}"
+    proof = f"confirmed{_tested(results, found)}"
     return f"{name} reaches {median} {within} (median of {seeds}{interval}); {proof}."
 
 
-def _tested(metric: Metric, found: Any) -> str:
+def _tested(results: StudyResults, found: Any) -> str:
     """Say what the runs that are printed reach on the test split, where that was measured."""
-    value = found[metric.test_column]
-    return "" if math.isnan(value) else f"; test {metric.words} {metric.shown(value)}"
+    metric = results.metric
+    value, *ends = (
+        found[name]
+        for name in (metric.test_column, f"test_low_{metric.name}", f"test_high_{metric.name}")
+    )
+    if math.isnan(value):
+        return "" if results.has_test else "; not tested: there is no test split"
+    low, high = map(metric.shown, ends)
+    has_ends = not any(map(math.isnan, ends))
+    interval = f" (90 % interval: {low.removesuffix(' %')} to {high})" if has_ends else ""
+    return f"; test {metric.words} {metric.shown(value)}{interval}"
 
 
 def confirmed_row(results: StudyResults, trial: str) -> Any:

@@ -191,6 +191,9 @@ def test_what_stays_on_this_machine(tmp_path):
     (tmp_path / "best.yaml").unlink()
     one.run()
     assert sorted(bucket.objects) == ["best.yaml", "errors/0001.txt"]
+    (tmp_path / "study.yaml").write_text("a: 1")
+    one.run()
+    assert sorted(bucket.objects) == ["errors/0001.txt", "study.yaml"], "the study names nobody"
 
 
 def test_what_is_left_is_counted(tmp_path):

@@ -437,8 +437,11 @@ def test_what_is_no_better_than_guessing_on_the_test_rows_does_not_win(tmp_path,
         assert answer_lines(results, None) == [line]
         with pytest.raises(UserError, match="no better than guessing"):
             _ = results.best
+        for name in ("best.yaml", "cheapest.yaml"):
+            (results.folder / name).write_text("of an earlier session")
         with Store(results.folder) as store:
             assert not [one for one in export(results, store) if one.suffix == ".yaml"]
+        assert not [*results.folder.glob("*est.yaml")]
 
 
 def test_a_winner_whose_runs_alone_missed_hands_on_to_no_untested_one(tmp_path):
@@ -475,3 +478,30 @@ def test_it_is_said_where_validation_said_more_than_the_test_rows(tmp_path):
     assert [
         "Validation said more than the test rows do: 80.0 % of 1,000" in one for one in words
     ] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("rows", "low", "high", "test"),
+    [
+        (None, 0.9005, 0.9395, "test accuracy 80.0 %."),
+        (100, 0.871, 0.969, "test accuracy 80.0 % (90 % interval: 73.3 to 86.7 %)."),
+        (10_000, 0.9, 0.94, "test accuracy 80.0 % (90 % interval: 79.3 to 80.7 %)."),
+    ],
+)
+def test_intervals_of_values_hold_the_sampling_error_of_the_rows(tmp_path, rows, low, high, test):
+    """Ties do not: configurations share the rows."""
+    groups = at_budget("0000", 0.95, [0.90, 0.92, 0.94]), at_budget("0001", 0.9, [0.80, 0.81, 0.82])
+    known = {"value": 0.1, "rows": rows}
+    given = {} if rows is None else {"baseline": {"validation": known, "test": known}}
+    lines = [line for group in groups for line in group]
+    results = results_folder(tmp_path, lines, objective=BUDGET, **given)
+    row, verdict = results.confirmed.iloc[0], judge(results)
+    ends = row["interval_low_accuracy"], row["interval_high_accuracy"]
+    assert ends == pytest.approx((low, high), abs=0.003)
+    assert verdict.ties == ("0000",)
+    assert verdict_lines(results, verdict)[0].endswith(test)
+
+
+def test_what_has_no_test_split_is_said_to_be_untested(tmp_path):
+    results = beside_guessing(tmp_path, 300, test=None, validation=0.65, has_test=False)
+    assert "; not tested: there is no test split." in verdict_lines(results, judge(results))[0]
