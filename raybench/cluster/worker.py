@@ -170,7 +170,7 @@ class _Run:
 
     def _finish(self, command: Finish) -> Finished:
         test_value, weights = None, None
-        if command.test:
+        if command.test and len(self._dataset.test):
             self._ledger.enter("eval")
             test_value = evaluate_split(self._dataset, self._trainer, self._world, "test")
         if command.save:

@@ -105,9 +105,10 @@ class DatasetSpec(Document):
     """Number of training samples kept, before `repeat`; none keeps all."""
     validation_size: Part | None = None
     """Samples held out for validation, a number or a share; none takes the dataset's own share."""
-    test_size: Part | None = None
+    test_size: Part | Literal["none"] | None = None
     """Samples held out for the test of winners where the data have no test split of their own, a
-    number or a share; none takes as many as for validation."""
+    number or a share; left out it is as many as for validation. `none` holds out no row, and
+    nothing is tested."""
     split_seed: Seed = 0
     """Seed of the splits: the same for every run of a study."""
     shape: list[PositiveInt] = [28, 28, 1]

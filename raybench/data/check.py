@@ -26,6 +26,8 @@ def check_dataset(dataset: Dataset, source: str) -> None:
     for name in SPLITS:
         split: Split = getattr(dataset, name)
         where = f"{source}: the {name} split"
+        if len(split) == 0 and name == "test":
+            continue  # nothing is tested, and the answer says so
         if len(split) == 0:
             raise UserError(f"{where} is empty; give it at least one sample.")
         _check_alike(split, dataset.train, where)

@@ -156,10 +156,11 @@ class Dataset:
         return self.num_classes
 
 
-def num_of(part: int | float | None, total: int, *, usual: int) -> int:
-    """Return the samples of a `DatasetSpec` part: a number, a share of `total`, or the usual."""
-    if part is None:
-        return usual
+def num_of(part: int | float | str | None, total: int, *, usual: int) -> int:
+    """Return the samples of a `DatasetSpec` part: a number, a share of `total`, `none`, or the
+    usual."""
+    if part is None or isinstance(part, str):
+        return usual if part is None else 0
     return max(1, round(part * total)) if isinstance(part, float) else part
 
 

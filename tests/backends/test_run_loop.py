@@ -157,6 +157,19 @@ def test_dropout_trains_and_is_off_in_evaluation(framework: str) -> None:
     assert trainer.evaluate("validation", slice(0, 50)) == first
 
 
+def test_a_run_needs_no_test_split(
+    framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBENCH_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 255, (80, 28, 28, 1), np.uint8)
+    np.savez(tmp_path / "own.npz", x=images, y=np.arange(80) % 10)
+    own = {"name": "npz", "path": str(tmp_path / "own.npz"), "test_size": "none"}
+    evaluations, trainer = train(small_spec(framework, dataset=own, epochs=1.0))
+    assert evaluations[-1].value is not None
+    trainer.close()
+
+
 def test_saved_model_reproduces_its_accuracy(framework: str, tmp_path: Path) -> None:
     spec = small_spec(framework)
     _, trainer = train(spec)

@@ -36,7 +36,6 @@ def with_value(value, row):
     [
         ({"train": split(0)}, "the train split is empty"),
         ({"validation": split(0)}, "the validation split is empty"),
-        ({"test": split(0)}, "the test split is empty"),
         ({"train": split(2, labels=labels(0, 3))}, "label 3 at sample 1 .* from 0 to 2"),
         ({"train": split(3, labels=labels(0, -1, -1))}, r"label -1 at sample 1 \(2 such labels\)"),
         ({"validation": split(2, labels=labels(9, 9))}, "the validation split has the label 9"),

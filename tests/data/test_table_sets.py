@@ -10,7 +10,11 @@ import pytest
 from PIL import Image
 
 from raybench.core.errors import UserError
+from raybench.core.objective import Objective
 from raybench.core.spec import DatasetSpec
+from raybench.data.chance import baselines
+from raybench.data.check import check_dataset
+from raybench.data.dataset import SPLITS
 from raybench.data.load import build_dataset
 from raybench.data.sources.files import open_tables
 from raybench.data.sources.table import Tables
@@ -183,3 +187,14 @@ def test_what_a_missing_test_file_takes_from_training_is_said(csv):
     said.clear()
     prepare(spec, tables, said.append)
     assert not any("held out" in one for one in said)
+    none = spec.model_copy(update={"test_size": "none"})
+    members = prepare(none, Tables(tables.train, validation=tables.train), said.append).members
+    assert [len(one.rows) for one in members] == [400, 400, 0]
+    assert not any("held out" in one for one in said)
+
+
+def test_without_a_test_split_nothing_is_held_out_for_it(csv):
+    dataset = load(csv, label="town", test_size="none")
+    assert [len(getattr(dataset, part)) for part in SPLITS] == [360, 40, 0]
+    check_dataset(dataset, "csv")
+    assert baselines(Objective(kind="best_at_budget", metric="accuracy"), dataset)["test"] is None

@@ -127,3 +127,10 @@ def test_text_that_cannot_be_learnt(tmp_path, content, sentence):
     (tmp_path / "t.txt").write_bytes(content)
     with pytest.raises(UserError, match=sentence):
         load(tmp_path / "t.txt", tokens="characters")
+
+
+def test_running_text_without_a_test_split(tmp_path):
+    (tmp_path / "text.txt").write_text("abcdefgh" * 100)
+    keys = {"tokens": "bytes", "sequence_length": 8, "test_size": "none"}
+    dataset = load(tmp_path / "text.txt", task="language_modelling", **keys)
+    assert (len(dataset.validation), dataset.test.inputs.shape) == (10, (0, 8))

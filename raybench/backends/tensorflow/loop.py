@@ -104,8 +104,9 @@ class Trainer:
         self._parts: dict[str, Part] = {
             "train": training_part(spec, dataset.train, room),
             "validation": part_of(dataset.validation, spec.prefetch, room),
-            "test": part_of(dataset.test, spec.prefetch, room),
         }
+        if len(dataset.test):
+            self._parts["test"] = part_of(dataset.test, spec.prefetch, room)
         self._steps = TracedSteps(
             spec, world, self._model, self._optimizer, self._averaging, self._judge
         )

@@ -95,8 +95,9 @@ class Trainer:
         self._parts: dict[str, Part] = {
             "train": training_part(spec, dataset.train, self._device, room),
             "validation": part_of(dataset.validation, self._device, spec.prefetch, room),
-            "test": part_of(dataset.test, self._device, spec.prefetch, room),
         }
+        if len(dataset.test):
+            self._parts["test"] = part_of(dataset.test, self._device, spec.prefetch, room)
         self._earlier_input_s = 0.0
 
     def warm_up(self, step: Step) -> None:

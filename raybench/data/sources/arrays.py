@@ -12,9 +12,10 @@ from raybench.core.spec import DatasetSpec
 from raybench.data.dataset import Dataset, Split
 from raybench.data.sources.array_inputs import as_inputs, write_inputs
 from raybench.data.sources.array_labels import LabelKind, as_labels, kind_of
-from raybench.data.sources.cut import cut, mixed_order
+from raybench.data.sources.cut import cut, held_out_line, mixed_order
 from raybench.data.sources.labels import standardise
 from raybench.data.store.build import Stored, stored
+from raybench.data.store.progress import tell
 from raybench.data.store.source import Source
 from raybench.data.store.writer import Writer
 
@@ -80,6 +81,8 @@ def _build(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[s
     kind = kind_of({part: one.labels for part, one in raw.splits.items()}, spec.task, where)
     if raw.class_names:
         kind = LabelKind("classification", raw.class_names, len(raw.class_names), None)
+    if told := held_out_line(len(raw.splits["train"].labels), spec, raw.splits):
+        tell(f"{where}: {told}")
     total = sum(len(one.labels) for one in raw.splits.values())
     with writer.progress(f"storing {total:,} samples", total) as progress:
         for part, one in raw.splits.items():

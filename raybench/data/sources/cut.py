@@ -4,6 +4,8 @@ Arrays of the store are written in this order, so every split is a slice of one 
 other sizes of splits need no other file.
 """
 
+from collections.abc import Container
+
 import numpy as np
 import numpy.typing as npt
 
@@ -36,6 +38,18 @@ def mixed_order(
     place[by_class] = (rank + 0.5) / counts[shuffled[by_class]]
     # Of equal places the order that the seed gave decides.
     return order[np.argsort(place, kind="stable")]
+
+
+def held_out_line(num_train: int, spec: DatasetSpec, parts: Container[str]) -> str | None:
+    """Say that the test takes training rows of a user who brought a validation split alone."""
+    if "validation" not in parts or "test" in parts or spec.test_size is not None:
+        return None
+    number = max(1, round(USUAL_SHARE * num_train))
+    return (
+        f"{number:,} of the {num_train:,} training rows are held out to test the winner, since "
+        "there is no test split of their own; bring one (a file or folder named test), or say how "
+        "many with dataset.test_size (none: nothing is held out, nothing tested)."
+    )
 
 
 def cut(

@@ -9,7 +9,7 @@ import numpy as np
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
 from raybench.data.dataset import Dataset, Split
-from raybench.data.sources.cut import cut, mixed_order
+from raybench.data.sources.cut import cut, held_out_line, mixed_order
 from raybench.data.sources.decode_images import decode_images, probe
 from raybench.data.sources.decoder import Picture
 from raybench.data.sources.folder_labels import label_images
@@ -94,6 +94,8 @@ def _build(writer: Writer, source: Source, spec: DatasetSpec) -> dict[str, Any]:
         names = class_names(labelled["train"], str(place))
     elif task != "regression":
         raise UserError(f"dataset.task: {task} is not for images; leave it out.")
+    if told := held_out_line(len(labelled["train"]), spec, labelled):
+        tell(f"{place}: {told}")
     order: list[Labelled] = []
     numbers = []
     for samples in labelled.values():

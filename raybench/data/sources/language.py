@@ -26,8 +26,8 @@ def language_dataset(
     splits = {}
     for split in SPLITS:
         ids = tokenizer.ids(pieces[split])
-        num_windows = (len(ids) - 1) // spec.sequence_length
-        if num_windows < 1:
+        num_windows = max(0, len(ids) - 1) // spec.sequence_length
+        if num_windows < 1 and (split != "test" or spec.test_size != "none"):
             raise UserError(
                 f"{source}: the {split} split has {len(ids):,} {spec.tokens}, fewer than one "
                 f"window of dataset.sequence_length {spec.sequence_length} and the token after it; "
@@ -58,14 +58,14 @@ def _cut_off(
         "test": num_of(spec.test_size, total, usual=validation),
         "validation": validation,
     }
-    missing = {split: size for split, size in sizes.items() if split not in pieces}
+    missing = {split: size for split, size in sizes.items() if split not in pieces and size}
     if sum(missing.values()) >= total:
         raise UserError(
             f"{source} has {len(rest):,} {spec.tokens}, {max(0, total)} windows of "
             f"dataset.sequence_length {spec.sequence_length}, and {sum(missing.values())} would be "
             "held out; choose shorter ones, or add text."
         )
-    found = dict(pieces)
+    found = {"test": rest[:0]} | pieces
     for split, size in missing.items():
         # One token more: the label of the last.
         keep = len(rest) - (size * spec.sequence_length + 1)

@@ -12,7 +12,7 @@ from raybench.core.dataset_spec import DatasetSpec
 from raybench.data.dataset import SPLITS, Array, Dataset, Split
 from raybench.data.on_demand import Rows
 from raybench.data.sources.columns import Roles, find_roles
-from raybench.data.sources.cut import cut, mixed_order
+from raybench.data.sources.cut import cut, held_out_line, mixed_order
 from raybench.data.sources.inputs_of_rows import Features, RowInputs, Say
 from raybench.data.sources.label_columns import Labels, read_labels
 from raybench.data.sources.table import Table, Tables
@@ -106,11 +106,8 @@ def prepare(spec: DatasetSpec, tables: Tables, say: Say) -> Prepared:
     roles = find_roles(spec, tables)
     labels = read_labels(tables, roles.labels, spec.task, are_pictures=roles.text is not None)
     members = split_members(spec, tables, labels)
-    if tables.validation is not None and tables.test is None and spec.test_size is None:
-        say(
-            f"{len(members[2].rows):,} of the {tables.train.num_rows:,} training rows are held out "
-            "to test the winner, since there is no test file; dataset.test_size says how many."
-        )
+    if told := held_out_line(tables.train.num_rows, spec, dict(tables.items())):
+        say(told)
     inputs = row_inputs(spec, roles, tables.train)
     for batch, _ in training_batches(tables.train, inputs.columns, members):
         inputs.see(batch)
