@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from raybench.core.clock import OTHER
+from raybench.core.clock import OTHER, PHASES
 from raybench.core.crossing import crossing
 from raybench.core.objective import TIME
 from raybench.core.record import MACHINE_FAULTS, Evaluation, RunRecord
@@ -42,6 +42,19 @@ def repeat_of(
     if is_failed or record.best_value is None:
         return Repeat(0.0, is_hit=False)
     return Repeat(-record.spec.objective.judged_by.sign * record.best_value, is_hit=True)
+
+
+def held_per_trained(runs: Iterable[RunRecord]) -> float:
+    """Return worker-seconds that runs hold their workers for, and are billed for, to those of
+    training: start-up, set-up, compilation, evaluation too, without the queue."""
+    held = trained = 0.0
+    for run in runs:
+        phases = (*PHASES, OTHER)
+        held += run.spec.num_workers * sum(
+            run.ledger.get(phase, 0.0) for phase in phases if phase != "queue"
+        )
+        trained += run.spec.num_workers * run.ledger["train"]
+    return held / trained if trained else 1.0
 
 
 def first_trial(runs: Iterable[RunRecord]) -> str | None:

@@ -67,10 +67,10 @@ def group_of(
     return on_axis(found, contender.num_workers, axis)
 
 
-def on_axis(repeats: Sequence[Repeat], num_workers: int, axis: Axis) -> list[Repeat]:
-    """Return runs in the unit of an axis."""
-    factor = num_workers if axis == "worker_seconds" else 1
-    return [repeat.times(factor) for repeat in repeats] if factor > 1 else list(repeats)
+def on_axis(repeats: Sequence[Repeat], cost: float, axis: Axis) -> list[Repeat]:
+    """Return runs in the unit of an axis; `cost`: worker-seconds per second of training."""
+    factor = cost if axis == "worker_seconds" else 1
+    return [repeat.times(factor) for repeat in repeats] if factor != 1 else list(repeats)
 
 
 def best_first(

@@ -79,7 +79,8 @@ class StudySpec(Document):
     is_set: bool = False
     """Whether they have; not written by hand."""
     price: PositiveFloat | None = None
-    """Money per worker-hour; with it, winners are given in money too."""
+    """Money per worker-hour; with it, winners are given in money too, and the cheapest is what
+    costs the least as billed."""
     space: dict[str, Any]
     """Run-spec keys and their lists, ranges or cases."""
     fixed: dict[str, Any] = {}

@@ -9,6 +9,7 @@ from raybench.results.load import StudyResults
 from raybench.results.ranking import nearest
 from raybench.results.verdict import Verdict, guessing_lines, judge_each
 from raybench.results.words import (
+    as_billed,
     by_the_wall,
     confirmed_row,
     counted,
@@ -65,14 +66,14 @@ def _answers(results: StudyResults, verdict: Verdict) -> list[str]:
         return [f"{head}. That reaches {_value(results, verdict)}: {best}."]
     costs = _costs(results, verdict.fastest)
     if verdict.fastest == verdict.cheapest:
-        best = _standing(results, verdict, "fastest and the cheapest")
+        best = _standing(results, verdict, f"fastest and the cheapest{as_billed(results)}")
         return [f"{head}. That reaches {costs}: {best}."]
     other = results.specs[verdict.cheapest]
     near = _as_good([*verdict.others(is_cheapest=True), *verdict.cheapest_once], "cheap")
     return [
         f"{head}. That reaches {costs}: {_standing(results, verdict, 'fastest')}.",
-        f"The cheapest is {in_words(results, other)} (trial {verdict.cheapest}): "
-        f"{_saved(results, verdict)}{near}.",
+        f"The cheapest{as_billed(results)} is {in_words(results, other)} "
+        f"(trial {verdict.cheapest}): {_saved(results, verdict)}{near}.",
     ]
 
 

@@ -19,7 +19,8 @@ ANSWER = {
     "fastest": "The configuration with the least expected time to the target, of all that ran "
     "again with new seeds.",
     "cheapest": "The configuration with the least expected worker-seconds to the target, of all "
-    "that ran again with new seeds. On one worker it is often the fastest too.",
+    "that ran again with new seeds; in a study that names a price, with the least money as billed. "
+    "On one worker it is often the fastest too.",
     "one run": "What a single run of the search has shown. The best of many single runs is partly "
     "luck, so it is no result before it was confirmed.",
     "confirmed": "Trained again with new seeds after the search, and named by these runs. The time "

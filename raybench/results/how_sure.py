@@ -16,7 +16,7 @@ from statistics import fmean
 from raybench.core.repeats import Noise, Repeat, measures, noise_at_least, pooled
 from raybench.core.standing import MOST, next_to_run, on_axis, stages
 from raybench.results.load import StudyResults
-from raybench.results.repeated import noise_of, repeat
+from raybench.results.repeated import cost_of, noise_of, repeat
 from raybench.results.verdict import Verdict
 from raybench.results.words import counted
 
@@ -164,7 +164,12 @@ class _Played:
         self._is_timed = results.is_timed
         self._groups = {trial: one.chosen for trial, one in results.repeated.items()}
         self._groups |= {trial: (repeat(results, trial),) for trial in once}
-        workers = {trial: results.specs[trial].num_workers for trial in self._groups}
+        workers = {
+            trial: one.cost
+            if (one := results.repeated.get(trial))
+            else cost_of(results, results.specs[trial].num_workers, [trial])
+            for trial in self._groups
+        }
         self._workers = workers if results.is_timed and len(set(workers.values())) > 1 else None
         noise = pooled(self._groups.values(), is_timed=self._is_timed)
         self._drawn = {

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from raybench.core import standing
-from raybench.core.counted import first_trial, is_told, repeat_of
+from raybench.core.counted import first_trial, held_per_trained, is_told, repeat_of
 from raybench.core.record import RunRecord
 from raybench.core.repeats import Noise, Repeat, pooled
 from raybench.core.standing import Axis, on_axis
@@ -27,6 +27,8 @@ class Repeated:
     trial: str
     """Whose configuration it is."""
     num_workers: int
+    cost: float
+    """Worker-seconds per second of training: with a price those that are held, and billed."""
     chosen: tuple[Repeat, ...]
     """Runs by which it is compared: the search's own, unless it began the study, and the race's;
     without a race those alone."""
@@ -55,7 +57,7 @@ class Repeated:
     def on(self, axis: Axis, *, with_alone: bool = False) -> list[Repeat]:
         """Return the runs it is chosen by in the unit of an axis, and those alone if asked."""
         runs = [*self.chosen, *self.alone] if with_alone else self.chosen
-        return on_axis(runs, self.num_workers, axis)
+        return on_axis(runs, self.cost, axis)
 
 
 def repeated(results: StudyResults) -> dict[str, Repeated]:
@@ -85,7 +87,7 @@ def best_first(
 ) -> list[str]:
     """Return configurations, best first on an axis; `with_alone`: runs alone may overrule it."""
     found = list(found)
-    alone = {one.trial: on_axis(one.alone, one.num_workers, axis) for one in found if with_alone}
+    alone = {one.trial: on_axis(one.alone, one.cost, axis) for one in found if with_alone}
     raced = {one.trial: one.on(axis) for one in found}
     return standing.best_first(raced, alone, is_timed=is_timed)
 
@@ -94,6 +96,14 @@ def repeat(results: StudyResults, trial: str) -> Repeat:
     """Return what a run counts as."""
     points = results.evaluations.get(trial, ())
     return repeat_of(results.runs[trial], points, chance=results.value_at_start)
+
+
+def cost_of(results: StudyResults, num_workers: int, names: Iterable[str]) -> float:
+    """Return the cost of a second of training of a configuration, by the runs of these names: its
+    workers, and where the study names a price what they are held for beside training too."""
+    if results.study["study"].get("price") is None:
+        return num_workers
+    return num_workers * held_per_trained(results.runs[name] for name in names)
 
 
 def noise_of(found: dict[str, Repeated], results: StudyResults) -> Noise:
@@ -123,6 +133,7 @@ def _repeated(
     return Repeated(
         trial=own.trial,
         num_workers=own.spec.num_workers,
+        cost=cost_of(results, own.spec.num_workers, printed),
         chosen=tuple(repeat(results, name) for name in chosen),
         chosen_runs=tuple(chosen),
         printed=tuple(repeat(results, name) for name in printed),

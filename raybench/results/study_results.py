@@ -182,7 +182,7 @@ class StudyResults(Analysed):
 
     @property
     def cheapest(self) -> "Chosen":
-        """The same of the least worker-seconds to the target."""
+        """The same of the cheapest: see `Verdict.cheapest`."""
         return winner(self, is_cheapest=True)
 
     @cached_property

@@ -14,7 +14,7 @@ from raybench.core.standing import Axis, on_axis
 from raybench.results.load import StudyResults
 from raybench.results.ranking import kind_of, kinds
 from raybench.results.ranking import ranked as ranked_runs
-from raybench.results.repeated import Repeated, best_first, noise_of, repeat
+from raybench.results.repeated import Repeated, best_first, cost_of, noise_of, repeat
 
 BEYOND = 2.33
 """Standard errors of a difference that chance leaves in 1 of 100, one-sided."""
@@ -27,7 +27,8 @@ class Verdict:
     fastest: str
     """Trial with the least train seconds to the target."""
     cheapest: str
-    """Trial with the least worker-seconds to the target."""
+    """Trial with the least worker-seconds of training to the target; where the study names a price,
+    with the least money as billed: worker-seconds held."""
     is_confirmed: bool
     """Whether both stand on repeated runs; otherwise on one search trial each."""
     ties: tuple[str, ...]
@@ -179,7 +180,8 @@ def _winners_of_the_search(results: StudyResults, kind: str) -> Verdict | None:
     if results.is_timed:
         # What was confirmed by now was refuted.
         runs = runs[runs["crossed_s"].notna() & ~runs["trial"].isin(list(results.repeated))]
-        cost = runs["crossed_s"] * runs["num_workers"]
+        each = zip(runs["num_workers"], runs["trial"], strict=True)
+        cost = runs["crossed_s"] * [cost_of(results, count, [trial]) for count, trial in each]
         costs = runs.loc[cost.sort_values(kind="stable").index]
     else:
         runs = runs[runs[results.metric.best_column].notna()]
@@ -216,5 +218,6 @@ def _tied(
             continue
         own = repeat(results, trial)
         if own.is_hit:
-            groups[trial] = on_axis([own], results.runs[trial].spec.num_workers, axis)
+            cost = cost_of(results, results.runs[trial].spec.num_workers, [trial])
+            groups[trial] = on_axis([own], cost, axis)
     return tied(groups, noise_of(results.repeated, results), is_timed=results.is_timed)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from raybench.core.clock import OTHER, PHASES
+from raybench.core.counted import held_per_trained
 from raybench.core.metric import ACCURACY, Metric
 from raybench.core.record import RunRecord
 from raybench.results.load import StudyResults
@@ -195,9 +195,10 @@ def span_s(trials: pd.DataFrame) -> float | None:
 
 
 def _timed(results: StudyResults, verdict: Verdict) -> list[str]:
-    winners = [("Fastest", verdict.fastest), ("Cheapest", verdict.cheapest)]
+    billed = as_billed(results)
+    winners = [("Fastest", verdict.fastest), (f"Cheapest{billed}", verdict.cheapest)]
     if verdict.fastest == verdict.cheapest:
-        winners = [("Fastest and cheapest", verdict.fastest)]
+        winners = [(f"Fastest and cheapest{billed}", verdict.fastest)]
     lines = [f"{what}: {_reaches(results, trial, verdict)}" for what, trial in winners]
     return [*lines, *_other_way_round(results, verdict)]
 
@@ -220,7 +221,7 @@ def _other_way_round(results: StudyResults, verdict: Verdict) -> list[str]:
             "chance turned it round."
         )
     name = "worker_seconds_to_target"
-    if cheapest[name] > fastest[name]:
+    if cheapest[name] > fastest[name] and not as_billed(results):
         costs = [float(row["expected_s"] * row["num_workers"]) for row in (cheapest, fastest)]
         lines.append(
             f"The race chose the cheapest, by {costs[0]:.2f} worker-seconds against "
@@ -348,6 +349,11 @@ def searched_mark(results: StudyResults, trial: str) -> str:
     return " (interpolated)" if not pd.isna(is_between) and bool(is_between) else ""
 
 
+def as_billed(results: StudyResults) -> str:
+    """Return what stands behind "cheapest" in a study that names a price."""
+    return "" if results.study["study"].get("price") is None else " as billed"
+
+
 def price_of(results: StudyResults, worker_seconds: float, trial: str | None = None) -> str:
     """Return ` or 0.11 as billed at 4 per worker-hour (0.02 of training alone)`, where the study
     names a price.
@@ -360,13 +366,8 @@ def price_of(results: StudyResults, worker_seconds: float, trial: str | None = N
         return ""
     one = None if trial is None else results.repeated.get(trial)
     names = results.runs if trial is None else [trial] if one is None else one.printed_runs
-    held = trained = 0.0
-    for run in (results.runs[name] for name in names):
-        held_s = sum(run.ledger.get(phase, 0.0) for phase in (*PHASES, OTHER) if phase != "queue")
-        held += run.spec.num_workers * held_s
-        trained += run.spec.num_workers * run.ledger["train"]
     money = worker_seconds / 3600 * price
-    billed = money * held / trained if trained else money
+    billed = money * held_per_trained(results.runs[name] for name in names)
     return (
         f" or {billed:.3g} as billed at {price:g} per worker-hour ({money:.3g} of training alone)"
     )

@@ -235,6 +235,19 @@ def test_a_price_per_worker_hour_is_money_in_the_verdict(tmp_path):
     assert "18.00 worker-seconds or 0.0508 as billed at 4 per worker-hour (0.02 of tra" in line
 
 
+def test_with_a_price_the_cheapest_is_what_costs_least_as_billed(tmp_path):
+    """Of 14 s of start-up, set-up and compilation every worker's are billed."""
+    alone, wide = again("0000", [20.0] * 3), again("0001", [9.0] * 3, num_workers=2)
+    results, verdict = judged(tmp_path, alone, wide)
+    assert (verdict.fastest, verdict.cheapest) == ("0001", "0001")
+    results.study["study"]["price"] = 4.0
+    for name in ("repeated", "verdicts"):
+        vars(results).pop(name)
+    verdict = judge(results)
+    assert (verdict.fastest, verdict.cheapest) == ("0001", "0000")
+    assert verdict_lines(results, verdict)[1].startswith("Cheapest as billed: ")
+
+
 @pytest.mark.parametrize("fault", ["timeout", "worker_lost"])
 def test_a_run_that_the_machine_broke_is_no_miss(tmp_path, fault):
     broken = run_line("0000-confirm1", role="confirm", failure=fault)
