@@ -25,7 +25,7 @@ def winners(results: "StudyResults") -> pd.DataFrame:
     | trial, config, num_workers | the configuration |
     | standing | `best` (the fastest, or of the best value), `statistically tied` with it, or |
     |  | `ran once`: cannot be excluded either, but was never repeated; `worse` is a cheapest one |
-    | is_cheapest | whether it takes the least worker-seconds, or money as billed where there is a price |
+    | is_cheapest | whether it costs the least: `Verdict.cheapest` |
     | is_confirmed, runs, hits | whether it ran again; the runs it is compared by; those that hit |
     | seconds, low_s, high_s | to the target: what is printed, and its 90 % interval if confirmed |
     | worker_seconds | num_workers x seconds |
