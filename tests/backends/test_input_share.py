@@ -8,6 +8,7 @@ import pytest
 from local import FRAMEWORKS, small_spec, train
 
 from raybench.backends.base import Step
+from raybench.backends.room import Room
 from raybench.data.dataset import Split
 
 ROWS, WIDTH, STEPS = 64, 250_000, 6
@@ -17,12 +18,13 @@ ROWS, WIDTH, STEPS = 64, 250_000, 6
 def take_batches(framework: str, split: Split, steps: list[Step]) -> float:
     """Take the batches of some steps; return the seconds that a part says were waited."""
     part: Any
+    room = Room(2**30)
     if framework == "torch":
         import torch
 
         from raybench.backends.torch import parts as torch_parts
 
-        part = torch_parts.part_of(split, torch.device("cpu"), 0)
+        part = torch_parts.part_of(split, torch.device("cpu"), 0, room)
         for batch in part.batches(steps):
             assert batch.inputs.shape == (ROWS, WIDTH)
     else:
@@ -30,7 +32,7 @@ def take_batches(framework: str, split: Split, steps: list[Step]) -> float:
 
         from raybench.backends.tensorflow import parts as tf_parts
 
-        part = tf_parts.part_of(split, 0)
+        part = tf_parts.part_of(split, 0, room)
         for inputs, _, _, indices, _, _ in part.batches(steps):
             for index in range(len(indices)):
                 assert tf.gather(inputs, indices[index, 0]).shape == (ROWS, WIDTH)

@@ -31,6 +31,7 @@ class World:
     all: Together
     num_workers: int = WORKERS
     device: str = "cpu"
+    gpus: tuple[int, ...] = ()
 
     def gather(self, values: list[float]) -> list[list[float]]:
         self.all.rows[self.rank] = values

@@ -211,6 +211,7 @@ def test_the_ledger_goes_on_from_earlier_seconds() -> None:
     ledger = Ledger("setup", clock=lambda: now[0], earlier=earlier)
     assert ledger.snapshot() == {
         "setup": 1.0, "compile": 0.0, "train": 5.0, "eval": 0.0, "checkpoint": 0.0, "report": 0.0,
+        "train_cpu": 0.0, "disturbed": 0.0,
     }  # fmt: skip
     now[0] += 2.0
     ledger.enter("train")

@@ -51,7 +51,10 @@ def test_no_case_is_an_error_that_generators_do_not_swallow():
         ({"zzz": 1}, "unknown key 'zzz' in 'when'; allowed are framework, num_workers"),
         ({"seed": 0}, "unknown key 'seed' in 'when'"),
         ({"workload": "cnn7"}, "unknown key 'workload' in 'when'"),
-        ({"precision": "bf61"}, "'precision': input should be 'fp32' or 'bf16' (found 'bf61')"),
+        (
+            {"precision": "bf61"},
+            "'precision': input should be 'fp32', 'tf32' or 'bf16' (found 'bf61')",
+        ),
         ({"optimizer": "adagrad"}, "'optimizer': input should be"),
         ({"precision": []}, "'precision' has an empty list"),
         ({7: 1}, "unknown key '7' in 'when'"),

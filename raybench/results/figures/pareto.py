@@ -18,6 +18,8 @@ from raybench.results.load import StudyResults
 from raybench.results.pareto import configurations, not_dominated, pareto_front
 from raybench.results.ranking import ranked
 
+WIDEST = 5
+"""Doublings of the costs along the axis up to which the words above it have room side by side."""
 MOST_NAMED = 5
 """Points of the front whose configurations there is room to name."""
 MOST_POINTS = 200
@@ -154,6 +156,8 @@ def _diagonals(axes: Axes, search: pd.DataFrame) -> None:
     """Draw the line of each worker count, and where it leaves the frame its hit rate."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     hits = search["time_to_target_s"].notna().groupby(search["num_workers"]).agg(["sum", "size"])
+    # A doubling of the workers is narrower than the words above it: every other one stands higher.
+    crowded, num_above = right / left > 2**WIDEST, 0
     for count in sorted(set(search["num_workers"])):
         if count * high <= left or count * low >= right:
             continue  # it does not cross the frame
@@ -164,7 +168,12 @@ def _diagonals(axes: Axes, search: pd.DataFrame) -> None:
         style: dict[str, Any] = {"fontsize": parts.SMALL, "color": parts.INK}
         if count * high <= right:
             words += f"{hits_of}\nreached it"  # narrow: a neighbour is a factor of two beside it
-            axes.text(count * high, high, words, ha="center", va="bottom", **style)
+            lift = (0, 4.2 * parts.SMALL * (num_above % 2 if crowded else 0))
+            axes.annotate(
+                words, (count * high, high), lift, textcoords="offset points",
+                ha="center", va="bottom", **style,
+            )  # fmt: skip
+            num_above += 1
         else:
             words = f" {words} {hits_of} reached it"
             axes.text(right, right / count, words, ha="left", va="center", **style)
