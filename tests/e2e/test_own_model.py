@@ -40,7 +40,7 @@ def test_search_with_the_model_of_the_readme(tmp_path: Path) -> None:
 
 def test_more_workers_than_the_machine_has(tmp_path: Path) -> None:
     done = subprocess.run(
-        command("tune", "--workers", "1,999"),
+        command("tune", "--workers", "999,1000"),
         cwd=tmp_path,
         env=ENVIRONMENT,
         capture_output=True,
