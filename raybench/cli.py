@@ -29,7 +29,6 @@ COMMANDS = {
     "init": "look at your data, and write a space file for them",
     "watch": "show a study that runs in another terminal, or has ended",
     "report": "rebuild tables and pictures of a results folder",
-    "explain": "say what a word of the tables and pages means",
     "doctor": "say what this machine or cluster will really use, and what will not work",
     "data": "list the decoded datasets that this machine keeps, remove some",
 }

@@ -64,7 +64,7 @@ def test_command(line: str, folder: Path) -> None:
         shutil.copytree(folder / "results/digits", folder / "results/lamb")
     if "raybench.report" in words:
         words = [word.replace("results/digits", str(folder / "results/digits")) for word in words]
-    elif "raybench.explain" in words or "raybench.watch" in words:
+    elif "raybench.watch" in words:
         pass
     elif "raybench.init" in words:
         words.append("--force")

@@ -1,10 +1,4 @@
-"""The words of screens, pages and tables, each in one or two sentences, and how a word is found."""
-
-import difflib
-import re
-
-NEAREST = 5
-"""Terms that are named where a word is none."""
+"""The words of screens, pages and tables, each in one or two sentences, for the page."""
 
 ANSWER = {
     "target": "What a run has to reach on the validation set: a value of the metric, as 95 % "
@@ -135,66 +129,3 @@ SECTIONS = {
     "Workers and scaling": SCALING,
 }
 """The terms by subject, each with what it means."""
-GLOSSARY: dict[str, str] = {
-    term: meaning for terms in SECTIONS.values() for term, meaning in terms.items()
-}
-"""Every term and what it means."""
-ALIASES = {
-    "~": "predicted (~)",
-    "predicted": "predicted (~)",
-    "not run": "predicted (~)",
-    "*": "interpolated (*)",
-    "interpolated": "interpolated (*)",
-    "tie": "statistically tied",
-    "tied": "statistically tied",
-    "interval": "90 % interval",
-    "90 %": "90 % interval",
-    "90%": "90 % interval",
-    "ert": "expected running time",
-    "expected s": "expected running time",
-    "worker s": "worker-seconds",
-    "time": "time to target",
-    "s to target": "time to target",
-    "target after s": "time to target",
-    "median s": "time to target",
-    "search s": "in search",
-    "finished": "reached",
-    "single run": "one run",
-    "alone": "run alone",
-    "alone s": "run alone",
-    "noise": "scatter",
-    "spec": "run spec",
-    "best.yaml": "run spec",
-    "pareto": "Pareto front",
-    "communication": "exchange",
-    "communication-bound": "compute-bound",
-    "input-bound": "compute-bound",
-    "end to end s": "end to end",
-    "whole run s": "end to end",
-    "wall": "end to end",
-    "evaluation": "eval",
-    "batch": "global batch",
-    "speedup": "speed-up",
-}
-"""Other words for a term: heads of columns, abbreviations."""
-
-
-def find_term(word: str) -> str | None:
-    """Return the term that a word names, in any case, with - or _ or a blank; None if none."""
-    return _NAMES.get(_plain(word))
-
-
-def nearest_terms(word: str) -> list[str]:
-    """Return the terms that a word may have meant, the nearest first; perhaps none."""
-    plain = _plain(word)
-    inside = [name for name in _NAMES if len(plain) > 2 and plain in name]
-    close = difflib.get_close_matches(plain, _NAMES, n=NEAREST, cutoff=0.6)
-    return list(dict.fromkeys(_NAMES[name] for name in (*close, *inside)))[:NEAREST]
-
-
-def _plain(word: str) -> str:
-    return re.sub(r"[\s_-]+", " ", word).strip().lower()
-
-
-_NAMES = {_plain(name): term for name, term in ALIASES.items()}
-_NAMES |= {_plain(term): term for term in GLOSSARY}

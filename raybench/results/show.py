@@ -296,7 +296,6 @@ def _steps(results: StudyResults, verdict: Verdict | None, verbose: bool) -> lis
     steps = next_steps(results, verdict)
     if not verbose:
         steps.append(Step("all tables", again(results, "report", results.place, "--verbose")))
-        steps.append(Step("what a word means", again(results, "explain", "WORD")))
     return steps
 
 

@@ -132,7 +132,7 @@ class ScalingReport:
             _show_claims(console, results)
         for note in results.study.get("notes", []):
             say_wrapped(console, str(note))
-        for sentence in (answer := scaling_answer(results.scaling)):
+        for sentence in scaling_answer(results.scaling):
             say_wrapped(console, f"Answer: {sentence}", style="bold")
         console.print()
         pages = [path for path in written if path.suffix == ".html"]
@@ -140,8 +140,6 @@ class ScalingReport:
         if not verbose and self.fitted:
             report = command_line("report", results.place, "--verbose")
             steps.append(("more workers, predicted", report))
-        if answer:
-            steps.append(("what a word means", command_line("explain", "efficiency")))
         say_pairs(console, steps)
         pictures = [path for path in written if path.suffix == ".png"]
         if pictures and not pages:

@@ -12,12 +12,13 @@ from made_results import curve, results_folder, run_line
 from pages import HOSTILE, Seen, made_study
 
 from raybench import report as command
-from raybench.core.clock import PHASES
+from raybench.core.clock import OTHER, PHASES
 from raybench.core.documents import apply_settings, validate
 from raybench.core.errors import UserError
 from raybench.core.objective import Objective
 from raybench.core.spec import RunSpec
 from raybench.results import page as pages_of
+from raybench.results.glossary import SECTIONS
 from raybench.results.lock import OWNER_FILE
 from raybench.results.page import page_text, pictures, try_page, write
 from raybench.results.page.columns import columns_of, order_of
@@ -93,6 +94,7 @@ def test_the_answer_comes_first_and_every_part_is_there(seen):
     for part in ("figures", "trials", "seconds", "failures", "provenance"):
         assert f"s1-{part}" in ids
     assert "glossary" in ids
+    assert {*PHASES, "input", OTHER} <= SECTIONS["Where seconds go (the ledger)"].keys()
     assert len(ids) == len(set(ids))
     for landmark in ("header", "nav", "main", "footer"):
         assert seen.tags.count(landmark) == 1
