@@ -139,8 +139,8 @@ class RunKeys(Document):
     frozen_epochs: NonNegativeFloat | Literal["all"] = 0.0
     """Epochs in which only the head of a model by name is trained, `all`: to the end."""
     sync_batch_norm: bool = False
-    """Whether batch normalisation takes the samples of all workers, or of each worker alone. Of a
-    whole step, so with `accumulate: 1` only."""
+    """Whether batch normalisation takes the samples of all workers, or of each worker alone. On
+    GPUs, and of a whole step, so with `accumulate: 1` only."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     """Arithmetic of forward and backward; weights stay fp32. `tf32` multiplies float32 with 10 bits
     of mantissa on NVIDIA's GPUs since Ampere, elsewhere as fp32 does, which never uses it."""

@@ -81,6 +81,11 @@ class RunSpec(RunKeys):
     def _one_batch_norm(self) -> "RunSpec":
         if not self.sync_batch_norm:
             return self
+        if self.num_workers > 1 and not self.gpus_per_worker:
+            raise ValueError(
+                "sync_batch_norm is for workers on GPUs; set gpus_per_worker: 1 or "
+                "sync_batch_norm: false"
+            )
         if self.accumulate > 1:
             raise ValueError(
                 "sync_batch_norm normalises over all samples of a step, which several passes do "

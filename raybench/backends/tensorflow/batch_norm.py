@@ -15,17 +15,16 @@ class BatchNorm(keras.layers.BatchNormalization):
 
     Keras keeps the biased one: of a batch of 16 samples and a last map of one pixel it is a
     sixteenth smaller. In TensorFlow's fused kernel, which Keras does not use. `synchronized` is
-    Keras's: statistics over the samples of all workers.
+    Keras's own: over the samples of all workers.
     """
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:
         """Return (N, H, W, C), normalised over the batch in training."""
         del mask
-        kind = self.compute_dtype
         if not training or not self.trainable:
             return self._fused(inputs, self.moving_mean, self.moving_variance)[0]
         if self.synchronized:
-            return tf.cast(self._over_workers(tf.cast(inputs, tf.float32)), kind)
+            return super().call(inputs, training=True)
         outputs, mean, variance = self._fused(inputs, None, None)
         self._keep(mean, variance)
         return outputs
@@ -46,22 +45,6 @@ class BatchNorm(keras.layers.BatchNormalization):
             is_training=mean is None,
         )
         return outputs, of_batch, spread
-
-    def _over_workers(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Normalise over the samples of all workers, each of which has its own part of them."""
-        axes = list(range(len(inputs.shape) - 1))
-        own = tf.cast(tf.size(inputs) / tf.shape(inputs)[-1], tf.float32)
-        parts = tf.concat(
-            [tf.reduce_sum(inputs, axes), tf.reduce_sum(inputs * inputs, axes), [own]], axis=0
-        )
-        context = tf.distribute.get_replica_context()
-        whole = context.all_reduce(tf.distribute.ReduceOp.SUM, parts)
-        number, channels = whole[-1], self.gamma.shape[0]
-        mean = whole[:channels] / number
-        variance = tf.maximum(whole[channels:-1] / number - mean * mean, 0.0)
-        self._keep(mean, variance * number / (number - 1))
-        scale = self.gamma.value * tf.math.rsqrt(variance + self.epsilon)
-        return inputs * scale + (self.beta.value - mean * scale)
 
     def _keep(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
         for running, new in ((self.moving_mean, mean), (self.moving_variance, variance)):

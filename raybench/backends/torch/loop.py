@@ -66,7 +66,7 @@ class Trainer:
         start_from(self._model, workload, spec.weights)
         self.batch_statistics = batch_statistics(self._model) and not spec.sync_batch_norm
         if spec.sync_batch_norm and spec.num_workers > 1:
-            self._model = synchronise(self._model, self._device.type)
+            self._model = synchronise(self._model)
         self._model = self._model.to(self._device)
         most = EVALUATION_BATCH[self._device.type]
         self._evaluation_batch = evaluation_batch(spec, dataset, most)

@@ -48,7 +48,7 @@ HOOKS_OF = {
 """Hooks of a workload that say what is averaged, where it is not the labels alone."""
 SAMPLED_WHOLE = (
     "The model has batch normalisation over each worker's own samples, so workers are searched "
-    "like all else and not predicted (search.factorise: false); sync_batch_norm: true would take "
+    "like all else and not predicted (search.factorise: false); on GPUs sync_batch_norm: true takes "
     "the samples of all workers."
 )
 GPUS = "gpus_per_worker"

@@ -237,7 +237,6 @@ def test_what_no_run_can_do_is_refused_by_the_plan() -> None:
     [
         ({}, {}, False),
         pytest.param({"factorise": True}, {}, True, marks=pytest.mark.all),
-        pytest.param({}, {"sync_batch_norm": True}, True, marks=pytest.mark.all),
     ],
 )
 def test_workers_of_a_network_with_batch_normalisation_are_not_predicted(

@@ -31,7 +31,7 @@ def check_start(workload: Workload, spec: RunSpec) -> list[str]:
     if isinstance(workload, NamedWorkload):
         _check_size(model, workload)
     if spec.sync_batch_norm:
-        synchronise(model, "cpu")
+        synchronise(model)
     return warnings
 
 
