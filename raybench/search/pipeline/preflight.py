@@ -48,8 +48,8 @@ HOOKS_OF = {
 """Hooks of a workload that say what is averaged, where it is not the labels alone."""
 SAMPLED_WHOLE = (
     "The model has batch normalisation over each worker's own samples, so workers are searched "
-    "like all else and not predicted (search.factorise: false); on GPUs sync_batch_norm: true takes "
-    "the samples of all workers."
+    "like all else and not predicted (search.factorise: false); on GPUs sync_batch_norm: true "
+    "takes the samples of all workers."
 )
 GPUS = "gpus_per_worker"
 GROUP_KEYS = ("strategy", "framework", "num_workers", *RESOURCES)
