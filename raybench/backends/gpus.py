@@ -88,10 +88,15 @@ def require_gpus(framework: str, number: int, seen: int, problem: str = "") -> N
     """Raise UserError where a framework sees fewer GPUs than its process was given."""
     if seen >= number:
         return
+    given = f"framework {framework}: a worker is given {number} GPU{'s' if number > 1 else ''}, and"
+    if problem:
+        raise UserError(
+            f"{given} nobody knows whether {framework} sees them: {problem}; mend that, or set "
+            "gpus_per_worker: 0."
+        )
     raise UserError(
-        f"framework {framework}: a worker is given {number} GPU{'s' if number > 1 else ''}, and "
-        f"{framework} sees {seen or 'none'}{f' ({problem})' if problem else ''}; "
-        f"{LACKING[framework]}, or set gpus_per_worker: 0."
+        f"{given} {framework} sees {seen or 'none'}; {LACKING[framework]}, or set "
+        "gpus_per_worker: 0."
     )
 
 

@@ -32,7 +32,11 @@ def mean_of_mean(metric: Metric, dataset: Dataset, split: Split) -> float:
 
 
 PILOT_STEPS = 50
-"""Steps after which the first interval is looked at."""
+"""Steps up to which the first interval is looked at, the first time after one: how long they take
+is not known before."""
+PILOT_SHARE = 8
+"""No more is trained until the next look than such a part of what the budget has room for, unless
+that is less than has been trained already."""
 EARLY, LATE = 0.98, 1.02
 """Shares of the budget at which the last evaluation within it is aimed, or the first one after it,
 since speeds vary a little."""
@@ -76,8 +80,7 @@ def run(
     _wait_for_all(world)
     ledger.enter("compile")
     trainer.warm_up(warm_up_step(spec, dataset, world, samples))
-    # Of a first interval it is not known how long it takes before some of it was trained.
-    pilot = 0 if resume or recording else PILOT_STEPS * spec.global_batch_size
+    pilot = 0 if resume or recording else spec.global_batch_size
     while True:
         goal = min((samples // cadence + 1) * cadence, samples_total)
         if train_seconds:
@@ -88,10 +91,15 @@ def run(
         _wait_for_all(world)
         ledger.enter("train")
         chunk, seen = take_until(steps, min(goal, pilot) if pilot else goal - samples)
-        loss = trainer.train(chunk)
-        if seen < goal - samples:
+        loss, cut = trainer.train(chunk), goal
+        while pilot and seen < cut:
             spent_s = max(float(row[0]) for row in world.gather([ledger.snapshot()["train"]]))
-            more, further = take_until(steps, _cut(goal, seen, spent_s, spec) - seen)
+            room, cut = _within_budget(seen, spent_s, spec), _cut(goal, seen, spent_s, spec)
+            if room <= seen:
+                break
+            least, most = 2 * seen, PILOT_STEPS * spec.global_batch_size
+            pilot = 0 if seen >= most else min(max(least, room // PILOT_SHARE), most)
+            more, further = take_until(steps, (min(cut, pilot) if pilot else cut) - seen)
             loss += trainer.train(more)
             chunk, seen = [*chunk, *more], seen + further
         pilot = 0

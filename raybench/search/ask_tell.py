@@ -134,6 +134,8 @@ class Search:
             self._early.learn(replace(record, trial=self._run_of(record.trial)))
         if self.placer is not None:
             self.placer.forget(record.trial)
+        if record.reruns < self._reruns[record.trial]:  # its rerun was cut off: what was before it
+            self._feedback.forget(trial)
         self._feedback.add(trial, record, is_early=self._is_early)
 
     def again(self, name: str) -> None:

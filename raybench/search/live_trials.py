@@ -39,12 +39,14 @@ class LiveTrials:
         saved: SavedRuns,
         release: Callable[[str], int],
         disturbed: Disturbed | None = None,
+        on_begun: Callable[[], None] = lambda: None,
     ) -> None:
         """`release` gives the workers of a run back that is ended from outside; it returns the
-        most others that ran beside it."""
+        most others that ran beside it. `on_begun` hears of every trial before it starts."""
         self._search, self._store, self._progress = search, store, progress
         self._deadline, self._confirm_budget, self._release = deadline, confirm_budget, release
         self._saved, self._disturbed = saved, disturbed or Disturbed()
+        self._on_begun = on_begun
         self._lines: dict[str, list[dict[str, object]]] = {}
         """Of the curves of the trials that run."""
         self._again: dict[str, tuple[RunRecord, list[dict[str, object]]]] = {}
@@ -74,6 +76,7 @@ class LiveTrials:
         self.ended_by = self.ended_by or self._deadline.reason()
         asked = None if self.ended_by else self._next()
         if asked is not None:
+            self._on_begun()
             name, spec = asked
             self._lines[name] = []
             self._specs[name] = spec

@@ -254,6 +254,8 @@ def with_gpus(
     ):
         if not seen.names:
             why = f"{framework} sees none of them: {LACKING[framework]}"
+            if seen.problem:
+                why = f"nobody knows whether {framework} sees them: {seen.problem}"
             return content, [f"{there}, and runs train on its cores, because {why}."]
     found = content | {"fixed": content.get("fixed", {}) | {GPUS: 1}}
     return found, [f"{there}: each worker trains on one; --gpus-per-worker 0 takes cores alone."]

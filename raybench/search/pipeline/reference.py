@@ -31,6 +31,7 @@ from raybench.core.space import Space, combinations, known_values, possible_valu
 from raybench.core.spec import RunSpec
 from raybench.core.study import CADENCE, TIME, StudySpec
 from raybench.results.records import read_records
+from raybench.results.store import Store
 from raybench.search.pipeline.preflight import GROUP_KEYS
 from raybench.search.pipeline.reference_settings import (
     SHARE_OF_BUDGET,
@@ -46,6 +47,7 @@ from raybench.search.pipeline.reference_settings import (
 )
 from raybench.search.pipeline.single_run import SingleRun, side_by_side
 from raybench.search.sampling.default_rates import priors, rate_factor
+from raybench.search.sampling.transfer import set_keys
 
 RUNS = 3
 SEEDS_FROM = 2000
@@ -223,17 +225,28 @@ def _cut_short(
 ) -> tuple[StudySpec, list[str]] | None:
     """Make the best of reference runs that the time budget has ended the answer there is."""
     metric = study.objective.judged_by
-    best = max(
-        runs, key=lambda one: metric.sign * (one.record.best_value or -metric.sign * math.inf)
-    )
-    value = best.record.best_value
+    known = {value: one for one in runs if (value := one.record.best_value) is not None}
+    value = metric.best(list(known))
     if value is None or (chance is not None and metric.gap(value, chance) <= 0):
         return None
+    best = known[value]
     if study.needs_target:
         objective = best.record.spec.objective
         study = study.model_copy(update={"objective": objective})
     _count_as_trial(study, best, chance, single_run)
     return study, []
+
+
+def uncount(study: StudySpec, store: Store) -> None:
+    """Record as references again the runs that counted as trials of another objective: a session
+    that the time budget ended (`_cut_short`) had no target yet."""
+    kept, asked = read_records(store.folder), study.objective
+    for name, record in kept.runs.items():
+        before = record.spec.objective
+        if record.role == "trial" and (before.kind, before.target) != (asked.kind, asked.target):
+            for point in kept.curves.get(name, []):
+                store.append(point.line(name, role="reference", spec=record.spec))
+            store.append(replace(record, role="reference").line())
 
 
 def reference_spec(
@@ -286,10 +299,8 @@ def earlier_settings(
     if earlier.get("auto") != list(study.auto):
         return study
     changes: dict[str, Any] = {"is_set": True}
-    keys = [str(key) for key in study.auto if key != CADENCE]
-    if "target" in keys:
-        keys += ["kind", "max_train_seconds"]
-    named = {key: earlier["objective"][key] for key in keys}
+    there = earlier["objective"]
+    named = {key: there[key] for key in set_keys(study, there)}
     changes["objective"] = study.objective.model_copy(update=named)
     if CADENCE in study.auto and CADENCE in earlier["fixed"]:
         changes["fixed"] = study.fixed | {CADENCE: earlier["fixed"][CADENCE]}

@@ -46,7 +46,8 @@ class SingleRun:
         """Train `spec` to its end, or until `deadline` ends it; measure the test split if `test`.
 
         `judge` is given every evaluation, and ends the run by returning a reason. One that was cut
-        off in an earlier session goes on from its checkpoint; one that was disturbed begins again.
+        off in an earlier session goes on from its checkpoint; one that was disturbed begins again,
+        unless it is a reference in a time budget.
         """
         before: RunRecord | None = None
         earlier: list[dict[str, object]] = []
@@ -55,7 +56,10 @@ class SingleRun:
             with self._writing:
                 reruns = 0 if before is None else before.reruns + 1
                 record = self.disturbed.judged(record, reruns=reruns)
-                is_over = self.deadline.over or not self.disturbed.runs_again(record)
+                # The references of a time budget have a share of it, which a rerun would exceed.
+                has_share = role == "reference" and self.deadline.time_budget_s is not None
+                is_over = self.deadline.over or has_share
+                is_over = is_over or not self.disturbed.runs_again(record)
                 if before is not None and is_cut(record):
                     record, is_over = before, True
                     for line in earlier:

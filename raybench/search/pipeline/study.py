@@ -34,7 +34,7 @@ from raybench.search.live_trials import LiveTrials
 from raybench.search.pipeline.confirm import Confirmation, num_raced
 from raybench.search.pipeline.more import KEY, OVER, More
 from raybench.search.pipeline.preflight import following, num_at_most, num_at_once, slots_now
-from raybench.search.pipeline.reference import set_by_reference
+from raybench.search.pipeline.reference import set_by_reference, uncount
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.search.pipeline.verify import verify
 from raybench.search.quiet import RAY_LOG
@@ -72,8 +72,9 @@ class StudyPipeline:
     more: dict[str, int] | None = None
     """The `--more` of which runs are left."""
 
-    is_over: bool = False
-    """Whether the confirming came to its end."""
+    is_over: bool | None = None
+    """Whether the confirming came to its end, and no trial has begun since; None: an earlier
+    version, which did not say so, wrote `study.yaml`, or nobody has yet."""
 
     def run(self, earlier: StudyResults | None) -> None:
         """Run what is left of the study, knowing `earlier` ones, until `deadline` ends it."""
@@ -86,7 +87,7 @@ class StudyPipeline:
             self.earlier = read_mapping(folder / STUDY_FILE)
             self.set_by += map(str, self.earlier.get("set_by_reference") or [])
             self.more = self.earlier.get(KEY)
-            self.is_over = bool(self.earlier.get(OVER))
+            self.is_over = self.earlier.get(OVER)
         if self.num_more:
             self.notes += map(str, self.earlier.get("notes") or [])  # of the search, which stays
         self._write_study()
@@ -163,6 +164,7 @@ class StudyPipeline:
     def _open_search(self, earlier: StudyResults | None) -> tuple[Search, ConfirmBudget]:
         """Return the search with all that was recorded or is known beforehand."""
         folder = self.store.folder
+        uncount(self.study, self.store)
         records = read_records(folder)
         if records.left_out is not None:
             say(self.console, records.left_out)
@@ -198,6 +200,7 @@ class StudyPipeline:
             saved=self._saved,
             release=lambda name: run_client.release(pool, name, keep=keep),
             disturbed=self.disturbed,
+            on_begun=self._trial_begun,
         )
         self.deadline.reserve_s = confirm_budget.reserve_s()
         if not self.deadline.over:
@@ -222,6 +225,12 @@ class StudyPipeline:
             self._note(f"{self._budget()} ended the search after {done}.")
         elif search.num_finished < search.num_trials and ended_by is None:
             self._note(f"The search ended after {done}: nothing new is left to try in the space.")
+
+    def _trial_begun(self) -> None:
+        """Note that what an earlier session had confirmed is not the end of the study."""
+        if self.is_over is not False:
+            self.is_over = False
+            self._write_study()
 
     def _confirmation(self, progress: Progress) -> Confirmation:
         slots = self._slots()
@@ -289,7 +298,7 @@ class StudyPipeline:
             "notes": self.notes,
             "baseline": {name: one and one.document() for name, one in self._baselines.items()},
             **({KEY: self.more} if self.more else {}),
-            **({OVER: True} if self.is_over else {}),
+            **({} if self.is_over is None else {OVER: self.is_over}),
             **with_session(self.earlier, cluster=cluster, concurrency=self.concurrency),
         }
         self.store.write_yaml(STUDY_FILE, content)

@@ -161,8 +161,7 @@ def check_finished(number: int, place: str, folder: Path | None) -> None:
     there = folder is not None and (folder / RECORDS_FILE).is_file()
     runs = list(read_records(folder).runs.values()) if folder and there else []
     answered = [one.role for one in runs if one.phase == "confirm" and is_told(one)]
-    is_over = folder and answered and read_mapping(folder / STUDY_FILE).get(OVER)
-    if is_over or "confirm" in answered:
+    if folder and answered and read_mapping(folder / STUDY_FILE).get(OVER, "confirm" in answered):
         return
     done = f"a race that was ended after {len(answered)} runs" if answered else "no confirmed study"
     raise UserError(

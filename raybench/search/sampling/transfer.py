@@ -4,13 +4,16 @@ Its trials are knowledge, not results: they count neither as trials of the new s
 tables, and nothing is capped by their times.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import optuna
 
 from raybench.core.documents import validate
 from raybench.core.errors import UserError
+from raybench.core.objective import BUDGET
 from raybench.core.space import Space
 from raybench.core.study import CADENCE, StudySpec
 from raybench.results.load import StudyResults, load
@@ -86,13 +89,20 @@ def settings_of(earlier: StudyResults, study: StudySpec) -> tuple[StudySpec, lis
             "name yours, or leave --seed-from out."
         )
     there = before.objective.model_dump()
-    keys = [*study.auto, *(["kind", "max_train_seconds"] if "target" in study.auto else [])]
-    named = {str(key): there[key] for key in keys if key in there}
+    named = {key: there[key] for key in set_keys(study, there)}
     fixed = {CADENCE: before.fixed[CADENCE]} if CADENCE in study.auto else {}
     taken = (named | fixed).items()
     words = [f"{key} {value}: that of {earlier.place}" for key, value in taken]
     changes = {"objective": study.objective.model_copy(update=named), "is_set": True}
     return study.model_copy(update=changes | {"fixed": study.fixed | fixed}), words
+
+
+def set_keys(study: StudySpec, objective: Mapping[str, Any]) -> list[str]:
+    """Return the keys of an earlier objective that its reference runs have set."""
+    keys = [str(key) for key in study.auto if key != CADENCE]
+    if "target" in keys:
+        keys += ["kind", "max_train_seconds", *(["hold"] if objective["kind"] == BUDGET else [])]
+    return keys
 
 
 def tell_earlier(

@@ -307,7 +307,7 @@ def test_a_value_that_is_not_the_first_is_refused_before_anything_runs() -> None
 @pytest.fixture
 def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two H100s, which TensorFlow does not see."""
-    seen = {"torch": Seen(names=("H100", "H100")), "tensorflow": Seen(problem="no libraries")}
+    seen = {"torch": Seen(names=("H100", "H100")), "tensorflow": Seen()}
     monkeypatch.setattr(preflight, "framework_sees", seen.__getitem__)
 
 
@@ -351,5 +351,19 @@ def test_what_the_user_says_of_gpus_stands(gpus: int, torch_alone: None) -> None
 def test_a_framework_that_sees_no_gpus_is_refused_before_anything_starts(torch_alone: None) -> None:
     check_gpus([Placement("torch", 2, gpus_per_worker=1), Placement("tensorflow", 1)])
     of_gpus = Placement("tensorflow", 1, gpus_per_worker=0.5)
-    with pytest.raises(UserError, match=r"tensorflow sees none \(no libraries\); run: pip install"):
+    with pytest.raises(UserError, match="tensorflow sees none; run: pip install"):
         check_gpus([of_gpus])
+
+
+def test_a_framework_that_does_not_answer_is_not_said_to_see_no_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = "it did not answer within 120 s"
+    monkeypatch.setattr(preflight, "framework_sees", lambda framework: Seen(problem=late))
+    content = {**STUDY, "space": {"framework": ["tensorflow"]}}
+    _, (said,) = with_gpus(content, *build_study(content, "test"), TWO_GPUS, all_workers=False)
+    with pytest.raises(UserError) as error:
+        check_gpus([Placement("tensorflow", 1, gpus_per_worker=1)])
+    for sentence in (said, str(error.value)):
+        assert f"nobody knows whether tensorflow sees them: {late}" in sentence
+        assert "install" not in sentence

@@ -25,6 +25,7 @@ from raybench.results.study_folder import refuse_other_study
 from raybench.search.ask_tell import Search
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline.reference import (
+    _cut_short,
     earlier_settings,
     reference_spec,
     set_by_reference,
@@ -34,6 +35,7 @@ from raybench.search.pipeline.reference_settings import (
     Measured,
     cadence_from,
     held,
+    judge_by_budget,
     set_cadence,
     set_seconds,
     set_target,
@@ -138,6 +140,29 @@ def test_a_study_that_goes_on_keeps_what_it_set() -> None:
     assert earlier_settings(study, {}).needs_target
     other = before | {"auto": ["target"]}
     assert earlier_settings(study, {"study": other}).needs_target
+
+
+def test_one_that_came_to_be_judged_by_budget_goes_on_whatever_hold_its_file_names() -> None:
+    study, _ = build_study(STUDY | {"objective": {"target": "auto", "hold": 2}}, "test")
+    run = Measured(record(spec=RunSpec(), stop="max_train_seconds"), [evaluation()])
+    before, _ = judge_by_budget(study, [run], 60.0, 2)
+    done = before.model_copy(update={"is_set": True})
+    assert earlier_settings(study, {"study": done.document()}).objective == done.objective
+
+
+def test_a_loss_of_zero_is_the_best_of_references_that_the_budget_ends() -> None:
+    given = {"metric": "loss", "direction": "min", "target": "auto"}
+    study, space = build_study(STUDY | {"objective": given}, "test")
+    spec = reference_spec(study, space)
+    runs = [
+        Measured(replace(record(f"reference{n}", spec), best_value=value), [evaluation()])
+        for n, value in enumerate((0.3, 0.0, None))
+    ]
+    lines: list[Any] = []
+    store = SimpleNamespace(append=lines.append)
+    fake: Any = SimpleNamespace(store=store, saved=SimpleNamespace(over=lambda one: None))
+    assert _cut_short(study, runs, None, fake) is not None
+    assert {line["trial"] for line in lines} == {"reference1"}
 
 
 @pytest.mark.parametrize("kind", ["best_at_budget", "accuracy_at_budget"])

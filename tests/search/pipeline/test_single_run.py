@@ -107,6 +107,17 @@ def test_a_disturbed_run_begins_again_twice_at_most(
     assert ends == list(range(runs)), "the last of them counts"
 
 
+def test_a_disturbed_reference_of_a_time_budget_stands_marked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(monkeypatch)
+    machine.disturbed_s = [0.5] * 9
+    found = machine.single_run(Deadline(1000.0)).train(SPEC, "reference0", "reference")
+    assert (len(machine.specs), found.reruns, found.is_disturbed) == (1, 0, True)
+    machine.single_run().train(SPEC, "reference0", "reference")
+    assert len(machine.specs) == 4, "without a budget it has two more tries"
+
+
 def test_a_throttled_core_is_told_by_the_processor_s_seconds_of_others_like_it() -> None:
     disturbed = Disturbed()
 

@@ -49,6 +49,19 @@ def test_a_stopped_trial_is_pruned_with_its_course(tmp_path: Path) -> None:
     assert trial.intermediate_values == {1000: scores[0], 2000: scores[1]}
 
 
+def test_of_a_rerun_that_was_cut_off_optuna_hears_nothing(tmp_path: Path) -> None:
+    """The record of before stands."""
+    one = make_search(tmp_path, policy=SearchPolicy(rungs=False))
+    name, spec = one.ask() or ("", RunSpec())
+    assert one.report(name, outcome(8.0, value=0.85)) is None
+    one.again(name)
+    assert one.report(name, outcome(0.5, value=0.3)) is None
+    before = record(name, spec, 8.0, value=0.85, stop=None)
+    one.tell(before)
+    (trial,) = journal_of(one).get_trials()
+    assert trial.intermediate_values == {8000: before.score}
+
+
 def test_a_trial_stopped_before_its_first_evaluation_says_nothing(tmp_path: Path) -> None:
     one = make_search(tmp_path)
     run_all(one, lambda name, spec: record(name, spec, 0.0, stop=None, samples=0), most=1)

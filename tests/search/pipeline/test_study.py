@@ -1,0 +1,66 @@
+"""What a session of a study writes anew of the earlier one, without a cluster."""
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from raybench.cluster.capacity import Capacity, Node
+from raybench.core.errors import UserError
+from raybench.core.objective import BUDGET
+from raybench.results.live.progress import Progress
+from raybench.results.records import read_records
+from raybench.results.store import STUDY_FILE, Store
+from raybench.search.deadline import Deadline
+from raybench.search.pipeline import study as module
+from raybench.search.pipeline.more import OVER
+from raybench.search.pipeline.study import StudyPipeline
+from raybench.search.pipeline.tune import check_finished
+from tests.search.made_up import STUDY, evaluation, parts_of, record
+from tests.search.stage import FakeSavedRuns
+
+
+def pipeline_in(store: Store) -> StudyPipeline:
+    study, space, _ = parts_of(STUDY)
+    session: Any = SimpleNamespace(capacity=Capacity((Node(4, 0),), 0.0), pool=None)
+    data: Any = None
+    console, deadline = Console(file=io.StringIO()), Deadline(None)
+    made = StudyPipeline(study, space, session, store, console, deadline, data, 2, True)
+    made.__dict__["_baselines"], made._saved = {}, FakeSavedRuns()  # type: ignore[assignment]
+    return made
+
+
+def test_a_reference_that_was_the_answer_is_no_trial_of_the_study_s_target(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        pipeline = pipeline_in(store)
+        objective = pipeline.study.objective.model_copy(update={"kind": BUDGET, "target": None})
+        spec = pipeline.study.run_spec({"num_workers": 1, "learning_rate": 0.01})
+        cut = spec.model_copy(update={"objective": objective})
+        for name, one in (("reference0", cut), ("reference1", spec)):
+            store.append(evaluation().line(name, role="trial", spec=one))
+            store.append(record(name, one).line())
+        search, _ = pipeline._open_search(None)
+        roles = {one.trial: one.role for one in read_records(tmp_path).runs.values()}
+    assert roles == {"reference0": "reference", "reference1": "trial"}
+    assert search.num_finished == 1
+
+
+def test_a_study_with_new_trials_is_over_after_its_next_race(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store(tmp_path) as store:
+        store.append(record("0000-confirm0", role="confirm", source="0000").line())
+        store.write_yaml(STUDY_FILE, {})
+        check_finished(4, "there", tmp_path)  # an earlier version's, which has no such key
+        store.write_yaml(STUDY_FILE, {OVER: True})
+        check_finished(4, "there", tmp_path)
+        monkeypatch.setattr(module, "run_trials", lambda trials, **options: trials.next())
+        pipeline = pipeline_in(store)
+        pipeline.is_over = True
+        search, budget = pipeline._open_search(None)
+        pipeline._search(search, Progress(pipeline.console, num_trials=3), budget)
+        with pytest.raises(UserError, match="run the same command without --more"):
+            check_finished(4, "there", tmp_path)
