@@ -49,12 +49,12 @@ def nvml_sees() -> Seen:
     if nvml is None:
         return Seen(problem=problem)
     handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-    memory = [nvml.nvmlDeviceGetMemoryInfo(handle) for handle in handles]
+    memory = [_memory(nvml, handle) for handle in handles]
     cuda = int(nvml.nvmlSystemGetCudaDriverVersion_v2())
     return Seen(
         names=tuple(str(nvml.nvmlDeviceGetName(handle)) for handle in handles),
-        memory_bytes=tuple(int(one.total) for one in memory),
-        free_bytes=tuple(int(one.free) for one in memory),
+        memory_bytes=tuple(total for total, _ in memory),
+        free_bytes=tuple(free for _, free in memory),
         versions={
             "driver": str(nvml.nvmlSystemGetDriverVersion()),
             "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
@@ -148,7 +148,7 @@ def gpu_memory_bytes(index: int = 0) -> int:
     """Return the whole memory of a GPU that this process sees; 0 where it is not known."""
     nvml, _ = _nvml()
     handle = _visible_gpu(nvml, index)
-    return 0 if handle is None else int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    return 0 if handle is None else _memory(nvml, handle)[0]
 
 
 def cores_near(index: int) -> set[int]:
@@ -181,6 +181,16 @@ def _nvml() -> tuple[Any, str]:
     except nvml.NVMLError as error:
         return None, f"no NVIDIA driver answers ({error})"
     return nvml, ""
+
+
+def _memory(nvml: Any, handle: Any) -> tuple[int, int]:
+    """Return the whole memory of a GPU and what is free of it; 0 where the driver does not tell,
+    as of a GPU that shares the host's."""
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    except nvml.NVMLError:
+        return 0, 0
+    return int(memory.total), int(memory.free)
 
 
 def _visible_gpu(nvml: Any, index: int) -> Any:

@@ -61,15 +61,7 @@ def problems_of(facts: Facts, ray_gpus: float | None = None) -> list[str]:
 
     `ray_gpus`: how many Ray has there; None without Ray.
     """
-    gpus, visible, said = facts["gpus"], facts["visible"], []
-    there = len(gpus["nvml"]["names"])
-    if visible is not None:
-        there = min(there, sum(one.strip() not in ("", "-1") for one in visible.split(",")))
-    if hidden := len(gpus["nvml"]["names"]) - there:
-        said.append(
-            f"CUDA_VISIBLE_DEVICES={visible} hides {hidden} of "
-            f"{hidden + there} GPUs; unset it before Ray is started, if they are to be used."
-        )
+    gpus, there, said = facts["gpus"], _visible_gpus(facts), []
     if ray_gpus is not None and int(ray_gpus) < there:
         said.append(
             f"the driver (NVML) sees {there} GPUs and Ray {ray_gpus:g}; start this node again "
@@ -103,6 +95,25 @@ def problems_of(facts: Facts, ray_gpus: float | None = None) -> list[str]:
         if facts[key] < least:
             said.append(f"{facts[key] / GIB:.1f} GiB {what} ({least / GIB:.0f} GiB are needed).")
     return [f"host {facts['host']}: {sentence}" for sentence in said]
+
+
+def notes_of(facts: Facts) -> list[str]:
+    """Return what somebody has chosen on a host and may have forgotten, each a sentence."""
+    number = len(facts["gpus"]["nvml"]["names"])
+    if not (hidden := number - _visible_gpus(facts)):
+        return []
+    return [
+        f"host {facts['host']}: CUDA_VISIBLE_DEVICES={facts['visible']} hides {hidden} of "
+        f"{number} GPUs; unset it before Ray is started, if they are to be used."
+    ]
+
+
+def _visible_gpus(facts: Facts) -> int:
+    """Return how many of the driver's GPUs CUDA_VISIBLE_DEVICES leaves."""
+    there, visible = len(facts["gpus"]["nvml"]["names"]), facts["visible"]
+    if visible is None:
+        return there
+    return min(there, sum(one.strip() not in ("", "-1") for one in visible.split(",")))
 
 
 def problems_between(hosts: list[Facts]) -> list[str]:

@@ -4,6 +4,7 @@ The facts are taken on the nodes, by a task on each; the network is measured by 
 has them. `examine` returns plain data, `raybench doctor --json` prints them.
 """
 
+import os
 import socket
 import statistics
 import time
@@ -14,7 +15,13 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raybench.backends.find import PACKAGES as FRAMEWORKS
-from raybench.backends.machine import Facts, machine_facts, problems_between, problems_of
+from raybench.backends.machine import (
+    Facts,
+    machine_facts,
+    notes_of,
+    problems_between,
+    problems_of,
+)
 from raybench.cluster.protocol import Measure, Measured, RunFailed
 from raybench.cluster.session import Session
 from raybench.core.placement import Placement
@@ -26,7 +33,7 @@ SIZES = (4 * 2**10, 2**20, 32 * 2**20)
 """Bytes of a sum over the workers: of the least the latency is seen, of the most the bandwidth."""
 ROUNDS = 5
 OBJECT_BYTES = 64 * 2**20
-FACTS_S, MEASURE_S, CONNECT_S = 300.0, 120.0, 5.0
+FACTS_S, WORKERS_S, MEASURE_S, CONNECT_S = 300.0, 60.0, 120.0, 5.0
 PORTS = {"raylet": "NodeManagerPort", "objects": "ObjectManagerPort"}
 """Of every node, and where Ray tells them."""
 MOST_WORKERS = 8
@@ -37,6 +44,7 @@ def examine(session: Session, address: str | None) -> Facts:
     """Return the document: hosts, network, problems; `ok` where there are no problems."""
     entries = [entry for entry in ray.nodes() if entry["Alive"]]
     hosts, problems = [], []
+    notes = [session.warning] if session.warning else []
     for entry, found in zip(entries, _facts_of(entries), strict=True):
         if isinstance(found, str):
             problems.append(found)
@@ -49,6 +57,7 @@ def examine(session: Session, address: str | None) -> Facts:
         }
         hosts.append(found)
         problems += problems_of(found, found["ray_gpus"])
+        notes += notes_of(found)
         problems += [
             f"host {found['host']}: port {port['port']} ({name}) does not answer from here; open "
             "the hosts' ports to each other."
@@ -56,9 +65,7 @@ def examine(session: Session, address: str | None) -> Facts:
             if not port["is_open"]
         ]
     problems += problems_between(hosts)
-    network, problem = _network(session, hosts) if hosts else (None, None)
-    problems += [problem] if problem else []
-    notes = [session.warning] if session.warning else []
+    network = _network(session, hosts, problems, notes)
     return {
         "version": VERSION,
         "ok": not problems,
@@ -77,7 +84,8 @@ def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
         there = NodeAffinitySchedulingStrategy(entry["NodeID"], soft=False)
         options = {"num_cpus": 0, "scheduling_strategy": there, "max_retries": 0}
         task = ray.remote(**options)
-        tasks.append((task(_facts_there).remote(), task(_clock_there)))
+        facts = task(_facts_there).remote(bool(entry["Resources"].get("GPU")))
+        tasks.append((facts, task(_clock_there)))
     found: list[Facts | str] = []
     for entry, (facts, clock) in zip(entries, tasks, strict=True):
         try:
@@ -92,8 +100,13 @@ def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
     return found
 
 
-def _facts_there() -> Facts:
-    """On a node: the machine's facts, and how fast its object store takes what is put there."""
+def _facts_there(has_gpus: bool) -> Facts:
+    """On a node: the machine's facts, and how fast its object store takes what is put there.
+
+    `has_gpus`: by Ray. Some of its versions hide them from a task that asks for none.
+    """
+    if has_gpus and not os.environ.get("CUDA_VISIBLE_DEVICES"):
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     content = np.ones(OBJECT_BYTES, np.uint8)
     began = time.perf_counter()
     kept = ray.put(content)
@@ -132,8 +145,11 @@ def _ports_of(entry: dict[str, Any]) -> dict[str, Any]:
 def measured_by(hosts: list[Facts]) -> Placement | None:
     """Return the workers between which the network is measured; None where there is one worker.
 
-    One on each host, or several of a single host: with a GPU each where all have one.
+    One on each host that has cores in Ray, or several of a single one: with a GPU each where all
+    have one.
     """
+    if not (hosts := [one for one in hosts if one["ray_cpus"] >= 1]):
+        return None
     works = [name for name in FRAMEWORKS if all(_works(one, name) for one in hosts)]
     if not works:
         return None
@@ -151,20 +167,29 @@ def _works(facts: Facts, framework: str) -> bool:
     return framework in facts["gpus"] and not facts["gpus"][framework]["problem"]
 
 
-def _network(session: Session, hosts: list[Facts]) -> tuple[Facts | None, str | None]:
-    """Return what a sum over the workers takes, or the sentence on why there is none."""
+def _network(
+    session: Session, hosts: list[Facts], problems: list[str], notes: list[str]
+) -> Facts | None:
+    """Return what a sum over the workers takes, or add the sentence on why there is none."""
     placement = measured_by(hosts)
     if placement is None:
-        return None, None
+        return None
     pool = session.pool
     try:
-        ray.get(pool.acquire.remote(NAME, placement))
+        ray.get(pool.acquire.remote(NAME, placement), timeout=WORKERS_S)
         replies = ray.get(pool.command.remote(NAME, Measure(SIZES, ROUNDS), MEASURE_S))
     except RunFailed as failure:
-        return None, f"{placement.num_workers} workers: {failure.message.rstrip('.')}."
+        problems.append(f"{placement.num_workers} workers: {failure.message.rstrip('.')}.")
+        return None
+    except ray.exceptions.GetTimeoutError:
+        notes.append(
+            f"the network was not measured: {placement.num_workers} workers did not start within "
+            f"{WORKERS_S:g} s; run it again when the cluster has room for them."
+        )
+        return None
     finally:
-        ray.get(pool.release.remote(NAME, keep=False))
-    return summary(placement, replies), None
+        ray.get(pool.release.remote(NAME, keep=False, for_good=True))
+    return summary(placement, replies)
 
 
 def summary(placement: Placement, replies: list[Any]) -> Facts:

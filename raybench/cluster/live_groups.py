@@ -1,6 +1,7 @@
 """The worker groups that are alive: opened as granted, closed when another needs the room."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from raybench.cluster.admission import Admission, Grant
 from raybench.cluster.protocol import Command, Reply, Start
 from raybench.cluster.trainers import PoolOptions
-from raybench.cluster.worker_group import WorkerGroup
+from raybench.cluster.worker_group import CLOSE_TIMEOUT_S, WorkerGroup
 
 
 class LiveGroups:
@@ -20,7 +21,7 @@ class LiveGroups:
         self._groups: dict[int, WorkerGroup] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.on_freed: Callable[[], object] = lambda: None
-        """Called where a group is gone that was waited for in vain when it was closed."""
+        """Called where a group is gone that nobody waits for."""
 
     def attach(self, pool: Any) -> None:
         """Take the pool's own handle, which the workers need."""
@@ -36,7 +37,11 @@ class LiveGroups:
     async def open(self, grant: Grant) -> WorkerGroup:
         """Return the granted group, started if it is new; RunFailed if it does not start."""
         for number in grant.evict:
+            evicted = self._groups.get(number)
             await self.close(number)
+            if evicted is not None and not evicted.has_ended:  # its processes hold their GPUs
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(evicted.gone(), CLOSE_TIMEOUT_S)
         if grant.is_new:
             options = replace(self._options, nodes=tuple(self._admission.nodes))
             group = WorkerGroup(grant.group, grant.placement, options, grant.nodes)
@@ -50,9 +55,14 @@ class LiveGroups:
         return group is None or group.has_ended
 
     def close_soon(self, numbers: list[int]) -> None:
-        """End groups that have lost a worker, beside whatever else goes on."""
+        """End groups and free their places, beside whatever else goes on."""
+
+        async def close(number: int) -> None:
+            await self.close_and_free(number, force=True)
+            self.on_freed()
+
         for number in numbers:
-            task = asyncio.ensure_future(self.close(number, force=True))
+            task = asyncio.ensure_future(close(number))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 

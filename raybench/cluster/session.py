@@ -137,7 +137,7 @@ def busy_sentence(seconds: float = BUSY_S) -> str | None:
     if hasattr(os, "sched_getaffinity"):
         shares = [shares[core] for core in os.sched_getaffinity(0) if core < len(shares)]
     used = sum(shares) / 100
-    if used < BUSY_SHARE * len(shares):
+    if not shares or used < BUSY_SHARE * len(shares):
         return None
     return (
         f"this machine is busy: other processes use {used:.1f} of its {len(shares)} cores; runs "

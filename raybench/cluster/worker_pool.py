@@ -20,6 +20,7 @@ from raybench.cluster.protocol import (
     STOPPED,
     Close,
     Command,
+    Finish,
     GroupState,
     Lent,
     Reply,
@@ -107,7 +108,8 @@ class WorkerPool(KeepsCheckpoints):
         self._stop = asyncio.Event()
 
     def stop_running(self) -> None:
-        """End all runs between two evaluations, for good: no command is answered any more."""
+        """End all runs between two evaluations: until they are released, no command is answered but
+        the end of a run."""
         self._cut.set()
 
     async def _acquire_or_join(self, trial: str, placement: Placement) -> Lent:
@@ -186,9 +188,10 @@ class WorkerPool(KeepsCheckpoints):
         began = time.perf_counter()
         try:
             asking = asyncio.ensure_future(self._groups.ask(number, command, timeout_s))
-            if not await _comes_first(asking, self._cut):
-                del self._group_of[trial]
-                self._groups.close_soon([number])
+            is_end = isinstance(command, Finish)  # its test value and weights are worth the wait
+            if not await _comes_first(asking, asyncio.Event() if is_end else self._cut):
+                if self._group_of.pop(trial, None) is not None:  # else released meanwhile
+                    self._groups.close_soon([number])
                 raise RunFailed(STOPPED, "the run was stopped")
             replies = asking.result()
             if isinstance(command, Start):
@@ -230,6 +233,8 @@ class WorkerPool(KeepsCheckpoints):
                 self._admission.release(trial)
             else:
                 await self._groups.close_and_free(number)
+        if not self._group_of and not self._starting:
+            self._cut.clear()
         self._queue.admit()
         return concurrent
 

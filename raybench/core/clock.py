@@ -1,6 +1,7 @@
 """The clock and the ledger: where the seconds of a run went."""
 
 import functools
+import math
 import os
 import resource
 import time
@@ -59,15 +60,18 @@ class CpuUse(NamedTuple):
         """Return how many of `seconds`, those in which this was used, others took.
 
         Threads of one process delay each other too: no more than others have used of its cores
-        counts. Where several were delayed at once, it is what each of them was.
+        counts. Where several were delayed at once, it is what each of them was; what they worked
+        themselves nobody took (a quota's seconds are its whole group's).
         """
         by_others = max(0.0, min(self.delayed, self.busy - self.own))
         at_once = max(1.0, (self.own + self.delayed) / max(seconds, 1e-9))
-        return min(seconds, by_others / at_once + max(0.0, self.taken))
+        left = max(0.0, seconds - self.own / at_once)
+        return min(left, by_others / at_once + max(0.0, self.taken))
 
 
 def cpu_use() -> CpuUse:
-    """Return this process's use so far: 0.3 ms with 40 threads; its own alone outside Linux."""
+    """Return this process's use so far: 0.3 ms with 40 threads; its own alone outside Linux,
+    and in containers that number the cores otherwise or show no quota."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     own = used.ru_utime + used.ru_stime
     if not Path("/proc/self/schedstat").exists():
@@ -79,13 +83,20 @@ def cpu_use() -> CpuUse:
         except (FileNotFoundError, ProcessLookupError):
             continue  # the thread ended between the listing and the reading
     cores = {f"cpu{core}".encode() for core in os.sched_getaffinity(0)}
-    lines = [line.split() for line in Path("/proc/stat").read_bytes().splitlines()]
+    try:
+        lines = [line.split() for line in Path("/proc/stat").read_bytes().splitlines()]
+        refused = _refused_s()
+    except OSError:
+        return CpuUse(own)
+    known = [one[1:9] for one in lines if one[0] in cores]
+    if len(known) < len(cores):  # LXC: the lines count from 0, the affinity is the host's
+        return CpuUse(own)
     user, nice, system, _, _, irq, softirq, stolen = (
         sum(column) / os.sysconf("SC_CLK_TCK")
-        for column in zip(*(map(int, one[1:9]) for one in lines if one[0] in cores), strict=True)
+        for column in zip(*(map(int, one) for one in known), strict=True)
     )
-    busy, taken = user + nice + system + irq + softirq, (stolen + _refused_s()) / len(cores)
-    return CpuUse(own, delayed / 1e9, busy, taken)
+    busy = user + nice + system + irq + softirq
+    return CpuUse(own, delayed / 1e9, busy, stolen / len(cores) + refused)
 
 
 @functools.cache
@@ -99,10 +110,22 @@ def _quota() -> Path | None:
 
 
 def _refused_s() -> float:
-    """Return the seconds of all cores so far that a quota has refused to this process's group."""
-    words = [] if (file := _quota()) is None else file.read_text().split()
+    """Return the seconds so far that a quota has refused to each core that its group may use.
+
+    Linux adds them up over all cores of the group, however few of them this process is pinned to.
+    """
+    if (file := _quota()) is None:
+        return 0.0
+    words = file.read_text().split()
     named = dict(zip(words[::2], words[1::2], strict=False))
-    return int(named.get("throttled_usec", 0)) / 1e6 + int(named.get("throttled_time", 0)) / 1e9
+    all_s = int(named.get("throttled_usec", 0)) / 1e6 + int(named.get("throttled_time", 0)) / 1e9
+    names = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")  # one file, or version 1's two
+    files = [one for name in names if (one := file.with_name(name)).is_file()]
+    quota = " ".join(one.read_text() for one in files).split()
+    cores = os.cpu_count() or 1
+    if len(quota) > 1 and quota[0].isdigit():
+        cores = min(cores, math.ceil(int(quota[0]) / int(quota[1])))
+    return all_s / cores
 
 
 class Ledger:

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from raybench.backends import memory
-from raybench.backends.gpus import GpuLoad, framework_sees, nvml_sees, require_gpus
+from raybench.backends.gpus import (
+    GpuLoad,
+    framework_sees,
+    gpu_memory_bytes,
+    nvml_sees,
+    require_gpus,
+)
 from raybench.core.errors import UserError
 from tests.backends.fake_gpus import FakeNvml
 
@@ -83,6 +89,20 @@ def test_what_the_driver_sees(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen.names == ("NVIDIA gpu 0", "NVIDIA gpu 1")
     assert (seen.memory_bytes[0], seen.free_bytes[0]) == (80 * 2**30, 60 * 2**30)
     assert seen.versions == {"driver": "580.65", "cuda": "13.2"}
+
+
+def test_memory_that_the_driver_does_not_tell_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that shares the host's memory."""
+
+    def not_supported(handle: str) -> None:
+        raise FakeNvml.NVMLError
+
+    driver = FakeNvml()
+    driver.nvmlDeviceGetMemoryInfo = not_supported  # type: ignore[assignment]
+    monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert nvml_sees().memory_bytes == nvml_sees().free_bytes == (0, 0)
+    assert gpu_memory_bytes() == 0
 
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from raybench import cli
 from raybench import doctor as command
 from raybench.backends import machine
 from raybench.backends.gpus import Seen
-from raybench.backends.machine import machine_facts, problems_between, problems_of
+from raybench.backends.machine import machine_facts, notes_of, problems_between, problems_of
 from raybench.cluster import doctor
 from raybench.cluster.protocol import Measured, RunFailed
 from raybench.core.placement import Placement
@@ -90,8 +91,6 @@ def test_where_all_agree_nothing_is_said(gpus: int) -> None:
     [
         ({}, 0, "sees 8 GPUs and Ray 0; start this node again with: ray start --num-gpus=8"),
         ({}, 9, "workers would wait for GPUs that are not there"),
-        ({"visible": "0,1"}, 2, "CUDA_VISIBLE_DEVICES=0,1 hides 6 of 8 GPUs; unset it"),
-        ({"visible": ""}, 0, "CUDA_VISIBLE_DEVICES= hides 8 of 8 GPUs"),
         ({"torch__names": ()}, 8, "torch sees none of 8 GPUs; install the torch wheel for"),
         (
             {"torch__names": (), "torch__versions": {"cuda": "13.2"}},
@@ -110,6 +109,36 @@ def test_a_disagreement_is_a_sentence_that_mends_it(
     said = problems_of(facts(gpus=8, **changed), ray_gpus)
     assert any(words in sentence for sentence in said), said
     assert all(sentence.startswith("host a: ") for sentence in said)
+
+
+@pytest.mark.parametrize(("visible", "number"), [("2,3", 2), ("", 0), ("-1", 0)])
+def test_gpus_that_somebody_has_hidden_are_a_note(visible: str, number: int) -> None:
+    seen = {"torch__names": (A100,) * number, "tensorflow__names": (A100,) * number}
+    found = facts(gpus=8, visible=visible, **seen)
+    assert problems_of(found, number) == []
+    (note,) = notes_of(found)
+    assert f"CUDA_VISIBLE_DEVICES={visible} hides {8 - number} of 8 GPUs; unset it" in note
+    assert notes_of(facts(gpus=8)) == []
+
+
+@pytest.mark.parametrize(
+    ("visible", "has_gpus", "expected"),
+    [("", True, None), ("", False, ""), ("2,3", True, "2,3"), (None, True, None)],
+)
+def test_what_ray_hides_from_the_task_that_asks_is_no_fact(
+    visible: str | None,
+    has_gpus: bool,
+    expected: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(doctor.ray, "put", lambda content: None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        doctor, "machine_facts", lambda: {"visible": os.environ.get("CUDA_VISIBLE_DEVICES")}
+    )
+    assert doctor._facts_there(has_gpus)["visible"] == expected
 
 
 def test_without_a_framework_one_is_to_be_installed() -> None:
@@ -143,6 +172,9 @@ def test_a_broken_framework_is_a_fact_not_an_end(monkeypatch: pytest.MonkeyPatch
         ([(8, 1)], Placement("torch", 2)),
         ([(8, 4)], Placement("torch", 4, gpus_per_worker=1)),
         ([(8, 0), (8, 0)], Placement("torch", 2, strategy="spread")),
+        ([(8, 0), (0, 0), (8, 0)], Placement("torch", 2, strategy="spread")),
+        ([(0, 0), (8, 0)], Placement("torch", 2)),
+        ([(0, 0)], None),
         ([(8, 8), (8, 8)], Placement("torch", 2, gpus_per_worker=1, strategy="spread")),
     ],
 )
@@ -162,19 +194,24 @@ class FakeSession:
 
     warning = "workers are nice"
 
-    def __init__(self, answer: Any) -> None:
+    def __init__(self, answer: Any, lent: Any) -> None:
         call = SimpleNamespace
+        self.released: list[dict[str, bool]] = []
         self.pool = call(
-            acquire=call(remote=lambda *given: None),
+            acquire=call(remote=lambda *given: lent),
             command=call(remote=lambda *given: answer),
-            release=call(remote=lambda *given, **named: None),
+            release=call(remote=lambda *given, **named: self.released.append(named)),
         )
 
 
-def examined(monkeypatch: pytest.MonkeyPatch, hosts: list[Any], answer: Any) -> dict[str, Any]:
+def examined(
+    monkeypatch: pytest.MonkeyPatch, hosts: list[Any], answer: Any, lent: Any = None
+) -> dict[str, Any]:
     """What the doctor says of hosts with 4 cores each, of which no port answers."""
 
     def get(found: Any, timeout: float = 0.0) -> Any:
+        if isinstance(found, doctor.ray.exceptions.GetTimeoutError):
+            assert timeout, "it would wait without end"
         if isinstance(found, Exception):
             raise found
         return found
@@ -183,8 +220,18 @@ def examined(monkeypatch: pytest.MonkeyPatch, hosts: list[Any], answer: Any) -> 
     monkeypatch.setattr(doctor.ray, "nodes", lambda: [entry] * len(hosts))  # type: ignore[attr-defined]
     monkeypatch.setattr(doctor.ray, "get", get)  # type: ignore[attr-defined]
     monkeypatch.setattr(doctor, "_facts_of", lambda entries: hosts)
-    session: Any = FakeSession(answer)
-    return doctor.examine(session, "auto")
+    session: Any = FakeSession(answer, lent)
+    found = doctor.examine(session, "auto")
+    assert session.released == [{"keep": False, "for_good": True}]
+    return found
+
+
+def test_a_cluster_without_room_for_the_workers_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {"clock_skew_s": 0.0, "object_store_bytes_per_s": 1e9}
+    full = doctor.ray.exceptions.GetTimeoutError()
+    found = examined(monkeypatch, [facts(**there), facts("b", **there)], None, full)
+    assert (found["ok"], found["network"]) == (True, None)
+    assert "2 workers did not start within 60 s; run it again when" in found["notes"][-1]
 
 
 def test_the_document_has_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:

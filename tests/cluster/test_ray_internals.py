@@ -87,7 +87,9 @@ class TestNiceness:
         assert f"niceness {own + 15}" in str(local_ray.niceness_warning(own + 15))
 
 
-@pytest.mark.parametrize(("shares", "used"), [([0.0, 40.0], None), ([90.0, 80.0], "1.7 of its 2")])
+@pytest.mark.parametrize(
+    ("shares", "used"), [([0.0, 40.0], None), ([90.0, 80.0], "1.7 of its 2"), ([], None)]
+)
 def test_a_busy_machine_is_said_before_ray_starts(
     shares: list[float], used: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from raybench.cluster import live_groups, worker_pool
 from raybench.cluster.admission import Admission
 from raybench.cluster.layout import Node
-from raybench.cluster.protocol import Command, Finished, Reply, RunFailed, Start
+from raybench.cluster.protocol import Command, Finish, Finished, Reply, RunFailed, Start
 from raybench.cluster.reach import UNREACHED
 from raybench.cluster.trainers import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
@@ -219,7 +219,9 @@ def test_the_pool_knows_how_long_runs_take_to_begin(
     asyncio.run(story())
 
 
-def test_what_runs_when_the_time_is_up_does_not_reach_its_next_evaluation(pool: WorkerPool) -> None:
+def test_what_runs_when_the_time_is_up_does_not_reach_its_next_evaluation(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def story() -> None:
         await pool.acquire("a", ONE)
         running = asyncio.ensure_future(pool.command("a", Start(spec=RunSpec()), 600.0))
@@ -229,9 +231,67 @@ def test_what_runs_when_the_time_is_up_does_not_reach_its_next_evaluation(pool: 
             await asyncio.wait_for(running, timeout=600)
         with pytest.raises(RunFailed, match="was stopped"):
             await pool.command("a", Start(spec=RunSpec()), 600.0)
+        await asyncio.wait_for(pool.acquire("b", TWO), timeout=60)  # the place is given back
+        await pool.release("a")
+        with pytest.raises(RunFailed, match="was stopped"):
+            await pool.command("b", Start(spec=RunSpec()), 600.0)  # nor does any other
+        await pool.release("b")
+        FakeGroup.is_far = False
+        await pool.acquire("c", ONE)
+        await pool.command("c", Start(spec=RunSpec()), 600.0)
+
+    monkeypatch.setattr(FakeGroup, "is_far", True)
+    asyncio.run(story())
+    assert [state.trial for state in pool.groups()] == ["c"]
+
+
+def test_a_run_that_has_ended_by_then_is_tested_and_saved(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeGroup, "is_far", False)
+
+    async def story() -> list[Reply]:
+        await pool.acquire("a", ONE)
+        pool.stop_running()
+        return await pool.command("a", Finish(test=True, save=True), 600.0)
+
+    assert isinstance(asyncio.run(story())[0], Finished)
+
+
+def test_a_run_that_is_released_while_it_is_stopped_is_closed_by_one_of_both(
+    pool: WorkerPool,
+) -> None:
+    async def story() -> None:
+        await pool.acquire("a", ONE)
+        running = asyncio.ensure_future(pool.command("a", Start(spec=RunSpec()), 600.0))
+        await asyncio.sleep(0)
+        await pool.release("a")
+        await pool.acquire("b", ONE)  # on the same group
+        pool.stop_running()
+        with pytest.raises(RunFailed, match="was stopped"):
+            await asyncio.wait_for(running, timeout=600)
 
     asyncio.run(story())
-    assert pool.groups() == []
+    assert [state.trial for state in pool.groups()] == ["b"]
+
+
+def test_what_must_close_for_another_is_gone_before_that_starts(pool: WorkerPool) -> None:
+    pool._admission.idle_holds_cpus = True
+
+    async def story() -> None:
+        await pool.acquire("a", ONE)
+        await pool.release("a")
+        ((_, idle),) = pool._groups
+        FakeGroup.hangs = True
+        asking = asyncio.ensure_future(pool.acquire("b", TWO))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert FakeGroup.started == 1, "its processes hold their GPU still"
+        idle.has_ended = True  # type: ignore[misc]
+        await asking
+
+    asyncio.run(story())
+    assert FakeGroup.started == 2
 
 
 def test_a_group_that_starts_ahead_is_the_first_such_trial_s(pool: WorkerPool) -> None:

@@ -1,7 +1,9 @@
+import os
 import time
 
 import pytest
 
+from raybench.core import clock as module
 from raybench.core.clock import (
     CPU_NAMES,
     OWNER_PHASES,
@@ -120,7 +122,8 @@ def test_ranks_that_wait_for_each_other_sum_to_the_wall_time_after_the_merge():
         (CpuUse(own=2.0, delayed=0.1, busy=4.0), 0.1),  # it waited while others worked
         (CpuUse(own=8.0, delayed=8.0, busy=16.0), 2.0),  # four threads, half of each core
         (CpuUse(own=3.0, busy=3.0, taken=1.0), 1.0),  # stolen, or refused by a quota
-        (CpuUse(own=1.0, delayed=9.0, busy=99.0, taken=9.0), 4.0),  # never more than there were
+        (CpuUse(delayed=9.0, busy=99.0, taken=9.0), 4.0),  # never more than there were
+        (CpuUse(own=2.0, delayed=2.0, busy=2.0, taken=16.0), 2.0),  # nobody took what it worked
     ],
 )
 def test_what_others_took_of_four_seconds(use, seconds):
@@ -151,3 +154,43 @@ def test_what_this_process_uses_only_grows():
     assert after.own > before.own
     assert after.delayed >= before.delayed
     assert after.busy >= before.busy
+
+
+@pytest.mark.parametrize(
+    ("files", "taken"),
+    [
+        ({"proc/stat": "cpu0 1 1 1 1 1 1 1 1 0 0"}, 0.0),  # LXC counts its cores from 0
+        ({"proc/self/cgroup": None}, 0.0),
+        ({"proc/stat": None}, 0.0),
+        ({}, 1.0),  # 8 workers, each pinned to one core, under a quota of 3.5: refused 4 s in all
+        ({"sys/fs/cgroup/cpu.max": "max 100000"}, 0.5),
+        ({"sys/fs/cgroup/cpu.max": None}, 0.5),
+        ({"sys/fs/cgroup/cpu.max": None, "sys/fs/cgroup/cpu.cfs_quota_us": "400000"}, 1.0),
+    ],
+)
+def test_the_processor_is_read_wherever_this_runs(files, taken, tmp_path, monkeypatch):
+    usual = {
+        "proc/self/schedstat": "0 0 0",
+        "proc/self/task/1/schedstat": "0 3000000000 0",
+        "proc/self/cgroup": "0::/",
+        "proc/stat": "cpu 1\ncpu5 100 0 0 9 9 0 0 0 0 0",
+        "sys/fs/cgroup/cpu.stat": "throttled_usec 4000000",
+        "sys/fs/cgroup/cpu.max": "350000 100000",
+        "sys/fs/cgroup/cpu.cfs_period_us": "100000",
+    }
+    for name, content in (usual | files).items():
+        if content is not None:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(content)
+    monkeypatch.setattr(
+        module, "Path", lambda *parts: tmp_path.joinpath(*(one.lstrip("/") for one in parts))
+    )
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    module._quota.cache_clear()
+    try:
+        used = cpu_use()
+    finally:
+        module._quota.cache_clear()
+    assert used.taken == pytest.approx(taken)
+    assert used.delayed == (3.0 if taken else 0.0)
