@@ -40,9 +40,7 @@ from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
 from raybench.results.provenance import machine, versions
 from raybench.search.deadline import Deadline
-from raybench.search.ray_tune import tuner
-from raybench.search.ray_tune.trainable import TuneTrainable
-from raybench.search.ray_tune.tuner import run_trials
+from raybench.search.ray_tune import TuneTrainable, run_trials, tuner
 
 GROWTH = 2.0
 PARTS = 20

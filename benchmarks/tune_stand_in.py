@@ -14,7 +14,7 @@ from typing import Any
 from ray.air.execution._internal.tracked_actor import TrackedActor
 
 from raybench.core.outcome import RunOutcome
-from raybench.search.ray_tune.trainable import OUTCOME
+from raybench.search.ray_tune import OUTCOME
 
 RESULTS = 6
 """Of a trial, on average."""

@@ -6,7 +6,7 @@ import pytest
 
 from raybench.cluster.signals import Interrupt
 from raybench.search.deadline import Deadline
-from raybench.search.ray_tune.stopper import TuneStopper
+from raybench.search.ray_tune import TuneStopper
 
 
 def test_the_search_is_over_when_what_is_left_is_set_aside() -> None:

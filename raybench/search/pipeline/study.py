@@ -38,7 +38,7 @@ from raybench.search.pipeline.reference import set_by_reference, uncount
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.search.pipeline.verify import verify
 from raybench.search.quiet import RAY_LOG
-from raybench.search.ray_tune.tuner import run_trials
+from raybench.search.ray_tune import run_trials
 from raybench.search.saved_runs import SavedRuns
 from raybench.search.wait_watch import watching
 from raybench.speed.factorisation import Factors, study_factors

@@ -7,9 +7,7 @@ import pytest
 
 from raybench.core.clock import PHASES
 from raybench.core.study import StudySpec
-from raybench.results.live.busy import Busy
-from raybench.results.live.pace import Pace
-from raybench.results.live.state import LONGEST_CURVE, LiveState
+from raybench.results.live.state import LONGEST_CURVE, Busy, LiveState, Pace
 from raybench.search.forecast import StudyForecast
 from tests.results.live.made_live import OBJECTIVE, curve, evaluation, record, spec
 

@@ -16,12 +16,16 @@ from ray.tune.search import Searcher
 
 from raybench.core.outcome import RunOutcome
 from raybench.core.spec import RunSpec
-from raybench.search.ray_tune.callback import TuneCallback
-from raybench.search.ray_tune.scheduler import TuneScheduler
-from raybench.search.ray_tune.searcher import TuneSearcher
-from raybench.search.ray_tune.stopper import TuneStopper
-from raybench.search.ray_tune.trainable import OUTCOME, TuneTrainable, outcome_of
-from raybench.search.ray_tune.tuner import ENVIRONMENT
+from raybench.search.ray_tune import (
+    ENVIRONMENT,
+    OUTCOME,
+    TuneCallback,
+    TuneScheduler,
+    TuneSearcher,
+    TuneStopper,
+    TuneTrainable,
+    outcome_of,
+)
 from tests.search.made_up import journal_of
 from tests.search.stage import FIRST, LEADER, REACHED, SECOND, Stage
 

@@ -9,9 +9,9 @@ from ray.tune.search import ConcurrencyLimiter, Searcher
 from raybench.cluster.capacity import Capacity
 from raybench.cluster.layout import Node
 from raybench.core.study import build_study
+from raybench.search import ray_tune as module
 from raybench.search.pipeline.preflight import AUTOSCALED_CONCURRENCY, following
-from raybench.search.ray_tune import following as module
-from raybench.search.ray_tune.following import Following
+from raybench.search.ray_tune import Following
 
 A, B = Node(2, 0, "id-a", "a"), Node(4, 0, "id-b", "b")
 

@@ -7,8 +7,8 @@ import pytest
 from raybench.core.objective import Objective
 from raybench.core.outcome import RunOutcome
 from raybench.core.spec import RunSpec
-from raybench.search.ray_tune import trainable
-from raybench.search.ray_tune.trainable import OUTCOME, TuneTrainable, outcome_of
+from raybench.search import ray_tune as trainable
+from raybench.search.ray_tune import OUTCOME, TuneTrainable, outcome_of
 from tests.search.stage import FIRST, REACHED
 
 

@@ -1,1 +1,0 @@
-"""Ray Tune drives a search: the only importer of ray.tune."""
