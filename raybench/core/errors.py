@@ -1,7 +1,8 @@
 """The two error classes whose message is one sentence for the user, and what commands exit with."""
 
 DONE, FAILED, WRONG_INPUT, NOT_REACHED, INTERRUPTED = 0, 1, 2, 3, 130
-"""Answered; the study failed; the user's input is wrong; no run reached the target; Ctrl-C."""
+"""Answered; the study failed; the user's input is wrong; nothing won: no run reached the target, or
+what did best is no better than guessing; Ctrl-C."""
 
 
 class UserError(ValueError):

@@ -15,6 +15,7 @@ from raybench.results.words import (
     counted,
     duration,
     price_of,
+    refuted_words,
     searched_s,
     target_in_words,
 )
@@ -101,6 +102,11 @@ def _unconfirmed(results: StudyResults, verdict: Verdict) -> str:
 
 def _nearest(results: StudyResults, trial: str) -> str:
     run, metric = results.runs[trial], results.metric
+    if refuted := refuted_words(results, trial):
+        return (
+            "No run with a new seed reached the target. The nearest: "
+            f"{in_words(results, run.spec)} (trial {trial}) {refuted}."
+        )
     return (
         f"No run reached the target. The nearest, one run, not confirmed: "
         f"{in_words(results, run.spec)} (trial {trial}), {metric.words} "

@@ -27,6 +27,7 @@ from raybench.results.words import (
     counted,
     how_run,
     median_and_interval,
+    refuted_words,
     searched_mark,
     searched_s,
 )
@@ -47,6 +48,8 @@ def spec_comment(results: StudyResults, trial: str, verdict: Verdict | None, wha
     else:
         seconds, mark = searched_s(results, trial), searched_mark(results, trial)
         proof = f"unconfirmed: target after {seconds:.3f} s{mark} in one search trial"
+        if refuted := refuted_words(results, trial):
+            proof = f"refuted: {refuted} (after {seconds:.3f} s{mark})"
     return f"{name}\n{proof}\nrun it again: {again(results, 'train', 'THIS_FILE')}"
 
 

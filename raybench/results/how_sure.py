@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from raybench.core.repeats import Noise, Repeat, measures, noise_at_least, pooled
-from raybench.core.standing import MOST, next_to_run, on_axis, stages
+from raybench.core.standing import MOST, best_first, next_to_run, on_axis, stages
 from raybench.results.load import StudyResults
 from raybench.results.repeated import cost_of, noise_of, repeat
 from raybench.results.verdict import Verdict
@@ -164,6 +164,7 @@ class _Played:
         self._is_timed = results.is_timed
         self._groups = {trial: one.chosen for trial, one in results.repeated.items()}
         self._groups |= {trial: (repeat(results, trial),) for trial in once}
+        self._alone = {trial: one.alone for trial, one in results.repeated.items()}
         workers = {
             trial: one.cost
             if (one := results.repeated.get(trial))
@@ -172,9 +173,9 @@ class _Played:
         }
         self._workers = workers if results.is_timed and len(set(workers.values())) > 1 else None
         noise = pooled(self._groups.values(), is_timed=self._is_timed)
+        judged = best_first(self._groups, self._alone, is_timed=self._is_timed)
         self._drawn = {
-            trial: _Drawn.of(runs, noise, is_timed=self._is_timed)
-            for trial, runs in self._groups.items()
+            trial: _Drawn.of(runs, noise, is_timed=self._is_timed) for trial, runs in judged.items()
         }
 
     def decides(self, number: int, chance: random.Random) -> bool:
@@ -185,9 +186,14 @@ class _Played:
             trial: on_axis(seconds[trial], count, "worker_seconds")
             for trial, count in workers.items()
         }
+        alone = {
+            trial: on_axis(self._alone.get(trial, ()), count, "worker_seconds")
+            for trial, count in workers.items()
+        }
         left = number
         while due := (
-            next_to_run(seconds, is_timed=self._is_timed) or (next_to_run(costs) if costs else [])
+            next_to_run(seconds, self._alone, is_timed=self._is_timed)
+            or (next_to_run(costs, alone) if costs else [])
         ):
             if not left:
                 return False

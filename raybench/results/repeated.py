@@ -7,7 +7,7 @@ that is printed is of the runs alone: those of the race are 9 to 14 % too good. 
 race have but the second kind.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from raybench.core import standing
@@ -83,11 +83,11 @@ def repeated(results: StudyResults) -> dict[str, Repeated]:
 
 
 def best_first(
-    found: Iterable[Repeated], axis: Axis, *, is_timed: bool, with_alone: bool = True
-) -> list[str]:
-    """Return configurations, best first on an axis; `with_alone`: runs alone may overrule it."""
+    found: Iterable[Repeated], axis: Axis, *, is_timed: bool
+) -> dict[str, Sequence[Repeat]]:
+    """Return configurations, best first on an axis, and the runs that they are judged by there."""
     found = list(found)
-    alone = {one.trial: on_axis(one.alone, one.cost, axis) for one in found if with_alone}
+    alone = {one.trial: on_axis(one.alone, one.cost, axis) for one in found}
     raced = {one.trial: one.on(axis) for one in found}
     return standing.best_first(raced, alone, is_timed=is_timed)
 

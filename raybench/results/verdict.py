@@ -61,12 +61,18 @@ def judge_each(results: StudyResults) -> dict[str, Verdict]:
     return dict(results.verdicts)
 
 
-def find_verdicts(results: StudyResults) -> dict[str, Verdict]:
-    """Return what `StudyResults.verdicts` keeps for `judge_each`: it takes long of many runs."""
+def find_verdicts(results: StudyResults, *, untested: bool = False) -> dict[str, Verdict]:
+    """Return what `StudyResults.verdicts` keeps for `judge_each`: it takes long of many runs.
+
+    With `untested` also those whose fastest has not run alone: whatever is known, it is to.
+    """
     found: dict[str, Verdict] = {}
     for kind in kinds(results.trials):
         verdict = _best_of(results, kind)
-        if verdict is not None and is_better_than_baseline(results, verdict) is not False:
+        if verdict is None:
+            continue
+        is_due = untested and not _ran_alone(results, verdict.fastest)
+        if is_due or is_better_than_baseline(results, verdict) is not False:
             found[kind] = verdict
     return dict(sorted(found.items(), key=lambda one: not one[1].is_confirmed))
 
@@ -79,9 +85,9 @@ def is_better_than_baseline(results: StudyResults, verdict: Verdict) -> bool | N
     """Return whether the fastest is better than an answer that never looks at the inputs.
 
     By the test split, which chose nothing. All seeds share its rows, so the mean of their values is
-    as uncertain as one value. Of what was not tested, because nothing is held out or others ran
-    alone and missed, by the validation split against the luck of the best of all evaluations. None
-    where that is not known (yet).
+    as uncertain as one value. Of what was not tested, because nothing is held out or all that ran
+    alone were no better, by the validation split against the luck of the best of all evaluations.
+    None where that is not known (yet).
     """
     judged = _judged_on(results, verdict)
     if judged is None:
@@ -100,10 +106,23 @@ def _judged_on(results: StudyResults, verdict: Verdict) -> tuple[str, float] | N
     if "test" in results.baselines:
         if tested is not None:
             return "test", tested
-        if results.trials[results.metric.test_column].isna().all():
-            return None  # the runs alone are yet to come
+        if not _ran_alone(results, verdict.fastest) and not _were_all_guessing(results):
+            return None  # its runs alone are yet to come
     value = _new_value(results, verdict.fastest, "validation")
     return None if value is None or "validation" not in results.baselines else ("validation", value)
+
+
+def _ran_alone(results: StudyResults, trial: str) -> bool:
+    one = results.repeated.get(trial)
+    return one is not None and bool(one.is_alone or one.alone)
+
+
+def _were_all_guessing(results: StudyResults) -> bool:
+    """Whether some were tested, and none of them was better than its baseline."""
+    beyond = results.baselines["test"].beyond(results.metric, ONE_SIDED)
+    tests = [_new_value(results, trial, "test") for trial in results.repeated]
+    known = [value for value in tests if value is not None and beyond is not None]
+    return bool(known) and not any(results.metric.reaches(value, beyond) for value in known)
 
 
 def _new_value(results: StudyResults, trial: str, part: str) -> float | None:
@@ -200,12 +219,7 @@ def _ties(results: StudyResults, found: Sequence[Repeated], kind: str, axis: Axi
 
     What is compared ran alike, so by the race; by all runs where those alone have overruled it.
     """
-    order = best_first(found, axis, is_timed=results.is_timed)
-    raced = best_first(found, axis, is_timed=results.is_timed, with_alone=False)
-    by_name = {one.trial: one for one in found}
-    is_overruled = order[0] != raced[0]
-    groups = {name: by_name[name].on(axis, with_alone=is_overruled) for name in order}
-    return _tied(results, groups, kind, axis)
+    return _tied(results, best_first(found, axis, is_timed=results.is_timed), kind, axis)
 
 
 def _tied(

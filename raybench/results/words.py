@@ -342,6 +342,15 @@ def searched_s(results: StudyResults, trial: str) -> float:
     return float(crossed.iloc[0])
 
 
+def refuted_words(results: StudyResults, trial: str) -> str:
+    """Say of a run that reached the target that none with a new seed did; "" of others."""
+    again = results.repeated.get(trial)
+    if again is None or results.runs[trial].time_to_target_s is None:
+        return ""
+    runs = counted(len(again.printed_runs), "run")
+    return f"reached it once, in 0 of {runs} with new seeds"
+
+
 def searched_mark(results: StudyResults, trial: str) -> str:
     """Return what is to be said behind these seconds."""
     row = results.trials[results.trials["trial"] == trial].iloc[0]

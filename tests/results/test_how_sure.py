@@ -45,6 +45,28 @@ def test_a_tie_says_how_many_more_runs_settle_it(tmp_path):
     assert "of these is it or tied with it. 8 more runs (--more) settle it in 8 of 10 cases" in text
 
 
+@pytest.mark.parametrize("seconds", [5.5, 7.0])
+def test_where_runs_alone_have_overruled_the_race_more_knows_of_them(tmp_path, seconds):
+    lines = [*COLD]
+    for trial, around in (("0001", 4.0), ("0002", seconds)):
+        lines += raced(trial, around, [around * (1 + 0.01 * number) for number in range(-3, 3)])
+        for number in range(3):
+            missed = trial == "0001" and number < 2
+            end = {"train_s": 20.0, "stop": "max_train_seconds"} if missed else {}
+            time = None if missed else around
+            lines.append(run_line(f"{trial}-confirm{number}", time, role="confirm", **end))
+    results = results_folder(tmp_path, lines)
+    verdict, found = judge(results), results.repeated
+    assert (verdict.fastest, verdict.ties) == ("0002", ("0002", "0001"))
+    racing = [Contender(name, found[name].chosen[0], 1) for name in ("0001", "0002")]
+    new = {(one.name, n): r for one in racing for n, r in enumerate(found[one.name].chosen[1:])}
+    assert not more(racing, new, 4, axis="seconds"), "the race alone has decided"
+    alone = {name: one.alone for name, one in found.items()}
+    due = more(racing, new, 4, axis="seconds", alone=alone)
+    assert {run.name for run in due} == {"0001", "0002"}
+    assert (results.runs_needed or 100) > 4, "as they are played"
+
+
 def test_what_is_too_alike_is_not_promised_to_be_settled(tmp_path):
     near = raced("0002", 2.0, [2.1, 1.91])
     text = sure(tmp_path, COLD, raced("0001", 2.0, [2.1, 1.9]), near)

@@ -6,7 +6,7 @@ from made_results import results_folder, run_line
 from rich.console import Console
 
 from raybench.core.errors import UserError
-from raybench.core.objective import Objective
+from raybench.core.objective import TIME, Objective
 from raybench.results.answer import answer_lines
 from raybench.results.export import export, spec_comment
 from raybench.results.show import show, verdict_lines
@@ -419,7 +419,7 @@ def test_why_nothing_reached_the_target_is_what_happened(tmp_path, lines, hold, 
     assert sentence in verdict_lines(results, judge(results))[0]
 
 
-def beside_guessing(folder, rows, *, test, validation=0.6, has_test=True):
+def beside_guessing(folder, rows, *, test, validation=0.6, has_test=True, kind=TIME):
     """A confirmed configuration whose splits are so large, of classes as frequent as each other."""
     known = {"value": 0.51, "rows": rows, "error": (0.25 / rows) ** 0.5, "square": None}
     runs = [run_line("0000", 2.0, best_value=validation)]
@@ -431,7 +431,15 @@ def beside_guessing(folder, rows, *, test, validation=0.6, has_test=True):
             )
         )
     baseline = {"validation": known, "test": known if has_test else None}
-    return results_folder(folder, runs, objective=Objective(target=0.55), baseline=baseline)
+    aim = {"target": 0.55} if kind == TIME else {"kind": kind, "max_train_seconds": 60.0}
+    for line in runs:
+        line["spec"]["objective"] |= Objective(**aim).model_dump(mode="json")
+    return results_folder(folder, runs, objective=Objective(**aim), baseline=baseline)
+
+
+@pytest.mark.parametrize("kind", [TIME, "best_at_budget"])
+def test_scripts_can_tell_that_what_did_best_is_no_better_than_guessing(tmp_path, kind):
+    assert exit_code(beside_guessing(tmp_path, 300, test=0.477, kind=kind)) == 3
 
 
 @pytest.mark.parametrize(
@@ -462,11 +470,44 @@ def test_a_winner_whose_runs_alone_missed_hands_on_to_no_untested_one(tmp_path):
     known = {"value": 0.5, "rows": 300, "error": 0.0289}
     runs = [run_line("0000", 2.0, best_value=0.6), run_line("0001", 3.0, best_value=0.6)]
     runs += [run_line(f"000{n}-race0", 2.0, role="race", best_value=0.6) for n in (0, 1)]
-    alone = run_line("0000-confirm0", role="confirm", best_value=0.5, test_value=0.5)
+    missed = {"stop": "max_train_seconds", "best_value": 0.5, "test_value": 0.5}
+    alone = run_line("0000-confirm0", role="confirm", **missed)
     given = {"objective": Objective(target=0.59), "baseline": {"validation": known, "test": known}}
     raced = results_folder(tmp_path / "raced", runs, **given)
     assert judge(raced) is not None, "its test is yet to come"
     assert judge(results_folder(tmp_path / "alone", [*runs, alone], **given)) is None
+
+
+def test_where_others_have_proved_better_than_guessing_the_test_of_the_first_is_awaited(tmp_path):
+    known = {"value": 0.5, "rows": 300, "error": 0.0289}
+    lines = [run_line("0000", 9.0, best_value=0.595)]
+    for trial, seconds in (("0001", 4.0), ("0002", 4.2)):
+        names = [(trial, "trial"), *((f"{trial}-race{n}", "race") for n in range(3))]
+        lines += [run_line(name, seconds, best_value=0.605, role=role) for name, role in names]
+    for number, seconds in enumerate((4.0, 4.1, None)):
+        found = {"best_value": 0.605, "test_value": 0.61}
+        found |= {} if seconds else {"stop": "max_train_seconds"}
+        lines.append(run_line(f"0001-confirm{number}", seconds, role="confirm", **found))
+    given = {"objective": Objective(target=0.59), "baseline": {"validation": known, "test": known}}
+    verdict = judge(results_folder(tmp_path, lines, **given))
+    assert verdict is not None
+    assert verdict.fastest == "0002"
+
+
+def test_what_failed_with_all_new_seeds_is_said_to_have_reached_the_target_once(tmp_path):
+    lines = [run_line("0000", 9.0), run_line("0001", 4.0)]
+    for name, role in (("0001-race0", "race"), ("0001-confirm0", "confirm")):
+        lines.append(run_line(name, stop="max_train_seconds", role=role))
+    lines += [run_line("0000-confirm0", stop="max_train_seconds", role="confirm")]
+    results = results_folder(tmp_path, lines)
+    assert (judge(results), exit_code(results)) == (None, 3)
+    once = "reached it once, in 0 of 2 runs with new seeds"
+    (line,) = answer_lines(results, None)
+    assert line.startswith("No run with a new seed reached the target.")
+    assert once in line
+    with Store(tmp_path) as store:
+        export(results, store)
+    assert once in (tmp_path / "best.yaml").read_text()
 
 
 @pytest.mark.parametrize(("validation", "wins"), [(0.6, False), (0.65, True)])

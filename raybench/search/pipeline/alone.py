@@ -5,9 +5,7 @@ The runs that chose a winner were lucky ones, and had company; these had neither
 
 import math
 from collections.abc import Mapping
-from functools import partial
 
-from raybench.core.record import Evaluation, StopReason
 from raybench.core.spec import RunSpec
 from raybench.search.pipeline.single_run import SingleRun
 
@@ -31,11 +29,6 @@ def run_alone(
     has missed (`cap`) if it has trained for longer than its winner's `caps_s`, where there is one:
     to leave out the unlucky ones would make the printed time too good.
     """
-
-    def judge(evaluation: Evaluation, cap_s: float) -> StopReason | None:
-        is_cut = single_run.deadline.reason() == "time_budget"
-        return "cap" if is_cut and evaluation.train_s > cap_s else None
-
     for number in range(times):
         for trial, spec in winners.items():
             name = f"{trial}-confirm{number}"
@@ -43,5 +36,5 @@ def run_alone(
                 continue
             seed = (search_seed + SEEDS_FROM + number) % 2**32
             again = spec.model_copy(update={"seed": seed})
-            judged = partial(judge, cap_s=caps_s.get(trial, math.inf))
-            single_run.train(again, name, "confirm", source=trial, test=True, judge=judged)
+            cap_s = caps_s.get(trial, math.inf)
+            single_run.train(again, name, "confirm", source=trial, test=True, cap_s=cap_s)

@@ -11,7 +11,7 @@ from raybench.core.study import StudySpec
 from raybench.results.load import load
 from raybench.results.records import Records, read_records
 from raybench.results.repeated import noise_of, repeat
-from raybench.results.verdict import judge_each
+from raybench.results.verdict import find_verdicts
 from raybench.search.confirm_budget import MOST_FRESH, ConfirmBudget, Contenders
 from raybench.search.pipeline.alone import run_alone
 from raybench.search.pipeline.race import TRIES, LiveRace
@@ -133,10 +133,10 @@ class Confirmation:
 
     def _winners(self) -> tuple[list[str], dict[str, float]]:
         """Return the trials that results will name (of several models of GPU, the fastest on each
-        besides), and the seconds beyond which a run of each has missed."""
+        besides; tested or not yet), and the seconds beyond which a run of each has missed."""
         found: list[str] = []
         results = load(self.single_run.store.folder)
-        for verdict in judge_each(results).values():
+        for verdict in find_verdicts(results, untested=True).values():
             found += [verdict.fastest] if found else [verdict.fastest, verdict.cheapest]
         if not results.is_timed:
             return list(dict.fromkeys(found)), {}

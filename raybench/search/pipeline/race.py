@@ -38,6 +38,8 @@ class LiveRace:
     is_cut: bool = False
     """Whether runs were left to be done when it ended."""
     _learned: dict[tuple[str, int], Repeat] = field(default_factory=dict)
+    _alone: dict[str, list[Repeat]] = field(default_factory=dict)
+    """Runs alone of earlier sessions: they may overrule the race."""
     _learning: threading.RLock = field(default_factory=threading.RLock)
     _tries: Counter[Run] = field(default_factory=Counter)
     _num_done: int = 0
@@ -48,7 +50,12 @@ class LiveRace:
         self._cold = first_trial(self.records.runs.values())
         self._costs = {cost.trial: cost for cost in (*found.fastest, *found.cheapest)}
         for record in self.records.runs.values():
-            if record.role != "race" or record.source not in self._costs:
+            if record.role not in ("race", "confirm") or record.source not in self._costs:
+                continue
+            if record.role == "confirm":
+                if self._says(record):
+                    curve = self.records.curves.get(record.trial, [])
+                    self._alone.setdefault(record.source, []).append(self._repeat(record, curve))
                 continue
             number = int(record.trial.removeprefix(f"{record.source}-race"))
             if self._says(record):
@@ -101,7 +108,14 @@ class LiveRace:
 
     def _more(self, number: int) -> list[Run]:
         for axis, contenders in self._fields().items():
-            due = more(contenders, self._learned, number, axis=axis, is_timed=self._is_timed)
+            due = more(
+                contenders,
+                self._learned,
+                number,
+                axis=axis,
+                is_timed=self._is_timed,
+                alone=self._alone,
+            )
             if due:
                 return due
         return []

@@ -1,9 +1,10 @@
 """Runs of a study outside Ray Tune: recorded and shown like the others."""
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from raybench.cluster.protocol import fault_of
 from raybench.cluster.run_once import run_once
@@ -42,17 +43,21 @@ class SingleRun:
         source: str | None = None,
         test: bool = False,
         judge: Callable[[Evaluation], StopReason | None] = lambda evaluation: None,
+        cap_s: float = math.inf,
     ) -> RunRecord:
         """Train `spec` to its end, or until `deadline` ends it; measure the test split if `test`.
 
-        `judge` is given every evaluation, and ends the run by returning a reason. One that was cut
-        off in an earlier session goes on from its checkpoint; one that was disturbed begins again,
-        unless it is a reference in a time budget.
+        `judge` is given every evaluation, and ends the run by returning a reason. One that the
+        time budget ends after more than `cap_s` train seconds, between two evaluations too, has
+        missed. One that was cut off in an earlier session goes on from its checkpoint; one that
+        was disturbed begins again, unless it is a reference in a time budget.
         """
         before: RunRecord | None = None
         earlier: list[dict[str, object]] = []
         while True:
             record, lines = self._train(spec, name, role, source, test, judge)
+            if record.stop == "time_budget" and record.ledger["train"] > cap_s:
+                record = replace(record, stop="cap")
             with self._writing:
                 reruns = 0 if before is None else before.reruns + 1
                 record = self.disturbed.judged(record, reruns=reruns)

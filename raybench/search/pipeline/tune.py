@@ -140,7 +140,7 @@ def exit_code(results: StudyResults) -> int:
     """Return what the command exits with where nobody has interrupted it."""
     if not len(ranked(results.trials)):
         return FAILED
-    return NOT_REACHED if results.is_timed and judge(results) is None else DONE
+    return NOT_REACHED if judge(results) is None else DONE
 
 
 def _continued(study: StudySpec, place: str, file: Path | None, asked: Objective) -> StudySpec:

@@ -28,6 +28,7 @@ class Machine:
         self.faults = list(faults)
         self.disturbed_s: list[float] = []
         """Of the runs, one after the other; 0 of the rest."""
+        self.train_s = 1.0
         self.specs: list[RunSpec] = []
         self.keeps: list[bool] = []
         self.lines: list[dict[str, Any]] = []
@@ -52,7 +53,9 @@ class Machine:
         self.reasons.append(options["stopped_by"]())
         failure: Any = self.faults.pop(0) if self.faults else None
         role, source = options["role"], options["source"]
-        found = record(name, spec, failure=failure, role=role, source=source)
+        reason = self.reasons[-1]
+        ends = {} if reason is None else {"stop": None, "stopped_by": reason}
+        found = record(name, spec, self.train_s, failure=failure, role=role, source=source, **ends)
         taken_s = self.disturbed_s.pop(0) if self.disturbed_s else 0.0
         return replace(found, ledger=found.ledger | {"disturbed": taken_s}), None
 
@@ -184,11 +187,13 @@ def test_whoever_judges_a_run_sees_all_its_evaluations_and_may_end_it(
     assert (seen, machine.reasons) == ([1.0, 2.0, 3.0], [None, "cap"])
 
 
-@pytest.mark.parametrize(("cap_s", "reason"), [(2.9, "cap"), (3.0, "time_budget")])
+@pytest.mark.parametrize(("cap_s", "reason"), [(3.5, "cap"), (4.0, "time_budget")])
 def test_a_run_alone_that_the_budget_ends_has_missed_if_it_took_too_long_by_then(
     cap_s: float, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By all it has trained: it is cut off between two evaluations, the last at 3 s."""
     machine = Machine(monkeypatch)
+    machine.train_s = 4.0
     deadline = Deadline(1000.0)
 
     def resume(name: str, spec: RunSpec) -> tuple[()]:
@@ -204,4 +209,4 @@ def test_a_run_alone_that_the_budget_ends_has_missed_if_it_took_too_long_by_then
         already=set(),
         single_run=machine.single_run(deadline),
     )
-    assert machine.reasons[-1] == reason
+    assert machine.lines[-1]["stop"] == reason
