@@ -121,8 +121,10 @@ def _were_all_guessing(results: StudyResults) -> bool:
     """Whether some were tested, and none of them was better than its baseline."""
     beyond = results.baselines["test"].beyond(results.metric, ONE_SIDED)
     tests = [_new_value(results, trial, "test") for trial in results.repeated]
-    known = [value for value in tests if value is not None and beyond is not None]
-    return bool(known) and not any(results.metric.reaches(value, beyond) for value in known)
+    known = [value for value in tests if value is not None]
+    if beyond is None or not known:
+        return False
+    return not any(results.metric.reaches(value, beyond) for value in known)
 
 
 def _new_value(results: StudyResults, trial: str, part: str) -> float | None:
