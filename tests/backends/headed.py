@@ -25,7 +25,10 @@ def _draw(*shape: int) -> np.ndarray:
 
 
 class Headed(Workload):
-    """A convolution, batch normalisation, the average of the map, and a dense layer."""
+    """A convolution, batch normalisation, the average of the map, and a dense layer.
+
+    `seen` adds up the pixels that a worker has trained on, as a user's own norm or queue would.
+    """
 
     name, input_shape, num_classes, head = "headed", SHAPE, CLASSES, "head"
 
@@ -45,6 +48,13 @@ class Headed(Workload):
         model.conv.weight.data = torch.from_numpy(_draw(FILTERS, 3, 3, 3))
         model.head.weight.data = torch.from_numpy(_draw(CLASSES, FILTERS))
         nn.init.zeros_(model.head.bias)
+        model.register_buffer("seen", torch.zeros(2, dtype=torch.int64))
+
+        def see(layers: Any, given: Any) -> None:
+            if layers.training:
+                layers.seen += (255 * given[0]).sum().long()
+
+        model.register_forward_pre_hook(see)
         return model
 
     def build_keras(self) -> Any:
@@ -52,7 +62,19 @@ class Headed(Workload):
 
         from raybench.backends.tensorflow.batch_norm import BatchNorm
 
+        class Seen(keras.layers.Layer):
+            def build(self, shape: Any) -> None:
+                self.seen = self.add_weight(
+                    name="seen", shape=(2,), dtype="int64", initializer="zeros", trainable=False
+                )
+
+            def call(self, inputs: Any, training: bool | None = None) -> Any:
+                if training:
+                    self.seen.assign_add(keras.ops.cast(keras.ops.sum(255 * inputs), "int64"))
+                return inputs
+
         layers = [
+            Seen(name="seen"),
             keras.layers.Conv2D(FILTERS, 3, use_bias=False, name="conv"),
             BatchNorm(momentum=0.9, epsilon=1e-5, name="norm"),
             keras.layers.ReLU(),
@@ -63,6 +85,13 @@ class Headed(Workload):
         model.get_layer("conv").kernel.assign(_draw(FILTERS, 3, 3, 3).transpose(2, 3, 1, 0))
         model.get_layer("head").kernel.assign(_draw(CLASSES, FILTERS).T)
         return model
+
+
+def seen(trainer: Any) -> np.ndarray:
+    """What the model has in `seen`."""
+    model = trainer._model
+    holder = model if hasattr(model, "state_dict") else model.get_layer("seen")
+    return np.array(holder.seen.numpy())
 
 
 def weights_of(trainer: Any) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from group_worker import join, leave
-from headed import PICTURES, Headed, weights_of
+from headed import PICTURES, Headed, seen, weights_of
 
 from raybench.backends.base import World
 from raybench.backends.find import find_backend
@@ -37,8 +37,10 @@ def outcome(spec: RunSpec, world: World) -> dict[str, np.ndarray]:
     trainer.train(chunk)
     trainer.train([make_step(spec, np.arange(PARTIAL), world, lambda _: 1e-3, 0)])
     own = {f"own.{name}": one for name, one in weights_of(trainer).items() if "running" in name}
+    own["own.seen"] = seen(trainer)
     trainer.evaluate("validation", slice(0, 8))
     found = weights_of(trainer) | {"per_worker": np.array(trainer.batch_statistics)} | own
+    found["seen"] = seen(trainer)
     trainer.close()
     return found
 

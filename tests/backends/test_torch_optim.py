@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -169,6 +171,17 @@ def test_gradients_are_left_alone(name, path):
             p.grad = torch.tensor(grad)
         optimizer.step()
         assert all(torch.equal(p.grad, torch.tensor(g)) for p, g in zip(params, grads, strict=True))
+
+
+@pytest.mark.parametrize(("name", "path"), NAMES_AND_PATHS)
+def test_gradients_are_freed_once_nobody_else_has_them(name, path):
+    params = parameters()
+    optimizer = build(name, params, path=path)
+    run(optimizer, params, name, last=2)
+    held = [weakref.ref(p.grad) for p in params]
+    optimizer.zero_grad(set_to_none=True)
+    gc.collect()
+    assert [one() for one in held] == [None] * len(held)
 
 
 @pytest.mark.parametrize(("name", "path"), NAMES_AND_PATHS)

@@ -8,6 +8,8 @@ import tensorflow as tf
 from raybench.backends.tensorflow.internals import all_layers, no_new_gradients
 
 STATISTICS = ("moving_mean", "moving_variance")
+SENT = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
+"""Types that TensorFlow adds up over workers."""
 
 
 class BatchNorm(keras.layers.BatchNormalization):
@@ -52,31 +54,37 @@ class BatchNorm(keras.layers.BatchNormalization):
 
 
 class AveragedStatistics:
-    """The mean over workers of the moving means and variances; to be called by all at once.
+    """The mean over workers of the moving means and variances, and rank 0's of other variables that
+    forward may change (a codebook, a queue); to be called by all at once.
 
-    Training does not read them: each worker keeps those of its own samples until the model is
-    evaluated and saved. Other variables that forward changes are each worker's own; rank 0's are
-    saved.
+    Training does not read the means: each worker keeps those of its own samples until the model is
+    evaluated and saved.
     """
 
     def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
-        self._variables = [one for one in model.non_trainable_variables if one.name in STATISTICS]
+        # Without the random streams, which are each worker's own.
+        changing = [one for one in model.non_trainable_weights if one.dtype in SENT]
+        self._variables = [one for one in changing if one.name in STATISTICS]
+        self._others = [one for one in changing if one.name not in STATISTICS]
         self._traced = tf.function(lambda: strategy.run(self._average))
 
     def __call__(self) -> None:
-        """Give every worker and replica the means."""
-        if self._variables and self._strategy.num_replicas_in_sync > 1:
+        """Give every worker and replica the means, and what is rank 0's."""
+        if self._variables + self._others and self._strategy.num_replicas_in_sync > 1:
             self._traced()
 
     def _average(self) -> None:
         """Traced, in replica context."""
-        own = [tf.identity(one.value) for one in self._variables]
         context = tf.distribute.get_replica_context()
+        is_first = tf.equal(context.replica_id_in_sync_group, 0)
+        own = [tf.identity(one.value) for one in self._variables]
+        firsts = [tf.where(is_first, one.value, tf.zeros_like(one.value)) for one in self._others]
         with no_new_gradients():
-            means = context.all_reduce(tf.distribute.ReduceOp.MEAN, own)
-        for variable, mean in zip(self._variables, means, strict=True):
-            variable.assign(mean)
+            means = context.all_reduce(tf.distribute.ReduceOp.MEAN, own) if own else []
+            sums = [context.all_reduce(tf.distribute.ReduceOp.SUM, one) for one in firsts]
+        for variable, value in zip(self._variables + self._others, [*means, *sums], strict=True):
+            variable.assign(value)
 
 
 def synchronise(model: keras.Model) -> None:

@@ -14,13 +14,19 @@ KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 @torch.no_grad()
 def average_statistics(model: nn.Module) -> None:
-    """Give every rank the mean over ranks of the running means and variances.
+    """Give every rank the mean over ranks of the running means and variances, and rank 0's of other
+    buffers.
 
-    Training does not read them: each worker keeps those of its own samples until the model is
-    evaluated and saved. Other buffers that forward changes are each worker's own; rank 0's are
-    saved.
+    Training does not read the means: each worker keeps those of its own samples until the model is
+    evaluated and saved. Of the others (a codebook, a queue) DDP would send rank 0's at each step.
     """
-    found = [one for name, one in model.named_buffers() if name.endswith(STATISTICS)]
+    buffers = dict(model.named_buffers())
+    for name, other in buffers.items():
+        if not name.endswith((*STATISTICS, "num_batches_tracked")):
+            sent = other.reshape(-1).view(torch.uint8)  # of any type: gloo does not know them all
+            dist.broadcast(sent, 0)
+            other.copy_(sent.view(other.dtype).view_as(other))
+    found = [one for name, one in buffers.items() if name.endswith(STATISTICS)]
     if not found:
         return
     together = torch.cat([one.flatten() for one in found])

@@ -72,6 +72,7 @@ class Optimizer(torch.optim.Optimizer):
             for bucket in self._buckets_of(index, group):
                 weight_decay = 0.0 if bucket.excluded else group["weight_decay"]
                 self.update(bucket, group, weight_decay=weight_decay)
+                bucket.grads = []  # kept, they would take memory that `zero_grad` gives back
         return loss
 
     def _buckets_of(self, index: int, group: dict[str, Any]) -> list[Bucket]:
