@@ -6,7 +6,7 @@ JOBS ?= 2
 PYTEST = $(BIN)/python -m pytest
 PURE = $(PYTEST) -n $(JOBS) --dist worksteal
 
-.PHONY: env pins rays tune test test-all gpu check
+.PHONY: env pins rays tune test test-all gpu gpu-torch gpu-tensorflow check
 
 env: .venv/ready
 
@@ -40,10 +40,17 @@ test: check
 test-all: check
 	.ci/both '$(PURE) -m "not ray" $(ARGS)' '$(PYTEST) -m "ray" $(ARGS)'
 
-# What only a GPU can show, in ten minutes; TensorFlow with its CUDA libraries beside torch's.
-gpu: env
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[tensorflow-gpu]'
-	$(PYTEST) -m gpu -s tests/gpu $(ARGS)
+# What only a GPU can show, in ten minutes. An environment a framework: the cuDNN and NCCL of
+# TensorFlow's CUDA 12 and of torch's CUDA 13 are the same files.
+gpu: gpu-torch gpu-tensorflow
+
+gpu-torch gpu-tensorflow: gpu-%: env
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .venv-gpu-$*
+	$(BIN)/uv pip install --quiet --python .venv-gpu-$*/bin/python -e '.[$(GPU_EXTRA_$*)]' \
+		-c requirements.txt pytest pytest-timeout
+	.venv-gpu-$*/bin/python -m pytest -m gpu -s tests/gpu $(ARGS)
+GPU_EXTRA_torch = torch
+GPU_EXTRA_tensorflow = tensorflow-gpu
 
 check: env
 	$(BIN)/ruff format --check .

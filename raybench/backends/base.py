@@ -88,8 +88,9 @@ class Trainer(Protocol):
     batch_statistics: bool
     """Whether a layer normalises over the samples of one worker's batch."""
 
-    def warm_up(self, step: Step) -> None:
-        """Run training and evaluation code on throw-away data, then restore every state."""
+    def warm_up(self, *steps: Step) -> None:
+        """Run training and evaluation code on throw-away data, in the shape of each step, then
+        restore every state."""
         ...
 
     def train(self, steps: list[Step]) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 
 from raybench.backends.base import Trainer, World
 from raybench.backends.recording import Recording
-from raybench.backends.steps import take_until, training_steps, warm_up_step
+from raybench.backends.steps import take_until, training_steps, warm_up_steps
 from raybench.core.checkpoint import RunState
 from raybench.core.clock import CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
 from raybench.core.metric import Metric
@@ -79,7 +79,7 @@ def run(
     samples_total = math.ceil(spec.epochs * dataset.num_train_samples)
     _wait_for_all(world)
     ledger.enter("compile")
-    trainer.warm_up(warm_up_step(spec, dataset, world, samples))
+    trainer.warm_up(*warm_up_steps(spec, dataset, world, samples))
     pilot = 0 if resume or recording else spec.global_batch_size
     while True:
         goal = min((samples // cadence + 1) * cadence, samples_total)

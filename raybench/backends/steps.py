@@ -26,8 +26,7 @@ def training_steps(
     frozen = frozen_samples(spec, dataset.num_train_samples)
     # A mixed sample has a part of the other's weight too, which comes with its labels.
     of_samples = None if mixes(spec) else dataset.train.weights
-    # Batch normalisation fails on one sample: what leaves a worker less than two is no step.
-    least = 2 * spec.num_workers if spec.batch_size_per_worker > 1 else 1
+    least = _least(spec)
     epoch, first = divmod(samples, dataset.num_train_samples)
     while True:
         order = epoch_order(dataset.num_train_samples, seed=spec.seed, epoch=epoch)
@@ -48,6 +47,11 @@ def training_steps(
             yield step, len(batch)
             samples += len(batch)
         epoch, first = epoch + 1, 0
+
+
+def _least(spec: RunSpec) -> int:
+    """Batch normalisation fails on one sample: what leaves a worker less than two is no step."""
+    return 2 * spec.num_workers if spec.batch_size_per_worker > 1 else 1
 
 
 def make_step(
@@ -108,12 +112,37 @@ def _side_by_side(rows: np.ndarray, passes: int) -> np.ndarray:
     return rows.reshape(len(rows), passes, -1).swapaxes(0, 1).reshape(passes, -1)
 
 
-def warm_up_step(spec: RunSpec, dataset: Dataset, world: World, samples: int = 0) -> Step:
-    """Return a full-size step over the first rows; warm-up uses its shape, not its data.
+def warm_up_steps(spec: RunSpec, dataset: Dataset, world: World, samples: int = 0) -> list[Step]:
+    """Return a full-size step and, where GPUs train, one of an epoch's last batch if that differs.
+
+    A GPU picks its kernels anew for every shape (cuDNN's search). Cores need no second step, and
+    their warm-up stays as it is.
+    """
+    full = warm_up_step(spec, dataset, world, samples)
+    *_, last = batches(dataset.num_train_samples, size=spec.global_batch_size, least=_least(spec))
+    num_last = last.stop - last.start
+    if not spec.gpus_per_worker or num_last == min(
+        spec.global_batch_size, dataset.num_train_samples
+    ):
+        return [full]
+    return [full, warm_up_step(spec, dataset, world, samples, num_samples=num_last)]
+
+
+def warm_up_step(
+    spec: RunSpec,
+    dataset: Dataset,
+    world: World,
+    samples: int = 0,
+    *,
+    num_samples: int | None = None,
+) -> Step:
+    """Return a step over the first rows, full-size unless `num_samples` says of how many; warm-up
+    uses its shape, not its data.
 
     It is frozen where that after `samples` of all workers is.
     """
-    batch = np.arange(min(spec.global_batch_size, dataset.num_train_samples)) % len(dataset.train)
+    size = min(num_samples or spec.global_batch_size, dataset.num_train_samples)
+    batch = np.arange(size) % len(dataset.train)
     rounds = np.zeros_like(batch) if spec.augment else None
     is_frozen = samples < frozen_samples(spec, dataset.num_train_samples)
     return make_step(spec, batch, world, lambda _: 0.0, 0, rounds=rounds, is_frozen=is_frozen)

@@ -41,7 +41,7 @@ class NoTraining:
     def __init__(self, world: ThreadWorld) -> None:
         self._world = world
 
-    def warm_up(self, step: Step) -> None:
+    def warm_up(self, *steps: Step) -> None:
         pass
 
     def train(self, steps: list[Step]) -> float:

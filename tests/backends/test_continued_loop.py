@@ -43,7 +43,7 @@ class Scripted:
         self.now, self.rates = 0.0, list[float]()
         self._accuracies, self._evaluated = accuracies, evaluated
 
-    def warm_up(self, step: Step) -> None:
+    def warm_up(self, *steps: Step) -> None:
         self.now += 100.0
 
     def train(self, steps: list[Step]) -> float:

@@ -4,7 +4,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from raybench.backends.steps import make_step, take_until, training_steps, warm_up_step
+from raybench.backends.steps import (
+    make_step,
+    take_until,
+    training_steps,
+    warm_up_step,
+    warm_up_steps,
+)
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset, Split
 
@@ -231,6 +237,21 @@ def test_warm_up_has_the_shape_of_the_first_step(num_samples):
         assert warm.indices.shape == first.indices.shape
         assert warm.learning_rate == 0.0
         assert warm.indices.max() < num_samples
+
+
+@pytest.mark.parametrize("num_samples", [9, 32, 33, 34, 39, 100])
+def test_warm_up_on_gpus_has_every_shape_of_an_epoch(num_samples):
+    spec = RunSpec(num_workers=2, batch_size_per_worker=8, gpus_per_worker=1)
+    data = dataset(num_samples)
+    for world in worlds(2):
+        steps = training_steps(spec, data, world)
+        epoch, _ = take_until(steps, num_samples)
+        warm = {step.indices.shape for step in warm_up_steps(spec, data, world)}
+        assert warm == {step.indices.shape for step in epoch} | {
+            warm_up_step(spec, data, world).indices.shape
+        }
+        cores = spec.model_copy(update={"gpus_per_worker": 0})
+        assert len(warm_up_steps(cores, data, world)) == 1
 
 
 def test_steps_never_end():

@@ -16,7 +16,13 @@ def test_the_warm_up_reads_no_sample_that_is_trained_on(framework: str) -> None:
     backend = find_backend(framework)
     world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
     trainer = backend.Trainer(spec, workload, dataset, world)
-    trainer.warm_up(warm_up_step(spec, dataset, world))
+    full, smaller = (warm_up_step(spec, dataset, world, num_samples=size) for size in (32, 5))
+    trained: list[int] = []
+    train = trainer.train
+    trainer.train = lambda steps: trained.append(steps[0].indices.size) or train(steps)
+    trainer.warm_up(full, smaller)
+    assert trained == [32, 32, 5, 5]
+    trainer.train = train
     inputs = dataset.train.inputs
     assert isinstance(inputs, Kept)
     assert inputs.asked == []

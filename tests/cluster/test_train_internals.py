@@ -247,7 +247,7 @@ class TestFileMeeting:
         from ray.train.torch.config import TorchConfig, _TorchBackend
         from ray.train.v2._internal.execution.worker_group import WorkerGroup as TrainGroup
 
-        from raybench.cluster.ray_internals.file_meeting import USED
+        from raybench.cluster.ray_internals.network_meeting import USED
 
         why = "then torch's store listens on a port of rank 0, as Ray has it"
         for name in ("on_start", "on_shutdown"):
@@ -273,13 +273,19 @@ class TestFileMeeting:
         config = pickle.loads(pickle.dumps(trainer.backend_config))  # it goes to the workers
         group = FakeGroup(2, gpus)
         config.backend_cls().on_start(group, config)
-        assert [rank for rank, _, _ in group.told] == [0, 1]
-        arguments = group.told[1][2]
+        told = [(rank, function.__name__) for rank, function, _ in group.told]
+        hidden = [] if gpus else [(0, "_see_no_gpu"), (1, "_see_no_gpu")]
+        assert told == [*hidden, (0, "_join"), (1, "_join")]
+        arguments = group.told[-1][2]
         assert (arguments["backend"], arguments["member"], arguments["size"]) == (backend, 1, 2)
         assert arguments["file"] == str(Path(torch_options.scratch) / "group-7.store")
-        alone = FakeGroup(1)
+        alone = FakeGroup(1, gpus)
         config.backend_cls().on_start(alone, config)
-        assert alone.told == []
+        assert [function.__name__ for _, function, _ in alone.told] == ["_see_no_gpu"][gpus:]
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+        for _, function, _ in alone.told:
+            function()
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == ("0,1" if gpus else "")
 
     def test_without_the_backend_ranks_meet_as_ray_has_it(
         self, torch_options: PoolOptions, monkeypatch: pytest.MonkeyPatch
@@ -335,14 +341,16 @@ class TestNetworkMeeting:
 
         stock = module.__dict__[f"_{framework.capitalize()}Backend"]
         monkeypatch.setattr(module, "connect", connect)
-        monkeypatch.setattr(stock, "on_start", lambda *given: story.append("ray"))
-        monkeypatch.setattr(ray, "get", lambda calls, timeout: calls)
+        monkeypatch.setattr(stock, "on_start", lambda *given: story.append(len(group.told)))
+        monkeypatch.setattr(ray, "get", lambda calls, timeout=None: calls)
         group, config = FakeGroup(2), self.config(framework, tmp_path)
         config.backend_cls().on_start(group, config)
-        assert story == ["ib0", "ray"]
-        assert len(group.told) == (2 if framework == "tensorflow" else 0)
+        # Before Ray asks torch of GPUs, no worker of cores alone sees any.
+        assert story == ["ib0", 2 if framework == "torch" else 0]
+        called = "_see_no_gpu" if framework == "torch" else "_use_addresses"
+        assert [function.__name__ for _, function, _ in group.told] == [called] * 2
         config.backend_cls().on_start(FakeGroup(1), config)
-        assert story == ["ib0", "ray", "ray"], "one worker alone talks to nobody"
+        assert len(story) == 3, "one worker alone talks to nobody"
 
     def test_tensorflow_then_meets_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from raybench.cluster.ray_internals import network_tensorflow

@@ -5,7 +5,7 @@ is slower, so the loop over steps is inside `tf.function` (traced_steps.py), on 
 device memory.
 """
 
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 
 import keras
@@ -121,20 +121,20 @@ class Trainer:
         self._evaluate_batch = tf.function(self._evaluate_on, signature(dataset.train))
         self._earlier_input_s = 0.0
 
-    def warm_up(self, step: Step) -> None:
+    def warm_up(self, *steps: Step) -> None:
         """Run training and evaluation code on noise, then restore every state."""
-        self._freeze(step.is_frozen)  # of a run that goes on where the backbone is let go
+        self._freeze(steps[0].is_frozen)  # of a run that goes on where the backbone is let go
         copies = self._copies()
         saved = [values_of(variables) for variables in copies]
-        num_rows = max(int(step.indices.max()) + 1, self._evaluation_batch)
+        num_rows = max(self._evaluation_batch, *(int(one.indices.max()) + 1 for one in steps))
         real = self._parts
         self._parts = {name: part.noise(num_rows) for name, part in real.items()}
-        for one in with_unfrozen(self._spec, step):
+        for one in chain.from_iterable(with_unfrozen(self._spec, step) for step in steps):
             for _ in range(WARM_UP_STEPS):
                 self.train([one])
         self.evaluate("validation", slice(0, self._evaluation_batch))
         self._parts = real
-        self._freeze(step.is_frozen)
+        self._freeze(steps[0].is_frozen)
         for variables, values in zip(copies, saved, strict=True):
             set_values(variables, values)
 

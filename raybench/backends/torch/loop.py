@@ -3,6 +3,7 @@
 import contextlib
 import copy
 from contextlib import AbstractContextManager
+from itertools import chain
 
 import torch
 from torch import nn
@@ -100,23 +101,23 @@ class Trainer:
             self._parts["test"] = part_of(dataset.test, self._device, spec.prefetch, room)
         self._earlier_input_s = 0.0
 
-    def warm_up(self, step: Step) -> None:
+    def warm_up(self, *steps: Step) -> None:
         """Run training and evaluation code on noise, then restore every state."""
-        self._freeze(step.is_frozen)  # of a run that goes on where the backbone is let go
+        self._freeze(steps[0].is_frozen)  # of a run that goes on where the backbone is let go
         weights = {name: value.clone() for name, value in self._model.state_dict().items()}
         optimizer = copy.deepcopy(self._optimizer.state_dict())
         averages = copy.deepcopy(self._averaging.state())
-        num_rows = max(int(step.indices.max()) + 1, self._evaluation_batch)
+        num_rows = max(self._evaluation_batch, *(int(one.indices.max()) + 1 for one in steps))
         real = self._parts
         devices = self._devices if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             self._parts = {name: part.noise(num_rows) for name, part in real.items()}
-            for one in with_unfrozen(self._spec, step):
+            for one in chain.from_iterable(with_unfrozen(self._spec, step) for step in steps):
                 for _ in range(WARM_UP_STEPS):
                     self.train([one])
             self.evaluate("validation", slice(0, self._evaluation_batch))
         self._parts = real
-        self._freeze(step.is_frozen)
+        self._freeze(steps[0].is_frozen)
         self._model.load_state_dict(weights)
         self._optimizer = self._build_optimizer()
         self._optimizer.load_state_dict(optimizer)

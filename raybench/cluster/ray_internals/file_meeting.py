@@ -13,9 +13,7 @@ from ray.train.torch import TorchConfig
 from ray.train.torch.config import _TorchBackend
 
 from raybench.backends.find import find_part
-
-USED = ("execute_single_async", "get_resources_per_worker")
-"""What is called of Train's worker group."""
+from raybench.cluster.ray_internals.network_meeting import hide_gpus, is_known
 
 
 class LocalTorchConfig(TorchConfig):  # type: ignore[misc, unused-ignore]
@@ -36,10 +34,12 @@ class LocalTorchBackend(_TorchBackend):  # type: ignore[misc, unused-ignore]
     def on_start(self, worker_group: Any, backend_config: LocalTorchConfig) -> None:
         """Let every rank join; called by Ray Train once the workers are there."""
         size = len(worker_group)
-        if size == 1:
+        if not is_known(worker_group):
+            if size > 1:
+                super().on_start(worker_group, backend_config)
             return
-        if not all(hasattr(worker_group, name) for name in USED):
-            super().on_start(worker_group, backend_config)
+        hide_gpus(worker_group)
+        if size == 1:
             return
         gpus = worker_group.get_resources_per_worker().get("GPU", 0)
         joining = [

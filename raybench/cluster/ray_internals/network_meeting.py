@@ -21,7 +21,7 @@ from raybench.cluster.reach import (
     worst,
 )
 
-USED = ("execute_single_async",)
+USED = ("execute_single_async", "get_resources_per_worker")
 """What is called of Train's worker group."""
 _listeners: list[socket.socket] = []
 """In a worker: its socket between the two halves of the check."""
@@ -33,7 +33,25 @@ class Unreached(Exception):  # noqa: N818 (it becomes the group's end, in one se
 
 def can_be_tried(worker_group: Any) -> bool:
     """Whether there are several workers, in a group that offers what is called here."""
-    return len(worker_group) > 1 and all(hasattr(worker_group, name) for name in USED)
+    return len(worker_group) > 1 and is_known(worker_group)
+
+
+def is_known(worker_group: Any) -> bool:
+    """Whether a group offers what is called here."""
+    return all(hasattr(worker_group, name) for name in USED)
+
+
+def hide_gpus(worker_group: Any) -> None:
+    """Let workers of cores alone see no GPU, before anything of torch's wakes them: Ray leaves
+    CUDA_VISIBLE_DEVICES as it is, and asks torch whether there are any before `serve` begins."""
+    if not worker_group.get_resources_per_worker().get("GPU", 0):
+        ranks = range(len(worker_group))
+        ray.get([worker_group.execute_single_async(rank, _see_no_gpu) for rank in ranks])
+
+
+def _see_no_gpu() -> None:
+    """In a worker."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 def connect(worker_group: Any, interface: str | None) -> list[Place]:

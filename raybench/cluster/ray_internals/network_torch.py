@@ -9,7 +9,12 @@ from typing import Any
 from ray.train.torch import TorchConfig
 from ray.train.torch.config import _TorchBackend
 
-from raybench.cluster.ray_internals.network_meeting import can_be_tried, connect
+from raybench.cluster.ray_internals.network_meeting import (
+    can_be_tried,
+    connect,
+    hide_gpus,
+    is_known,
+)
 
 
 class NetworkTorchConfig(TorchConfig):  # type: ignore[misc, unused-ignore]
@@ -29,6 +34,8 @@ class NetworkTorchBackend(_TorchBackend):  # type: ignore[misc, unused-ignore]
 
     def on_start(self, worker_group: Any, backend_config: NetworkTorchConfig) -> None:
         """Set and try the interface, then let Ray go on; called once the workers are there."""
+        if is_known(worker_group):
+            hide_gpus(worker_group)
         if not can_be_tried(worker_group):
             super().on_start(worker_group, backend_config)
             return
