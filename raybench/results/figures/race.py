@@ -32,7 +32,7 @@ def race_figure(results: StudyResults) -> Figure:
     """Runs of every configuration that was trained again, best first, with 90 % intervals.
 
     The bar is the interval of what the configuration is compared by, the stroke in it its expected
-    value. Those statistically tied with the first say so. A cross is a run that missed the
+    value. Those statistically tied with the first say `tied`. A cross is a run that missed the
     target, at the seconds it had spent.
     """
     table = race_rows(results)
@@ -52,7 +52,7 @@ def race_figure(results: StudyResults) -> Figure:
             _run(axes, row, place, colour)
         words = name_of(results, trial).split("\n")[0]
         if trial in ties and place:
-            words += " · statistically tied"
+            words += " · tied"
         style: dict[str, Any] = {"fontsize": parts.SMALL, "color": parts.INK, "va": "bottom"}
         style |= {"transform": axes.get_yaxis_transform(), "clip_on": False}
         axes.text(0.0, place - 0.22, words, **style)

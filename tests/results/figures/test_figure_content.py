@@ -101,7 +101,7 @@ def test_a_race_shows_every_run_and_who_is_not_told_apart(study) -> None:
     assert drawn == set(rows["run"])
     said = [text.get_text() for text in figure.axes[0].texts]
     assert said[0].startswith(verdict.fastest)
-    tied = {text[:4] for text in said if text.endswith("statistically tied")}
+    tied = {text[:4] for text in said if text.endswith("· tied")}
     assert tied == set(verdict.ties) - {verdict.fastest}
 
 
