@@ -39,8 +39,9 @@ from raybench.core.outcome import RunOutcome
 from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
 from raybench.results.provenance import machine, versions
+from raybench.search import ray_tune
 from raybench.search.deadline import Deadline
-from raybench.search.ray_tune import TuneTrainable, run_trials, tuner
+from raybench.search.ray_tune import TuneTrainable, run_trials
 
 GROWTH = 2.0
 PARTS = 20
@@ -155,12 +156,12 @@ def prepare(options: argparse.Namespace, meter: Meter, folder: str) -> Trials:
     trials = Trials(specs, options.trials, meter)
     if options.actors:
         ray.init("local", num_cpus=2, include_dashboard=False, logging_level="error")
-        tuner.TuneTrainable = MadeUp
+        ray_tune.TuneTrainable = MadeUp
         return trials
     StandIn.courses = [course + long[len(course) :] for course in courses]
     tune_controller.RayActorManager = StandIn
     os.environ["TUNE_DISABLE_AUTO_INIT"] = "1"
-    tuner.waits_by_driver = lambda: {"CPU": 0.001}
+    ray_tune.waits_by_driver = lambda: {"CPU": 0.001}
     ray.cluster_resources = lambda: {"CPU": 1.0}
     storage._get_ray_train_session_dir = lambda: folder
     return trials
