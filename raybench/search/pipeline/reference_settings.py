@@ -307,7 +307,10 @@ def set_cadence(study: StudySpec, one: Measured, num_train_samples: int) -> tupl
     cadence = cadence_from(samples, one.evaluation_samples, most)
     is_reached = target is not None and one.reaches(target)
     counted = samples if is_reached else min(in_a_run, epochs * num_train_samples)
-    how = f"evaluated every {cadence:,} samples (about {max(1, round(counted / cadence))} times "
+    often = max(1, round(counted / cadence))
+    how = (
+        f"evaluated every {cadence:,} samples (about {'once' if often == 1 else f'{often} times'} "
+    )
     how += "to the target" if is_reached else "in a run"
     if 2 * samples / EVALUATIONS < cadence:
         how += (
