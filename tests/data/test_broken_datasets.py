@@ -12,6 +12,7 @@ from PIL import Image
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
 from raybench.data.load import build_dataset
+from raybench.data.store.lock import EntryLock
 
 pytestmark = pytest.mark.usefixtures("own_store")
 NAMES = "size,colour,kind"
@@ -189,6 +190,19 @@ def test_a_full_disk_is_noticed_before(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
     with pytest.raises(UserError, match=r"needs .* and its disk has 1\.0 kB left"):
         build_dataset(DatasetSpec(**table(tmp_path, ROWS)))
+
+
+def test_who_waited_reads_what_another_built_and_still_uses(tmp_path, own_store, monkeypatch):
+    spec = DatasetSpec(**table(tmp_path, ROWS))
+    try_alone = EntryLock.try_alone
+
+    def another_was_first(lock):
+        monkeypatch.setattr(EntryLock, "try_alone", try_alone)
+        build_dataset(spec)
+        return try_alone(lock)
+
+    monkeypatch.setattr(EntryLock, "try_alone", another_was_first)
+    assert build_dataset(spec).class_names == ("a", "b")
 
 
 def test_two_that_write_at_once_read_it_once(tmp_path, own_store, capsys):

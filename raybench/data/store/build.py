@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +29,8 @@ from raybench.data.store.progress import tell
 from raybench.data.store.source import LAYOUT, Source
 from raybench.data.store.writer import Array, Writer
 
+POLL_S = 0.05
+"""How often is looked whether another has built an entry."""
 _in_use: dict[Path, EntryLock] = {}
 """By its folder, the lock of every dataset that this process has opened: it ends with it."""
 
@@ -93,7 +96,16 @@ def _layout(folder: Path) -> int:
 def _build(folder: Path, source: Source, build: Callable[[Writer], Mapping[str, Any]]) -> None:
     """Build the entry if it is still not there."""
     lock = EntryLock(folder)
-    lock.alone(on_wait=lambda: _tell_waiting(source))
+    is_told = False
+    while not lock.try_alone():
+        # Not a wait for the lock: who has built the entry goes on to use it, and holds it then
+        # together with others until its process ends.
+        if (folder / ABOUT).is_file():
+            return
+        if not is_told:
+            _tell_waiting(source)
+            is_told = True
+        time.sleep(POLL_S)
     try:
         if (folder / ABOUT).is_file():
             return

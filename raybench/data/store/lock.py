@@ -28,11 +28,11 @@ class EntryLock:
 
     def use(self, on_wait: Callable[[], None] = lambda: None) -> None:
         """Hold it together with others; `on_wait` is called if another has it alone."""
-        self._take(fcntl.LOCK_SH, on_wait)
-
-    def alone(self, on_wait: Callable[[], None] = lambda: None) -> None:
-        """Hold it alone; `on_wait` is called if another has it."""
-        self._take(fcntl.LOCK_EX, on_wait)
+        if self._try(fcntl.LOCK_SH):
+            return
+        on_wait()
+        while not self._try(fcntl.LOCK_SH, wait=True):
+            pass
 
     def try_alone(self) -> bool:
         """Hold it alone if no other process (or thread) has it; return whether it does."""
@@ -49,13 +49,6 @@ class EntryLock:
         assert self._descriptor is not None
         self._path.unlink(missing_ok=True)
         self.release()
-
-    def _take(self, kind: int, on_wait: Callable[[], None]) -> None:
-        if self._try(kind):
-            return
-        on_wait()
-        while not self._try(kind, wait=True):
-            pass
 
     def _try(self, kind: int, *, wait: bool = False) -> bool:
         """Take the lock, if need be waiting; False if another has it, or has removed its file."""
