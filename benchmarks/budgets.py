@@ -31,7 +31,7 @@ import installed
 import long_workload
 import trees
 
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 
 SLACK_S, WITHOUT_S = 10.0, 180.0
 RUNS_TO_CONFIRM = 3.0

@@ -25,7 +25,7 @@ from pathlib import Path
 import trees
 
 import raybench
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 
 BAR = 0.10
 LIMIT_S = 1800.0

@@ -26,7 +26,7 @@ import cifar10
 import trees
 import yaml
 
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 
 SPACE = """
 workload: cifar10:Cifar10

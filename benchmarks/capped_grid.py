@@ -32,7 +32,7 @@ from noisy import NOISE, NoisyTask, confirm
 from recorded import NAMES, Table, Task
 from replay import search
 
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 
 CAP = 1.1
 NUM_CONFIRMED, REPEATS = 3, 3

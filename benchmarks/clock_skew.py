@@ -35,7 +35,7 @@ import installed
 import trees
 from skew_group import DELAYS_MS, gaps_of, without_ray
 
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 
 BAR_DELAY, BAR_SHARE = 0.1, 0.01
 LIMIT_S = 180.0

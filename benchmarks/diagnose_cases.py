@@ -29,7 +29,7 @@ from typing import Any
 import installed
 
 from raybench.core.documents import read_mapping, to_yaml
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 
 HERE = Path(__file__).parent
 LINK = "100mbit"

@@ -33,7 +33,7 @@ from typing import Any
 
 from fault_study import CPUS, TRIALS, FaultStudy
 
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 from tests.e2e.host_cluster import start_node, stop_node
 from tests.e2e.hosts import Hosts, why_not
 

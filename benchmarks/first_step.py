@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 
 BAR = 0.6
 ENVIRONMENT = os.environ | {"RAY_ADDRESS": "local"}

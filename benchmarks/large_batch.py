@@ -25,7 +25,7 @@ from raybench.backends.run import run
 from raybench.core.clock import Ledger
 from raybench.core.objective import Objective
 from raybench.core.spec import DatasetSpec, RunSpec
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 from raybench.workloads.find import load_workload_dataset
 
 EPOCHS = 20

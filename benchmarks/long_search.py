@@ -23,7 +23,7 @@ import psutil
 from matplotlib.figure import Figure
 
 import raybench
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 
 SPACE = """
 dataset: {name: digits, image_size: 28, limit: 512}

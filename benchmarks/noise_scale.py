@@ -24,7 +24,7 @@ import pandas as pd
 
 from raybench.core.spec import DatasetSpec
 from raybench.data.load import load_dataset
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 from raybench.scaling.noise_scale import NoiseScale, critical_batch
 from raybench.scaling.samples_to_target import fit, from_noise_scale
 

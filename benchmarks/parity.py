@@ -31,7 +31,7 @@ from parity_groups import BATCH, REPEATS, SAMPLES, Pair, compare, spec_of
 
 from raybench.backends import allocator
 from raybench.cluster.session import Session
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 
 BAR = 0.98
 HERE = Path(__file__).parent

@@ -45,7 +45,7 @@ from pool_policies import POLICIES, RACED, Policy
 from pool_table import Cell, bars, draw, key_of, lines_of
 from pool_worlds import Draws, Pool, pools
 
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 
 LIBRARIES = {
     "Optuna, no pruner": "optuna",

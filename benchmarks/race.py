@@ -48,7 +48,7 @@ from race_policies import (
 from race_worlds import PRINTED, Study, World, misses, plateau, pool, real, uneven
 
 from raybench.core.standing import stages
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 
 RESULTS = Path(__file__).with_name("results") / "race.md"
 DEFAULT, TODAY = "race 24", "three by three, least median (today)"

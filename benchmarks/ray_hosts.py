@@ -27,7 +27,7 @@ from typing import Any
 import installed
 from trial_overhead import spec_of, warm
 
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 
 ROOT = Path(__file__).parents[1]
 FACTOR = 2.0

@@ -35,7 +35,7 @@ from table_grids import DATA, GRIDS, TABLES, Cell
 from raybench.core.metric import ACCURACY
 from raybench.data.chance import chance_level
 from raybench.data.load import load_dataset
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 
 
 def record(job: tuple[str, Cell]) -> dict[str, Any]:

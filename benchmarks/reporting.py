@@ -31,8 +31,7 @@ from raybench.core.outcome import RunOutcome
 from raybench.core.record import Evaluation, Role
 from raybench.core.spec import RunSpec
 from raybench.core.text import clean
-from raybench.results.provenance import machine, versions
-from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, machine, versions
 
 IMPORTS = "imports, which are in no sum"
 LOAD_BAR_S, WHOLE_BAR_S = 2.0, 5.0
@@ -132,12 +131,12 @@ def measure(folder: Path) -> dict[str, float]:
     began = time.process_time()
     import sklearn.ensemble  # noqa: F401 what the importance imports
 
+    from raybench.results.answer import html_of
     from raybench.results.export import export
     from raybench.results.figures.kinds import FIGURES
     from raybench.results.figures.svg import svg
-    from raybench.results.files import StudyFiles
     from raybench.results.load import StudyResults, load
-    from raybench.results.study_view import html_of
+    from raybench.results.store import StudyFiles
     from raybench.results.words import verdict_lines
 
     found = {IMPORTS: time.process_time() - began}

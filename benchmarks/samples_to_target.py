@@ -33,7 +33,7 @@ import pandas as pd
 from batch_peers import PEERS, known_medians
 from zeus import NAMES, OURS, Case, buy, cases_of, loss, losses
 
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 from raybench.scaling import samples_to_target
 from raybench.scaling.convergence import read
 from raybench.scaling.samples_curve import SamplesToTarget

@@ -39,8 +39,7 @@ from raybench.core.outcome import RunOutcome
 from raybench.core.study import build_study
 from raybench.report import report
 from raybench.results.live.progress import Progress
-from raybench.results.provenance import machine, versions
-from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, machine, versions
 from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.deadline import Deadline

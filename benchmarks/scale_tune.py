@@ -38,7 +38,7 @@ from tune_stand_in import RESULTS, StandIn, num_results
 from raybench.core.outcome import RunOutcome
 from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 from raybench.search import ray_tune
 from raybench.search.deadline import Deadline
 from raybench.search.ray_tune import TuneTrainable, run_trials

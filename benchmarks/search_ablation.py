@@ -23,7 +23,7 @@ from search_table import (
     table_lines,
 )
 
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 
 WITHOUT = (
     "raybench, workers sampled",

@@ -26,7 +26,7 @@ from search_table import (
     table_lines,
 )
 
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 
 STOCK = "Ray, ASHA by seconds"
 OURS = "raybench"

@@ -30,7 +30,7 @@ from replay import search
 from seed_worlds import Alone, Plateau, Stretched
 
 from raybench.core.standing import stages
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 from raybench.search.policy import DEFAULT, Reference, SearchPolicy, third_best
 
 RESULTS = Path(__file__).with_name("results")

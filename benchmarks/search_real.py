@@ -45,7 +45,7 @@ from matplotlib.figure import Figure
 from real_pair import Pair
 from real_searches import Search, run_peer, run_raybench
 
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 
 TOOLS = ("raybench", "Ray", "Optuna")
 BARS = {"Ray": 3.0, "Optuna": 1.5}

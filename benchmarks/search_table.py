@@ -54,7 +54,7 @@ from replay import LIMIT, MARGINS, MAX_TRIALS, search
 from search_plot import Row, draw, key_of
 
 from raybench.core.standing import stages
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 
 BARS = (
     ("stock Ray by seconds", "Ray, ASHA by seconds", 2.5),

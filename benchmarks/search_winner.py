@@ -44,7 +44,7 @@ from recorded import NAMES, SLOTS, Config, Table
 from replay import search
 
 from raybench.core.standing import stages
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 
 CLOSE, NEAR = 0.05, 0.10
 BAR, BAR_BY_CHANCE = 0.9, 0.8

@@ -28,7 +28,7 @@ import installed
 import psutil
 import trees
 
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 
 SPACE = """
 workload: slow_data:SlowDigits

@@ -39,7 +39,7 @@ import numpy as np
 from throughput_peers import PEERS, Rows
 from throughput_worlds import LAWS, TASKS, Split, World, make_world
 
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 from raybench.scaling.cells import Cell
 from raybench.scaling.fit import ThroughputModel
 from raybench.scaling.fit_command import leave_one_out, median_error

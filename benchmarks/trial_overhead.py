@@ -31,7 +31,7 @@ from raybench.cluster.session import Session
 from raybench.core.objective import Objective
 from raybench.core.outcome import RunOutcome
 from raybench.core.spec import RunSpec
-from raybench.results.provenance import machine, versions
+from raybench.results.store import machine, versions
 
 BARS = {"torch": 0.15, "tensorflow": 0.3}
 FACTOR = 30.0

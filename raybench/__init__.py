@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, overload
 from raybench.core.errors import UserError as UserError
 
 if TYPE_CHECKING:
+    from raybench.results.load import StudyResults
     from raybench.results.other_study import Mode, OtherStudy
     from raybench.results.several import Studies
-    from raybench.results.study_results import StudyResults
     from raybench.workloads.base import Workload as Workload
 
     __version__: str
@@ -72,7 +72,7 @@ def load(
     A study has DataFrames (`trials`, `curves`, `confirmed`, `configurations`, of a scaling study
     `scaling`), `best` (`.spec`, `.command`, `.train()`), `winners`, analyses (`importance`,
     `best_at_every_budget()`, ...) and figures (`plot.curves()`, ...). One that is running is read
-    as it is now. Neither Ray nor a framework is needed. See `raybench.results.study_results`.
+    as it is now. Neither Ray nor a framework is needed. See `raybench.results.load`.
 
     `place` may also be an experiment folder of Ray Tune or a storage of Optuna (a journal file, an
     SQLite file, a database's URL), which tell less: `raybench.results.other_study`. For these,

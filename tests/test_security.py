@@ -23,9 +23,7 @@ from raybench.core.secrets import redact_text
 from raybench.core.study import StudySpec, build_study, load_content
 from raybench.data.dataset import Dataset, Split
 from raybench.data.shared import open_shared
-from raybench.results.errors import keep_error
-from raybench.results.provenance import command
-from raybench.results.store import Store
+from raybench.results.store import Store, command, keep_error
 from raybench.search.sampling.transfer import load_earlier
 
 ROOT = Path(__file__).parents[1]

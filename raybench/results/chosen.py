@@ -12,7 +12,7 @@ from raybench.core.documents import read_mapping, validate
 from raybench.core.errors import WRONG_INPUT, StudyError, UserError
 from raybench.core.spec import RunSpec
 from raybench.core.text import clean, command_line
-from raybench.results.files import WINNERS
+from raybench.results.store import WINNERS
 
 if TYPE_CHECKING:
     from raybench.results.load import StudyResults
@@ -91,7 +91,7 @@ def winner(results: "StudyResults", *, is_cheapest: bool = False) -> Chosen:
     verdict = results.verdict
     if verdict is None:
         # Late: it reads what this module makes.
-        from raybench.results.study_view import answer_of
+        from raybench.results.answer import answer_of
 
         raise UserError(f"{results.place}: has no winner. {' '.join(answer_of(results))}")
     return chosen(results, verdict.cheapest if is_cheapest else verdict.fastest)

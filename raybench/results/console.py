@@ -1,6 +1,10 @@
-"""The terminal: one kind of console for all commands, and lines and tables that stay whole."""
+"""The terminal: one kind of console for all commands, and lines and tables that stay whole.
+
+Sentences on a terminal: lines end between words, and commands stay whole to be copied.
+"""
 
 import io
+import re
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -97,3 +101,37 @@ def _head(name: str, column: pd.Series) -> list[str]:
     """Return a head's lines: no wider than the column needs anyway."""
     widest = max([*map(cell_len, column), *map(cell_len, name.split())], default=1)
     return textwrap.wrap(name, min(widest, MIN_TEXT), break_on_hyphens=False) or [""]
+
+
+BLANK = re.compile(r" (?!(?:%|s|ms|min|h)(?!\w))")
+"""A blank at which a line may end: not that between a number and its unit."""
+WIDEST = 100
+"""Columns of a line of text; longer ones are hard to read."""
+
+
+def say_wrapped(console: Console, text: str, *, style: str = "") -> None:
+    """Print a paragraph in lines as wide as the console, or WIDEST; no word is cut."""
+    for line in wrapped(clean(text), min(console.width, WIDEST)):
+        console.print(Text(line, style=style), soft_wrap=True)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return lines of at most `width` columns, but for words that are longer by themselves.
+
+    Columns are those of a terminal: some letters take two.
+    """
+    lines, line = [], ""
+    for word in BLANK.split(text):
+        longer = f"{line} {word}" if line else word
+        if line and cell_len(longer) > width:
+            lines.append(line)
+            longer = word
+        line = longer
+    return [*lines, line]
+
+
+def say_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
+    """Print a pair a line, the second ones below each other: a command, however long."""
+    width = max((cell_len(first) for first, _ in pairs), default=0)
+    for first, second in pairs:
+        say(console, f"{first}:{' ' * (width - cell_len(first))} {second}")

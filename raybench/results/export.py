@@ -16,10 +16,10 @@ from pyarrow import csv
 
 from raybench.core.metric import Metric
 from raybench.core.text import clean
-from raybench.results.files import WINNERS, StudyFiles
+from raybench.results.how_sure import again
 from raybench.results.load import StudyResults
-from raybench.results.next_steps import again
 from raybench.results.ranking import nearest
+from raybench.results.store import WINNERS, StudyFiles
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TEXT, TIME, TRIAL_TYPES
 from raybench.results.verdict import Verdict, guessing_lines, judge
 from raybench.results.words import (

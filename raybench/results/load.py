@@ -1,21 +1,307 @@
-"""A results folder as DataFrames: the entry of notebooks and reports."""
+"""A results folder as an object: a study's frames, its winner, its figures."""
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from raybench.results.label import describe as describe
-from raybench.results.objective_of import metric_of as metric_of
-from raybench.results.objective_of import value_at_start
+import pandas as pd
+
+from raybench.core.documents import validate
+from raybench.core.errors import UserError
+from raybench.core.metric import Metric
+from raybench.core.objective import OTHER_KINDS
+from raybench.core.record import Evaluation, RunRecord
+from raybench.core.scaling_study import ScalingStudy, study_cells
+from raybench.core.score import Baseline
+from raybench.core.spec import RunSpec
+from raybench.core.study import TIME
+from raybench.core.text import clean
+from raybench.results.chosen import Chosen, winner
+from raybench.results.label import describe, label_keys
+from raybench.results.lock import owner_in
+from raybench.results.objective_of import metric_of, value_at_start
 from raybench.results.place import is_url, local_path
-from raybench.results.record_lines import uncollected
-from raybench.results.records import read_records, read_study
-from raybench.results.remote import fetch
-from raybench.results.store import STUDY_FILE
-from raybench.results.study_results import StudyResults as StudyResults
+from raybench.results.records import read_records, read_study, uncollected
+from raybench.results.storage import fetch
+from raybench.results.store import SCALING, STUDY_FILE
+from raybench.results.study_analyses import Analysed
 from raybench.results.trials import CURVE_COLUMNS as CURVE_COLUMNS
 from raybench.results.trials import PREDICTION_COLUMNS as PREDICTION_COLUMNS
 from raybench.results.trials import TRIAL_COLUMNS as TRIAL_COLUMNS
 from raybench.results.trials import curve_table, prediction_table, trial_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from raybench.results.figures.kinds import FigureKind
+    from raybench.results.ranking import Repeated
+    from raybench.results.verdict import Verdict
+
+# What stands inside functions below reads what this module makes.
+
+
+@dataclass(frozen=True, repr=False, eq=False)  # DataFrames are not equal or unequal as a whole
+class StudyResults(Analysed):
+    """What a results folder holds.
+
+    The analyses are methods: `best_at_every_budget`, `around_target`, ... (`study_analyses`).
+    """
+
+    place: str
+    """What the user named: the folder, or a URL."""
+    folder: Path
+    """The folder, or a copy of what is below the URL."""
+    study: dict[str, Any]
+    """Content of `study.yaml`."""
+    runs: dict[str, RunRecord]
+    """The finished runs by name, in the order they finished."""
+    trials: pd.DataFrame
+    """One row per run, in that order; columns TRIAL_COLUMNS first, the searched keys that are
+    none of them last. Types: `raybench.results.trials`."""
+    curves: pd.DataFrame
+    """One row per evaluation of these runs; columns CURVE_COLUMNS."""
+    predictions: pd.DataFrame
+    """One row per split that a trial was not run on, by the step-time model; columns
+    PREDICTION_COLUMNS. Never measured: do not mix with `trials`."""
+    evaluations: Mapping[str, Sequence[Evaluation]] = field(default_factory=dict, repr=False)
+    """Those of each run; `curves` is a table of them."""
+
+    @cached_property
+    def specs(self) -> dict[str, RunSpec]:
+        """Run spec of every run."""
+        return {name: run.spec for name, run in self.runs.items()}
+
+    @property
+    def name(self) -> str:
+        """The last part of the folder's name, or of the URL."""
+        return Path(self.place.partition("?")[0]).name if is_url(self.place) else self.folder.name
+
+    @property
+    def target(self) -> float | None:
+        """Value of the metric that the study asked for; of an accuracy as a fraction."""
+        value = self.study["study"]["objective"]["target"]
+        return None if value is None else float(value)
+
+    @cached_property
+    def metric(self) -> Metric:
+        """What the study is judged by, on the validation set: the columns have its name."""
+        return metric_of(self.study)
+
+    @property
+    def chance(self) -> float | None:
+        """What an answer that does not look at the inputs reaches; None where nobody knows."""
+        value = self.study["study"]["objective"].get("chance")
+        return None if value is None else float(value)
+
+    @property
+    def value_at_start(self) -> float | None:
+        """What the metric is before a run has begun, as the race takes it: `chance`, of an accuracy
+        of which nobody has said it one over the number of classes."""
+        return value_at_start(self.study, self.metric)
+
+    @cached_property
+    def baselines(self) -> dict[str, Baseline]:
+        """What guessing reaches on the rows of `validation` and `test`, where that is known."""
+        found = self.study.get("baseline") or {}
+        return {part: Baseline(**one) for part, one in found.items() if one is not None}
+
+    @property
+    def has_test(self) -> bool:
+        """Whether there is a test split; True where nobody knows."""
+        if (self.study["study"].get("dataset") or {}).get("test_size") == "none":
+            return False
+        return "validation" not in self.baselines or "test" in self.baselines
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the study is judged by the time to a target, not by what a budget reaches."""
+        kind = self.study["study"]["objective"]["kind"]
+        return self.target is not None and OTHER_KINDS.get(kind, kind) == TIME
+
+    @property
+    def hold(self) -> int:
+        """Evaluations in a row that must be at the target."""
+        return int(self.study["study"]["objective"].get("hold") or 1)
+
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """The keys of the run spec that the study searched, in the order of its space."""
+        return tuple(self.study["study"].get("space", {}))
+
+    @cached_property
+    def repeated(self) -> "dict[str, Repeated]":
+        """The configurations that were trained again; see `results.repeated`."""
+        from raybench.results.ranking import repeated
+
+        return repeated(self)
+
+    @cached_property
+    def confirmed(self) -> pd.DataFrame:
+        """One row per confirmed configuration, best first; see `results.ranking.confirmed`."""
+        from raybench.results.ranking import confirmed
+
+        return confirmed(self)
+
+    @cached_property
+    def configurations(self) -> pd.DataFrame:
+        """One row per configuration, confirmed ones first: what to sort and compare.
+
+        See `raybench.results.ranking.ranking` for the columns.
+        """
+        from raybench.results.ranking import ranking
+
+        return ranking(self)
+
+    @property
+    def is_scaling(self) -> bool:
+        """Whether this is a scaling study, not a search."""
+        return SCALING in self.study
+
+    @cached_property
+    def scaling_study(self) -> ScalingStudy:
+        """The scaling study, as `study.yaml` has it; UserError if the folder holds none."""
+        if not self.is_scaling:
+            raise UserError(
+                f"{self.place}: holds no scaling study; python -m raybench.scale makes one."
+            )
+        return validate(ScalingStudy, self.study[SCALING], f"{self.folder / STUDY_FILE}: {SCALING}")
+
+    @cached_property
+    def scaling(self) -> pd.DataFrame:
+        """One row per cell of a scaling study; see `raybench.results.scaling.cells`."""
+        from raybench.results.scaling.cells import cell_table
+
+        return cell_table(self.scaling_study, self.runs, self.evaluations)
+
+    @cached_property
+    def scaling_runs(self) -> pd.DataFrame:
+        """One row per run of a scaling study; see `raybench.results.scaling.runs`."""
+        from raybench.results.scaling.runs import run_table
+
+        study = self.scaling_study
+        metric = study.base.objective.judged_by
+        return run_table(study_cells(study), self.runs, self.evaluations, metric)
+
+    @property
+    def best(self) -> "Chosen":
+        """The winner: `.spec`, `.trial`, `.command`, `.train()`; UserError where none won."""
+        return winner(self)
+
+    @property
+    def cheapest(self) -> "Chosen":
+        """The same of the cheapest: see `Verdict.cheapest`."""
+        return winner(self, is_cheapest=True)
+
+    @cached_property
+    def winners(self) -> pd.DataFrame:
+        """The winner and all that cannot be told from it; see `results.winners`."""
+        from raybench.results.verdict import winners
+
+        return winners(self)
+
+    @cached_property
+    def repeats(self) -> pd.DataFrame:
+        """The runs by which configurations are compared; see `results.winners`."""
+        from raybench.results.verdict import repeats
+
+        return repeats(self)
+
+    @property
+    def plot(self) -> "StudyPlots":
+        """Its figures by name: `plot.curves()`; `dir(study.plot)` lists them."""
+        return StudyPlots(self)
+
+    @cached_property
+    def owner(self) -> str | None:
+        """Who works in the folder now, in words; None where nobody does, and of a URL."""
+        return None if is_url(self.place) else owner_in(self.folder)
+
+    @cached_property
+    def verdicts(self) -> "dict[str, Verdict]":
+        """The winners among the runs on each model of GPU; see `results.verdict.judge_each`."""
+        from raybench.results.verdict import find_verdicts
+
+        return find_verdicts(self)
+
+    @property
+    def verdict(self) -> "Verdict | None":
+        """The winners by trial, and who cannot be told from them; None where none won."""
+        return next(iter(self.verdicts.values()), None)
+
+    @cached_property
+    def runs_needed(self) -> int | None:
+        """Runs of `--more` that distinguish all from the winners in 8 of 10 cases, as far as the
+        runs that there are can say; None where too many would be needed, or nobody won."""
+        from raybench.results.how_sure import find_runs_needed
+
+        return None if self.verdict is None else find_runs_needed(self, self.verdict)
+
+    def __repr__(self) -> str:
+        from raybench.results.answer import lines_of
+
+        return "\n".join(lines_of(self))
+
+    def _repr_html_(self) -> str:
+        from raybench.results.answer import html_of
+
+        return html_of(self)
+
+    def label(self, spec: RunSpec) -> str:
+        """Return a configuration of this study in one line, every searched key in it."""
+        return describe(spec, label_keys(self.study["study"].get("space", {})))
+
+
+class NoFigureError(UserError, AttributeError):
+    """There is no figure of that name."""
+
+
+class StudyPlots:
+    """The figures of one study: names of `figures.kinds_of`, each a method that returns a Figure.
+
+    `dir(study.plot)` lists those that it has something for.
+    """
+
+    def __init__(self, results: "StudyResults") -> None:
+        self._results = results
+
+    def __dir__(self) -> list[str]:
+        kinds = _kinds(self._results)
+        return [name for name, kind in kinds.items() if kind.applies(self._results)]
+
+    def __getattr__(self, name: str) -> "Callable[[], Figure]":
+        if name.startswith("_"):
+            raise AttributeError(name)  # what notebooks and copy ask of any object
+        kinds = _kinds(self._results)
+        if name not in kinds:
+            close = difflib.get_close_matches(name, kinds, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(kinds)}."
+            raise NoFigureError(f"study.plot: has no figure '{clean(name)}'; {hint}")
+        return lambda: self._drawn(name, kinds[name])
+
+    def __repr__(self) -> str:
+        kinds = _kinds(self._results)
+        return "\n".join(
+            f".{name}(): {kinds[name].title}. {kinds[name].reading}" for name in dir(self)
+        )
+
+    def _drawn(self, name: str, kind: "FigureKind") -> "Figure":
+        if not kind.applies(self._results):
+            there = ", ".join(dir(self)) or "none yet"
+            raise UserError(
+                f"study.plot.{name}: {self._results.place} has nothing for it to show; those that "
+                f"it has something for: {there}."
+            )
+        return kind.draw(self._results)
+
+
+def _kinds(results: "StudyResults") -> "dict[str, FigureKind]":
+    # Late: matplotlib takes a second, and they read what `load` makes.
+    from raybench.results.figures.kinds import kinds_of
+
+    return kinds_of(results)
 
 
 def load(folder: str | Path, files: Sequence[str] = ()) -> StudyResults:

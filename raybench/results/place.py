@@ -1,11 +1,204 @@
-"""A study's place as the user names it: a folder, `file://`, or the URL of an object store."""
+"""A study's place as the user names it: a folder, `file://`, or the URL of an object store.
 
+A study's folder: where it lies, and whether an earlier session may be continued there.
+"""
+
+import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import raybench
+from raybench.core.documents import read_mapping, to_yaml, validate
 from raybench.core.errors import UserError
+from raybench.core.metric import ACCURACY
+from raybench.core.scaling_study import ScalingStudy
+from raybench.core.study import StudySpec
+from raybench.core.text import shorten
 from raybench.results.bucket import check_url
-from raybench.results.study_folder import check_folder
+from raybench.results.store import SCALING
+
+MAY_CHANGE = (
+    "search.trials",
+    "search.time_budget_s",
+    "search.concurrency",
+    "confirm.race",
+    "confirm.fresh",
+    "price",
+    "fixed.checkpoint_every_s",
+    "fixed.record_steps",
+)
+"""Keys that change how long a study goes on and how it is kept, not what it measures."""
+OF_FIRST_VERSIONS = {"metric": ACCURACY.name, "direction": ACCURACY.direction}
+"""What objectives were of that named no metric."""
+UNSET = ("kind", "target", "hold", "max_train_seconds")
+"""Keys of an objective that reference runs may change that set a target."""
+LONGEST_VALUE = 100
+"""Characters of a value that a sentence shows."""
+SCALING_MAY_CHANGE = ("repeats", "price", "budget", "base.checkpoint_every_s")
+"""The same of a scaling study."""
+
+
+def shipped_space(name: str) -> Path | None:
+    """Return the path of a shipped search space, None if there is none of that name."""
+    if not re.fullmatch(r"[\w-]{1,60}", name):
+        return None
+    package = Path(raybench.__file__).parent
+    for folder in (package / "search_spaces", package.parent / "search_spaces"):
+        if (folder / f"{name}.yaml").is_file():
+            return folder / f"{name}.yaml"
+    return None
+
+
+LONGEST_NAME = 255
+"""Bytes of a file's name that common file systems take; some are shorter, none is much longer."""
+JOB_FOLDER = "runtime_resources"
+"""Ray unpacks what a job brings (its working directory, its packages) below a folder of this name
+on a node's disk, and deletes it when no job uses it any more."""
+
+
+def check_folder(wanted: Path) -> None:
+    """Raise UserError if results cannot be written to a folder; creates nothing."""
+    for part in wanted.parts:
+        if len(os.fsencode(part)) > LONGEST_NAME - len(".partial"):
+            raise UserError(
+                f"--out: the name {part[:20]}... has {len(part)} letters, more than a file system "
+                "takes; name a shorter one."
+            )
+    try:
+        there = next(folder for folder in (wanted, *wanted.absolute().parents) if folder.exists())
+    except OSError as error:
+        raise UserError(f"--out: is no usable folder ({error.strerror}).") from None
+    if not there.is_dir():
+        if there == wanted:
+            raise UserError(f"--out {wanted}: is a file; name a folder.")
+        raise UserError(f"--out {wanted}: cannot be written ({there} is a file); name another.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"--out {wanted}: cannot be written (no permission in {there}).")
+    refuse_job_folder(wanted)
+
+
+def refuse_job_folder(wanted: Path) -> None:
+    """Raise UserError for a folder that Ray deletes some time after the job that writes it."""
+    if JOB_FOLDER in Path(os.path.realpath(wanted)).parts[:-1]:
+        raise UserError(
+            f"--out {wanted}: lies in the temporary folder of this Ray job, which Ray deletes; "
+            "name one that stays, by its whole path: --out /shared/results."
+        )
+
+
+def unused_folder(wanted: Path) -> Path:
+    """Return a folder that is not there yet: `wanted`, or beside it with a number."""
+    wanted = wanted.resolve()
+    if not wanted.name:
+        raise UserError(f"--out {wanted}: has nothing beside it; name another folder.")
+    number, folder = 2, wanted
+    while folder.exists():
+        folder = wanted.with_name(f"{wanted.name}-{number}")
+        number += 1
+    return folder
+
+
+def refuse_other_study(place: str, file: Path, study: StudySpec) -> None:
+    """Raise UserError with the difference if `place` holds another study; `file` says which."""
+    before = read_mapping(file).get("study", {})
+    if not isinstance(before, dict):
+        raise UserError(f"{file}: is not a study's; restore it, or name another folder.")
+    found, now = comparable(before, file, study)
+    if _differences(found, now):
+        changes = _differences(_as_written(found), _as_written(now)) or _differences(found, now)
+        raise UserError(
+            f"{place}: holds another study ({'; '.join(changes[:3])}); use --fresh "
+            f"to start beside it{_learning(place, changes)}, or --out for another place."
+        )
+
+
+def refuse_other_scaling(place: str, file: Path, study: ScalingStudy) -> None:
+    """Raise UserError if `place` holds a search, or with the difference if another such study."""
+    before = read_mapping(file).get(SCALING)
+    if not isinstance(before, dict):
+        raise UserError(f"{place}: holds no scaling study; name another place with --out.")
+    # As this version has it: keys that it knows and an earlier one did not are no difference.
+    found, now = validate(ScalingStudy, before, f"{file}: {SCALING}").document(), study.document()
+    then = found["base"]["objective"] = _named(found["base"]["objective"], OF_FIRST_VERSIONS)
+    now["base"]["objective"] = _named(now["base"]["objective"], then)
+    changes = _differences(found, now, may_change=SCALING_MAY_CHANGE)
+    if changes:
+        raise UserError(
+            f"{place}: holds another study ({'; '.join(changes[:3])}); name another place with "
+            "--out."
+        )
+
+
+def comparable(
+    before: dict[str, Any], file: Path, study: StudySpec
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the study of a `study.yaml` and another as this version has them, every key included.
+
+    Keys that this version knows and an earlier one did not, and kinds and metrics by their older
+    names or by none, make no difference.
+    """
+    found, now = validate(StudySpec, before, f"{file}: study").document(), study.document()
+    found["objective"] = _named(found["objective"], OF_FIRST_VERSIONS)
+    now["objective"] = _named(now["objective"], found["objective"])
+    if "target" in found["auto"] and not found["is_set"]:  # its budget ended before it was set
+        found["objective"] |= {key: now["objective"][key] for key in UNSET}
+    return found, now
+
+
+def _named(objective: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+    """Return an objective with its metric named; as in `usual` where the task is to tell it.
+
+    Without `is_share`, which follows from the metric and was not kept at first.
+    """
+    objective = objective | {"is_share": None}
+    if objective["metric"] is not None:
+        return objective
+    return objective | {key: usual[key] for key in OF_FIRST_VERSIONS}
+
+
+def _as_written(study: dict[str, Any]) -> dict[str, Any]:
+    """Return a study as its file has it: `auto` where reference runs set a key, or nothing."""
+    auto, objective = study["auto"], study["objective"]
+    own = {key: value for key, value in study.items() if key not in ("auto", "is_set")}
+    return own | {
+        "objective": objective | {key: "auto" for key in auto if key in objective},
+        "fixed": {key: value for key, value in study["fixed"].items() if key not in auto},
+    }
+
+
+def _shown(value: Any) -> str:
+    """Return a key's value as YAML has it, in one line."""
+    if value is None:
+        return "not set"
+    text = to_yaml({"x": value}, in_lines=False).strip()
+    return shorten(text[len("{x: ") : -1], LONGEST_VALUE)
+
+
+def _learning(place: str, changes: list[str]) -> str:
+    """Say how the new study can learn from the old one, where both are of the same task."""
+    if any(change.startswith(("workload", "dataset", "objective")) for change in changes):
+        return ""
+    return f" (with --seed-from {place} it learns from this one)"
+
+
+def _differences(
+    before: Any, now: Any, path: str = "", *, may_change: Sequence[str] = MAY_CHANGE
+) -> list[str]:
+    if path in may_change or before == now:
+        return []
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = [*before, *(key for key in now if key not in before)]
+        return [
+            change
+            for key in keys
+            for change in _differences(
+                before.get(key), now.get(key), f"{path}.{key}".strip("."), may_change=may_change
+            )
+        ]
+    return [f"{path} was {_shown(before)}, is {_shown(now)}"]
 
 
 def is_url(place: str | Path) -> bool:

@@ -9,8 +9,8 @@ from raybench.results.figures.curves import curves_figure as curves_figure
 from raybench.results.figures.ledger import ledger_figure as ledger_figure
 from raybench.results.figures.pareto import pareto_figure as pareto_figure
 from raybench.results.figures.repeats import repeats_figure as repeats_figure
-from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults
+from raybench.results.store import StudyFiles
 
 DPI = 150
 """Of a picture: as sharp as the page's on a screen of today."""

@@ -11,9 +11,9 @@ import pandas as pd
 from raybench.core.errors import UserError
 from raybench.core.text import clean
 from raybench.results.analyses import TIED
+from raybench.results.answer import answer_of, table_html
+from raybench.results.load import StudyResults
 from raybench.results.other_study import OtherStudy
-from raybench.results.study_results import StudyResults
-from raybench.results.study_view import answer_of, table_html
 
 STUDY = "study"
 WINNER_COLUMNS = (

@@ -11,36 +11,37 @@ from rich.console import Console
 from rich.text import Text
 
 from raybench.results.answer import answer_lines
-from raybench.results.console import say
-from raybench.results.edges import edge_lines
-from raybench.results.how_sure import how_sure_lines
+from raybench.results.console import say, say_pairs, say_wrapped
+from raybench.results.how_sure import PAGE, Step, again, how_sure_lines, next_steps
 from raybench.results.load import StudyResults
-from raybench.results.next_steps import PAGE, Step, again, next_steps
-from raybench.results.paragraphs import say_pairs, say_wrapped
 from raybench.results.place import shown
-from raybench.results.printed import (
+from raybench.results.ranking import ranked
+from raybench.results.remarks import (
+    disturbed_line,
+    edge_lines,
+    failed_line,
+    ledger_line,
+    sensitivity_lines,
+    target_warning,
+)
+from raybench.results.tables import (
+    BATCH_STATISTICS,
     MARK_SAYS,
+    best_per_framework,
     brief,
+    failures,
     has_marks,
+    ledger_totals,
     marks_of_confirmed,
     marks_of_runs,
     of_confirmed,
     of_race,
     of_runs,
-    print_frame,
-    with_alone,
-)
-from raybench.results.ranking import ranked
-from raybench.results.sensitivity import sensitivity_lines, target_warning
-from raybench.results.spent import disturbed_line, failed_line, ledger_line
-from raybench.results.tables import (
-    BATCH_STATISTICS,
-    best_per_framework,
-    failures,
-    ledger_totals,
     predictions,
+    print_frame,
     slow_down,
     top,
+    with_alone,
 )
 from raybench.results.verdict import Verdict, judge
 from raybench.results.words import counted, target_in_words, unranked_lines

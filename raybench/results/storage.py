@@ -3,27 +3,266 @@
 All writing and reading is done in `StudyStorage.folder`. Of a local path or `file://` (a shared
 folder, too: it can append) that is the place itself. Of an object store it is a spool in the
 user's cache, which `sync.Sync` brings below the URL in the background.
+
+Brings a spool below its URL in the background, and says when it cannot.
+
+A study below a URL, read: a copy in the user's cache, apart from what a driver writes there.
 """
 
+import hashlib
+import re
 import sys
+import threading
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from raybench.core.errors import StudyError, UserError
 from raybench.results.bucket import Bucket, BucketError, check_url
-from raybench.results.files import StudyFiles
-from raybench.results.lease import Lease, LeaseLostError
-from raybench.results.lock import StudyLock
-from raybench.results.log_parts import LOGS, cleared_mark, fetch_logs
+from raybench.results.lock import LEASE_BEAT_S, Lease, LeaseLostError, StudyLock
 from raybench.results.place import is_url, local_path
-from raybench.results.remote import cache_folder
-from raybench.results.spool import fetch_files
-from raybench.results.spool_checkpoints import fetch_checkpoints
-from raybench.results.store import RECORDS_FILE, STUDY_FILE
-from raybench.results.sync import Sync
+from raybench.results.spool import (
+    LOGS,
+    CheckpointUpload,
+    Upload,
+    cleared_mark,
+    fetch_checkpoints,
+    fetch_files,
+    fetch_logs,
+    key_of,
+    log_of,
+)
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, StudyFiles
+
+
+def study_file(place: str) -> Path | None:
+    """Return the `study.yaml` of a place, or a copy of it, to read; None where there is none."""
+    if not is_url(place):
+        file = local_path(place) / STUDY_FILE
+        return file if file.is_file() else None
+    check_url(place)
+    folder = cache_folder("read", place)
+    try:
+        content = Bucket(place).get(STUDY_FILE)
+    except BucketError as error:
+        raise UserError(f"--out {error}") from None
+    if content is None:
+        return None
+    StudyFiles(folder).write_bytes(STUDY_FILE, content)
+    return folder / STUDY_FILE
+
+
+def fetch(url: str, files: Sequence[str] = ()) -> Path:
+    """Return a folder with the study and its records as they are below a URL now; writes nothing.
+
+    With those of `files` that are there. The folder is of readers alone, so a driver on this
+    machine is not disturbed. UserError if the URL holds no study, or cannot be read.
+    """
+    check_url(url)
+    bucket, folder = Bucket(url), cache_folder("read", url)
+    try:
+        keys = list(bucket.entries())
+        logs = fetch_logs(bucket, [key for key in keys if log_of(key) == RECORDS_FILE])
+        if STUDY_FILE not in keys or RECORDS_FILE not in logs:
+            raise UserError(f"{url}: holds no study; name the URL of one.")
+        for name in files:
+            (folder / name).unlink(missing_ok=True)  # of an earlier time
+        wanted = [STUDY_FILE, *(name for name in files if name in keys)]
+        fetch_files(bucket, wanted, folder, keep=False)
+    except BucketError as error:
+        raise UserError(str(error)) from None
+    StudyFiles(folder).write_bytes(RECORDS_FILE, logs[RECORDS_FILE])
+    return folder
+
+
+def publish(url: str, folder: Path, files: Sequence[Path]) -> str | None:
+    """Upload `files`, which a report made of what `fetch` brought to its folder; nothing else.
+
+    Returns a sentence where nothing is uploaded because somebody writes there, or has written
+    since: what is there then is newer than the report. Raises StudyError.
+    """
+    bucket = Bucket(url)
+    kept = f"so the report's files are in {folder} alone."
+    try:
+        owner = Lease(bucket, "a report").living_owner()
+        if owner is not None:
+            return f"{url}: is in use by {owner}, {kept}"
+        entries = bucket.entries().items()
+        there = sum(entry.size for key, entry in entries if log_of(key) == RECORDS_FILE)
+        if there != (folder / RECORDS_FILE).stat().st_size:
+            return f"{url}: has other records since they were read, {kept}"
+        for path in files:
+            bucket.put_file(key_of(path.relative_to(folder).as_posix()), path)
+    except BucketError as error:
+        raise StudyError(f"{error} The report's files are in {folder}.") from None
+    return None
+
+
+def cache_folder(kind: str, url: str) -> Path:
+    """Return this machine's folder for a URL; the same one every time."""
+    import pooch  # slow: not for local folders
+
+    words = re.sub(r"[^\w.-]+", "-", check_url(url), flags=re.ASCII).strip("-.")[-60:]
+    digest = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:10]
+    folder = Path(pooch.os_cache("raybench")) / kind / f"{words}-{digest}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{folder}: cannot be made ({error.strerror}); set XDG_CACHE_HOME to a folder that can."
+        ) from None
+    return folder
+
+
+def unused_url(url: str) -> str:
+    """Return the URL, or one beside it with a number, that nothing is below."""
+    path, mark, query = url.partition("?")
+    path, number, found = path.rstrip("/"), 2, url
+    try:
+        while Bucket(found).entries():
+            found = f"{path}-{number}{mark}{query}"
+            number += 1
+    except BucketError as error:
+        raise UserError(f"--out {error}") from None
+    return found
+
+
+SYNC_S = 2.0
+"""What is older than this is uploaded, or on its way."""
+RETRY_S = 5.0
+CLOSE_S = 30.0
+"""In the end, a store that does not answer is asked for so long."""
+
+
+class Sync:
+    """Three threads, because an upload may take minutes: records, checkpoints, the lease."""
+
+    def __init__(
+        self, folder: Path, bucket: Bucket, lease: Lease, warn: Callable[[str], None]
+    ) -> None:
+        self.folder, self._bucket, self._lease, self._warn = folder, bucket, lease, warn
+        self._upload = Upload(folder, bucket, self._may_write)
+        self._checkpoints = CheckpointUpload(folder, bucket, self._may_write)
+        self._end = threading.Event()
+        self._troubles: dict[str, str] = {}
+        """What the last round of a thread met, already said."""
+        self._saying = threading.Lock()
+        self._fault: BaseException | None = None
+        """What ended the threads before their time."""
+        self._threads = [
+            threading.Thread(target=self._until_end, args=[name, work, pause], daemon=True)
+            for name, work, pause in (
+                ("records", self._upload.run, SYNC_S),
+                ("checkpoints", self._checkpoints.run, SYNC_S),
+                ("lease", lease.beat, LEASE_BEAT_S),
+            )
+        ]
+
+    def start(self, keys: Sequence[str]) -> None:
+        """Start; `keys` are the objects that are there."""
+        self._upload.resume(keys)
+        self._checkpoints.resume(keys)
+        for thread in self._threads:
+            thread.start()
+
+    def check(self) -> None:
+        """Raise StudyError if the study was taken over; what else ended a thread is raised, too."""
+        if isinstance(self._fault, LeaseLostError):
+            raise StudyError(
+                f"{self._fault}; what this driver measured and did not upload is in {self.folder}."
+            )
+        if self._fault is not None:
+            raise self._fault
+
+    def close(self) -> None:
+        """Upload what is left, trying for CLOSE_S, and give the lease back."""
+        self._end.set()
+        for thread in self._threads:
+            thread.join()
+        self.check()
+        deadline = time.monotonic() + CLOSE_S
+        waiting = f"uploading what is left is tried for {CLOSE_S:g} s."
+        has_said = bool(self._troubles)
+        if has_said:
+            self._warn(f"{self._bucket.url}: {waiting}")
+        while True:
+            try:
+                self._may_write()
+                self._upload.run()
+                self._checkpoints.run()
+                self._lease.release()
+                return
+            except LeaseLostError as lost:
+                self._fault = lost
+                self.check()
+            except BucketError as error:
+                if time.monotonic() > deadline:
+                    raise StudyError(
+                        f"{error} Nothing is lost: {self._left()} in {self.folder} alone, and the "
+                        "same command on this machine uploads them."
+                    ) from None
+                if not has_said:
+                    self._warn(f"{_begin(error)}; {waiting}")
+                has_said = True
+                time.sleep(min(RETRY_S, CLOSE_S / 3))
+
+    def _left(self) -> str:
+        num_records, num_files = self._upload.left()
+        num_files += self._checkpoints.num_left()
+        records = "1 record" if num_records == 1 else f"{num_records} records"
+        files = "1 file" if num_files == 1 else f"{num_files} files"
+        return f"{records} and {files} are"
+
+    def _until_end(self, name: str, work: Callable[[], None], pause: float) -> None:
+        try:
+            while not self._end.wait(pause):
+                try:
+                    if name in self._troubles:
+                        self._lease.beat()  # a round without news asks the store for nothing
+                    work()
+                except BucketError as error:
+                    self._say(name, error)
+                    self._end.wait(RETRY_S - SYNC_S)
+                else:
+                    self._say_well(name)
+        except BaseException as error:  # noqa: BLE001 (a thread's: `check` raises it)
+            self._fault = self._fault or error
+            self._end.set()
+            is_said = isinstance(error, LeaseLostError | StudyError)
+            reason = str(error).rstrip(".") if is_said else f"{error!r} ended the upload"
+            with self._saying:
+                if self._fault is error:
+                    self._warn(f"{reason}; results are kept in {self.folder} alone.")
+
+    def _may_write(self) -> None:
+        """Ask the lease before each object, if it may have been taken over meanwhile."""
+        if not self._lease.is_held:
+            self._lease.beat()
+
+    def _say(self, name: str, error: BucketError) -> None:
+        """Say a trouble once, not at each attempt nor of each thread: an id in it may differ."""
+        kind = _begin(error).partition("(")[0]
+        with self._saying:
+            is_new = kind not in self._troubles.values()
+            self._troubles[name] = kind
+        if is_new:
+            self._warn(f"{_begin(error)}; it is tried again, results are kept in {self.folder}.")
+
+    def _say_well(self, name: str) -> None:
+        with self._saying:
+            had_trouble = self._troubles.pop(name, None) is not None
+            is_well = had_trouble and not self._troubles
+        if is_well:
+            self._warn(f"{self._bucket.url}: takes results again; everything is uploaded.")
+
+
+def _begin(error: BucketError) -> str:
+    """Return the sentence of an error, to be gone on with."""
+    return str(error).rstrip(".")
+
 
 Warn = Callable[[str], None]
 

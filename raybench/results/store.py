@@ -1,16 +1,90 @@
-"""The records of a study, appended and flushed as they happen."""
+"""The records of a study, appended and flushed as they happen.
+
+A results folder's files, each written whole or not at all.
+
+Tracebacks of failed runs: kept in a file each, named in the run's message.
+
+What must be known to read a result later: versions, machine, command.
+"""
 
 import json
 import math
 import os
-from collections.abc import Callable
+import platform
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from raybench.core.errors import UserError
-from raybench.core.secrets import redact_text
-from raybench.core.text import clean
-from raybench.results.files import StudyFiles
+from raybench.core.documents import to_yaml
+from raybench.core.errors import StudyError, UserError
+from raybench.core.secrets import redact, redact_text
+from raybench.core.text import clean, clean_lines, program
+
+ERRORS_FOLDER = "errors"
+WINNERS = ("best.yaml", "cheapest.yaml")
+
+
+class StudyFiles:
+    """Writes the files that follow from the records; any process may, also beside a search."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write_yaml(self, name: str, content: dict[str, Any], *, comment: str = "") -> None:
+        """Write a YAML file; `comment` lines stand above it."""
+        head = "".join(f"# {clean(line)}\n" for line in comment.splitlines())
+        self.write_text(name, head + to_yaml(content))
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a text file in UTF-8."""
+        self.write_bytes(name, text.encode())
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Write a binary file.
+
+        Raises StudyError where the folder is gone, and UserError where it may not be written.
+        """
+        # Of its own name: a report may be written while a search ends.
+        partial = self.folder / f".{name}.{os.getpid()}.partial"
+        try:
+            partial.write_bytes(content)
+            partial.replace(self.folder / name)
+        except FileNotFoundError:
+            raise self.gone() from None
+        except PermissionError as error:
+            raise UserError(
+                f"{self.folder}: cannot be written ({error.strerror}); give yourself the right to "
+                "write there, or copy the folder."
+            ) from None
+        except OSError:
+            partial.unlink(missing_ok=True)  # of a full disk half a file would take the rest
+            raise
+
+    def write_error(self, trial: str, text: str) -> Path:
+        """Keep the full text of a failure (a traceback) and return its file's path.
+
+        `errors/<trial>.txt`, without secrets; a later failure of the same trial takes its place.
+        """
+        name = re.sub(r"[^\w.-]", "_", trial, flags=re.ASCII).lstrip(".")[:100] or "_"
+        folder = StudyFiles(self.folder / ERRORS_FOLDER)
+        try:
+            folder.folder.mkdir(exist_ok=True)
+        except FileNotFoundError:
+            raise self.gone() from None
+        folder.write_text(f"{name}.txt", clean_lines(redact_text(text, os.environ)) + "\n")
+        return folder.folder / f"{name}.txt"
+
+    def gone(self) -> StudyError:
+        """Return the error of a folder that was deleted or replaced in mid-study."""
+        return StudyError(
+            f"{clean(str(self.folder))}: the results folder, or a file of it, was deleted or "
+            "replaced while the study ran; what was measured since is lost, run the command again."
+        )
+
 
 STUDY_FILE = "study.yaml"
 RECORDS_FILE = "records.jsonl"
@@ -124,3 +198,66 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def keep_error(store: Store, trial: str, message: str, traceback: str) -> str:
+    """Write a traceback, where there is one; return the message with the file's name."""
+    if not traceback:
+        return message
+    path = store.write_error(trial, traceback)
+    return f"{message} (traceback: {path.relative_to(store.folder)})"
+
+
+PACKAGES = ("raybench", "ray", "torch", "tensorflow", "keras", "optuna", "pandas", "numpy")
+
+
+def versions() -> dict[str, str]:
+    """Return the installed versions of everything that shapes a result."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Return this host's name, processor and number of cores."""
+    return {
+        "host": platform.node(),
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+    }
+
+
+def command() -> str:
+    """Return the command line as it was given, without secrets (`***` stands for them)."""
+    module = getattr(sys.modules["__main__"], "__spec__", None)
+    began = ["python", "-m", module.name] if module else [program()]
+    arguments = redact([*began, *sys.argv[1:]], os.environ)
+    return clean(shlex.join(arguments))
+
+
+def with_session(earlier: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Return what `study.yaml` says of the sessions that worked on a study, this one included.
+
+    What the runs of the first session ran with stays; later ones stand behind it (`continued`).
+    `earlier` is what the file held before, `more` what else there is to know of this session.
+    """
+    session = {"command": command(), "versions": versions(), "machine": machine(), **more}
+    first = {key: earlier.get(key, value) for key, value in session.items()}
+    later = [*(earlier.get("continued") or []), *([session] if earlier else [])]
+    return first | {"continued": later}
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:  # noqa: PTH123 (one line of a large file)
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass  # not Linux: the platform module knows less, but something
+    return platform.processor() or platform.machine()

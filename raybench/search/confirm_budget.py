@@ -9,7 +9,7 @@ from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.core.standing import stages
 from raybench.core.study import TIME, StudySpec
-from raybench.results.topology import Layout, Usual, layout_of, usual_of
+from raybench.results.trials import Layout, Usual, layout_of, usual_of
 
 SLACK = 1.5
 """A winner's run alone may take so much longer than the search's, which was a lucky one."""
@@ -100,7 +100,7 @@ class ConfirmBudget:
     def add(self, record: RunRecord, curve: Iterable[Evaluation] = ()) -> None:
         """Take a run of the search; those that cannot be confirmed are left out.
 
-        Left out too are those laid out unlike others of their size (`results.topology`).
+        Left out too are those laid out unlike others of their size (`results.trials`).
         """
         ledger, spec = record.ledger, record.spec
         if record.failure is not None or record.best_value is None:

@@ -12,9 +12,8 @@ from raybench.core.errors import StudyError
 from raybench.core.outcome import RunOutcome
 from raybench.core.record import Evaluation, RunRecord, StopReason
 from raybench.core.spec import RunSpec
-from raybench.results.errors import keep_error
 from raybench.results.live.progress import Progress
-from raybench.results.store import Store
+from raybench.results.store import Store, keep_error
 from raybench.results.tables import BATCH_STATISTICS
 from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget

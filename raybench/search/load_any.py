@@ -5,15 +5,18 @@ from pathlib import Path
 
 from raybench.core.errors import UserError
 from raybench.core.text import clean, shorten
-from raybench.results.load import load
-from raybench.results.optuna_files import is_database, is_optuna_place
-from raybench.results.other_study import Mode, OtherStudy
-from raybench.results.place import is_url, local_path
+from raybench.results.load import StudyResults, load
+from raybench.results.other_study import (
+    Mode,
+    OtherStudy,
+    is_database,
+    is_optuna_place,
+    is_tune_folder,
+    read_tune,
+)
+from raybench.results.place import LONGEST_NAME, is_url, local_path
 from raybench.results.several import Studies
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
-from raybench.results.study_folder import LONGEST_NAME
-from raybench.results.study_results import StudyResults
-from raybench.results.tune_folder import is_tune_folder, read_tune
 
 MOST_NAMED = 3
 """Studies below a folder that a sentence names."""

@@ -15,7 +15,7 @@ from raybench.results.live.durations import spent
 from raybench.results.live.replay import Plan, Replay
 from raybench.results.live.state import LiveState
 from raybench.results.live.tail import Driver, Source
-from raybench.results.record_lines import left_out
+from raybench.results.records import left_out
 from raybench.results.store import SCALING, STUDY_FILE
 from raybench.search.forecast import StudyForecast
 from raybench.search.pipeline.reference import RUNS

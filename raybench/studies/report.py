@@ -11,12 +11,10 @@ from rich.console import Console
 from raybench.core.errors import UserError
 from raybench.core.scaling_study import ScalingStudy
 from raybench.core.text import clean, command_line
-from raybench.results.console import print_table, say
+from raybench.results.console import print_table, say, say_pairs, say_wrapped, wrapped
 from raybench.results.export import export, to_csv
 from raybench.results.figures.kinds import SCALING_FIGURES
-from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults
-from raybench.results.paragraphs import say_pairs, say_wrapped, wrapped
 from raybench.results.place import shown
 from raybench.results.plots import png
 from raybench.results.scaling.answer import scaling_answer
@@ -27,6 +25,7 @@ from raybench.results.scaling.printed import (
     print_cells,
     texts,
 )
+from raybench.results.store import StudyFiles
 from raybench.scaling.fit_command import FittedGroup
 from raybench.scaling.measurements import name_of
 from raybench.scaling.named.claims import Claim

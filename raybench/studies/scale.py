@@ -40,14 +40,11 @@ from raybench.results.live.progress import Progress
 from raybench.results.load import load
 from raybench.results.loggers.kinds import check_loggers
 from raybench.results.loggers.processes import Loggers
-from raybench.results.place import check_place
-from raybench.results.provenance import with_session
+from raybench.results.place import check_place, refuse_other_scaling
 from raybench.results.records import read_records
-from raybench.results.remote import study_file
 from raybench.results.scaling.kinds import series_of
-from raybench.results.storage import open_storage
-from raybench.results.store import SCALING, STUDY_FILE, Store
-from raybench.results.study_folder import refuse_other_scaling
+from raybench.results.storage import open_storage, study_file
+from raybench.results.store import SCALING, STUDY_FILE, Store, with_session
 from raybench.scaling.named.find import STUDIES
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline.live_session import live_session

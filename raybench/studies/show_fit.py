@@ -3,8 +3,8 @@
 import pandas as pd
 from rich.console import Console
 
-from raybench.results.paragraphs import say_wrapped
-from raybench.results.printed import print_frame
+from raybench.results.console import say_wrapped
+from raybench.results.tables import print_frame
 from raybench.scaling.fit_command import FittedGroup
 from raybench.scaling.measurements import name_of
 

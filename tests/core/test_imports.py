@@ -244,7 +244,7 @@ def test_the_checker_sees_a_violation(module, code):
             "raybench.search.ray_tune",
             "from ray import tune\nfrom raybench.results import store",
         ),
-        ("raybench.results.study_folder", "import raybench\nfrom raybench import UserError"),
+        ("raybench.results.place", "import raybench\nfrom raybench import UserError"),
         ("raybench.results.load", "import pandas\nfrom raybench.core import clock"),
         (
             "raybench.studies.scale",

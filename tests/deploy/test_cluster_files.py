@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 
 from raybench.cluster.session import WORKER_ENVIRONMENT
 from raybench.core.errors import UserError
-from raybench.results.study_folder import check_folder
+from raybench.results.place import check_folder
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -15,10 +15,9 @@ from packaging.specifiers import SpecifierSet
 from raybench import tune
 from raybench.core.documents import to_yaml
 from raybench.core.study import build_study
-from raybench.results.place import check_place
-from raybench.results.remote import study_file
+from raybench.results.place import check_place, refuse_other_study
+from raybench.results.storage import study_file
 from raybench.results.store import STUDY_FILE
-from raybench.results.study_folder import refuse_other_study
 from raybench.search.pipeline.tune import study_content
 
 ROOT = Path(__file__).parents[2]

@@ -22,9 +22,8 @@ from raybench.core.outcome import RunOutcome
 from raybench.core.placement import Placement
 from raybench.core.scaling_file import build_scaling_study
 from raybench.core.spec import DatasetSpec, RunSpec
-from raybench.results.files import StudyFiles
 from raybench.results.live.progress import Progress
-from raybench.results.store import Store
+from raybench.results.store import Store, StudyFiles
 from raybench.search.deadline import Deadline
 from raybench.studies.report import ScalingReport
 from raybench.studies.scale import run_study

@@ -15,7 +15,7 @@ import pytest
 
 import raybench
 from raybench.results.bucket import Bucket
-from raybench.results.log_parts import fetch_logs
+from raybench.results.spool import fetch_logs
 from tests.results.s3_server import S3Server
 
 from .commands import start

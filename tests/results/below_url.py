@@ -12,10 +12,10 @@ from raybench.results.store import STUDY_FILE, Store
 WRITER = """
 import sys, time
 sys.path.insert(0, {tests!r})
-from raybench.results import lease, sync
+from raybench.results import lock, storage
 for name, value in {fast!r}.items():
-    setattr(lease, name, value)
-sync.BEAT_S, sync.SYNC_S = 0.5, 0.5
+    setattr(lock, name, value)
+storage.LEASE_BEAT_S, storage.SYNC_S = 0.5, 0.5
 from raybench.results.storage import open_storage
 from raybench.results.store import Store
 from made_results import run_line

@@ -4,7 +4,7 @@ import pytest
 from made_results import results_folder
 from s3_server import FAST, S3Server
 
-from raybench.results import lease, sync
+from raybench.results import lock, storage
 from raybench.results.store import STUDY_FILE
 
 
@@ -27,11 +27,11 @@ def url(server, tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "this machine"))
     for name, value in FAST.items():
-        monkeypatch.setattr(lease, name, value)
-    monkeypatch.setattr(sync, "BEAT_S", 0.5)
-    monkeypatch.setattr(sync, "SYNC_S", 0.3)
-    monkeypatch.setattr(sync, "RETRY_S", 0.5)
-    monkeypatch.setattr(sync, "CLOSE_S", 3.0)
+        monkeypatch.setattr(lock, name, value)
+    monkeypatch.setattr(storage, "LEASE_BEAT_S", 0.5)
+    monkeypatch.setattr(storage, "SYNC_S", 0.3)
+    monkeypatch.setattr(storage, "RETRY_S", 0.5)
+    monkeypatch.setattr(storage, "CLOSE_S", 3.0)
     return server.url()
 
 

@@ -14,9 +14,9 @@ from raybench.core.score import chance_of
 from raybench.core.spec import RunSpec
 from raybench.core.study import StudySpec, build_study
 from raybench.results.load import load
+from raybench.results.place import refuse_other_study
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE
-from raybench.results.study_folder import refuse_other_study
 from raybench.search.ask_tell import Search
 from raybench.search.pipeline.reference import earlier_settings
 

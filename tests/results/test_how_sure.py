@@ -13,10 +13,10 @@ from test_verdict import again, at_budget, judged_at_budget
 from raybench.core.repeats import Repeat
 from raybench.core.standing import Contender, more
 from raybench.results.answer import answer_lines
-from raybench.results.edges import edge_lines
 from raybench.results.how_sure import how_sure_lines
 from raybench.results.load import load
-from raybench.results.repeated import noise_of
+from raybench.results.ranking import noise_of
+from raybench.results.remarks import edge_lines
 from raybench.results.verdict import judge
 from raybench.results.words import verdict_lines
 

@@ -9,9 +9,9 @@ import pytest
 from s3_server import FAST
 
 from raybench.core.errors import UserError
-from raybench.results import lease
+from raybench.results import lock
 from raybench.results.bucket import Bucket
-from raybench.results.lease import Lease
+from raybench.results.lock import Lease
 
 
 class TestLease:
@@ -19,7 +19,7 @@ class TestLease:
 
     def test_what_a_lease_says_is_for_people_too(self, url):
         Lease(Bucket(url), "spool").take()
-        found = json.loads(Bucket(url).get(lease.LEASE_KEY))
+        found = json.loads(Bucket(url).get(lock.LEASE_KEY))
         assert found["spool"] == "spool"
         assert found["who"]
 
@@ -30,12 +30,12 @@ class TestLease:
         monkeypatch.setattr(time, "time", lambda: real() + 86_400)
         began = time.monotonic()
         Lease(Bucket(url), "two").take()
-        assert time.monotonic() - began > FAST["STALE_S"] - 2
-        with pytest.raises(lease.LeaseLostError, match="taken over by"):
+        assert time.monotonic() - began > FAST["LEASE_STALE_S"] - 2
+        with pytest.raises(lock.LeaseLostError, match="taken over by"):
             first.beat()
 
     def test_a_lease_that_cannot_be_read_ages(self, url):
-        Bucket(url).put(lease.LEASE_KEY, b"nonsense")
+        Bucket(url).put(lock.LEASE_KEY, b"nonsense")
         Lease(Bucket(url), "two").take()
 
     def test_one_given_back_is_taken_at_once_and_says_who_wrote_last(self, url, monkeypatch):
@@ -43,7 +43,9 @@ class TestLease:
         assert first.take() is None
         first.settle()
         first.release()
-        monkeypatch.setattr(lease, "LOOK_S", None)  # nobody looks again and again whether it beats
+        monkeypatch.setattr(
+            lock, "LEASE_LOOK_S", None
+        )  # nobody looks again and again whether it beats
         assert Lease(Bucket(url), "two").take() == "one"
 
     def test_one_that_brought_nothing_did_not_write_last(self, url):
@@ -55,7 +57,7 @@ class TestLease:
         assert killed.take() == "one"
         assert Lease(Bucket(url), "two").take() == "one", "its next start"
         killed.release()
-        assert not json.loads(Bucket(url).get(lease.LEASE_KEY))["released"], "another's by now"
+        assert not json.loads(Bucket(url).get(lock.LEASE_KEY))["released"], "another's by now"
 
     def test_of_two_that_take_it_at_once_one_gets_it(self, url):
         for number in range(5):

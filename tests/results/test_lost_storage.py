@@ -13,9 +13,9 @@ from made_results import run_line
 from s3_server import FAST
 
 from raybench.core.errors import StudyError, UserError
-from raybench.results import lease
+from raybench.results import lock
 from raybench.results.bucket import Bucket
-from raybench.results.lease import Lease
+from raybench.results.lock import Lease
 from raybench.results.records import read_records
 from raybench.results.storage import open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
@@ -49,7 +49,7 @@ def test_a_killed_driver_loses_seconds_and_another_goes_on(url, study, said, mon
         assert kept == wanted(len(kept)), "nothing is doubled"
         for number in range(len(kept), len(kept) + 5):
             store.append(run_line(f"{number:05d}", 1.0, learning_rate=0.01))
-    assert waited < FAST["STALE_S"] + 3
+    assert waited < FAST["LEASE_STALE_S"] + 3
     assert names(url) == wanted(len(kept) + 5)
 
 
@@ -69,7 +69,7 @@ def test_the_same_machine_goes_on_at_once_with_what_was_not_uploaded(
             process.kill()
             process.wait()
             server.door.open()
-    monkeypatch.setattr(lease, "STALE_S", 1e6)
+    monkeypatch.setattr(lock, "LEASE_STALE_S", 1e6)
     with open_storage(url, warn=said.append) as place:
         kept = list(read_records(place.folder).runs)
     assert len(kept) >= 300
@@ -78,7 +78,7 @@ def test_the_same_machine_goes_on_at_once_with_what_was_not_uploaded(
 
 @pytest.mark.all
 def test_a_server_that_is_gone_for_ten_seconds_costs_nothing(url, study, said, server, monkeypatch):
-    monkeypatch.setattr(lease, "STALE_S", 60.0)
+    monkeypatch.setattr(lock, "LEASE_STALE_S", 60.0)
     with open_storage(url, warn=said.append) as place, Store(place.folder) as store:
         store.write_text(STUDY_FILE, study)
         for number in range(300):
@@ -175,7 +175,7 @@ def test_an_owner_that_was_taken_for_dead_stops_writing(url, study, said, monkey
         store.write_text(STUDY_FILE, study)
         store.append(run_line("00000", 1.0, learning_rate=0.01))
         wait_for(lambda: uploaded(url) == 1)
-        monkeypatch.setattr(lease, "STALE_S", 0.0)
+        monkeypatch.setattr(lock, "LEASE_STALE_S", 0.0)
         Lease(Bucket(url), "another spool").take()
         store.append(run_line("00001", 1.0, learning_rate=0.01))
         wait_for(lambda: said)

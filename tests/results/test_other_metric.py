@@ -15,11 +15,10 @@ from raybench.results.figures.parts import new_figure
 from raybench.results.live.glyphs import BLOCKS
 from raybench.results.live.progress import Progress
 from raybench.results.live.screen import screen_lines
-from raybench.results.pareto import configurations
-from raybench.results.sensitivity import fastest_at, sensitivity_lines, target_warning
+from raybench.results.remarks import fastest_at, sensitivity_lines, target_warning
 from raybench.results.show import show
 from raybench.results.store import Store
-from raybench.results.verdict import judge
+from raybench.results.verdict import configurations, judge
 from raybench.results.words import verdict_lines
 from tests.search.made_up import evaluation, record
 

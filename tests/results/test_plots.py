@@ -23,7 +23,7 @@ from raybench.core.objective import Objective
 from raybench.results import plots
 from raybench.results.figures import parts
 from raybench.results.load import StudyResults
-from raybench.results.pareto import configurations, pareto_front
+from raybench.results.verdict import configurations, pareto_front
 
 STUDY = Path(__file__).parents[1] / "fixtures" / "digits_study"
 FIGURES = (plots.curves_figure, plots.repeats_figure, plots.pareto_figure, plots.ledger_figure)

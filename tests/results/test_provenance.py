@@ -7,7 +7,7 @@ import pytest
 
 from raybench.core.documents import parse_yaml, to_yaml
 from raybench.core.secrets import redact
-from raybench.results.provenance import command
+from raybench.results.store import command
 
 SECRET = "hunter2,x=1:y"
 

@@ -4,7 +4,7 @@ from below_url import uploaded, wait_for, write
 from made_results import run_line
 
 from raybench import report
-from raybench.results import remote
+from raybench.results import storage
 from raybench.results.bucket import Bucket
 from raybench.results.load import load
 from raybench.results.storage import open_storage
@@ -65,7 +65,7 @@ def test_a_report_without_the_right_to_write_is_printed_and_kept(
     write(url, study, range(3), said)
 
     def refuse(self, key, path):
-        raise remote.BucketError("the credentials are refused.")
+        raise storage.BucketError("the credentials are refused.")
 
     monkeypatch.setattr(Bucket, "put_file", refuse)
     assert report.main([url]) == 1

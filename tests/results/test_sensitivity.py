@@ -3,7 +3,7 @@
 import pytest
 from made_results import curve, results_folder, run_line
 
-from raybench.results.sensitivity import fastest_at, sensitivity_lines, target_warning
+from raybench.results.remarks import fastest_at, sensitivity_lines, target_warning
 
 
 def study(folder, reached, missed):

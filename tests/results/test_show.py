@@ -17,12 +17,12 @@ from raybench import report
 from raybench.core.errors import UserError
 from raybench.core.objective import Objective
 from raybench.results.answer import answer_lines
+from raybench.results.console import wrapped
 from raybench.results.export import export, spec_comment
+from raybench.results.how_sure import next_steps
 from raybench.results.load import load
 from raybench.results.loggers.follow import _sentence
-from raybench.results.next_steps import next_steps
 from raybench.results.page.columns import columns_of
-from raybench.results.paragraphs import wrapped
 from raybench.results.show import SCREEN
 from raybench.results.store import Store
 from raybench.results.verdict import judge

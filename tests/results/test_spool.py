@@ -5,11 +5,19 @@ import contextlib
 import pytest
 
 from raybench.core.errors import StudyError, UserError
-from raybench.results import log_parts
-from raybench.results.log_parts import cleared_mark, fetch_logs, log_of, part_key
-from raybench.results.spool import Upload, fetch_files, key_of, name_of
+from raybench.results import spool
+from raybench.results.spool import (
+    Upload,
+    cleared_mark,
+    fetch_files,
+    fetch_logs,
+    key_of,
+    log_of,
+    name_of,
+    part_key,
+)
 
-RECORDS, JOURNAL = log_parts.LOGS
+RECORDS, JOURNAL = spool.LOGS
 
 
 class CrashError(Exception):
@@ -55,7 +63,7 @@ class FakeBucket:
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch):
-    monkeypatch.setattr(log_parts, "PART_BYTES", 50)
+    monkeypatch.setattr(spool, "PART_BYTES", 50)
 
 
 def append(folder, name, lines):

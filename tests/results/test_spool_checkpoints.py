@@ -7,8 +7,7 @@ import pytest
 from test_spool import CrashError, FakeBucket
 
 from raybench.core.checkpoint_files import STATE_FILE
-from raybench.results.spool import names_of
-from raybench.results.spool_checkpoints import CheckpointUpload, fetch_checkpoints
+from raybench.results.spool import CheckpointUpload, fetch_checkpoints, names_of
 from raybench.results.store import STUDY_FILE
 
 WEIGHTS = "weights.pt"

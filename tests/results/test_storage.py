@@ -10,7 +10,7 @@ from made_results import results_folder, run_line
 
 import raybench
 from raybench.core.errors import UserError
-from raybench.results import remote
+from raybench.results import storage
 from raybench.results.bucket import Bucket
 from raybench.results.load import load
 from raybench.results.storage import open_storage
@@ -126,7 +126,7 @@ def test_no_object_is_written_outside_of_the_folder(url, study, said, tmp_path):
 
 def test_fresh_starts_beside_it(url, study, said):
     write(url, study, range(3), said)
-    fresh = remote.unused_url(url)
+    fresh = storage.unused_url(url)
     assert fresh == f"{url}-2"
     with open_storage(fresh, warn=said.append) as place, Store(place.folder) as store:
         store.write_text(STUDY_FILE, study)

@@ -14,12 +14,11 @@ from s3_server import FAST
 import raybench
 from raybench import cli, report, train, tune
 from raybench.backends.saved import MODEL_FILES
-from raybench.results import lease, sync
+from raybench.results import lock, storage
 from raybench.results.bucket import Bucket
 from raybench.results.console import say
-from raybench.results.lease import Lease
 from raybench.results.live.progress import Progress
-from raybench.results.lock import StudyLock
+from raybench.results.lock import Lease, StudyLock
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.search.pipeline import train as train_pipeline
@@ -121,7 +120,7 @@ def test_a_dry_run_takes_no_lease_and_writes_nothing(url, search, capsys, held):
 @pytest.mark.all
 def test_a_store_that_is_away_in_the_end(url, search, server, capsys, monkeypatch):
     """Tables are printed, what is missing is counted, the next same command uploads it."""
-    monkeypatch.setattr(sync, "CLOSE_S", 8.0)
+    monkeypatch.setattr(storage, "CLOSE_S", 8.0)
     search.append(lambda store: server.door.shut())
     began = time.monotonic()
     try:
@@ -146,9 +145,9 @@ def test_a_store_that_is_away_in_the_end(url, search, server, capsys, monkeypatc
 def test_a_study_that_is_taken_over_ends_with_one_sentence(url, search, capsys, monkeypatch):
     def take_over(store):
         wait_for(lambda: RECORDS_FILE.partition(".")[0] in str(list(Bucket(url).entries())))
-        monkeypatch.setattr(lease, "STALE_S", 0.0)
+        monkeypatch.setattr(lock, "LEASE_STALE_S", 0.0)
         Lease(Bucket(url), "another spool").take()
-        monkeypatch.setattr(lease, "STALE_S", FAST["STALE_S"])
+        monkeypatch.setattr(lock, "LEASE_STALE_S", FAST["LEASE_STALE_S"])
         number = 10
         while number < 500:
             store.append(run_line(f"{number:04d}", 1.0, learning_rate=0.01))

@@ -6,13 +6,13 @@ import pytest
 from raybench.core.documents import to_yaml
 from raybench.core.errors import UserError
 from raybench.core.study import build_study
-from raybench.results.store import STUDY_FILE
-from raybench.results.study_folder import (
+from raybench.results.place import (
     check_folder,
     refuse_other_study,
     shipped_space,
     unused_folder,
 )
+from raybench.results.store import STUDY_FILE
 
 
 def study(**changes):

@@ -14,7 +14,6 @@ from raybench.core.record import Prediction
 from raybench.core.text import clean
 from raybench.results.console import make_console, say
 from raybench.results.load import load
-from raybench.results.printed import print_frame
 from raybench.results.show import show, verdict_lines
 from raybench.results.store import STUDY_FILE
 from raybench.results.tables import (
@@ -22,6 +21,7 @@ from raybench.results.tables import (
     failures,
     ledger_totals,
     predictions,
+    print_frame,
     ranked,
     top,
 )
@@ -404,6 +404,6 @@ def test_a_terminal_of_another_encoding_is_no_error(encoding):
 
 
 def test_a_share_that_rounds_to_nothing_has_no_sign():
-    from raybench.results.printed import _cell
+    from raybench.results.tables import _cell
 
     assert _cell(-0.0004, "{:.0%}") == _cell(0.0004, "{:.0%}") == "0%"

@@ -10,10 +10,10 @@ from test_spool_checkpoints import whole
 from test_spool_checkpoints import write as write_checkpoint
 
 from raybench.core.errors import StudyError, UserError
-from raybench.results import lease, storage
+from raybench.results import lock, storage
 from raybench.results.bucket import BucketError
-from raybench.results.lease import LEASE_KEY, Lease
-from raybench.results.log_parts import fetch_logs
+from raybench.results.lock import LEASE_KEY, Lease
+from raybench.results.spool import fetch_logs
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 
 URL = "s3://bucket/study"
@@ -24,8 +24,8 @@ def bucket(monkeypatch):
     found = FakeBucket()
     found.url = URL
     monkeypatch.setattr(storage, "Bucket", lambda url: found)
-    for name, value in {"STALE_S": 0.6, "SETTLE_S": 0.0, "LOOK_S": 0.1}.items():
-        monkeypatch.setattr(lease, name, value)
+    for name, value in {"LEASE_STALE_S": 0.6, "SETTLE_S": 0.0, "LEASE_LOOK_S": 0.1}.items():
+        monkeypatch.setattr(lock, name, value)
     return found
 
 
@@ -152,7 +152,7 @@ def test_a_driver_that_was_taken_over_while_it_began_writes_nothing(bucket, on, 
 
     def slow(*rest, **more):
         bring(*rest, **more)
-        monkeypatch.setattr(lease, "STALE_S", 0.0)
+        monkeypatch.setattr(lock, "LEASE_STALE_S", 0.0)
         Lease(bucket, "host C").take()
 
     monkeypatch.setattr(storage, "bring", slow)
@@ -162,7 +162,7 @@ def test_a_driver_that_was_taken_over_while_it_began_writes_nothing(bucket, on, 
 
 
 def test_one_that_began_and_ended_while_another_waited_wrote_last(bucket, monkeypatch):
-    monkeypatch.setattr(lease, "STALE_S", 30.0)
+    monkeypatch.setattr(lock, "LEASE_STALE_S", 30.0)
     first = Lease(bucket, "one")
     first.take()
 
@@ -176,14 +176,14 @@ def test_one_that_began_and_ended_while_another_waited_wrote_last(bucket, monkey
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock that runs in a sleep")
 def test_a_machine_that_slept_asks_for_its_lease_before_it_writes(bucket, on, monkeypatch):
     """Asleep, `time.monotonic` stands still; another driver has gone on meanwhile."""
-    monkeypatch.setattr(lease, "STALE_S", 60.0)
+    monkeypatch.setattr(lock, "LEASE_STALE_S", 60.0)
     on("host A")
     real = time.clock_gettime
     place = opened()
     append(place.folder, "too late")
-    monkeypatch.setattr(lease, "STALE_S", 0.0)
+    monkeypatch.setattr(lock, "LEASE_STALE_S", 0.0)
     Lease(bucket, "host B").take()
-    monkeypatch.setattr(lease, "STALE_S", 60.0)
+    monkeypatch.setattr(lock, "LEASE_STALE_S", 60.0)
     before = set(bucket.objects)
     slept = 600.0
     monkeypatch.setattr(

@@ -8,13 +8,12 @@ from raybench.core.record import RunRecord
 from raybench.core.study import build_study
 from raybench.results.export import export, read_csv
 from raybench.results.load import load
-from raybench.results.pareto import configurations
 from raybench.results.ranking import kinds, ranked
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
 from raybench.results.tables import top
-from raybench.results.topology import NOT_EXCHANGED
-from raybench.results.verdict import judge, judge_each
+from raybench.results.trials import NOT_EXCHANGED
+from raybench.results.verdict import configurations, judge, judge_each
 from raybench.search.confirm_budget import ConfirmBudget
 
 SPREAD = {"placement_strategy": "spread"}

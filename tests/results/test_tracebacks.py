@@ -1,7 +1,6 @@
 from pathlib import Path
 
-from raybench.results.errors import keep_error
-from raybench.results.store import Store
+from raybench.results.store import Store, keep_error
 
 
 def test_a_traceback_is_kept_in_a_file_that_the_message_names(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from raybench.core.errors import UserError
 from raybench.core.spec import RunSpec
-from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults, load
+from raybench.results.store import StudyFiles
 from raybench.studies.fits import check_predict, fit_study, not_measured
 from raybench.studies.report import ScalingReport
 from tests.studies.made_up import run_of, study_of, write

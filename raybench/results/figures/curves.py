@@ -14,7 +14,7 @@ from raybench.results.analyses import best_at_every_budget
 from raybench.results.figures import parts
 from raybench.results.figures.metric_axis import drawn, metric_axis
 from raybench.results.load import StudyResults
-from raybench.results.repeated import repeat
+from raybench.results.ranking import repeat
 
 LINE_STYLES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 MOST_CURVES, MOST_POINTS, MOST_OF_ONE = 300, 4000, 200

@@ -15,8 +15,8 @@ from matplotlib.patches import Patch
 from raybench.results.figures import parts
 from raybench.results.figures.metric_axis import drawn, metric_axis
 from raybench.results.load import StudyResults
-from raybench.results.pareto import configurations, not_dominated, pareto_front
 from raybench.results.ranking import ranked
+from raybench.results.verdict import configurations, not_dominated, pareto_front
 
 WIDEST = 5
 """Doublings of the costs along the axis up to which the words above it have room side by side."""

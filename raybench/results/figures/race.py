@@ -13,7 +13,7 @@ from raybench.results.figures import parts
 from raybench.results.figures.curves import name_of
 from raybench.results.figures.metric_axis import drawn
 from raybench.results.load import StudyResults
-from raybench.results.repeated import repeat
+from raybench.results.ranking import repeat
 from raybench.results.verdict import judge
 
 MOST_ROWS = 10

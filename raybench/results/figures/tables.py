@@ -10,9 +10,9 @@ from raybench.results.figures.race import race_rows
 from raybench.results.figures.slices import plateaus
 from raybench.results.figures.spans import phases, spans
 from raybench.results.load import StudyResults
-from raybench.results.pareto import configurations, pareto_front
 from raybench.results.ranking import ranked
 from raybench.results.tables import ledger_totals
+from raybench.results.verdict import configurations, pareto_front
 
 MOST_ROWS = 50
 """Rows of a table; the best come first, and `trials.csv` has all."""

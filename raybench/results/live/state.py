@@ -15,8 +15,8 @@ from raybench.core.objective import TIME
 from raybench.core.placement import Placement
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
-from raybench.results.failures import cause_of
 from raybench.results.label import describe
+from raybench.results.tables import cause_of
 
 ENOUGH_RUNS = 3
 """Finished runs of a phase before a time left is told, where nothing was expected before."""

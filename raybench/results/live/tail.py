@@ -10,10 +10,9 @@ from typing import Any, BinaryIO, Literal, Protocol
 from raybench.core.errors import UserError
 from raybench.core.time_of_day import unix_seconds
 from raybench.results.bucket import Bucket, BucketError
-from raybench.results.lease import LEASE_KEY
-from raybench.results.lock import OWNER_FILE
-from raybench.results.log_parts import log_of, start_of
+from raybench.results.lock import LEASE_KEY, OWNER_FILE
 from raybench.results.place import is_url, local_path
+from raybench.results.spool import log_of, start_of
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 
 MARK_BYTES = 256

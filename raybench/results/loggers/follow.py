@@ -18,7 +18,6 @@ from typing import NoReturn, TextIO
 
 from raybench.core.errors import DONE, FAILED, StudyError, UserError
 from raybench.core.text import command_line
-from raybench.results.files import StudyFiles
 from raybench.results.live.tail import FolderSource
 from raybench.results.loggers.feed import Feed
 from raybench.results.loggers.kinds import LOGGERS, open_sink
@@ -26,6 +25,7 @@ from raybench.results.loggers.ledger import Ledger
 from raybench.results.loggers.sink import Sink
 from raybench.results.loggers.values import shown
 from raybench.results.records import record_of
+from raybench.results.store import StudyFiles
 
 END = b"end\n"
 POLL_S = 0.5

@@ -4,15 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raybench.results.answer import in_words
-from raybench.results.edges import edge_lines
-from raybench.results.how_sure import how_sure_lines
+from raybench.results.how_sure import PAGE, Step, how_sure_lines, next_steps
 from raybench.results.load import StudyResults
-from raybench.results.next_steps import PAGE, Step, next_steps
 from raybench.results.page.html import Html, isolated, join, text
 from raybench.results.page.links import trial_link, trial_links
 from raybench.results.page.state import unfinished
-from raybench.results.sensitivity import sensitivity_lines, target_warning
-from raybench.results.spent import effort_words
+from raybench.results.remarks import edge_lines, effort_words, sensitivity_lines, target_warning
 from raybench.results.verdict import Verdict, judge, judge_each
 from raybench.results.words import (
     by_the_wall,

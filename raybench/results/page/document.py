@@ -26,7 +26,7 @@ from raybench.results.page.study_part import (
     sections_html,
     study_part,
 )
-from raybench.results.record_lines import uncollected
+from raybench.results.records import uncollected
 
 HERE = Path(__file__).parent
 SCRIPTS = ("cells", "curve", "detail", "table", "page")

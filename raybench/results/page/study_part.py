@@ -8,7 +8,6 @@ import pandas as pd
 
 from raybench.core.record import RunRecord
 from raybench.results.answer import in_words
-from raybench.results.failures import failures
 from raybench.results.load import StudyResults
 from raybench.results.page.answer import Answer, search_answer
 from raybench.results.page.extra import Extra
@@ -28,6 +27,7 @@ from raybench.results.page.provenance import provenance_part
 from raybench.results.page.state import unfinished
 from raybench.results.page.tables import code, frame_table, notes
 from raybench.results.page.trials import trials_part
+from raybench.results.remarks import effort_words
 from raybench.results.scaling.answer import scaling_answer as answer_lines
 from raybench.results.scaling.answer import scaling_headline
 from raybench.results.scaling.printed import (
@@ -37,8 +37,7 @@ from raybench.results.scaling.printed import (
     outlier_lines,
     printed_cells,
 )
-from raybench.results.spent import effort_words
-from raybench.results.tables import BATCH_STATISTICS, ledger_totals, predictions
+from raybench.results.tables import BATCH_STATISTICS, failures, ledger_totals, predictions
 from raybench.results.words import duration, price_of, target_in_words, target_sentence, value_words
 
 ENDED = {

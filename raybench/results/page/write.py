@@ -7,10 +7,10 @@ from pathlib import Path
 
 from raybench.core.errors import UserError
 from raybench.core.text import clean, shorten
-from raybench.results.files import StudyFiles
 from raybench.results.load import StudyResults
 from raybench.results.page.document import page_text
 from raybench.results.page.extra import Extra
+from raybench.results.store import StudyFiles
 
 PAGE_FILE = "report.html"
 LONGEST = 300

@@ -9,9 +9,8 @@ from rich.console import Console
 
 from raybench.core.metric import ACCURACY, Metric
 from raybench.core.text import clean
-from raybench.results.console import print_table
+from raybench.results.console import print_table, wrapped
 from raybench.results.load import StudyResults
-from raybench.results.paragraphs import wrapped
 from raybench.results.scaling.curves import on_more_hosts
 
 TITLES = {

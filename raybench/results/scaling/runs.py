@@ -14,7 +14,7 @@ import pandas as pd
 from raybench.core.metric import ACCURACY, Metric
 from raybench.core.record import Evaluation, RunRecord, StepTimes
 from raybench.core.scaling_study import StudyCell
-from raybench.results.topology import accelerators_of
+from raybench.results.trials import accelerators_of
 
 SHARES = (0.25, 0.5, 0.75, 0.95)
 GRID = np.arange(1, 401) / 400

@@ -9,8 +9,8 @@ from raybench.core.spec import RunSpec
 from raybench.core.standing import MOST, stages
 from raybench.core.study import StudySpec
 from raybench.results.load import load
+from raybench.results.ranking import noise_of, repeat
 from raybench.results.records import Records, read_records
-from raybench.results.repeated import noise_of, repeat
 from raybench.results.verdict import find_verdicts
 from raybench.search.confirm_budget import MOST_FRESH, ConfirmBudget, Contenders
 from raybench.search.pipeline.alone import run_alone

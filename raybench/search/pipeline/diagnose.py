@@ -20,15 +20,21 @@ from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset
 from raybench.results.console import make_console, say
-from raybench.results.errors import keep_error
 from raybench.results.export import export
 from raybench.results.label import describe
 from raybench.results.load import load
 from raybench.results.place import check_place, shown
-from raybench.results.printed import print_frame
-from raybench.results.provenance import command, machine, versions
 from raybench.results.storage import open_storage
-from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
+from raybench.results.store import (
+    RECORDS_FILE,
+    STUDY_FILE,
+    Store,
+    command,
+    keep_error,
+    machine,
+    versions,
+)
+from raybench.results.tables import print_frame
 from raybench.scaling.probes import (
     PILOT_INTERVALS,
     PILOT_STEPS,

@@ -11,9 +11,8 @@ from raybench.cluster.run_once import run_once
 from raybench.cluster.session import Session
 from raybench.core.record import Evaluation, Role, RunRecord, StopReason
 from raybench.core.spec import RunSpec
-from raybench.results.errors import keep_error
 from raybench.results.live.progress import Progress
-from raybench.results.store import Store
+from raybench.results.store import Store, keep_error
 from raybench.search.deadline import Deadline
 from raybench.search.disturbed import RUNS_AGAIN, Disturbed, is_cut
 from raybench.search.saved_runs import SavedRuns

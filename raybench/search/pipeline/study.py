@@ -23,9 +23,8 @@ from raybench.results.console import say
 from raybench.results.label import label_keys
 from raybench.results.live.progress import Progress
 from raybench.results.load import StudyResults
-from raybench.results.provenance import with_session
 from raybench.results.records import read_records
-from raybench.results.store import STUDY_FILE, Store
+from raybench.results.store import STUDY_FILE, Store, with_session
 from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.deadline import Deadline

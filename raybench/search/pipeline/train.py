@@ -24,7 +24,6 @@ from raybench.core.errors import DONE, FAILED, INTERRUPTED, UserError
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.results.console import make_console, say
-from raybench.results.errors import keep_error
 from raybench.results.export import export
 from raybench.results.label import describe
 from raybench.results.live.training import TrainingScreen
@@ -33,10 +32,17 @@ from raybench.results.loggers.kinds import check_loggers
 from raybench.results.loggers.processes import Loggers
 from raybench.results.page import try_page
 from raybench.results.place import check_place, shown
-from raybench.results.provenance import command, machine, versions
 from raybench.results.records import read_records
 from raybench.results.storage import StudyStorage, open_storage
-from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
+from raybench.results.store import (
+    RECORDS_FILE,
+    STUDY_FILE,
+    Store,
+    command,
+    keep_error,
+    machine,
+    versions,
+)
 from raybench.results.words import target_words
 from raybench.search.pipeline.live_session import Waits, live_session
 from raybench.search.pipeline.preflight import check_address, check_gpus, check_task

@@ -28,15 +28,19 @@ from raybench.results.load import StudyResults, load
 from raybench.results.loggers.kinds import check_loggers
 from raybench.results.loggers.processes import Loggers
 from raybench.results.page import try_page
-from raybench.results.place import check_place, is_url
+from raybench.results.place import (
+    check_place,
+    is_url,
+    refuse_other_study,
+    shipped_space,
+    unused_folder,
+)
 from raybench.results.plots import write_plots
 from raybench.results.ranking import ranked
 from raybench.results.records import read_records
-from raybench.results.remote import study_file, unused_url
 from raybench.results.show import show
-from raybench.results.storage import open_storage
+from raybench.results.storage import open_storage, study_file, unused_url
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
-from raybench.results.study_folder import refuse_other_study, shipped_space, unused_folder
 from raybench.results.verdict import judge
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline.live_session import live_session

@@ -14,9 +14,9 @@ from raybench.cluster.run_once import run_once
 from raybench.core.objective import BUDGET
 from raybench.core.record import Evaluation, Prediction, RunRecord, StopReason
 from raybench.core.spec import RunSpec
-from raybench.results.errors import keep_error
 from raybench.results.load import StudyResults, load
 from raybench.results.ranking import kind_of, kinds, ranked
+from raybench.results.store import keep_error
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.speed.factorisation import Factors, placed, speed_values

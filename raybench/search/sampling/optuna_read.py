@@ -14,8 +14,14 @@ from optuna.trial import FrozenTrial, TrialState
 from raybench.core.errors import UserError
 from raybench.core.metric import Metric
 from raybench.core.text import clean
-from raybench.results.optuna_files import is_database, is_sqlite
-from raybench.results.other_study import Mode, OtherStudy, metric_called, other_study
+from raybench.results.other_study import (
+    Mode,
+    OtherStudy,
+    is_database,
+    is_sqlite,
+    metric_called,
+    other_study,
+)
 
 STATES = {
     TrialState.COMPLETE: ("complete", None, None),

@@ -17,9 +17,8 @@ from raybench.core.objective import BUDGET
 from raybench.core.space import Space
 from raybench.core.study import CADENCE, StudySpec
 from raybench.results.load import StudyResults, load
-from raybench.results.provenance import machine
-from raybench.results.store import STUDY_FILE
-from raybench.results.study_folder import comparable
+from raybench.results.place import comparable
+from raybench.results.store import STUDY_FILE, machine
 from raybench.search.sampling.feedback import Feedback
 from raybench.search.sampling.optuna_space import distributions, params_of
 from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN, add_answer
