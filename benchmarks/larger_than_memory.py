@@ -72,7 +72,7 @@ def train(framework: str, folder: Path, seconds: float) -> Iterator[tuple[int, i
     from raybench.core.objective import Objective
     from raybench.core.spec import RunSpec
     from raybench.data.dataset import Dataset, Split
-    from raybench.data.mapped import map_array
+    from raybench.data.memory import map_array
     from raybench.workloads.find import find_workload
     from raybench.workloads.shape import DataShape
 

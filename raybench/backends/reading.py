@@ -13,8 +13,7 @@ from raybench.backends.prefetch import Prefetch
 from raybench.core.augmentation import Mixup
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Array, Split
-from raybench.data.inputs import Batch
-from raybench.data.on_demand import Rows
+from raybench.data.inputs import Batch, Rows
 
 AHEAD = 2
 """Batches that are augmented ahead, at least."""

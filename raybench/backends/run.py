@@ -14,8 +14,7 @@ from raybench.core.metric import Metric
 from raybench.core.objective import BUDGET, StopRule, is_finite
 from raybench.core.record import Evaluation
 from raybench.core.spec import RunSpec
-from raybench.data.dataset import Dataset, Split
-from raybench.data.order import shard
+from raybench.data.dataset import Dataset, Split, shard
 
 
 def mean_of_mean(metric: Metric, dataset: Dataset, split: Split) -> float:

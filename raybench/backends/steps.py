@@ -10,8 +10,7 @@ from raybench.backends.heads import frozen_samples
 from raybench.backends.reading import mixes
 from raybench.core.schedule import Schedule, build_schedule
 from raybench.core.spec import RunSpec
-from raybench.data.dataset import Array, Dataset
-from raybench.data.order import Indices, batches, epoch_order, worker_share
+from raybench.data.dataset import Array, Dataset, Indices, batches, epoch_order, worker_share
 
 
 def training_steps(

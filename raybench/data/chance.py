@@ -22,7 +22,7 @@ from raybench.core.metric import Metric
 from raybench.core.objective import Objective
 from raybench.core.score import BEST_OF_ALL, Baseline, share_error
 from raybench.data.dataset import Dataset, Split
-from raybench.data.on_demand import Array
+from raybench.data.inputs import Array
 
 Floats = npt.NDArray[np.float64]
 ROWS = 2**16

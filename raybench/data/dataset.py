@@ -1,6 +1,11 @@
-"""What a dataset is: three splits of samples and labels, the same for both frameworks."""
+"""What a dataset is: three splits of samples and labels, the same for both frameworks.
 
-from collections.abc import Mapping
+The order samples are seen in: pure functions of (seed, epoch, rank, workers).
+
+Both frameworks and every worker compute it for themselves and agree without talking.
+"""
+
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,9 +14,11 @@ import numpy.typing as npt
 
 from raybench.core.dataset_spec import Task
 from raybench.core.errors import UserError
+from raybench.data.inputs import Array as Array
 from raybench.data.inputs import (
     Batch,
     Inputs,
+    Rows,
     check_inputs,
     is_on_demand,
     num_rows,
@@ -19,8 +26,6 @@ from raybench.data.inputs import (
     sample_shape,
     select,
 )
-from raybench.data.on_demand import Array as Array
-from raybench.data.on_demand import Rows
 
 SPLITS = ("train", "validation", "test")
 LABEL_KINDS = (np.dtype(np.int64), np.dtype(np.float32))
@@ -177,3 +182,40 @@ def hold_out(samples: Split, size: int, *, seed: int, source: str) -> tuple[Spli
         )
     order = np.random.default_rng(seed).permutation(len(samples))
     return samples.take(order[:size]), samples.take(order[size:])
+
+
+Indices = npt.NDArray[np.int64]
+
+_STREAM = 1  # keeps these numbers apart from those of the initial weights (same seed)
+
+
+def epoch_order(num_samples: int, *, seed: int, epoch: int) -> Indices:
+    """Return a permutation of 0 .. num_samples - 1, int64.
+
+    `num_samples` includes repeats (`Dataset.num_train_samples`); take the result modulo
+    `len(dataset.train)` to index the arrays.
+    """
+    return np.random.default_rng([_STREAM, epoch, seed]).permutation(num_samples)
+
+
+def batches(num_samples: int, *, size: int, least: int, first: int = 0) -> Iterator[slice]:
+    """Yield the batches of an epoch from position `first` on: `size` samples each, the last one
+    what is left. Fewer than `least` are not left: the batch before has them too."""
+    while first < num_samples:
+        end = first + size if num_samples - first - size >= least else num_samples
+        yield slice(first, end)
+        first = end
+
+
+def worker_share(indices: Indices, *, rank: int, num_workers: int) -> Indices:
+    """Return one worker's part of a global batch.
+
+    The parts of all ranks, in order, are exactly the batch. A full batch splits evenly; of a
+    partial one the sizes differ by at most one, and a part may be empty.
+    """
+    return indices[shard(len(indices), rank=rank, num_workers=num_workers)]
+
+
+def shard(num_samples: int, *, rank: int, num_workers: int) -> slice:
+    """Return one worker's contiguous part of `num_samples`, for example of the validation set."""
+    return slice(rank * num_samples // num_workers, (rank + 1) * num_samples // num_workers)

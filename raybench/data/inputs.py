@@ -1,13 +1,151 @@
-"""The inputs of a split: one array, one object on demand, or a dict of these by name."""
+"""The inputs of a split: one array, one object on demand, or a dict of these by name.
 
-from collections.abc import Callable
-from typing import TypeVar
+Inputs on demand: samples that are read or computed when a batch asks for them.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from raybench.core.errors import UserError
-from raybench.data import on_demand
-from raybench.data.on_demand import Array, OnDemand, Rows
+from raybench.data.memory import is_beyond_memory
+
+Array = npt.NDArray[Any]
+Rows = npt.NDArray[np.int64]
+"""Positions of samples in a split."""
+KINDS = tuple(np.dtype(kind) for kind in (np.uint8, np.float32, np.int32, np.int64))
+"""What inputs may be of."""
+
+
+class OnDemand(Protocol):
+    """What the inputs of a split may be in place of an array: any object with these three.
+
+    Nothing that it returns is kept by raybench after its batch, so a split may be larger than
+    memory. It is asked by one thread at a time, not always the same one, in the order of training
+    (with `augment` and a `prefetch` above 1 nearly so). Equal rows must give equal samples, else
+    no run can be repeated or continued.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, H, W, C), (N, features), (N, tokens), or (N,)."""
+        ...
+
+    @property
+    def dtype(self) -> npt.DTypeLike:
+        """Numpy's uint8 (pixels), float32, int32 or int64 (tokens, codes)."""
+        ...
+
+    def __getitem__(self, rows: Rows, /) -> Array:
+        """Return the samples at `rows`, which come in any order, some perhaps twice.
+
+        A new array of `dtype` and shape (len(rows), *shape[1:]): the caller keeps it, while
+        the next one is asked for.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Selected:
+    """Some samples of others, which are read when these are."""
+
+    inputs: Array | OnDemand
+    rows: Rows
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the selected samples."""
+        return (len(self.rows), *self.inputs.shape[1:])
+
+    @property
+    def dtype(self) -> npt.DTypeLike:
+        """Of the samples that they are selected from."""
+        return self.inputs.dtype
+
+    def __getitem__(self, rows: Rows, /) -> Array:
+        """Return the samples at `rows` of the selected ones."""
+        return read_one(self.inputs, self.rows[rows])
+
+
+def select_one(inputs: Array | OnDemand, rows: Rows | slice) -> Array | OnDemand:
+    """Return the samples at `rows`, in that order; of those on demand none is read.
+
+    Nor is any of a mapped file where they are more than memory holds.
+    """
+    if isinstance(inputs, np.ndarray):
+        if isinstance(rows, slice) or not is_beyond_memory(inputs, len(rows)):
+            return inputs[rows]
+        return Selected(inputs, rows)
+    if isinstance(inputs, Selected):
+        return Selected(inputs.inputs, inputs.rows[rows])
+    return Selected(inputs, np.arange(inputs.shape[0])[rows])
+
+
+def read_one(inputs: Array | OnDemand, rows: Rows) -> Array:
+    """Return the samples at `rows` as an array that can be written to, whole in memory.
+
+    What an object on demand returns is checked as arrays are before training: UserError for
+    another shape or type than promised, and for NaN or infinite values.
+    """
+    found = inputs[rows]
+    if isinstance(inputs, np.ndarray | Selected):
+        return found
+    name, wanted = type(inputs).__name__, (len(rows), *inputs.shape[1:])
+    kind = np.dtype(inputs.dtype)
+    if not isinstance(found, np.ndarray):
+        raise UserError(
+            f"{name}[rows] returned {type(found).__name__}; it must return a numpy array of {kind} "
+            f"{wanted}."
+        )
+    if (found.shape, found.dtype) != (wanted, kind):
+        raise UserError(
+            f"{name}[rows] returned {found.dtype} {found.shape} for {len(rows)} rows; by its "
+            f"shape and dtype it must return {kind} {wanted}."
+        )
+    for row in _not_finite(found):
+        raise UserError(
+            f"{name}[rows] returned NaN or infinite inputs, first in sample {rows[row]}; remove or "
+            "replace them."
+        )
+    return np.require(found, requirements=["C", "W"])
+
+
+def check_one(inputs: Array | OnDemand) -> None:
+    """Raise UserError for what can be neither an array of samples nor samples on demand."""
+    if not all(hasattr(inputs, name) for name in ("shape", "dtype", "__getitem__")):
+        raise UserError(
+            "The inputs of a split must be a numpy array, or an object with shape, dtype and "
+            f"[rows]; found {type(inputs).__name__}."
+        )
+    if not isinstance(inputs.shape, tuple) or not inputs.shape:
+        raise UserError(
+            "The inputs of a split must have a shape (N, height, width, channels), "
+            f"(N, features), (N, tokens) or (N,), found {inputs.shape!r}."
+        )
+    try:
+        is_known = np.dtype(inputs.dtype) in KINDS
+    except TypeError:  # another library's
+        is_known = False
+    if not is_known:
+        raise UserError(
+            "The inputs of a split must be uint8 (pixels), float32 (numbers), int32 or int64 "
+            f"(tokens), found {inputs.dtype}: convert them with .astype(np.float32)."
+        )
+
+
+def _not_finite(samples: Array) -> Iterator[int]:
+    """Yield the samples with NaN or infinite values."""
+    if samples.dtype != np.float32:
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = samples.sum()
+    if not np.isfinite(total):  # or only too large a sum
+        finite = np.isfinite(samples).reshape(len(samples), -1).all(axis=1)
+        yield from np.flatnonzero(~finite).tolist()
+
 
 One = Array | OnDemand
 Inputs = One | dict[str, Array | OnDemand]
@@ -57,29 +195,29 @@ def is_on_demand(inputs: Inputs) -> bool:
 
 def select(inputs: Inputs, rows: Rows | slice) -> Inputs:
     """Return the samples at `rows`, in that order; of those on demand none is read."""
-    return each(inputs, lambda one: on_demand.select(one, rows))
+    return each(inputs, lambda one: select_one(one, rows))
 
 
 def read_rows(inputs: Inputs, rows: Rows) -> Batch:
-    """Return the samples at `rows` as arrays that can be written to; see `on_demand.read_rows`."""
-    return each(inputs, lambda one: on_demand.read_rows(one, rows))
+    """Return the samples at `rows` as arrays that can be written to; see `read_one`."""
+    return each(inputs, lambda one: read_one(one, rows))
 
 
 def repeated_first(inputs: One, number: int) -> Array:
     """Return the first sample of one input so many times."""
-    first = on_demand.read_rows(inputs, np.zeros(1, np.int64))
+    first = read_one(inputs, np.zeros(1, np.int64))
     return np.repeat(first, number, axis=0)
 
 
 def check_inputs(inputs: Inputs) -> None:
     """Raise UserError for what can be neither arrays of samples nor samples on demand."""
     if not isinstance(inputs, dict):
-        on_demand.check_inputs(inputs)
+        check_one(inputs)
         return
     if not inputs or not all(isinstance(name, str) for name in inputs):
         raise UserError("Inputs by name need at least one name, and names that are text.")
     for one in inputs.values():
-        on_demand.check_inputs(one)
+        check_one(one)
     lengths = {name: int(one.shape[0]) for name, one in inputs.items()}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name} {number}" for name, number in lengths.items())

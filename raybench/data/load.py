@@ -1,18 +1,122 @@
-"""From a `DatasetSpec` to arrays."""
+"""From a `DatasetSpec` to arrays.
+
+Weights of training samples: their own, and those of their classes.
+
+Random images and labels of any shape: for throughput, there is nothing to learn.
+"""
 
 import dataclasses
+import difflib
 import importlib
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import Literal
+
+import numpy as np
 
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
-from raybench.data.dataset import Dataset
-from raybench.data.digits import load_digits
+from raybench.data.dataset import Array, Dataset, Split, num_of
+from raybench.data.digits import load_digits, load_mnist
 from raybench.data.memory import require_memory
-from raybench.data.mnist import load_mnist
-from raybench.data.synthetic import load_synthetic
-from raybench.data.weights import weighted
+
+LABEL_BYTES = 8
+
+
+def load_synthetic(spec: DatasetSpec) -> Dataset:
+    """Return `num_samples` training samples of `shape`, uint8; a function of `split_seed`.
+
+    Of a regression labels are `num_classes` numbers each; of a language model the inputs are
+    tokens, and labels the tokens that follow them.
+
+    Validation and test have a quarter of `num_samples` each, or `validation_size`. More than
+    this machine's memory holds is a UserError.
+    """
+    if spec.image_size is not None and spec.shape[:2] != [spec.image_size, spec.image_size]:
+        raise UserError(
+            f"dataset.image_size {spec.image_size} and dataset.shape {spec.shape} disagree; "
+            "synthetic images take their size from dataset.shape, so set image_size to null."
+        )
+    quarter = max(1, spec.num_samples // 4)
+    sizes = (
+        spec.num_samples,
+        num_of(spec.validation_size, spec.num_samples, usual=quarter),
+        quarter,
+    )
+    num_bytes = sum(sizes) * (math.prod(spec.shape) + LABEL_BYTES)
+    require_memory(num_bytes, f"{sum(sizes):,} synthetic samples of shape {spec.shape}")
+    rng = np.random.default_rng(spec.split_seed)
+    train, validation, test = (_random_split(rng, num_samples, spec) for num_samples in sizes)
+    task = spec.task or "classification"
+    classes = None if task == "regression" else spec.num_classes
+    return Dataset("synthetic", classes, train=train, validation=validation, test=test, task=task)
+
+
+def _random_split(rng: np.random.Generator, num_samples: int, spec: DatasetSpec) -> Split:
+    classes, shape = spec.num_classes, (num_samples, *spec.shape)
+    if spec.task == "language_modelling":
+        tokens = rng.integers(0, classes, size=shape, dtype=np.int32)
+        return Split(tokens, np.roll(tokens, -1, axis=1).astype(np.int64))
+    inputs = rng.integers(0, 256, size=shape, dtype=np.uint8)
+    if spec.task == "regression":
+        size = num_samples if classes == 1 else (num_samples, classes)
+        return Split(inputs, rng.standard_normal(size, np.float32))
+    return Split(inputs, rng.integers(0, classes, size=num_samples, dtype=np.int64))
+
+
+ClassWeights = Literal["balanced"] | Mapping[str, float]
+
+
+def weighted(dataset: Dataset, spec: DatasetSpec) -> Dataset:
+    """Return the dataset with the weights of its training samples, times `spec.class_weights`.
+
+    Scaled to mean 1 over the training samples, so that a learning rate means what it does
+    without. UserError for a class that there is not, for data without classes, and for weights
+    that are all 0.
+    """
+    train = dataset.train
+    if spec.class_weights is None and train.weights is None:
+        return dataset
+    weights = np.ones(len(train)) if train.weights is None else train.weights.astype(np.float64)
+    if spec.class_weights is not None:
+        weights *= _of_classes(dataset, spec.class_weights)[train.labels]
+    mean = weights.mean()
+    if mean == 0:
+        raise UserError(
+            f"dataset.weight: the weights of all {len(train):,} training samples of {dataset.name} "
+            "are 0; at least one must be above it."
+        )
+    scaled = (weights / mean).astype(np.float32)
+    return dataclasses.replace(dataset, train=dataclasses.replace(train, weights=scaled))
+
+
+def _of_classes(dataset: Dataset, asked: ClassWeights) -> Array:
+    """Return the weight of each class, by its number; 1 of those that are not named."""
+    if dataset.task != "classification":
+        raise UserError(
+            f"dataset.class_weights are of classes, and {dataset.name} is of task {dataset.task}; "
+            "leave them out."
+        )
+    assert dataset.num_classes is not None
+    if asked == "balanced":
+        counts = np.bincount(dataset.train.labels, minlength=dataset.num_classes)
+        return 1.0 / np.maximum(counts, 1)
+    assert not isinstance(asked, str)
+    names = dataset.class_names or tuple(map(str, range(dataset.num_classes)))
+    found = np.ones(dataset.num_classes)
+    for name, weight in asked.items():
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"there are {_list(names)}."
+            raise UserError(f"dataset.class_weights: {dataset.name} has no class '{name}'; {hint}")
+        found[names.index(name)] = weight
+    return found
+
+
+def _list(names: tuple[str, ...], most: int = 20) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
 
 
 def _later(module: str, name: str) -> Callable[[DatasetSpec], Dataset]:
@@ -37,9 +141,9 @@ LOADERS: dict[str, Callable[[DatasetSpec], Dataset]] = {
     "parquet": _later("tables", "load_parquet"),
     "text": _later("tables", "load_text"),
     "huggingface": _later("tables", "load_huggingface"),
-    "npz": _later("npz", "load_npz"),
-    "keras": _later("keras_sets", "load_keras"),
-    "torchvision": _later("torchvision_sets", "load_torchvision"),
+    "npz": _later("arrays", "load_npz"),
+    "keras": _later("library_sets", "load_keras"),
+    "torchvision": _later("library_sets", "load_torchvision"),
 }
 STORED = frozenset(
     ("image_folder", "csv", "parquet", "text", "huggingface", "npz", "keras", "torchvision")

@@ -84,7 +84,7 @@ class Workload:
         Split it by `spec.split_seed` alone, so that all runs of a study and all their workers
         have the same splits. `spec.limit` and `spec.repeat` are applied to what is returned.
         What does not fit memory is given on demand: in place of an array, an object with
-        `shape`, `dtype` and `[rows]` that reads samples (`raybench.data.on_demand`).
+        `shape`, `dtype` and `[rows]` that reads samples (`raybench.data.inputs`).
         """
         del spec
         raise missing_method(self, "load_dataset", "dataset 'workload'")

@@ -19,7 +19,7 @@ from raybench.data.inputs import InputShape, shown
 from raybench.data.load import STORED, build_dataset, limit_and_repeat, load_dataset
 from raybench.data.memory import require_memory
 from raybench.data.shared import open_shared, shared_key
-from raybench.data.store.pin import pinning
+from raybench.data.store.source import pinning
 from raybench.workloads.base import LayerWorkload, Workload, missing_method
 from raybench.workloads.layer_shapes import num_parameters, output_shapes
 from raybench.workloads.layers import Layer, Residual

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from raybench.core.dataset_spec import DatasetSpec, Task
 from raybench.core.documents import Document
 from raybench.core.errors import UserError
-from raybench.data.about import about_dataset
 from raybench.data.dataset import Array, Dataset
 from raybench.data.inputs import Batch, InputShape, each, shown
+from raybench.data.shared import about_dataset
 from raybench.workloads.shape import DataShape, Kind
 
 DTYPES = {"pixels": np.uint8, "numbers": np.float32, "tokens": np.int32}

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from raybench.core.spec import DatasetSpec
 from raybench.data.dataset import Dataset, Split
+from raybench.data.digits import resize
 from raybench.data.load import load_dataset
-from raybench.data.resize import resize
 from raybench.workloads.base import LayerWorkload
 from raybench.workloads.layer_shapes import Shape
 from raybench.workloads.layers import Layer

@@ -19,7 +19,7 @@ from raybench.backends.run import run
 from raybench.core.clock import Ledger
 from raybench.core.objective import Objective
 from raybench.core.spec import DatasetSpec, RunSpec
-from raybench.data.order import worker_share
+from raybench.data.dataset import worker_share
 from raybench.workloads.find import load_workload_dataset
 
 RATE = 3e-3

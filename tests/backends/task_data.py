@@ -4,7 +4,7 @@ import numpy as np
 
 from raybench.core.dataset_spec import DatasetSpec
 from raybench.data.dataset import IGNORED, Dataset, Split
-from raybench.data.weights import weighted
+from raybench.data.load import weighted
 from raybench.workloads.base import Workload
 
 TOKENS, LENGTH = 7, 5

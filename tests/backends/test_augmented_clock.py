@@ -12,8 +12,8 @@ from raybench.core.augmentation import Flip
 from raybench.core.clock import Ledger
 from raybench.core.record import Evaluation
 from raybench.core.spec import DatasetSpec
-from raybench.data.augment import augmenter
-from raybench.data.augment.changes import draw_flip
+from raybench.data import augment as augmenter
+from raybench.data.image_changes import draw_flip
 from raybench.data.load import load_dataset
 
 STEPS = 12

@@ -19,7 +19,7 @@ from raybench.core.clock import Ledger
 from raybench.core.objective import Objective
 from raybench.core.record import Evaluation
 from raybench.core.spec import RunSpec
-from raybench.data import mapped
+from raybench.data import memory
 from raybench.data.dataset import Dataset
 from raybench.data.shared import open_shared
 from raybench.workloads.base import Workload
@@ -93,7 +93,7 @@ def test_the_first_loss_is_that_of_the_papers(torch_runs: dict) -> None:
 
     spec = spec_of("torch", "loss", epochs=16 / 40, eval_every_samples=16)
     curve, _, _ = train(spec, workload, dataset)
-    from raybench.data.order import epoch_order
+    from raybench.data.dataset import epoch_order
 
     rows = epoch_order(40, seed=0, epoch=0)[:16]
     logits = weights_of(TOKENS, TOKENS)[dataset.train.array[rows]].astype(np.float64)
@@ -113,7 +113,7 @@ def test_what_is_larger_than_memory_is_the_same_from_its_file(
     spec = spec_of(framework, "mean_absolute_error")
     expected = train(spec, workload, dataset)
     open_shared(tmp_path / "x", lambda: dataset)
-    monkeypatch.setattr(mapped, "SHARE", 0.0)
+    monkeypatch.setattr(memory, "SHARE", 0.0)
     monkeypatch.setattr(room, "SHARE", 0.0)
     large = open_shared(tmp_path / "x", lambda: dataset)
     assert not large.train.labels.flags.writeable

@@ -70,7 +70,7 @@ def test_what_a_gpu_is_given_to_gather_has_a_kernel_there(monkeypatch: pytest.Mo
     from tensorflow.python.framework.kernels import get_registered_kernels_for_op
 
     from raybench.backends.tensorflow import arrays
-    from raybench.data.on_demand import KINDS
+    from raybench.data.inputs import KINDS
 
     listed = get_registered_kernels_for_op("GatherV2").kernel
     kernels = {

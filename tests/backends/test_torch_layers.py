@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from raybench.backends.torch.layers import DepthwiseConv2d, build_layers  # noqa: E402
 from raybench.backends.torch.model import build_model, prepare_inputs  # noqa: E402
-from raybench.data.order import epoch_order  # noqa: E402
+from raybench.data.dataset import epoch_order  # noqa: E402
 from raybench.workloads.find import find_workload, load_workload_dataset  # noqa: E402
 from raybench.workloads.layers import Conv, Dense, Flatten, MaxPool, ReLU  # noqa: E402
 

@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 from raybench.core.augmentation import KINDS, Augmentation
 from raybench.core.errors import UserError
 from raybench.data.augment import Augmenter, check_augment
-from raybench.data.augment.keys import Draws, sample_keys
 from raybench.data.dataset import Dataset, Split
+from raybench.data.image_changes import Draws, sample_keys
 
 ALL = ["random_resized_crop", "random_crop", "flip", "color_jitter", "mixup", "cutout"]
 
@@ -47,7 +47,7 @@ def test_a_sample_is_the_same_in_any_batch(kind, monkeypatch):
             np.testing.assert_array_equal(again.inputs, together.inputs[part])
             np.testing.assert_array_equal(again.other_rows, together.other_rows[part])
             np.testing.assert_array_equal(again.shares, together.shares[part])
-    monkeypatch.setattr("raybench.data.augment.augmenter.CHUNK", 9 * 7 * 3 * 7)
+    monkeypatch.setattr("raybench.data.augment.CHUNK", 9 * 7 * 3 * 7)
     np.testing.assert_array_equal(augmented(split, rows, rounds).inputs, together.inputs)
     # The other round and another seed are other images.
     assert (together.inputs[:50] != together.inputs[50:]).any(axis=(1, 2, 3)).mean() > 0.9

@@ -5,7 +5,8 @@ import pytest
 from PIL import Image
 
 from raybench.core.augmentation import ColorJitter, Cutout, Flip, RandomCrop, RandomResizedCrop
-from raybench.data.augment.changes import (
+from raybench.data.image_changes import (
+    Draws,
     Mixing,
     color_jitter,
     cutout,
@@ -19,8 +20,8 @@ from raybench.data.augment.changes import (
     parts,
     random_crop,
     random_resized_crop,
+    sample_keys,
 )
-from raybench.data.augment.keys import Draws, sample_keys
 
 SHAPES = [(7, 5, 3), (5, 8, 1), (6, 6, 4), (1, 1, 3), (1, 9, 2)]
 CASES = [(shape, kind) for shape in SHAPES for kind in ("uint8", "float32")]

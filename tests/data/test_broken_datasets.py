@@ -12,7 +12,7 @@ from PIL import Image
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
 from raybench.data.load import build_dataset
-from raybench.data.store.lock import EntryLock
+from raybench.data.store.entries import EntryLock
 
 pytestmark = pytest.mark.usefixtures("own_store")
 NAMES = "size,colour,kind"

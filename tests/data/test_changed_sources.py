@@ -14,8 +14,8 @@ from raybench.core.yaml_files import parse_yaml
 from raybench.data.load import build_dataset
 from raybench.data.store import build
 from raybench.data.store.entries import remove_entry
-from raybench.data.store.pin import pinning
 from raybench.data.store.place import store_folder
+from raybench.data.store.source import pinning
 from raybench.init import main
 
 pytestmark = pytest.mark.usefixtures("own_store")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from raybench.core.errors import UserError
-from raybench.data import mapped
+from raybench.data import memory
 from raybench.data.store import build as store
 from raybench.data.store import place
 from raybench.data.store.build import stored
@@ -101,7 +101,7 @@ def test_what_is_stored_is_built_once_and_mapped(cache, data):
 
 
 def test_an_array_that_memory_could_not_hold_is_mapped_to_be_read(cache, data, monkeypatch):
-    monkeypatch.setattr(mapped, "available_bytes", lambda: 1200)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1200)
     arrays = stored(source(data), write).arrays
     assert not arrays["labels"].flags.writeable
     assert arrays["images"].flags.writeable, "528 bytes with their head: could be asked for"

@@ -16,17 +16,17 @@ from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
 from raybench.data.sources import decode_images as many
 from raybench.data.sources.decode_images import decode_images, probe
-from raybench.data.sources.decoder import Picture
 from raybench.data.sources.images import (
     ImageError,
     ImageForm,
+    Picture,
     decode,
     fit,
     form_of,
     huge_images_refused,
     read_head,
 )
-from raybench.data.store.writer import Writer
+from raybench.data.store.place import Writer
 
 RED = (200, 30, 40)
 
@@ -198,7 +198,7 @@ def test_decoders_end_with_whoever_started_them(tmp_path):
         import os, time
         from pathlib import Path
         from raybench.data.sources import decode_images as many
-        from raybench.data.sources.decoder import Task
+        from raybench.data.sources.images import Task
         from raybench.data.sources.images import ImageForm
         form = ImageForm(height=4, width=6, channels=3, is_scaled=False, is_greyed=True)
         file = Path({str(tmp_path / "x")!r})

@@ -12,8 +12,8 @@ import pytest
 
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
-from raybench.data import mnist
-from raybench.data.mnist import IDX_FILES, load_mnist
+from raybench.data import digits as mnist
+from raybench.data.digits import IDX_FILES, load_mnist
 
 SPEC = DatasetSpec(name="mnist", validation_size=10)
 SIZES = (40, 15)  # of the small stand-ins for training and test files

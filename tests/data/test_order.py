@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from raybench.data.order import batches, epoch_order, shard, worker_share
+from raybench.data.dataset import batches, epoch_order, shard, worker_share
 
 
 def test_epoch_order_is_a_permutation_that_depends_on_seed_and_epoch_alone():

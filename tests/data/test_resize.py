@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from raybench.data.resize import resize
+from raybench.data.digits import resize
 
 
 def test_none_and_own_size_keep_the_images():

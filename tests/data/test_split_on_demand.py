@@ -7,11 +7,11 @@ import pytest
 
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
-from raybench.data import check, mapped
+from raybench.data import check, memory
 from raybench.data.check import check_dataset
 from raybench.data.dataset import Dataset, Split, hold_out
+from raybench.data.inputs import Selected
 from raybench.data.load import limit_and_repeat
-from raybench.data.on_demand import Selected
 
 
 class Squares:
@@ -73,10 +73,10 @@ def test_a_split_is_held_out_limited_and_repeated_as_arrays_are():
 def test_of_a_file_larger_than_memory_no_rows_are_copied(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", np.arange(40, dtype=np.float32).reshape(20, 2))
     rows, labels = np.array([9, 0, 3]), np.arange(20, dtype=np.int64)
-    small = Split(mapped.map_array(tmp_path / "x.npy"), labels).take(rows)
+    small = Split(memory.map_array(tmp_path / "x.npy"), labels).take(rows)
     assert isinstance(small.inputs, np.ndarray)
-    monkeypatch.setattr(mapped, "SHARE", 0.0)
-    whole = Split(mapped.map_array(tmp_path / "x.npy"), labels)
+    monkeypatch.setattr(memory, "SHARE", 0.0)
+    whole = Split(memory.map_array(tmp_path / "x.npy"), labels)
     assert not whole.array.flags.writeable
     large = whole.take(rows)
     assert isinstance(large.inputs, Selected)

@@ -5,8 +5,7 @@ import pytest
 
 from raybench.core.errors import UserError
 from raybench.data.dataset import Dataset, Split
-from raybench.data.store.build import stored
-from raybench.data.store.dataset import read_dataset, write_dataset
+from raybench.data.store.build import read_dataset, stored, write_dataset
 from raybench.data.store.source import Source, list_files
 
 

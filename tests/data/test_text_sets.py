@@ -7,7 +7,7 @@ import pytest
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
 from raybench.data.load import build_dataset
-from raybench.data.sources.tokens import PADDING, UNKNOWN, Tokenizer
+from raybench.data.sources.texts import PADDING, UNKNOWN, Tokenizer
 
 pytestmark = pytest.mark.usefixtures("own_store")
 

@@ -5,8 +5,8 @@ import pytest
 
 from raybench.core.spec import DatasetSpec
 from raybench.data.check import check_dataset
+from raybench.data.digits import resize
 from raybench.data.load import load_dataset
-from raybench.data.resize import resize
 from raybench.workloads.find import find_workload, load_workload_dataset, require_framework
 from raybench.workloads.layer_shapes import num_parameters
 from raybench.workloads.pictures import STORED_PIXELS, DecodedDigits

@@ -10,8 +10,7 @@ import tensorflow as tf
 from raybench.backends.tensorflow.internals import all_layers
 from raybench.backends.tensorflow.layers import build_layers, input_type
 from raybench.backends.tensorflow.named import build_named
-from raybench.data.inputs import Batch, each
-from raybench.data.on_demand import Array
+from raybench.data.inputs import Array, Batch, each
 from raybench.workloads.base import LayerWorkload, Workload
 from raybench.workloads.named.workload import NamedWorkload
 from raybench.workloads.weights import initial_weights, to_keras_layout

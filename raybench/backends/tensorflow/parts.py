@@ -22,8 +22,7 @@ from raybench.backends.tensorflow.judging import Mixed
 from raybench.backends.tensorflow.model import Inputs
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Array, Split
-from raybench.data.inputs import each, parts, repeated_first
-from raybench.data.on_demand import OnDemand
+from raybench.data.inputs import OnDemand, each, parts, repeated_first
 
 Batch = tuple[Inputs, tf.Tensor, Mixed, tf.Tensor, tf.Tensor, tf.Tensor]
 """Inputs and labels, labels and shares of what they are mixed with (or nothing), and (steps,

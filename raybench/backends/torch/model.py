@@ -7,8 +7,7 @@ from torch import nn
 
 from raybench.backends.torch.layers import build_layers
 from raybench.backends.torch.named import build_named
-from raybench.data.inputs import Batch, InputShape, each, parts
-from raybench.data.on_demand import Array
+from raybench.data.inputs import Array, Batch, InputShape, each, parts
 from raybench.workloads.base import LayerWorkload, Workload
 from raybench.workloads.named.workload import NamedWorkload
 from raybench.workloads.weights import initial_weights

@@ -16,10 +16,8 @@ from raybench.backends.torch.judging import Mixed
 from raybench.backends.torch.model import Inputs
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Array, Split
-from raybench.data.inputs import each, parts, repeated_first
-from raybench.data.mapped import is_mapped
-from raybench.data.memory import available_bytes
-from raybench.data.on_demand import OnDemand
+from raybench.data.inputs import OnDemand, each, parts, repeated_first
+from raybench.data.memory import available_bytes, is_mapped
 
 
 def to_tensor(array: np.ndarray) -> torch.Tensor:

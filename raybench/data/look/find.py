@@ -1,24 +1,271 @@
-"""From a path to what is seen there."""
+"""From a path to what is seen there.
+
+What is seen of a table: its label, its columns, and what becomes of them.
+
+Which columns of a table are its label, its texts, its images, told from what is in them.
+"""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from raybench.core.dataset_spec import DatasetSpec, Task
 from raybench.core.errors import UserError
 from raybench.data.dataset import Dataset
+from raybench.data.inputs import Rows
 from raybench.data.load import build_dataset
-from raybench.data.look.images import see_images
 from raybench.data.look.leaks import leak_lines
-from raybench.data.look.seen import Seen, balance_line, class_lines, number_line
-from raybench.data.look.tables import see_table
-from raybench.data.sources import text_files
-from raybench.data.sources.files import ENDINGS
-from raybench.data.sources.images import is_image
-from raybench.data.sources.tables import require_text_task
+from raybench.data.look.seen import (
+    Seen,
+    balance_line,
+    class_lines,
+    number_line,
+    see_images,
+    see_sizes,
+)
+from raybench.data.sources.encode import Names
+from raybench.data.sources.files import ENDINGS, open_tables
+from raybench.data.sources.huggingface import open_huggingface, with_usual_columns
+from raybench.data.sources.images import ImageError, is_image, read_head
+from raybench.data.sources.label_columns import MAX_NUMBERED_CLASSES, Labels, read_labels, told_task
+from raybench.data.sources.table import (
+    Table,
+    Tables,
+    as_texts,
+    column_of,
+    is_number_type,
+    is_text,
+    require_columns,
+)
+from raybench.data.sources.table_set import Features, Member, prepare, split_members, table_dataset
+from raybench.data.sources.tables import first_pictures, require_image_column, require_text_task
+from raybench.data.sources.texts import TEXT_ENDINGS, Tokens, is_class_folder, running_texts
 from raybench.data.store.place import size_in_words
 from raybench.data.store.source import list_files
+
+MOST_LENGTH = 512
+MOST_NUMBERS = 2**27
+"""Numbers of a table that `init` reads whole; of larger ones `tune` says what leaks."""
+
+
+def see_table(path: Path, name: str, *, label: str | None, task: Task | None) -> Seen:
+    """Look at a file or folder of tables, or at a Hugging Face set; UserError for broken ones."""
+    content: dict[str, Any] = {"name": name, "path": str(path)}
+    if name == "huggingface":
+        tables, _ = open_huggingface(DatasetSpec(name="huggingface", path=str(path)))
+        asked = DatasetSpec(name="huggingface", path=str(path), label=label, task=task)
+        filled, tables = with_usual_columns(asked, tables)
+        found = filled.model_dump(include={"label", "image", "text"}, exclude_none=True)
+        content |= found
+    else:
+        tables = open_tables(name, str(path))
+        content |= tell_columns(tables.train, label, task)
+    if task is not None:
+        content["task"] = task
+    spec = DatasetSpec.model_validate(content)
+    lines = [_size_line(path, tables)]
+    if spec.image is not None:
+        return _see_images(spec, content, tables, lines)
+    said: list[str] = []
+    ready = prepare(spec, tables, said.append)
+    lines += label_lines(str(spec.label), ready.labels, ready.members[0].rows)
+    lines += _split_lines(ready.members)
+    notes = {}
+    if isinstance(ready.inputs, Tokens):
+        content["sequence_length"] = _length(ready.inputs)
+        said = [sentence for sentence in said if "sequence_length" not in sentence]
+        lines.append(_text_line(spec, ready.inputs))
+        notes["sequence_length"] = "tokens kept of a text: 19 in 20 are shorter, or it is the most"
+    elif isinstance(ready.inputs, Features):
+        lines += _input_lines(ready.inputs, len(ready.members[0].rows))
+        texts = [name for name in texts_of(tables.train) if name != spec.label]
+        if texts:
+            notes["label"] = f"text: {texts[0]} in place of the columns learns from these texts"
+        size = tables.train.num_rows * ready.inputs.shape[0]
+        if size <= MOST_NUMBERS:
+            dataset = table_dataset(spec, tables, name=name, say=lambda sentence: None)
+            said += leak_lines(dataset)
+    lines += [f"{sentence[0].upper()}{sentence[1:]}" for sentence in said]
+    return Seen(
+        kind="texts" if isinstance(ready.inputs, Tokens) else "table",
+        dataset=content,
+        task=ready.labels.task,
+        num_train=len(ready.members[0].rows),
+        lines=lines,
+        input_shape=ready.inputs.shape,
+        notes=notes,
+    )
+
+
+def _size_line(path: Path, tables: Tables) -> str:
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    size = size_in_words(sum(file.stat().st_size for file in files))
+    rows = ", ".join(
+        f"{table.num_rows:,} rows" + ("" if split == "train" else f" for {split}")
+        for split, table in tables.items()
+    )
+    return f"{path}: {rows}, {len(tables.train.schema.names)} columns, {size}."
+
+
+def label_lines(label: str, labels: Labels, rows: Rows) -> list[str]:
+    """Return what the labels of the training rows are."""
+    values = labels.values["train"][rows]
+    names = labels.class_names
+    if not names:
+        return [number_line(label, values)]
+    counts = np.bincount(values, minlength=len(names))
+    begin = f"label {label}: {len(names)} classes (of the training rows):"
+    return [begin, *class_lines(names, counts), balance_line(names, counts)]
+
+
+def _split_lines(members: list[Member]) -> list[str]:
+    own = {member.split for member in members if member.table is not members[0].table}
+    told = [
+        f"{len(member.rows):,} "
+        + {"train": "to train on", "validation": "for validation", "test": "for the test"}[
+            member.split
+        ]
+        + (" (a file of its own)" if member.split in own else "")
+        for member in members
+    ]
+    return [f"Rows: {', '.join(told)}."]
+
+
+def _input_lines(inputs: Features, num_rows: int) -> list[str]:
+    names = [column for column in inputs.made if isinstance(column, Names)]
+    numbers = len(inputs.made) - len(names)
+    told = f"Inputs: {len(inputs.made)} columns, {inputs.shape[0]} features: {numbers} of numbers"
+    if names:
+        shown = ", ".join(f"{column.name} ({column.num_names:,})" for column in names)
+        told += f", {len(names)} of names: {shown}"
+    lines = [f"{told}; {size_in_words(4 * inputs.shape[0] * num_rows)} to train on."]
+    missing = [column for column in inputs.made if column.missing_share]
+    if missing:
+        shown = ", ".join(f"{one.name} {100 * one.missing_share:.2g} %" for one in missing)
+        lines.append(
+            f"Missing in training rows: {shown}; filled with the mean (or as a name of its own), "
+            "and a feature says so."
+        )
+    return lines
+
+
+def _length(inputs: Tokens) -> int:
+    long = float(np.quantile(inputs.lengths, 0.95))
+    return int(min(MOST_LENGTH, max(32, 32 * np.ceil(long / 32))))
+
+
+def _text_line(spec: DatasetSpec, inputs: Tokens) -> str:
+    lengths = inputs.lengths
+    return (
+        f"Texts of {spec.text}: {np.median(lengths):.0f} {spec.tokens} in the middle, the longest "
+        f"{lengths.max():,}; {inputs.num_tokens:,} different ones."
+    )
+
+
+def _see_images(
+    spec: DatasetSpec, content: dict[str, Any], tables: Tables, lines: list[str]
+) -> Seen:
+    assert isinstance(spec.label, str)
+    assert spec.image is not None
+    labels = read_labels(tables, [spec.label], spec.task, are_pictures=True)
+    members = split_members(spec, tables, labels)
+    lines += [*label_lines(spec.label, labels, members[0].rows), *_split_lines(members)]
+    total = sum(table.num_rows for _, table in tables.items())
+    shape, told = see_sizes(content, first_pictures(tables.train, spec.image), total)
+    return Seen(
+        kind="pictures",
+        dataset=content,
+        task=labels.task,
+        num_train=len(members[0].rows),
+        lines=[*lines, *told],
+        input_shape=shape,
+    )
+
+
+USUAL_LABELS = ("label", "labels", "class", "target", "y")
+USUAL_TEXTS = ("text", "review", "sentence", "comment", "content", "body", "document", "message")
+LONG = 40
+"""Characters of a text, on average, that is more than a name."""
+FEW = 50
+"""Different texts of a column that may be classes."""
+SEEN_ROWS = 2000
+"""First rows that say what a column may be."""
+
+
+def tell_columns(table: Table, label: str | None, task: Task | None) -> dict[str, Any]:
+    """Return the columns of label, text and image, told where they are not given."""
+    names = table.schema.names
+    images = [name for name in names if _is_image(table, name)]
+    if label is None and task != "language_modelling":
+        usual = [name for name in names if name.lower() in USUAL_LABELS]
+        if len(usual) != 1:
+            raise UserError(_candidates(table, images))
+        label = usual[0]
+    if label is not None:
+        require_columns(table, [label], "label")
+    found: dict[str, Any] = {} if label is None else {"label": label}
+    texts = [name for name in texts_of(table) if name != label]
+    others = [name for name in names if name not in (label, *texts)]
+    if images and images[0] != label:
+        found["image"] = images[0]
+    elif texts and (not others or any(name.lower() in USUAL_TEXTS for name in texts)):
+        usual = [name for name in texts if name.lower() in USUAL_TEXTS]
+        found["text"] = (usual or texts)[0]
+    return found
+
+
+def _candidates(table: Table, images: list[str]) -> str:
+    """Return the sentence that asks for the label, with the columns that may be it."""
+    shown = []
+    texts = texts_of(table)
+    for name in table.schema.names:
+        kind = table.schema.field(name).type
+        if name in images or name in texts or not (is_text(table, name) or is_number_type(kind)):
+            continue
+        if told_task(table, [name], MAX_NUMBERED_CLASSES) == "regression":
+            shown.append(f"{name} (numbers)")
+            continue
+        number = len(pc.unique(as_texts(column_of(table, name)).drop_null()))
+        if 1 < number <= FEW:
+            shown.append(f"{name} ({number} classes)")
+    listed = ", ".join(shown) or "none of its columns looks like one"
+    return f"{table.source}: name the column to learn by --label: {listed}."
+
+
+def texts_of(table: Table) -> list[str]:
+    """Return the columns of texts that are more than names."""
+    found = []
+    for name in table.schema.names:
+        if is_text(table, name) and not _is_image(table, name):
+            values = _some(table, name)
+            lengths = pc.mean(pc.utf8_length(values.cast(pa.string()))).as_py()
+            if lengths is not None and lengths >= LONG:
+                found.append(name)
+    return found
+
+
+def _is_image(table: Table, name: str) -> bool:
+    if not is_text(table, name):
+        if is_number_type(table.schema.field(name).type):
+            return False
+        try:
+            require_image_column(table, name)
+            first = next((value for value in _some(table, name).to_pylist() if value), None)
+            if isinstance(first, bytes):  # or a hash, or an array
+                read_head(first, name)
+        except (UserError, ImageError):
+            return False
+        return True
+    values = [value for value in _some(table, name).to_pylist() if value]
+    return bool(values) and all(map(is_image, values))
+
+
+def _some(table: Table, name: str) -> Any:
+    return next(iter(table.batches([name]))).column(0).slice(0, SEEN_ROWS)
+
 
 HUGGING_FACE = ("dataset_dict.json", "dataset_info.json", "state.json")
 """Files of a folder that `save_to_disk` has written."""
@@ -62,7 +309,7 @@ def kind_of(path: Path) -> str:
         "image_folder": is_image,
         "parquet": lambda name: name.lower().endswith(ENDINGS["parquet"]),
         "csv": lambda name: name.lower().endswith(ENDINGS["csv"]),
-        "text": lambda name: name.lower().endswith(text_files.ENDINGS),
+        "text": lambda name: name.lower().endswith(TEXT_ENDINGS),
         "npz": lambda name: name.lower().endswith(".npz"),
     }
     for kind, is_kind in endings.items():
@@ -105,7 +352,7 @@ def see_dataset(dataset: Dataset, content: dict[str, Any]) -> Seen:
 
 
 def _see_text(path: Path, task: Task | None) -> Seen:
-    if task == "classification" or (task is None and text_files.is_class_folder(path)):
+    if task == "classification" or (task is None and is_class_folder(path)):
         return _see_text_folder(path)
     content: dict[str, Any] = {
         "name": "text",
@@ -117,7 +364,7 @@ def _see_text(path: Path, task: Task | None) -> Seen:
         content["task"] = task
     build = DatasetSpec.model_validate(content)
     require_text_task(build)
-    texts = text_files.running_texts(path)
+    texts = running_texts(path)
     total = sum(map(len, texts.values()))
     different = len(set().union(*map(set, texts.values())))
     num_train = int(len(texts["train"]) * (0.8 if len(texts) == 1 else 1.0)) // LENGTH

@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from raybench.data.dataset import SPLITS, Array, Dataset, Split
 from raybench.data.inputs import parts
-from raybench.data.sources.encode import number_as_text
-from raybench.data.sources.encoders import encoder_of
+from raybench.data.sources.encode import encoder_of, number_as_text
 
 ROWS = 20_000
 """Samples by which a column is judged."""

@@ -13,18 +13,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
-from raybench.data.sources.decoder import Picture, Problem, Task, main, write_rows
 from raybench.data.sources.images import (
     Fault,
     ImageError,
     ImageForm,
+    Picture,
+    Problem,
+    Task,
     decode,
     form_of,
     huge_images_refused,
+    main,
     read_head,
+    write_rows,
 )
-from raybench.data.store.progress import Progress
-from raybench.data.store.writer import Writer
+from raybench.data.store.place import Progress, Writer
 
 AT_ONCE = 64
 """Images that a process is given at a time: few in memory, yet pipes cost nothing."""

@@ -9,11 +9,10 @@ import pyarrow as pa
 
 from raybench.core.errors import UserError
 from raybench.data.dataset import Array
-from raybench.data.sources.encoders import Encoder, NumberEncoder, encoder_of
+from raybench.data.sources.encode import Encoder, NumberEncoder, encoder_of
 from raybench.data.sources.images import ImageError, ImageForm, decode
-from raybench.data.sources.texts import texts_of
-from raybench.data.sources.tokens import PADDING, UNKNOWN, Kind, Tokenizer
-from raybench.data.sources.values import as_texts, is_number_type
+from raybench.data.sources.table import as_texts, is_number_type
+from raybench.data.sources.texts import PADDING, UNKNOWN, Kind, Tokenizer, texts_of
 
 
 def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:

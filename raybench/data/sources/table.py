@@ -1,20 +1,103 @@
-"""A table that a user has: columns by name, read in batches of rows."""
+"""A table that a user has: columns by name, read in batches of rows.
+
+Columns of any type as numbers or texts.
+
+Which column of a table is used for what.
+"""
 
 import difflib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from raybench.core.dataset_spec import DatasetSpec
 from raybench.core.errors import UserError
-from raybench.data.sources.values import is_too_large
+
+Numbers = npt.NDArray[np.float64]
+US_PER_DAY = 86.4e9
+LARGEST = 1e100
+"""Numbers beyond are mistakes, or codes for something else: their squares are beyond floats."""
+
+
+def is_number_type(kind: Any) -> bool:
+    """Whether values of a type of pyarrow are numbers, or as good as: dates, yes and no."""
+    types = pa.types
+    return bool(
+        types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_decimal(kind)
+        or types.is_boolean(kind)
+        or types.is_temporal(kind)
+        or types.is_null(kind)
+    )
+
+
+def as_numbers(values: Any) -> Numbers:
+    """Return a `pyarrow.Array` of such a type as float64: NaN where a value is missing or infinite.
+
+    Dates are days since 1970, times of day and durations days; yes is 1, no is 0.
+    """
+    kind = values.type
+    if pa.types.is_null(kind):
+        return np.full(len(values), np.nan)
+    if pa.types.is_temporal(kind):
+        values = pc.divide(_microseconds(values).cast(pa.float64()), US_PER_DAY)
+    elif pa.types.is_boolean(kind):
+        values = values.cast(pa.uint8())
+    numbers = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    is_finite = np.isfinite(numbers)
+    return numbers if is_finite.all() else np.where(is_finite, numbers, np.nan)
+
+
+def _microseconds(values: Any) -> Any:
+    kind = values.type
+    if pa.types.is_duration(kind):
+        return values.cast(pa.duration("us"), safe=False).cast(pa.int64())
+    if pa.types.is_time(kind):
+        return values.cast(pa.time64("us"), safe=False).cast(pa.int64())
+    zone = kind.tz if pa.types.is_timestamp(kind) else None
+    return values.cast(pa.timestamp("us", tz=zone), safe=False).cast(pa.int64())
+
+
+def is_too_large(values: Any) -> npt.NDArray[np.bool_]:
+    """Return which values of a `pyarrow.Array` of numbers are infinite, or nearly."""
+    if not pa.types.is_floating(values.type):
+        return np.zeros(len(values), np.bool_)
+    numbers = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return np.abs(numbers) > LARGEST  # type: ignore[no-any-return]
+
+
+def as_texts(values: Any) -> Any:
+    """Return a `pyarrow.Array` as texts without spaces at their ends, null where there is none."""
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if pa.types.is_float16(values.type):
+        values = values.cast(pa.float32())  # pyarrow compares none of 16 bits
+    if pa.types.is_floating(values.type):
+        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+        whole = values.cast(pa.int64(), safe=False)
+        # 3, not 3.0: what a missing value makes of whole numbers. Each by itself: another part of
+        # the column, or another split, may have no fraction.
+        is_whole = pc.equal(whole.cast(values.type), values)
+        values = pc.if_else(is_whole, whole.cast(pa.string()), values.cast(pa.string()))
+    texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+
 
 BATCH_ROWS = 65_536
 """Rows that are read together: of a table larger than memory no more are held."""
 MAX_SHOWN = 20
 """Names of columns that a sentence lists."""
+
+
+Say = Callable[[str], None]
+"""Takes a sentence on what was found, for the user."""
 
 
 class Table(Protocol):
@@ -146,3 +229,99 @@ def is_text_type(kind: Any) -> bool:
     return bool(
         pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     )
+
+
+ROW_NUMBERS = re.compile(r"__index_level_\d+__|Unnamed: \d+")
+"""What pandas calls its index in Parquet, and in a CSV that is read."""
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The columns of a table by their use: texts, or images, or any others are the inputs."""
+
+    labels: list[str]
+    inputs: list[str]
+    """Columns of numbers and names; empty where texts or images are the inputs."""
+    text: str | None = None
+    image: str | None = None
+    weight: str | None = None
+    not_used: tuple[str, ...] = ()
+    """Sentences on columns that no features can be made of."""
+
+
+def find_roles(spec: DatasetSpec, tables: Tables) -> Roles:
+    """Return the use of each column; UserError for what is missing, or has two uses."""
+    train = tables.train
+    labels = [spec.label] if isinstance(spec.label, str) else list(spec.label or [])
+    named = {
+        "label": labels,
+        "weight": [spec.weight] if spec.weight else [],
+        "text": [spec.text] if spec.text else [],
+        "image": [spec.image] if spec.image else [],
+        "columns": spec.columns or [],
+        "categories": spec.categories or [],
+    }
+    uses: dict[str, str] = {}
+    for key, columns in named.items():
+        require_columns(train, columns, key)
+        for column in columns:
+            if key != "categories" and column in uses:
+                raise UserError(
+                    f"dataset.{key}: column '{column}' of {train.source} is {uses[column]} "
+                    "already; name another one."
+                )
+            uses.setdefault(column, f"dataset.{key}")
+    if [spec.text, spec.image, spec.columns].count(None) < 2:
+        raise UserError(
+            "dataset: text, image and columns are three kinds of inputs; keep one of them."
+        )
+    is_table = spec.text is None and spec.image is None
+    inputs, not_used = _inputs(spec, train, set(uses)) if is_table else ([], ())
+    for table in [table for _, table in tables.items() if table is not train]:
+        require_columns(table, labels, "label")
+    require_same_columns(tables, [*inputs, *named["text"], *named["image"]])
+    return Roles(labels, inputs, spec.text, spec.image, spec.weight, not_used)
+
+
+def _inputs(spec: DatasetSpec, table: Table, used: set[str]) -> tuple[list[str], tuple[str, ...]]:
+    if spec.columns is not None:
+        for column in spec.columns:
+            kind = table.schema.field(column).type
+            if not is_input_type(kind):
+                raise UserError(
+                    f"dataset.columns: column '{column}' of {table.source} holds {kind}; inputs "
+                    "are numbers, dates and texts."
+                )
+        return spec.columns, ()
+    others = [name for name in table.schema.names if name not in used - set(spec.categories or [])]
+    numbers = [name for name in others if _numbers_rows(name, table.schema.field(name).type)]
+    others = [name for name in others if name not in numbers]
+    inputs = [name for name in others if is_input_type(table.schema.field(name).type)]
+    if not inputs:
+        raise UserError(
+            f"{table.source} has no column of inputs beside {', '.join(sorted(used))}; its columns "
+            f"are {', '.join(table.schema.names[:MAX_SHOWN])}."
+        )
+    left_out = [
+        f"column '{name}' is left out: it holds {table.schema.field(name).type}."
+        for name in others
+        if name not in inputs
+    ]
+    left_out += [
+        f"column '{name}' is left out: it holds pandas' numbers of the rows; if it is more, name "
+        "it in dataset.columns."
+        for name in numbers
+    ]
+    return inputs, tuple(left_out)
+
+
+def _numbers_rows(name: str, kind: Any) -> bool:
+    """Whether a column is the index of a data frame: where rows stood, it may tell the label."""
+    return bool(ROW_NUMBERS.fullmatch(name)) and pa.types.is_integer(kind)
+
+
+def is_input_type(kind: Any) -> bool:
+    """Whether features can be made of a column of that type of pyarrow."""
+    if pa.types.is_dictionary(kind):
+        return is_input_type(kind.value_type)
+    return is_text_type(kind) or is_number_type(kind)

@@ -1,16 +1,111 @@
-"""A column of texts as inputs: token ids of one length."""
+"""Texts as token ids: words, characters or bytes, numbered by the training texts alone.
 
-from collections.abc import Iterator
-from typing import Any
+A column of texts as inputs: token ids of one length.
+
+Files of text: a folder of classes, or what a language model learns.
+
+Running text as a dataset: windows of tokens, and for each token the next one.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from raybench.core.dataset_spec import DatasetSpec
 from raybench.core.errors import UserError
-from raybench.data.dataset import Array
-from raybench.data.sources.table import Table, is_text
-from raybench.data.sources.tokens import UNKNOWN, Tokenizer
+from raybench.data.dataset import SPLITS, Array, Dataset, Split, num_of
+from raybench.data.memory import require_memory
+from raybench.data.sources.cut import USUAL_SHARE
+from raybench.data.sources.files import find_files, split_of
+from raybench.data.sources.image_folder import SPLIT_NAMES
+from raybench.data.sources.table import BATCH_ROWS, Say, Table, Tables, is_text
+
+Pieces = npt.NDArray[Any] | list[str]
+"""A text cut up: its words, or an array of its characters' code points, or of its bytes."""
+Ids = npt.NDArray[np.int32]
+Kind = Literal["words", "characters", "bytes"]
+"""What a text is cut into."""
+
+PADDING, UNKNOWN = 0, 1
+"""Ids of what fills up a short text, and of what no training text has (or too few have)."""
+SPECIAL = ("<padding>", "<unknown>")
+WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
+"""A word, or a mark between words; lower case."""
+_NUM_CODES = 0x110000
+
+
+class Tokenizer:
+    """First `see` of all training texts, then `finish`, then `ids` of any text.
+
+    The most frequent tokens get the first ids after PADDING and UNKNOWN; bytes have ids 2 to 257.
+    """
+
+    def __init__(self, kind: Kind, size: int) -> None:
+        """`size`: most tokens told apart, the two special ones included; of bytes all are."""
+        self._kind, self._size = kind, size
+        self._counts: Counter[str] = Counter()
+        self.vocabulary: tuple[str, ...] = ()
+
+    def cut(self, text: str) -> Pieces:
+        """Cut a text up."""
+        if self._kind == "words":
+            return WORD.findall(text.lower())
+        if self._kind == "characters":
+            return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+        return np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
+
+    def see(self, pieces: Pieces) -> None:
+        """Count the tokens of a training text."""
+        if isinstance(pieces, list):
+            self._counts.update(pieces)
+        elif self._kind == "characters":
+            codes, counts = np.unique(pieces, return_counts=True)
+            for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
+                self._counts[chr(code)] += count
+
+    def finish(self) -> None:
+        """Number the tokens."""
+        if self._kind == "bytes":
+            self.vocabulary = (*SPECIAL, *(f"<{number:02x}>" for number in range(256)))
+            return
+        # By name where equally frequent: the same in every process.
+        kept = sorted(self._counts, key=lambda token: (-self._counts[token], token))
+        self._number((*SPECIAL, *kept[: self._size - len(SPECIAL)]))
+
+    @classmethod
+    def of_vocabulary(cls, kind: Kind, vocabulary: Sequence[str]) -> Self:
+        """Return one that is finished, by the vocabulary of another."""
+        found = cls(kind, len(vocabulary))
+        found._number(tuple(vocabulary))
+        return found
+
+    def _number(self, vocabulary: tuple[str, ...]) -> None:
+        self.vocabulary = vocabulary
+        self._ids = {token: number for number, token in enumerate(self.vocabulary)}
+        if self._kind == "characters":
+            self._of_code = np.full(_NUM_CODES, UNKNOWN, np.int32)
+            for token, number in list(self._ids.items())[len(SPECIAL) :]:
+                self._of_code[ord(token)] = number
+
+    def ids(self, pieces: Pieces) -> Ids:
+        """Return the ids of a text that is cut up."""
+        if isinstance(pieces, list):
+            return np.array([self._ids.get(word, UNKNOWN) for word in pieces], np.int32)
+        if self._kind == "characters":
+            return self._of_code[pieces]
+        return pieces.astype(np.int32) + len(SPECIAL)
+
+    @property
+    def num_tokens(self) -> int:
+        """Different tokens of the training texts, before any are left out."""
+        return 256 if self._kind == "bytes" else len(self._counts)
+
 
 MANY = 0.25
 """Share of texts beyond which it is said that they are cut."""
@@ -109,3 +204,189 @@ def texts_of(batch: Any) -> Iterator[str]:
         values = values.dictionary_decode()
     for value in values:
         yield value.as_py() or ""
+
+
+TEXT_ENDINGS = (".txt", ".text", ".md")
+MEMORY_FACTOR = 20
+"""Bytes in memory for one of a text that is learnt, at most: its ids, its next ones, its cuts."""
+
+
+class TextFolder:
+    """A folder with a folder of files for each class, as a table of `text` and `label`."""
+
+    class_names: Mapping[str, Sequence[str]] = {}
+
+    def __init__(self, folder: Path) -> None:
+        """UserError for files that are in no class's folder."""
+        self.source = self.folder = str(folder)
+        files = find_files(folder, TEXT_ENDINGS)
+        outside = [file for file in files if file.parent == folder]
+        if outside:
+            raise UserError(
+                f"{outside[0]} is in no class's folder; move it to one: {folder}/CLASS/"
+                f"{outside[0].name}."
+            )
+        if not files:
+            raise UserError(
+                f"dataset.path: {folder} has no folders with {TEXT_ENDINGS[0]} files; put the "
+                "texts of each class into a folder with its name."
+            )
+        self.files = files
+        self._classes = [file.relative_to(folder).parts[0] for file in files]
+        self.num_rows = len(files)
+        self.schema = pa.schema([("text", pa.string()), ("label", pa.string())])
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        """See `Table`."""
+        rows = BATCH_ROWS // 64  # a file is longer than a cell
+        for start in range(0, self.num_rows, rows):
+            here = slice(start, start + rows)
+            made = {"label": self._classes[here]}
+            if "text" in columns:
+                made["text"] = [read_text(file) for file in self.files[here]]
+            arrays = [pa.array(made[column], pa.string()) for column in columns]
+            yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+    def place(self, row: int) -> str:
+        """See `Table`."""
+        return str(self.files[row])
+
+
+def open_text_folder(folder: Path) -> Tables:
+    """Return the texts of `folder/CLASS/`, or of `folder/train/CLASS/` and the other splits."""
+    by_split = _split_folders(folder)
+    if not by_split:
+        return Tables(TextFolder(folder))
+    if "train" not in by_split:
+        raise UserError(f"dataset.path: {folder} has {', '.join(by_split)} and no train; add it.")
+    tables: dict[str, Table] = {name: TextFolder(path) for name, path in by_split.items()}
+    return Tables(**tables)
+
+
+def _split_folders(folder: Path) -> dict[str, Path]:
+    inner = sorted(path for path in folder.iterdir() if path.is_dir())
+    found = {split_of(path.name): path for path in inner}
+    is_all = bool(inner) and None not in found
+    return {split: found[split] for split in SPLIT_NAMES if split in found} if is_all else {}
+
+
+def is_class_folder(path: Path) -> bool:
+    """Whether a path has folders of texts by class, and not texts to be learnt as one."""
+    if not path.is_dir():
+        return False
+    return any(
+        len(file.relative_to(path).parts) > (2 if split_of(file.relative_to(path).parts[0]) else 1)
+        for file in find_files(path, TEXT_ENDINGS)
+    )
+
+
+def running_texts(path: Path) -> dict[str, str]:
+    """Return the text of a file, or of a folder's, whole: by split, or as `train` alone."""
+    if path.is_file():
+        _require_memory([path], path)
+        return {"train": read_text(path)}
+    files = find_files(path, TEXT_ENDINGS)
+    if not files:
+        raise UserError(
+            f"dataset.path: {path} has no {TEXT_ENDINGS[0]} files; name a file or folder."
+        )
+    _require_memory(files, path)
+    by_split: dict[str, list[str]] = {}
+    splits = [split_of(file.relative_to(path).parts[0]) for file in files]
+    is_split = all(splits) and "train" in splits
+    for file, split in zip(files, splits, strict=True):
+        by_split.setdefault(split if is_split and split else "train", []).append(read_text(file))
+    order = [split for split in SPLIT_NAMES if split in by_split]
+    return {split: "\n".join(by_split[split]) for split in order}
+
+
+def _require_memory(files: list[Path], path: Path) -> None:
+    require_memory(MEMORY_FACTOR * sum(file.stat().st_size for file in files), str(path))
+
+
+def read_text(file: Path) -> str:
+    """Return a file's text; UserError, with the line, if it is not UTF-8."""
+    content = file.read_bytes()
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise UserError(
+            f"{file}: line {line} is not UTF-8 (byte {content[error.start]:#04x}); save the file "
+            "as UTF-8: iconv -f latin1 -t utf-8."
+        ) from error
+
+
+def language_dataset(
+    spec: DatasetSpec, texts: dict[str, str], *, name: str, source: str, say: Say
+) -> Dataset:
+    """Return windows of `sequence_length` tokens, each labelled with those that follow.
+
+    `texts` by split; what has no text of its own is cut off the end of `train`: the last part is
+    the test, what is before it validation. Tokens are numbered by the training text alone.
+    """
+    tokenizer = Tokenizer(spec.tokens, spec.vocabulary_size)
+    pieces = {split: tokenizer.cut(text) for split, text in texts.items()}
+    pieces = _cut_off(spec, pieces, source, say)
+    tokenizer.see(pieces["train"])
+    tokenizer.finish()
+    splits = {}
+    for split in SPLITS:
+        ids = tokenizer.ids(pieces[split])
+        num_windows = max(0, len(ids) - 1) // spec.sequence_length
+        if num_windows < 1 and (split != "test" or spec.test_size != "none"):
+            raise UserError(
+                f"{source}: the {split} split has {len(ids):,} {spec.tokens}, fewer than one "
+                f"window of dataset.sequence_length {spec.sequence_length} and the token after it; "
+                "choose a shorter one, or add text."
+            )
+        splits[split] = _windows(ids, num_windows, spec.sequence_length)
+    vocabulary = tokenizer.vocabulary
+    return Dataset(
+        name,
+        len(vocabulary),
+        train=splits["train"],
+        validation=splits["validation"],
+        test=splits["test"],
+        task="language_modelling",
+        vocabulary=vocabulary,
+        encoding={"tokens": spec.tokens},
+    )
+
+
+def _cut_off(
+    spec: DatasetSpec, pieces: dict[str, Pieces], source: str, say: Say
+) -> dict[str, Pieces]:
+    rest = pieces["train"]
+    total = (len(rest) - 1) // spec.sequence_length
+    usual = max(1, round(USUAL_SHARE * total))
+    validation = num_of(spec.validation_size, total, usual=usual)
+    sizes = {
+        "test": num_of(spec.test_size, total, usual=validation),
+        "validation": validation,
+    }
+    missing = {split: size for split, size in sizes.items() if split not in pieces and size}
+    if sum(missing.values()) >= total:
+        raise UserError(
+            f"{source} has {len(rest):,} {spec.tokens}, {max(0, total)} windows of "
+            f"dataset.sequence_length {spec.sequence_length}, and {sum(missing.values())} would be "
+            "held out; choose shorter ones, or add text."
+        )
+    found = {"test": rest[:0]} | pieces
+    for split, size in missing.items():
+        # One token more: the label of the last.
+        keep = len(rest) - (size * spec.sequence_length + 1)
+        found[split], rest = rest[keep:], rest[:keep]
+    found["train"] = rest
+    if missing:
+        told = [
+            f"the {len(found[split]):,} {spec.tokens} of the {split} split" for split in missing
+        ]
+        say(f"held out from its end: {', and before them '.join(told)}.")
+    return found
+
+
+def _windows(ids: Ids, number: int, length: int) -> Split:
+    inputs = ids[: number * length].reshape(number, length)
+    labels = ids[1 : number * length + 1].reshape(number, length).astype(np.int64)
+    return Split(np.ascontiguousarray(inputs), labels)

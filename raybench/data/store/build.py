@@ -1,4 +1,7 @@
-"""A dataset of the store: built once on this machine, then mapped by every process of it."""
+"""A dataset of the store: built once on this machine, then mapped by every process of it.
+
+A whole `Dataset` in the store: for loaders that make one in memory, or with a `Writer`.
+"""
 
 import json
 import os
@@ -14,20 +17,18 @@ from typing import Any
 import numpy as np
 
 from raybench.core.errors import UserError
-from raybench.data.mapped import map_array
+from raybench.data.dataset import SPLITS, Array, Dataset, Split
+from raybench.data.memory import map_array
 from raybench.data.store.entries import (
     ABOUT,
     PART,
+    EntryLock,
     entries_of,
     remove_entry,
     remove_unfinished,
 )
-from raybench.data.store.lock import EntryLock
-from raybench.data.store.pin import key_for
-from raybench.data.store.place import NO_ROOM, make_store_folder, no_room
-from raybench.data.store.progress import tell
-from raybench.data.store.source import LAYOUT, Source
-from raybench.data.store.writer import Array, Writer
+from raybench.data.store.place import NO_ROOM, Writer, make_store_folder, no_room, tell
+from raybench.data.store.source import LAYOUT, Source, key_for
 
 POLL_S = 0.05
 """How often is looked whether another has built an entry."""
@@ -155,3 +156,58 @@ def _write(part: Path, source: Source, build: Callable[[Writer], Mapping[str, An
 
 def _tell_waiting(source: Source) -> None:
     tell(f"dataset {source.name} is being stored by another process; waiting for it.")
+
+
+_NAMES = ("class_names", "vocabulary")
+_SCALES = ("label_scale", "label_offset")
+
+
+def write_dataset(writer: Writer, dataset: Dataset) -> dict[str, Any]:
+    """Write a dataset's arrays; return what `read_dataset` needs besides, as `build` does."""
+    for part in SPLITS:
+        split: Split = getattr(dataset, part)
+        inputs = split.arrays
+        for name, array in _named(part, inputs).items():
+            writer.save(name, array)
+        writer.save(f"{part}-labels", split.labels)
+        if split.weights is not None:
+            writer.save(f"{part}-weights", split.weights)
+    description: dict[str, Any] = {
+        "name": dataset.name,
+        "num_classes": None if dataset.num_classes is None else int(dataset.num_classes),
+        "repeat": int(dataset.repeat),
+        "task": dataset.task,
+        "encoding": dataset.encoding,
+    }
+    description |= {name: list(getattr(dataset, name)) for name in _NAMES}
+    for name in _SCALES:
+        scale = getattr(dataset, name)
+        description[name] = None if scale is None else np.asarray(scale).tolist()
+    return description
+
+
+def read_dataset(stored: Stored) -> Dataset:
+    """Return the dataset that `write_dataset` wrote, its arrays mapped."""
+    content = dict(stored.about)
+    for name in _NAMES:
+        content[name] = tuple(content[name])
+    for name in _SCALES:
+        if content[name] is not None:
+            content[name] = np.asarray(content[name], np.float32)
+    for part in SPLITS:
+        content[part] = _split(stored.arrays, part)
+    return Dataset(**content)
+
+
+def _named(part: str, inputs: Array | dict[str, Array]) -> dict[str, Array]:
+    if isinstance(inputs, dict):
+        return {f"{part}-input-{name}": array for name, array in inputs.items()}
+    return {f"{part}-inputs": inputs}
+
+
+def _split(arrays: Mapping[str, Array], part: str) -> Split:
+    begin = f"{part}-input-"
+    inputs: Any = arrays.get(f"{part}-inputs")
+    if inputs is None:
+        inputs = {name[len(begin) :]: arrays[name] for name in arrays if name.startswith(begin)}
+    return Split(inputs, arrays[f"{part}-labels"], arrays.get(f"{part}-weights"))

@@ -9,8 +9,11 @@ import numpy.typing as npt
 
 from raybench.core.augmentation import Augmentation, Mixup, RandomCrop
 from raybench.core.errors import UserError
-from raybench.data.augment.changes import (
+from raybench.data.dataset import Dataset, Split
+from raybench.data.image_changes import (
     ONE,
+    Draws,
+    Key,
     Mixing,
     color_jitter,
     cutout,
@@ -23,11 +26,9 @@ from raybench.data.augment.changes import (
     mix,
     random_crop,
     random_resized_crop,
+    sample_keys,
 )
-from raybench.data.augment.keys import Draws, Key, sample_keys
-from raybench.data.dataset import Dataset, Split
-from raybench.data.inputs import Batch, each, parts
-from raybench.data.on_demand import Array, Rows
+from raybench.data.inputs import Array, Batch, Rows, each, parts
 
 Drawn = tuple[npt.NDArray[Any], ...]
 """What is drawn for the samples of a batch, (n, ...) each."""
