@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from raybench import cli, tune
-from raybench.cluster.capacity import Capacity, Node
+from raybench.cluster.admission import Capacity
+from raybench.cluster.layout import Node
 from raybench.core.errors import UserError
 from raybench.core.study import build_study
 from raybench.data.load import load_dataset

@@ -1,7 +1,10 @@
-"""One run on workers of the pool, seen by the process that asked for it."""
+"""One run on workers of the pool, seen by the process that asked for it: from asking for
+workers to its record, with where its seconds went through several attempts at it.
+"""
 
-from collections.abc import Callable
-from dataclasses import replace
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
@@ -14,19 +17,144 @@ from raybench.cluster.protocol import (
     Finish,
     Finished,
     HostLeaves,
+    Lent,
     Progress,
     Reply,
     RunFailed,
     Start,
 )
 from raybench.cluster.reach import MISNAMED
-from raybench.cluster.run_account import RunAccount
-from raybench.core.clock import merge_ranks
+from raybench.core.clock import OTHER, PHASES, merge_ranks
 from raybench.core.outcome import RunOutcome
-from raybench.core.record import MACHINE_FAULTS, Evaluation
+from raybench.core.record import MACHINE_FAULTS, Evaluation, Role, RunRecord, StopReason
 from raybench.core.score import chance_of
 from raybench.core.spec import RunSpec
 from raybench.data.load import STORED
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Point:
+    """The account at a moment of the run; the beginning, unless it says more."""
+
+    at: float
+    queue_s: float = 0.0
+    start_s: float = 0.0
+    report_s: float = 0.0
+    lost_s: float = 0.0
+    worker: Mapping[str, float] = field(default_factory=dict)
+    """What the workers account for."""
+
+
+class RunAccount:
+    """Every phase is measured by itself: `queue` and `start` by the pool, most by the workers.
+
+    To their `report` comes what the owner measures of its own time and of the travel; `other` is
+    what is left of the wall time. An attempt (from asking for workers until they are lost, or it
+    ends) goes on from a point that the run was at before: what lies between that point and the
+    attempt is `lost`. While an attempt has not reached an evaluation that point is the last one
+    that was reached, and then the one that it really went on from, since it repeats the others.
+    Waiting is never lost: it stays in `queue`.
+    """
+
+    def __init__(self) -> None:
+        self.is_lent = False
+        """Whether the run has ever had workers."""
+        self._earlier_s = 0.0
+        """Wall seconds of another driver, up to the checkpoint that this one goes on from."""
+        self._queue_s = 0.0
+        self._between: float | None = None
+        """When the last answer came; the owner's own time runs from there."""
+        self._asked: float | None = None
+        """When workers were asked for; what follows is of the present attempt."""
+        self._own_start_s = self._own_report_s = self._before_queue_s = 0.0
+        self._worker: Mapping[str, float] = {}
+        self._first = self._base = self._last = _Point(at=0.0)
+        self._kept: _Point | None = None
+        """Where the newest checkpoint of this session was taken."""
+        self._has_evaluated = False
+
+    def asks(self) -> None:
+        """Begin an attempt: workers are asked for."""
+        now = time.perf_counter()
+        if self._asked is None:
+            self._first = self._last = _Point(at=now)
+        self._asked, self._between, self._base = now, None, self._last
+        self._own_start_s = self._own_report_s = 0.0
+        self._before_queue_s, self._has_evaluated = self._queue_s, False
+        self._worker = self._last.worker
+
+    def has(self, lent: Lent) -> None:
+        """Workers were given."""
+        assert self._asked is not None
+        self.is_lent, self._between = True, time.perf_counter()
+        waited = lent.queue_s + lent.start_s
+        self._queue_s += lent.queue_s
+        self._own_start_s += lent.start_s
+        self._own_report_s += max(0.0, self._between - self._asked - waited)
+        if lent.resume is not None and self._kept is None and not self._earlier_s:
+            worker = lent.resume.ledger
+            self._earlier_s = sum(s for phase, s in worker.items() if phase in PHASES)
+            self._first = self._last = self._base = _Point(at=self._first.at, worker=worker)
+            self._worker = worker
+
+    def begins_anew(self) -> None:
+        """The checkpoint is refused: what led up to it, in another session, is no part of it."""
+        self._earlier_s, self._kept, self._worker = 0.0, None, {}
+        self._first = self._last = _Point(at=self._first.at)
+
+    def sends(self) -> float:
+        """Note that a command goes out; return when."""
+        sent = time.perf_counter()
+        if self._between is not None:
+            self._own_report_s += sent - self._between
+        self._between = None
+        return sent
+
+    def hears(self, *, sent: float, busy_s: float) -> None:
+        """Note the answer to a command; its workers were busy for so long."""
+        self._between = time.perf_counter()
+        self._own_report_s += self._between - sent - busy_s
+
+    def reached(self, evaluation: Evaluation, *, is_saved: bool) -> None:
+        """Note an evaluation, and whether the run can be continued from it."""
+        if not self._has_evaluated:
+            self._has_evaluated, self._base = True, self._kept or self._first
+        self._worker = dict(evaluation.ledger)
+        assert self._between is not None
+        self._last = self._point(self._between)
+        if is_saved:
+            self._kept = self._last
+
+    def ended(self, ledger: Mapping[str, float]) -> None:
+        """Take the workers' account of the whole run."""
+        self._worker = ledger
+
+    def now(self) -> tuple[dict[str, float], float]:
+        """Return the seconds by phase so far, and those of the wall."""
+        now = time.perf_counter()
+        wall = 0.0 if self._asked is None else now - self._first.at + self._earlier_s
+        if not self.is_lent:  # it never got workers: all of it was waiting
+            return {"queue": wall, OTHER: 0.0}, wall
+        here = self._point(now)
+        phases = {"queue": here.queue_s, "start": here.start_s, "lost": here.lost_s, **here.worker}
+        own = here.report_s + (now - self._between if self._between is not None else 0.0)
+        phases["report"] = phases.get("report", 0.0) + own
+        known = sum(seconds for name, seconds in phases.items() if name in PHASES)
+        return phases | {OTHER: wall - known}, wall
+
+    def _point(self, at: float) -> _Point:
+        base = self._base
+        assert self._asked is not None
+        waited = self._before_queue_s - base.queue_s
+        return _Point(
+            at=at,
+            queue_s=self._queue_s,
+            start_s=base.start_s + self._own_start_s,
+            report_s=base.report_s + self._own_report_s,
+            lost_s=base.lost_s + self._asked - base.at - waited,
+            worker=self._worker,
+        )
+
 
 LEAST_S, FIRST_S, TIMES = 600.0, 3600.0, 10.0
 """A worker that has not answered is taken for hung after three times the objective's
@@ -290,3 +418,68 @@ class Restarts:
     def got_further(self) -> None:
         """The run has a newer checkpoint: begin to count again."""
         self._in_a_row = 0
+
+
+def run_once(
+    pool: Any,
+    spec: RunSpec,
+    name: str,
+    *,
+    role: Role,
+    source: str | None = None,
+    on_evaluation: Callable[[str, Evaluation], None],
+    stopped_by: Callable[[], StopReason | None],
+    on_error: Callable[[str, str, str], str] = lambda name, message, traceback: message,
+    on_saved: Callable[[str], None] = lambda name: None,
+    on_refused: Callable[[str, str], None] = lambda name, why: None,
+    on_restart: Callable[[str, str], None] = lambda name, why: None,
+    save: bool = False,
+    test: bool = False,
+    keep: bool = True,
+) -> tuple[RunRecord, bytes | None]:
+    """Train `spec` to its end; return its record, and the weights if `save`.
+
+    `stopped_by` is asked after every evaluation and ends the run by returning a reason. A
+    failed run is a record too, and `on_error` is given its name, message and traceback and
+    returns the message to keep; it has no weights. `on_saved` is given the name when the pool has
+    a new checkpoint of the run, `on_refused` the name and a sentence when it does not go on from
+    the one it had, `on_restart` the name and what has happened when it has lost its workers and
+    goes on in new ones. `test` measures the test split. With `keep` False the workers are new and
+    end with the run.
+    """
+    client = RunClient(pool, name, spec, keep=keep, goes_on=lambda: stopped_by() is None)
+    saved: int | None = None
+    refused: str | None = None
+    restarts = 0
+    reason: StopReason | None = None
+    last: Evaluation | None = None
+    try:
+        while reason is None:
+            outcome = client.step()
+            if outcome.refused is not None and refused is None:
+                refused = outcome.refused
+                on_refused(name, refused)
+            elif outcome.restarts > restarts and outcome.failure is None:
+                on_restart(name, outcome.restart_reason or "")
+            restarts = outcome.restarts
+            if outcome.evaluation is None or outcome.evaluation is last:
+                break  # it failed, or was ended from outside, before it reached the next one
+            last = outcome.evaluation
+            on_evaluation(name, last)
+            if outcome.saved != saved:
+                saved = outcome.saved
+                on_saved(name)
+            reason = stopped_by()
+            if outcome.is_over:
+                break
+    except BaseException:
+        release(pool, name, keep=keep)
+        raise
+    outcome = client.finish(save=save, test=test)
+    if outcome.message is not None and outcome.failure != "nan":
+        message = on_error(name, outcome.message, outcome.traceback)
+        outcome = replace(outcome, message=message)
+    record = outcome.record(
+        name, spec, role=role, source=source, stopped_by=reason or stopped_by() or "interrupted"
+    )
+    return record, client.weights

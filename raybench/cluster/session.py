@@ -11,13 +11,14 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raybench.backends import allocator
-from raybench.cluster.addresses import VARIABLE
-from raybench.cluster.admission import Admission
-from raybench.cluster.capacity import Capacity, Node, num_local_cores
-from raybench.cluster.layout import as_nodes
-from raybench.cluster.ray_internals.autoscaler import has_autoscaler
+from raybench.cluster.admission import Admission, Capacity, num_local_cores
+from raybench.cluster.layout import Node, as_nodes
+from raybench.cluster.queue import Waiting
 from raybench.cluster.ray_internals.local_ray import (
     Token,
+    driver_reservation,
+    is_submitted_job,
+    job_environment,
     niceness_warning,
     on_loopback,
     own_niceness,
@@ -25,16 +26,12 @@ from raybench.cluster.ray_internals.local_ray import (
     own_signals,
     warning,
 )
-from raybench.cluster.ray_internals.own_job import (
-    driver_reservation,
-    is_submitted_job,
-    job_environment,
-)
+from raybench.cluster.ray_internals.nodes import has_autoscaler
 from raybench.cluster.ray_internals.trainer import TRAIN_SWITCHES
-from raybench.cluster.scratch import Scratch
+from raybench.cluster.reach import VARIABLE
 from raybench.cluster.signals import without_hangup
-from raybench.cluster.trainers import PoolOptions
-from raybench.cluster.waiting import Waiting
+from raybench.cluster.worker import Scratch
+from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
 from raybench.core.errors import UserError
 

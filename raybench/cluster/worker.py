@@ -1,10 +1,15 @@
-"""The train function of a worker group: serves one run after another until told to close."""
+"""The train function of a worker group: serves one run after another until told to close.
 
+The session's temporary folders, too: one per host, gone with it, and swept up after a killed one.
+"""
+
+import fcntl
 import gc
 import itertools
 import math
 import os
 import re
+import shutil
 import socket
 import sys
 import tempfile
@@ -13,7 +18,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import ray
 
@@ -40,12 +45,69 @@ from raybench.cluster.protocol import (
     Saved,
     Start,
 )
-from raybench.cluster.scratch import DATA, on_this_host
 from raybench.core.clock import AWAY, Ledger
 from raybench.core.errors import UserError
 from raybench.core.record import Evaluation
 from raybench.core.secrets import redact_text
 from raybench.workloads.find import load_workload_dataset
+
+PREFIX = "raybench-"
+DATA = "data"
+"""Folder below a host's scratch folder that all its workers map their data from."""
+ALIVE = "alive"
+"""File that is locked for as long as somebody uses the folder; the system drops the lock of a
+process that ends, however it ends."""
+
+
+class Scratch:
+    """The driver's own folder; what killed sessions have left on this host is removed first."""
+
+    def __init__(self) -> None:
+        sweep()
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._lock = _hold(self.folder)
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        self._lock.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+_held: dict[Path, TextIO] = {}
+
+
+def on_this_host(scratch: str) -> Path:
+    """Return the session's folder on this host: the driver's own, or one beside those of others.
+
+    The latter is kept while a worker that has asked for it lives.
+    """
+    own = Path(scratch)
+    if own.is_dir():
+        return own
+    folder = Path(tempfile.gettempdir()) / own.name
+    if folder not in _held:
+        sweep()
+        folder.mkdir(exist_ok=True)
+        _held[folder] = _hold(folder)
+    return folder
+
+
+def sweep() -> None:
+    """Remove the folders that nobody uses any more."""
+    for alive in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{ALIVE}"):
+        try:
+            with alive.open() as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(alive.parent, ignore_errors=True)
+        except OSError:
+            continue  # in use, or another user's
+
+
+def _hold(folder: Path) -> TextIO:
+    file = (folder / ALIVE).open("w")
+    fcntl.flock(file, fcntl.LOCK_SH)
+    return file
+
 
 ANSWER_TIMEOUT_S = 30.0
 """The pool answers sooner (`worker_group.POLL_S`): what takes longer has been lost on the way."""

@@ -1,12 +1,20 @@
-"""A worker group: a live TorchTrainer or TensorflowTrainer whose workers wait for commands."""
+"""A worker group: a live TorchTrainer or TensorflowTrainer whose workers wait for commands.
+
+`LiveGroups` has those of now: opened as granted, closed when another needs the room.
+"""
 
 import asyncio
 import contextlib
 import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import ray
 
+from raybench.cluster.admission import Admission, Grant
+from raybench.cluster.layout import Node, Reservation
 from raybench.cluster.protocol import (
     Close,
     Command,
@@ -17,17 +25,126 @@ from raybench.cluster.protocol import (
     Ready,
     Reply,
     RunFailed,
+    Start,
 )
-from raybench.cluster.ray_internals.actors import (
+from raybench.cluster.ray_internals.trainer import (
+    controlled_here,
+    end_workers,
     has_lost_one,
     has_not_started,
     is_lost_process,
     is_out_of_reach,
+    meeting_in_a_file,
+    meeting_over_network,
+    without_unused_callbacks,
 )
-from raybench.cluster.ray_internals.trainer import end_workers
 from raybench.cluster.reach import UNREACHED
-from raybench.cluster.trainers import PoolOptions, build_trainer
+from raybench.cluster.worker import serve
 from raybench.core.placement import Placement
+
+NODE_ID = "ray.io/node-id"
+"""The label by which Ray knows every node, and puts a worker there."""
+STRATEGIES = {"pack": "PACK", "spread": "SPREAD"}
+"""Ours, and Ray's."""
+NOMINAL_CPU = 0.001
+"""Reserved per worker where the pool itself shares out one node's cores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolOptions:
+    """What all worker groups of a session have in common."""
+
+    scratch: str
+    """The session's folder on the driver's host."""
+    search_path: str
+    """Folder in which a user's own `module:Class` lies."""
+    nodes: tuple[Node, ...]
+    """What there is, in the order of the admission's, gone ones too."""
+    is_local: bool
+    """Whether it is a Ray of our own, which has one node and does not grow."""
+    scales: bool = False
+    """Whether the cluster has an autoscaler."""
+    driver: Reservation | None = None
+    """What the driver holds of a node."""
+    interface: str | None = None
+    """The network interface that the user named, for all hosts; none derives each one's."""
+    pool: Any = None
+    """The pool's own handle, which the workers need; known once it runs."""
+
+    @property
+    def reserves_cpus(self) -> bool:
+        """Whether Ray has to keep a worker's cores: others, and nodes that join, take them else."""
+        return not self.is_local
+
+
+def build_trainer(
+    number: int, placement: Placement, options: PoolOptions, nodes: Sequence[int] = ()
+) -> Any:
+    """Return a TorchTrainer or TensorflowTrainer whose workers serve the pool.
+
+    `nodes`: the node of every worker, by its position in `options.nodes`; none lets Ray choose.
+    """
+    import ray.train
+
+    resources: dict[str, float] = {
+        "CPU": placement.cpus_per_worker if options.reserves_cpus else NOMINAL_CPU
+    }
+    if placement.gpus_per_worker:
+        resources["GPU"] = placement.gpus_per_worker
+    config = {
+        "pool": options.pool,
+        "group": number,
+        "framework": placement.framework,
+        "cpus_per_worker": placement.cpus_per_worker,
+        "gpus_per_worker": placement.gpus_per_worker,
+        "num_replicas": placement.replicas_per_process,
+        "search_path": options.search_path,
+        "scratch": options.scratch,
+    }
+    arguments = {
+        "train_loop_config": config,
+        "scaling_config": ray.train.ScalingConfig(
+            num_workers=placement.num_workers,
+            use_gpu=placement.gpus_per_worker > 0,
+            resources_per_worker=resources,
+            placement_strategy=STRATEGIES[placement.strategy],
+            accelerator_type=placement.accelerator_type,
+            label_selector=selectors(options, nodes),
+        ),
+        "run_config": ray.train.RunConfig(
+            name=f"group-{number}",
+            storage_path=options.scratch,
+            # The pool starts a group again by itself, and says why: Ray would without end.
+            failure_config=ray.train.FailureConfig(max_failures=0, controller_failure_limit=0),
+        ),
+    }
+    if options.is_local and placement.framework == "torch":
+        arguments |= meeting_in_a_file(str(Path(options.scratch) / f"group-{number}.store"))
+    if not options.is_local:
+        arguments |= meeting_over_network(placement.framework, options.interface)
+    trainer = trainer_class(placement.framework)(serve, **arguments)
+    return controlled_here(without_unused_callbacks(trainer))
+
+
+def selectors(options: PoolOptions, nodes: Sequence[int]) -> list[dict[str, str]] | None:
+    """Return what binds each worker to the node that the admission chose for it; None on a Ray
+    of our own, or where a node has no id."""
+    ids = [options.nodes[node].id for node in nodes]
+    if options.is_local or not ids or not all(ids):
+        return None
+    return [{NODE_ID: one} for one in ids]
+
+
+def trainer_class(framework: str) -> Any:
+    """Import TorchTrainer or TensorflowTrainer; takes seconds the first time."""
+    if framework == "torch":
+        from ray.train.torch import TorchTrainer
+
+        return TorchTrainer
+    from ray.train.tensorflow import TensorflowTrainer
+
+    return TensorflowTrainer
+
 
 LOST = "a worker process has died: killed, out of memory or crashed"
 OUT_OF_REACH = "a worker did not answer any more: its host, or the network to it, was lost"
@@ -254,3 +371,118 @@ def end_message(error: Exception) -> str:
     if has_not_started(last):
         return NOT_STARTED
     return OUT_OF_REACH if is_out_of_reach(last) else f"{type(error).__name__}: {last}"
+
+
+class LiveGroups:
+    """Groups by number; which of them there should be is the admission's to say."""
+
+    def __init__(self, options: PoolOptions, admission: Admission) -> None:
+        """`admission` knows the nodes of now."""
+        self._options, self._admission = options, admission
+        self._groups: dict[int, WorkerGroup] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self.on_freed: Callable[[], object] = lambda: None
+        """Called where a group is gone that nobody waits for."""
+
+    def attach(self, pool: Any) -> None:
+        """Take the pool's own handle, which the workers need."""
+        self._options = replace(self._options, pool=pool)
+
+    def get(self, number: int) -> WorkerGroup | None:
+        """Return a group; None if it has gone."""
+        return self._groups.get(number)
+
+    def __iter__(self) -> Iterator[tuple[int, WorkerGroup]]:
+        return iter(self._groups.items())
+
+    async def open(self, grant: Grant) -> WorkerGroup:
+        """Return the granted group, started if it is new; RunFailed if it does not start."""
+        for number in grant.evict:
+            evicted = self._groups.get(number)
+            await self.close(number)
+            if evicted is not None and not evicted.has_ended:  # its processes hold their GPUs
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(evicted.gone(), CLOSE_TIMEOUT_S)
+        if grant.is_new:
+            options = replace(self._options, nodes=tuple(self._admission.nodes))
+            group = WorkerGroup(grant.group, grant.placement, options, grant.nodes)
+            self._groups[grant.group] = group
+            await group.start()
+        return self._groups[grant.group]
+
+    def has_ended(self, number: int) -> bool:
+        """Whether a group is there no more, or none of its workers: its host may have died."""
+        group = self._groups.get(number)
+        return group is None or group.has_ended
+
+    def close_soon(self, numbers: list[int]) -> None:
+        """End groups and free their places, beside whatever else goes on."""
+
+        async def close(number: int) -> None:
+            await self.close_and_free(number, force=True)
+            self.on_freed()
+
+        for number in numbers:
+            task = asyncio.ensure_future(close(number))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def close(self, number: int, *, force: bool = False) -> None:
+        """End a group, if it is still there."""
+        group = self._groups.get(number)
+        if group is not None:
+            await group.close(force=force)
+            self._groups.pop(number, None)
+
+    async def close_and_free(self, number: int, *, force: bool = False) -> None:
+        """End a group; the books give its place to others once its workers are gone.
+
+        Until then Ray holds their CPUs and GPUs. Where that takes long, nobody here waits for it.
+        """
+        group = self._groups.get(number)
+        await self.close(number, force=force)
+        if group is None or group.has_ended:
+            self._admission.remove(number)
+            return
+        task = asyncio.ensure_future(self._free_when_gone(number, group))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _free_when_gone(self, number: int, group: WorkerGroup) -> None:
+        await group.gone()
+        self._admission.remove(number)
+        self.on_freed()
+
+    async def free(self, number: int) -> bool:
+        """End what a group runs and free its cores; return whether it can serve another run."""
+        group = self._groups[number]
+        can_serve = await group.settle()
+        if can_serve:
+            group.cores = []
+        return can_serve
+
+    async def close_all(self) -> None:
+        """End every group."""
+        await asyncio.gather(*(self.close(number) for number in list(self._groups)))
+
+    async def ask(self, number: int, command: Command, timeout_s: float) -> list[Reply]:
+        """Give every worker of a group a command; a new run is pinned to cores of its own."""
+        group = self._groups[number]
+        commands: list[Command] = [command] * group.placement.num_workers
+        if isinstance(command, Start):
+            taken = {c for one in self._groups.values() if one is not group for c in one.cores}
+            commands = [replace(command, cores=own) for own in group.choose_cores(taken)]
+        return await group.ask(commands, timeout_s)
+
+    def nodes(self, number: int) -> list[int]:
+        """Return the node of each of a group's workers; none if one is on a node not known."""
+        known = [node.id for node in self._admission.nodes]
+        nodes = self._groups[number].nodes()
+        return [known.index(node) for node in nodes] if set(nodes) <= set(known) else []
+
+    def accelerators(self, number: int) -> tuple[str, ...]:
+        """Return the models of a group's GPUs, each once; none for a group without GPUs."""
+        if not self._groups[number].placement.gpus_per_worker:
+            return ()
+        models = {self._admission.nodes[node].accelerator for node in self.nodes(number)}
+        return tuple(sorted(models - {""}))

@@ -22,7 +22,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import ConcurrencyLimiter, Searcher
 
 from raybench.cluster.layout import Node
-from raybench.cluster.ray_internals.driver_node import waits_by_driver
+from raybench.cluster.ray_internals.nodes import waits_by_driver
 from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
 from raybench.core.outcome import RunOutcome

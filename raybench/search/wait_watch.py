@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
 
+from raybench.cluster.queue import Waiting
 from raybench.cluster.session import Session
-from raybench.cluster.waiting import Waiting
 from raybench.core.errors import StudyError
 from raybench.results.live.progress import Progress
 from raybench.search.deadline import Deadline

@@ -17,10 +17,10 @@ from typing import Any
 from rich.console import Console
 
 from raybench.backends.check_model import check_models, in_groups
-from raybench.cluster.capacity import Capacity, local_capacity
-from raybench.cluster.scratch import DATA
+from raybench.cluster.admission import Capacity, local_capacity
 from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt
+from raybench.cluster.worker import DATA
 from raybench.core.dataset_spec import with_whole_paths
 from raybench.core.documents import read_mapping, validate
 from raybench.core.errors import DONE, FAILED, INTERRUPTED, UserError

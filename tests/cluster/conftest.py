@@ -2,7 +2,7 @@
 
 import pytest
 
-from raybench.cluster import run_account, run_client
+from raybench.cluster import run_client
 from tests.cluster.fake_pool import time
 
 
@@ -10,4 +10,4 @@ from tests.cluster.fake_pool import time
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls of a pool that stands here are answered at once, on its clock."""
     monkeypatch.setattr(run_client.ray, "get", lambda answer: answer)
-    monkeypatch.setattr(run_account, "time", time)
+    monkeypatch.setattr(run_client, "time", time)

@@ -8,18 +8,19 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from raybench.cluster import addresses, reach
-from raybench.cluster.addresses import (
+from raybench.cluster import reach
+from raybench.cluster.reach import (
     VARIABLE,
     NoInterface,
     Place,
     address_of,
     environment,
     interface_to,
+    listen,
     place_of,
+    sum_over_workers,
     with_hosts,
 )
-from raybench.cluster.reach import listen, sum_over_workers
 
 CARDS = {
     "lo": [(socket.AF_INET, "127.0.0.1")],
@@ -61,8 +62,8 @@ def _several_cards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for name, each in CARDS.items()
     }
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: cards)
-    monkeypatch.setattr(addresses.socket, "socket", FakeSocket)
-    monkeypatch.setattr(addresses.socket, "gethostname", lambda: "b")
+    monkeypatch.setattr(reach.socket, "socket", FakeSocket)
+    monkeypatch.setattr(reach.socket, "gethostname", lambda: "b")
     for name in (VARIABLE, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
     return

@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 
 from raybench.cluster import queue as module
-from raybench.cluster.admission import Admission
-from raybench.cluster.capacity import Capacity
+from raybench.cluster.admission import Admission, Capacity
 from raybench.cluster.layout import Node, Reservation, as_nodes
 from raybench.cluster.protocol import HostLeaves, RunFailed
-from raybench.cluster.queue import Queue, Scaling
-from raybench.cluster.ray_internals.autoscaler import bundles_of
-from raybench.cluster.trainers import PoolOptions
-from raybench.cluster.waiting import missing
+from raybench.cluster.queue import Queue, Scaling, missing
+from raybench.cluster.ray_internals.nodes import bundles_of
+from raybench.cluster.worker_group import PoolOptions
 from raybench.core.errors import UserError
 from raybench.core.placement import Placement
 

@@ -10,7 +10,8 @@ import ray
 
 from raybench.cluster import session
 from raybench.cluster.layout import Reservation
-from raybench.cluster.ray_internals import autoscaler, driver_node, own_job
+from raybench.cluster.ray_internals import local_ray
+from raybench.cluster.ray_internals import nodes as nodes_internals
 
 
 class TestAutoscaler:
@@ -24,8 +25,8 @@ class TestAutoscaler:
         from ray.experimental import internal_kv
 
         why = "then a cluster with an autoscaler is taken for one without"
-        assert ray_constants.DEBUG_AUTOSCALING_STATUS == autoscaler.STATUS, why
-        assert format_readonly_node_type("ff").startswith(autoscaler.UNMANAGED), why
+        assert ray_constants.DEBUG_AUTOSCALING_STATUS == nodes_internals.STATUS, why
+        assert format_readonly_node_type("ff").startswith(nodes_internals.UNMANAGED), why
         assert all(hasattr(sdk, name) for name in ("get_cluster_status",)), why
         assert hasattr(utils, "is_autoscaler_v2"), why
         assert hasattr(internal_kv, "_internal_kv_get"), why
@@ -43,10 +44,10 @@ class TestAutoscaler:
     )
     def test_a_report(self, report: Any, grows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         status = None if report is None else json.dumps(report).encode()
-        monkeypatch.setattr(autoscaler, "FIRST_REPORT_S", 0.0)
-        monkeypatch.setattr(autoscaler, "_is_v2", lambda: False)
-        monkeypatch.setattr(autoscaler, "_status", lambda: status)
-        assert autoscaler.has_autoscaler() is grows
+        monkeypatch.setattr(nodes_internals, "FIRST_REPORT_S", 0.0)
+        monkeypatch.setattr(nodes_internals, "_is_v2", lambda: False)
+        monkeypatch.setattr(nodes_internals, "_status", lambda: status)
+        assert nodes_internals.has_autoscaler() is grows
 
     @pytest.mark.parametrize(("kind", "grows"), [("worker", True), ("node_0a", False), ("", False)])
     def test_a_status_of_the_second_one(
@@ -57,20 +58,20 @@ class TestAutoscaler:
         nodes = [SimpleNamespace(ray_node_type_name=kind)]
         status = SimpleNamespace(active_nodes=[], idle_nodes=nodes)
         context = SimpleNamespace(gcs_address="here:1")
-        monkeypatch.setattr(autoscaler, "_is_v2", lambda: True)
+        monkeypatch.setattr(nodes_internals, "_is_v2", lambda: True)
         monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
         monkeypatch.setattr(sdk, "get_cluster_status", lambda address: status)
-        assert autoscaler.has_autoscaler() is grows
+        assert nodes_internals.has_autoscaler() is grows
 
     def test_a_head_that_has_just_started_reports_later(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         report = {"autoscaler_report": {"active_nodes": {"ray.head.default": 1}}}
         said = iter([None, b"{}", json.dumps(report).encode()])
-        monkeypatch.setattr(autoscaler.time, "sleep", lambda seconds: None)
-        monkeypatch.setattr(autoscaler, "_is_v2", lambda: False)
-        monkeypatch.setattr(autoscaler, "_status", lambda: next(said))
-        assert autoscaler.has_autoscaler()
+        monkeypatch.setattr(nodes_internals.time, "sleep", lambda seconds: None)
+        monkeypatch.setattr(nodes_internals, "_is_v2", lambda: False)
+        monkeypatch.setattr(nodes_internals, "_status", lambda: next(said))
+        assert nodes_internals.has_autoscaler()
 
 
 class TestDriverNode:
@@ -79,18 +80,18 @@ class TestDriverNode:
     def test_ray_still_names_its_nodes_so(self) -> None:
         from ray._common.constants import HEAD_NODE_RESOURCE_NAME, NODE_ID_PREFIX
 
-        assert NODE_ID_PREFIX == driver_node.ADDRESS, "then they take 0.001 CPU of any host"
-        assert HEAD_NODE_RESOURCE_NAME == driver_node.HEAD
+        assert NODE_ID_PREFIX == nodes_internals.ADDRESS, "then they take 0.001 CPU of any host"
+        assert HEAD_NODE_RESOURCE_NAME == nodes_internals.HEAD
 
     @pytest.mark.parametrize(
         ("here", "taken"),
-        [("head", driver_node.HEAD), ("worker", "node:10.0.0.2"), ("nameless", "CPU")],
+        [("head", nodes_internals.HEAD), ("worker", "node:10.0.0.2"), ("nameless", "CPU")],
     )
     def test_what_they_reserve(
         self, here: str, taken: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         names: dict[str, tuple[str, ...]] = {
-            "head": ("node:10.0.0.1", driver_node.HEAD),
+            "head": ("node:10.0.0.1", nodes_internals.HEAD),
             "worker": ("node:10.0.0.2",),
             "nameless": (),
         }
@@ -103,7 +104,7 @@ class TestDriverNode:
         context = SimpleNamespace(get_node_id=lambda: here)
         monkeypatch.setattr(ray, "nodes", lambda: nodes)
         monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
-        assert list(driver_node.waits_by_driver()) == [taken]
+        assert list(nodes_internals.waits_by_driver()) == [taken]
 
 
 class TestOwnJob:
@@ -115,9 +116,9 @@ class TestOwnJob:
         from ray.util.state.common import ActorState
 
         why = "then a group that needs the driver's CPU waits for it without end"
-        assert RAY_JOB_CONFIG_JSON_ENV_VAR == own_job.CONFIG, why
-        assert common.JOB_ACTOR_NAME_TEMPLATE.format(job_id="x") == own_job.ACTOR.format("x"), why
-        assert common.JOB_ID_METADATA_KEY == own_job.SUBMISSION, why
+        assert RAY_JOB_CONFIG_JSON_ENV_VAR == local_ray.CONFIG, why
+        assert common.JOB_ACTOR_NAME_TEMPLATE.format(job_id="x") == local_ray.ACTOR.format("x"), why
+        assert common.JOB_ID_METADATA_KEY == local_ray.SUBMISSION, why
         assert {"required_resources", "node_id"} <= set(ActorState.__dataclass_fields__), why
 
     @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ class TestOwnJob:
     ) -> None:
         from ray.util import state
 
-        monkeypatch.setenv(own_job.CONFIG, json.dumps({"metadata": {"job_submission_id": "s"}}))
+        monkeypatch.setenv(local_ray.CONFIG, json.dumps({"metadata": {"job_submission_id": "s"}}))
         nodes = [{"NodeID": "id-a", "NodeManagerHostname": "a"}]
         monkeypatch.setattr(ray, "nodes", lambda: nodes)
         asked: list[Any] = []
@@ -139,18 +140,18 @@ class TestOwnJob:
             return [SimpleNamespace(required_resources=resources, node_id="id-a")]
 
         monkeypatch.setattr(state, "list_actors", list_actors)
-        assert own_job.driver_reservation() == expected
+        assert local_ray.driver_reservation() == expected
         assert asked == [[("name", "=", "_ray_internal_job_actor_s")]]
 
     @pytest.mark.parametrize("config", [None, "", "{", "[]", "{}"])
     def test_outside_a_job_nothing_is_asked(
         self, config: str | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.delenv(own_job.CONFIG, raising=False)
+        monkeypatch.delenv(local_ray.CONFIG, raising=False)
         if config is not None:
-            monkeypatch.setenv(own_job.CONFIG, config)
-        assert own_job.driver_reservation() is None
-        assert own_job.job_environment() == {}
+            monkeypatch.setenv(local_ray.CONFIG, config)
+        assert local_ray.driver_reservation() is None
+        assert local_ray.job_environment() == {}
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_only_the_user_or_a_submitted_job_names_the_cluster(
 ) -> None:
     """A RAY_ADDRESS that was left in a shell takes no study anywhere."""
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    monkeypatch.setenv(own_job.CONFIG, json.dumps({"metadata": {"job_submission_id": job}}))
+    monkeypatch.setenv(local_ray.CONFIG, json.dumps({"metadata": {"job_submission_id": job}}))
     assert session.chosen_address(asked) == expected
 
 
@@ -172,7 +173,7 @@ def test_what_the_job_sets_is_not_set_twice(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")  # as Ray has set it from the job's
     own = {"env_vars": {"TF_CPP_MIN_LOG_LEVEL": "0", "MINE": "1"}}
-    monkeypatch.setenv(own_job.CONFIG, json.dumps({"runtime_env": own}))
+    monkeypatch.setenv(local_ray.CONFIG, json.dumps({"runtime_env": own}))
     given: list[dict[str, Any]] = []
     monkeypatch.setattr(ray, "init", lambda **arguments: given.append(arguments))
     session._connect("auto", "ERROR")

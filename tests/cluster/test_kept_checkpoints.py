@@ -8,7 +8,6 @@ import pytest
 
 from raybench.cluster import worker_pool
 from raybench.cluster.admission import Admission
-from raybench.cluster.kept_checkpoints import URGENT_S, KeptCheckpoints
 from raybench.cluster.layout import Node
 from raybench.cluster.protocol import (
     Advance,
@@ -22,9 +21,15 @@ from raybench.cluster.protocol import (
     Saved,
     Start,
 )
-from raybench.cluster.ray_internals.draining import draining_nodes
-from raybench.cluster.trainers import PoolOptions
-from raybench.cluster.worker_pool import LOOK_S, DepartingNodes, WorkerPool
+from raybench.cluster.ray_internals.nodes import draining_nodes
+from raybench.cluster.worker_group import PoolOptions
+from raybench.cluster.worker_pool import (
+    LOOK_S,
+    URGENT_S,
+    DepartingNodes,
+    KeptCheckpoints,
+    WorkerPool,
+)
 from raybench.core.checkpoint import Checkpoint, RunState
 from raybench.core.placement import Placement
 from raybench.core.record import Evaluation
@@ -181,7 +186,7 @@ class AnsweringGroup:
 def test_a_run_is_saved_at_once_when_its_node_is_about_to_go(
     goes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raybench.cluster.live_groups.WorkerGroup", AnsweringGroup)
+    monkeypatch.setattr("raybench.cluster.worker_group.WorkerGroup", AnsweringGroup)
     monkeypatch.setattr(AnsweringGroup, "told", [])
     node = Node(2, 0, "node")
     options = PoolOptions(scratch="", search_path="", nodes=(node,), is_local=True)
@@ -206,7 +211,7 @@ def test_a_run_is_saved_at_once_when_its_node_is_about_to_go(
 
 
 def test_a_run_is_continued_from_what_was_restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raybench.cluster.live_groups.WorkerGroup", AnsweringGroup)
+    monkeypatch.setattr("raybench.cluster.worker_group.WorkerGroup", AnsweringGroup)
     monkeypatch.setattr(AnsweringGroup, "told", [])
     node = Node(2, 0, "node")
     options = PoolOptions(scratch="", search_path="", nodes=(node,), is_local=True)

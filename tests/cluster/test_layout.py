@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from raybench.cluster.admission import Admission
-from raybench.cluster.capacity import Capacity
+from raybench.cluster.admission import Admission, Capacity
 from raybench.cluster.layout import Node, lay_out, num_nodes, workers_per_node
-from raybench.cluster.waiting import missing
+from raybench.cluster.queue import missing
 from raybench.core.errors import UserError
 from raybench.core.placement import Placement
 

@@ -18,9 +18,8 @@ import ray
 from raybench.cluster import session, worker_group
 from raybench.cluster.layout import Node
 from raybench.cluster.protocol import RunFailed
-from raybench.cluster.ray_internals import actors, local_ray
-from raybench.cluster.trainers import PoolOptions
-from raybench.cluster.worker_group import LOST, NOT_STARTED, OUT_OF_REACH, WorkerGroup
+from raybench.cluster.ray_internals import local_ray, trainer
+from raybench.cluster.worker_group import LOST, NOT_STARTED, OUT_OF_REACH, PoolOptions, WorkerGroup
 from raybench.core.placement import Placement
 
 
@@ -220,13 +219,13 @@ class TestSignOfLife:
 
         monkeypatch.setattr(ray, "get", get)
         actor = SimpleNamespace(__ray_ready__=SimpleNamespace(remote=lambda: "asked"))
-        assert actors.has_lost_one([actor], timeout_s=5.0) is is_lost
+        assert trainer.has_lost_one([actor], timeout_s=5.0) is is_lost
 
     def test_actors_that_cannot_be_asked_are_not_lost(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(ray, "get", lambda answers, timeout: answers)
-        assert actors.has_lost_one([SimpleNamespace()], timeout_s=5.0) is False
+        assert trainer.has_lost_one([SimpleNamespace()], timeout_s=5.0) is False
 
 
 class TestWords:
@@ -235,28 +234,28 @@ class TestWords:
     def test_ray_still_says_so(self) -> None:
         from ray._private import services
 
-        assert actors.is_lost_process("The actor died: its worker process has died. Exit type ...")
+        assert trainer.is_lost_process("The actor died: its worker process has died. Exit type ...")
         assert b"worker process has died" in Path(services.GCS_SERVER_EXECUTABLE).read_bytes(), (
             "then a lost worker is described in Ray's own words"
         )
 
     def test_ray_s_name_for_what_does_not_answer_is_known(self) -> None:
         name = ray.exceptions.ActorUnavailableError.__name__
-        assert actors.is_out_of_reach(f"ray.exceptions.{name}: The actor a1 is unavailable: ...")
-        assert not actors.is_out_of_reach("ValueError: x")
+        assert trainer.is_out_of_reach(f"ray.exceptions.{name}: The actor a1 is unavailable: ...")
+        assert not trainer.is_out_of_reach("ValueError: x")
 
     def test_ray_s_other_words_for_it_are_still_there(self) -> None:
         from ray._private import services
 
         said = Path(services.GCS_SERVER_EXECUTABLE).read_bytes()
         said += Path(ray._raylet.__file__).read_bytes()
-        for words in actors.OUT_OF_REACH:
+        for words in trainer.OUT_OF_REACH:
             assert "Error" in words or words.encode() in said, words
 
     def test_train_still_says_that_workers_did_not_start(self) -> None:
         from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
 
-        assert actors.has_not_started(str(WorkerGroupStartupTimeoutError(2)))
+        assert trainer.has_not_started(str(WorkerGroupStartupTimeoutError(2)))
 
     @pytest.mark.parametrize(
         ("words", "message"),

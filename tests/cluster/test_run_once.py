@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from raybench.cluster.protocol import STOPPED, Lent, RunFailed
-from raybench.cluster.run_client import RunClient
-from raybench.cluster.run_once import run_once
+from raybench.cluster.run_client import RunClient, run_once
 from raybench.core.checkpoint import RunState
 from tests.cluster.fake_pool import BROKEN, LOST, REFUSAL, SPEC, FakePool
 

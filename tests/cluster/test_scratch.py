@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from raybench.cluster import scratch as module
-from raybench.cluster.scratch import Scratch, on_this_host, sweep
+from raybench.cluster import worker as module
+from raybench.cluster.worker import Scratch, on_this_host, sweep
 
 HOLDER = """
 import sys, tempfile, time
 tempfile.tempdir = sys.argv[1]
-from raybench.cluster.scratch import Scratch
+from raybench.cluster.worker import Scratch
 scratch = Scratch()
 print(scratch.folder, flush=True)
 time.sleep(60)

@@ -11,8 +11,8 @@ from raybench.cluster.admission import Admission
 from raybench.cluster.layout import Node, as_nodes
 from raybench.cluster.protocol import RunFailed
 from raybench.cluster.queue import Queue
-from raybench.cluster.ray_internals.free import available, taken_by_others
-from raybench.cluster.trainers import PoolOptions
+from raybench.cluster.ray_internals.nodes import available, taken_by_others
+from raybench.cluster.worker_group import PoolOptions
 from raybench.core.placement import Placement
 
 ENTRIES = [

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from raybench.cluster.layout import Node
-from raybench.cluster.trainers import PoolOptions, build_trainer
+from raybench.cluster.worker_group import PoolOptions, build_trainer
 from raybench.core.spec import RunSpec
 
 

@@ -18,13 +18,11 @@ import psutil
 import pytest
 import ray
 
-from raybench.cluster.addresses import Place
 from raybench.cluster.layout import Node
 from raybench.cluster.ray_internals import network_meeting
 from raybench.cluster.ray_internals import trainer as trainer_internals
-from raybench.cluster.reach import sum_over_workers
-from raybench.cluster.trainers import PoolOptions, build_trainer, trainer_class
-from raybench.cluster.worker_group import end_message
+from raybench.cluster.reach import Place, sum_over_workers
+from raybench.cluster.worker_group import PoolOptions, build_trainer, end_message, trainer_class
 from raybench.core.placement import Placement
 
 NODES = (Node(2, 0, "id-a", "a"), Node(2, 0, "id-b", "b"))
@@ -293,7 +291,7 @@ class TestFileMeeting:
         from ray.train.torch import config
 
         monkeypatch.delattr(config, "_TorchBackend")
-        monkeypatch.delitem(sys.modules, f"{INTERNALS}.file_meeting", raising=False)
+        monkeypatch.delitem(sys.modules, f"{INTERNALS}.network_torch", raising=False)
         assert trainer_internals.meeting_in_a_file("file") == {}
 
     @pytest.mark.parametrize("name", ["execute_single_async", "get_resources_per_worker"])

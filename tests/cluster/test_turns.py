@@ -20,8 +20,7 @@ from raybench.cluster.protocol import (
     Reply,
     RunFailed,
 )
-from raybench.cluster.trainers import PoolOptions
-from raybench.cluster.worker_group import WorkerGroup
+from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.core.errors import UserError
 from raybench.core.placement import Placement
 

@@ -5,12 +5,12 @@ import dataclasses
 
 import pytest
 
-from raybench.cluster import live_groups, worker_pool
+from raybench.cluster import worker_group, worker_pool
 from raybench.cluster.admission import Admission
 from raybench.cluster.layout import Node
 from raybench.cluster.protocol import Command, Finish, Finished, Reply, RunFailed, Start
 from raybench.cluster.reach import UNREACHED
-from raybench.cluster.trainers import PoolOptions
+from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
 from raybench.core.placement import Placement
 from raybench.core.spec import RunSpec
@@ -76,7 +76,7 @@ class FakeGroup:
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
-    monkeypatch.setattr(live_groups, "WorkerGroup", FakeGroup)
+    monkeypatch.setattr(worker_group, "WorkerGroup", FakeGroup)
     FakeGroup.faults, FakeGroup.started, FakeGroup.gate, FakeGroup.hangs = [], 0, None, False
     return WorkerPool(Admission([Node(2, 0)]), OPTIONS)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raybench.cluster.waiting import Waiting
+from raybench.cluster.queue import Waiting
 from raybench.core.errors import StudyError
 from raybench.search import wait_watch as module
 from raybench.search.deadline import Deadline

@@ -10,7 +10,8 @@ import pytest
 
 import raybench
 from raybench import cli, report, scale
-from raybench.cluster.capacity import Capacity, Node
+from raybench.cluster.admission import Capacity
+from raybench.cluster.layout import Node
 from raybench.core.documents import read_mapping
 from raybench.core.errors import UserError
 from raybench.core.scaling_study import ScalingStudy

@@ -10,19 +10,19 @@ look whether the installed Ray still has all of it, and take each away to see th
 | local_ray | `RAY_worker_niceness` | workers as nice as the driver | nicer by 15 |
 | local_ray | `AuthenticationTokenLoader`, `Config` | a token a session | the one Ray has read |
 | local_ray | names of its programs | see that it is gone | seen when it does not answer |
-| actors | `__ray_ready__` | tell a lost worker from a failed one | not told apart |
-| actors | words for a lost process | a short message | Ray's own words |
+| trainer | `__ray_ready__` | tell a lost worker from a failed one | not told apart |
+| trainer | words for a lost process | a short message | Ray's own words |
 | trainer | `RAY_TRAIN_*` switches | no loggers, watchers | they run |
 | trainer | `_create_default_callbacks` | two actors fewer | they start |
 | trainer | `_initialize_and_run_controller` | one actor fewer | it starts |
 | controller | `TrainController`, `FixedScalingPolicy` | no autoscaler's actor | it starts |
 | controller | `WorkerGroup._start`, `worker_group_cls` | nothing held after a failure | it is |
-| file_meeting | `_TorchBackend`, `execute_single_async` | torch's store opens no port | it does |
+| network_torch | `_TorchBackend`, `execute_single_async` | torch's store opens no port | it does |
 | network_torch | the same | interface set and tried first | torch guesses |
 | network_tensorflow | `_TensorflowBackend`, the same | the same | TensorFlow guesses |
-| draining | `state.get_draining_nodes` | save runs, start none where a node goes | no notice |
-| free | `available_resources_per_node` | what others hold | seen when a group does not start |
-| autoscaler | its report, `get_cluster_status` | whether nodes can be had | taken for none |
-| own_job | the job's configuration, its actor's name | what the driver holds | counts as others' |
-| driver_node | `node:`, `node:__internal_head__` | Tune's actors beside us | 0.001 CPU anywhere |
+| nodes | `state.get_draining_nodes` | save runs, start none where a node goes | no notice |
+| nodes | `available_resources_per_node` | what others hold | seen when a group does not start |
+| nodes | its report, `get_cluster_status` | whether nodes can be had | taken for none |
+| local_ray | the job's configuration, its actor's name | what it holds | counts as others' |
+| nodes | `node:`, `node:__internal_head__` | Tune's actors beside us | 0.001 CPU anywhere |
 """

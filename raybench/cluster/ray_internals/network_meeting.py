@@ -10,13 +10,17 @@ from typing import Any
 
 import ray
 
-from raybench.cluster.addresses import VARIABLE, NoInterface, Place, environment, place_of
 from raybench.cluster.reach import (
     MISNAMED,
     REACH_TIMEOUT_S,
     UNREACHED,
+    VARIABLE,
+    NoInterface,
+    Place,
+    environment,
     listen,
     misnamed,
+    place_of,
     sum_over_workers,
     worst,
 )

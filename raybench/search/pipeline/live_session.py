@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 from rich.console import Console
 
+from raybench.cluster.queue import Waiting
 from raybench.cluster.session import Session, busy_sentence
 from raybench.cluster.signals import Interrupt
-from raybench.cluster.waiting import Waiting
 from raybench.core.errors import StudyError
 from raybench.results.console import say
 from raybench.search.wait_watch import WaitWatch

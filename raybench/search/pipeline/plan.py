@@ -5,7 +5,7 @@ import math
 from rich.console import Console
 from rich.table import Table
 
-from raybench.cluster.capacity import Capacity
+from raybench.cluster.admission import Capacity
 from raybench.core.objective import TIME
 from raybench.core.placement import Placement
 from raybench.core.space import (

@@ -10,7 +10,8 @@ from typing import Any
 
 from raybench.backends.check_model import check_models
 from raybench.backends.gpus import LACKING, Seen, framework_sees, require_gpus
-from raybench.cluster.capacity import Capacity, Node
+from raybench.cluster.admission import Capacity
+from raybench.cluster.layout import Node
 from raybench.cluster.session import Session
 from raybench.core.errors import UserError
 from raybench.core.metric import ACCURACY, Metric, find_metric

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from raybench.cluster.protocol import fault_of
-from raybench.cluster.run_once import run_once
+from raybench.cluster.run_client import run_once
 from raybench.cluster.session import Session
 from raybench.core.record import Evaluation, Role, RunRecord, StopReason
 from raybench.core.spec import RunSpec

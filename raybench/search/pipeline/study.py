@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from raybench.cluster import run_client
-from raybench.cluster.scratch import DATA
 from raybench.cluster.session import Session
+from raybench.cluster.worker import DATA
 from raybench.core.documents import read_mapping
 from raybench.core.score import Baseline, chance_of
 from raybench.core.space import Space

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from raybench.backends.check_model import check_models, in_groups
 from raybench.backends.saved import DATA_FILE, MODEL_FILES
-from raybench.cluster.capacity import local_capacity
+from raybench.cluster.admission import local_capacity
 from raybench.cluster.protocol import fault_of
-from raybench.cluster.run_once import run_once
+from raybench.cluster.run_client import run_once
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.core.checkpoint import spec_digest

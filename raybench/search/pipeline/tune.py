@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from raybench.cluster.capacity import local_capacity
+from raybench.cluster.admission import local_capacity
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.core.counted import is_told

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from raybench.cluster.run_once import run_once
+from raybench.cluster.run_client import run_once
 from raybench.core.objective import BUDGET
 from raybench.core.record import Evaluation, Prediction, RunRecord, StopReason
 from raybench.core.spec import RunSpec

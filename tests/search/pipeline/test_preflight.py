@@ -9,7 +9,8 @@ import pytest
 
 from raybench.backends.gpus import Seen
 from raybench.backends.probe import Probed
-from raybench.cluster.capacity import Capacity, Node
+from raybench.cluster.admission import Capacity
+from raybench.cluster.layout import Node
 from raybench.core.errors import UserError
 from raybench.core.objective import Objective
 from raybench.core.placement import Placement

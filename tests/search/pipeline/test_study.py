@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from raybench.cluster.capacity import Capacity, Node
+from raybench.cluster.admission import Capacity
+from raybench.cluster.layout import Node
 from raybench.core.errors import UserError
 from raybench.core.objective import BUDGET
 from raybench.results.live.progress import Progress

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from ray.tune.search import ConcurrencyLimiter, Searcher
 
-from raybench.cluster.capacity import Capacity
+from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node
 from raybench.core.study import build_study
 from raybench.search import ray_tune as module

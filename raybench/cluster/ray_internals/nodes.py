@@ -1,4 +1,5 @@
-"""A cluster that grows on demand: whether it is one, and what is asked of it.
+"""The nodes: which there are, what others hold on them, which are about to go, and what a cluster
+that grows on demand is asked for.
 
 Ray asks for the resources of what it is about to place. Groups that wait for their turn with us
 are not placed yet, so they are asked for here, by Ray's own call for that.
@@ -10,8 +11,95 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import ray
+from ray._private import state
 
+from raybench.cluster.layout import Node
 from raybench.core.placement import Placement
+
+HEAD = "node:__internal_head__"
+"""A resource that only the head has, one of it; no worker of a group needs any."""
+ADDRESS = "node:"
+"""Beginning of the resource that every node has by its address, one of it."""
+NOMINAL = 0.0001
+NOMINAL_CPU = 0.001
+
+
+def waits_by_driver() -> dict[str, float]:
+    """Return what a process that merely waits reserves: a trace of the driver's node.
+
+    The pool is there too. A call between two hosts whose answer is lost with the network is not
+    answered anew, and Tune's processes wait for the pool without a limit.
+
+    For a Ray whose nodes have no such resource a trace of a CPU, wherever that is.
+    """
+    here = ray.get_runtime_context().get_node_id()
+    names = [
+        name
+        for node in ray.nodes()
+        if node["Alive"] and node["NodeID"] == here
+        for name in node["Resources"]
+        if name.startswith(ADDRESS)
+    ]
+    if HEAD in names:  # nodes made up on one machine share its address, and have one head
+        return {HEAD: NOMINAL}
+    return {names[0]: NOMINAL} if names else {"CPU": NOMINAL_CPU}
+
+
+def draining_nodes() -> frozenset[str]:
+    """Return Ray's ids of the nodes that are about to go; for a Ray that does not tell, none.
+
+    Ray Train's own notice of a preemption comes from here.
+    """
+    ask = getattr(state.state, "get_draining_nodes", None)
+    return frozenset() if ask is None else frozenset(ask())
+
+
+NEGLIGIBLE = 0.05
+"""CPUs below which a reservation is bookkeeping (a Tune trial's own, a nominal one of ours)."""
+
+
+def present() -> Sequence[Mapping[str, Any]]:
+    """Return the nodes that Ray lists, gone ones too."""
+    listed: Sequence[Mapping[str, Any]] = ray.nodes()
+    return listed
+
+
+def available() -> Mapping[str, Mapping[str, float]]:
+    """Return what every node has free by Ray's books, by its id; empty for a Ray that does not
+    say: then what others hold is only seen when a group does not start."""
+    from ray._private import state
+
+    ask: Any = getattr(state, "available_resources_per_node", None)
+    found: Mapping[str, Mapping[str, float]] = ask() if ask is not None else {}
+    return found
+
+
+def taken_by_others(
+    nodes: Sequence[Node],
+    held: Sequence[tuple[float, float]],
+    free: Mapping[str, Mapping[str, float]],
+) -> list[tuple[float, float]]:
+    """Return the (CPU cores, GPUs) of every node that are neither free nor `held` by our groups.
+
+    While a group of ours starts or ends, books and groups differ for a moment: never below 0.
+    A node that Ray no longer counts has nothing left.
+    """
+    taken = []
+    for node, (cpus, gpus) in zip(nodes, held, strict=True):
+        if not free or node.is_gone:
+            taken.append((0.0, 0.0))
+            continue
+        left = free.get(node.id, {})
+        others_cpus = node.cpus - cpus - left.get("CPU", 0.0)
+        others_gpus = node.gpus - gpus - left.get("GPU", 0.0)
+        taken.append(
+            (
+                round(others_cpus, 4) if others_cpus > NEGLIGIBLE else 0.0,
+                round(others_gpus, 4) if others_gpus > NEGLIGIBLE else 0.0,
+            )
+        )
+    return taken
+
 
 STATUS = "__autoscaling_status"
 """Key under which the autoscaler reports, in the store that `ray status` reads."""
