@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from typing import NoReturn
 
 from raybench.cluster.signals import SIGNALS
@@ -140,7 +141,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     width = max(map(len, COMMANDS))
     overview = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
     if not given or given[0] in ("-h", "--help"):
-        print(f"usage: raybench COMMAND [--help]\n\n{overview}")
+        print(f"usage: raybench COMMAND [--help], raybench --version\n\n{overview}")
+        return DONE
+    if given[0] == "--version":
+        print(f"raybench {metadata.version('raybench')}")
         return DONE
     if given[0] not in COMMANDS:
         print(f"raybench: unknown command '{given[0]}'; there are:\n{overview}", file=sys.stderr)

@@ -1,84 +1,118 @@
-"""Every command of the README is run: here without training, where a dry run is offered, and
-in tests/e2e for real (the search, best.yaml, the user's own model, the cluster job)."""
+"""README, docs and examples: every command runs (a dry run, where one is offered), every picture
+and link is there, and what is shown is what is printed. tests/e2e runs some of it for real."""
 
-import os
+import contextlib
+import importlib.util
+import io
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
-from raybench import init
+from raybench import cli
+from raybench.backends.find import find_backend
+from raybench.backends.run import run
+from raybench.core import errors
+from raybench.core.clock import Ledger
+from raybench.core.spec import RunSpec
+from raybench.workloads.find import load_workload_dataset
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, flags=re.DOTALL)
-COMMANDS = [
-    line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines() if line.strip()
+PAGES = {path.relative_to(ROOT): path.read_text() for path in sorted(ROOT.glob("docs/*.md"))}
+PAGES[Path("README.md")] = README = (ROOT / "README.md").read_text()
+BLOCKS = [
+    (path, *found)
+    for path, page in PAGES.items()
+    for found in re.findall(r"^```(\w*)\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
 ]
-PYTHON_COMMANDS = [line for line in COMMANDS if " -m raybench." in line and "ray job" not in line]
+COMMANDS = list(
+    dict.fromkeys(
+        line
+        for _, kind, text in BLOCKS
+        if kind == "bash"
+        for line in text.splitlines()
+        if line.strip()
+    )
+)
+RAYBENCH_COMMANDS = [line for line in COMMANDS if line.startswith("raybench ")]
 MAKE_COMMANDS = [line for line in COMMANDS if line.startswith("make ")]
 CLUSTER_COMMANDS = [line for line in COMMANDS if line.startswith("ray ")]
+PIP_COMMANDS = [line for line in COMMANDS if line.startswith("pip install ")]
+AS_THEY_ARE = ("report", "watch", "data", "doctor", "init")
+"""Commands that start nothing; the others get --dry-run."""
 
 
 def block(kind: str, containing: str) -> str:
-    """The README's code block of a kind that contains some text."""
-    return next(text for k, text in BLOCKS if k == kind and containing in text)
+    """Return the first code block of a kind that contains some text."""
+    return next(text for _, k, text in BLOCKS if k == kind and containing in text)
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder as a reader of the README has it: the default search was run, my_model exists, and
-    my_data.csv, of which init has written my_data.yaml."""
-    shutil.copytree(ROOT / "tests/fixtures/digits_race", tmp_path / "results/digits")
-    (tmp_path / "my_model.py").write_text(block("python", "class MyModel"))
+def raybench(*words: str) -> str:
+    """Run a command in this process; return what it printed."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert cli.main(words) == 0
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder as a reader has it: two studies were run, my_model exists, and my_data.csv, of which
+    init has written my_data.yaml."""
+    folder = tmp_path_factory.mktemp("reader")
+    for name in ("digits", "digits-2"):
+        shutil.copytree(ROOT / "tests/fixtures/digits_race", folder / "results" / name)
+    for example in ROOT.glob("examples/*.py"):
+        shutil.copy(example, folder)
     rows = [
         f"{room % 7},{'north' if room % 3 else 'south'},{room % 7 * 90.5}" for room in range(300)
     ]
-    (tmp_path / "my_data.csv").write_text("\n".join(["rooms,side,price", *rows]))
-    monkeypatch.setenv("RAYBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    assert init.main(["my_data.csv", "--label", "price", "--out", "my_data.yaml"]) == 0
-    return tmp_path
+    (folder / "my_data.csv").write_text("\n".join(["rooms,side,price", *rows]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAYBENCH_CACHE", str(folder / "cache"))
+        patch.setenv("COLUMNS", "80")
+        patch.setattr(sys, "path", [str(folder), *sys.path])
+        patch.chdir(folder)
+        raybench("init", "my_data.csv", "--label", "price", "--out", "my_data.yaml")
+        (folder / "screen.txt").write_text(raybench("report", "results/digits"))
+        yield folder
 
 
 def test_no_command_is_left_out() -> None:
-    assert sorted(COMMANDS) == sorted(PYTHON_COMMANDS + MAKE_COMMANDS + CLUSTER_COMMANDS)
-    assert [*MAKE_COMMANDS] == ["make tune", "make test"]
+    known = RAYBENCH_COMMANDS + MAKE_COMMANDS + CLUSTER_COMMANDS + PIP_COMMANDS
+    assert sorted(COMMANDS) == sorted(known)
+    assert MAKE_COMMANDS == ["make tune", "make test"]
+    assert {line.split()[1] for line in RAYBENCH_COMMANDS} == cli.COMMANDS.keys()
 
 
 @pytest.mark.parametrize(
-    "line", [line for line in PYTHON_COMMANDS if f"{line} --dry-run" not in PYTHON_COMMANDS]
+    "line",
+    [
+        line
+        for line in RAYBENCH_COMMANDS
+        if line != "raybench report results/digits"  # run by the fixture
+        and f"{line} --dry-run" not in RAYBENCH_COMMANDS
+    ],
 )
 def test_command(line: str, folder: Path) -> None:
-    words = shlex.split(line)
-    while "=" in words[0]:  # RAYBENCH_DATA=... before the command
-        words.pop(0)
-    assert words[0] == ".venv/bin/python"
-    if "mnist" in words:
-        pytest.skip("tests/data reads MNIST; a dry run would need the files here")
-    if "--compare" in words:
-        shutil.copytree(folder / "results/digits", folder / "results/lamb")
-    if "raybench.report" in words:
-        words = [word.replace("results/digits", str(folder / "results/digits")) for word in words]
-    elif "raybench.watch" in words:
-        pass
-    elif "raybench.init" in words:
+    words = shlex.split(line)[1:]
+    if words[-1] == "--help":
+        with pytest.raises(SystemExit, match="0"):
+            raybench(*words)
+        return
+    if words[0] == "init":
         words.append("--force")
-    elif "--dry-run" not in words:
+    elif words[0] not in AS_THEY_ARE and "--dry-run" not in words:
         words.append("--dry-run")
-    if "results/digits/best.yaml" in words:
-        subprocess.run(
-            [sys.executable, "-m", "raybench.report", "results/digits"], cwd=folder, check=True
-        )
-    done = subprocess.run(
-        [sys.executable, *words[1:]], cwd=folder, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    assert raybench(*words).strip()
 
 
 @pytest.mark.parametrize("line", MAKE_COMMANDS)
@@ -90,38 +124,109 @@ def test_make_target_exists(line: str) -> None:
     assert "-m raybench.tune" in done.stdout or "-m pytest" in done.stdout
 
 
-def test_python_example_reads_a_study(folder: Path) -> None:
-    code = block("python", "raybench.load(")
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
+def test_what_pip_installs_exists() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {
+        name for page in PAGES.values() for name in re.findall(r"raybench\[(\w[\w-]*)\]", page)
+    }
+    assert named
+    assert named <= set(extras["optional-dependencies"])
+
+
+@pytest.mark.parametrize(
+    ("page", "code"),
+    [(str(path), text) for path, kind, text in BLOCKS if kind == "python" and "load(" in text],
+)
+def test_python_reads_a_study(page: str, code: str, folder: Path) -> None:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(code, {})
+    if printed := out.getvalue():
+        assert printed == block("", printed.splitlines()[0]), page
 
 
 def test_the_screen_shown_is_what_the_report_prints(folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "raybench.report", "results/digits"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env=os.environ | {"COLUMNS": "80"},
-    )
-    assert done.returncode == 0, done.stderr
-    assert [line.rstrip() for line in done.stdout.splitlines()] == block(
-        "", "Answer: Train with"
-    ).splitlines()
+    screen = [line.rstrip() for line in (folder / "screen.txt").read_text().splitlines()]
+    assert screen == block("", "Search: best").splitlines()
+    answers = [text for _, kind, text in BLOCKS if not kind and "Answer: Train with" in text]
+    assert len(answers) == 2
+    assert all(text.strip() in "\n".join(screen) for text in answers)
 
 
 def test_the_space_shown_is_the_default_one() -> None:
-    import yaml
-
     shown = yaml.safe_load(block("yaml", "learning_rate"))
     assert shown == yaml.safe_load((ROOT / "search_spaces/digits.yaml").read_text())
 
 
-def test_files_and_links_exist() -> None:
-    for target in re.findall(r"\]\((?!http)([^)]+)\)", README):
-        assert (ROOT / target).exists(), target
-    for name in re.findall(r"`((?:raybench|search_spaces|notebooks|tests)/[\w./]+)`", README):
+def test_the_exit_codes_are_those_of_the_code() -> None:
+    table = PAGES[Path("docs/results.md")].partition("## Exit codes")[2]
+    codes = {value for name, value in vars(errors).items() if name.isupper()}
+    assert {int(code) for code in re.findall(r"^\| (\d+) ", table, flags=re.MULTILINE)} == codes
+
+
+def test_keys_words_and_figures_are_those_of_the_code() -> None:
+    place = importlib.util.spec_from_file_location("reference", ROOT / "docs/reference.py")
+    assert place is not None
+    assert place.loader is not None
+    reference = importlib.util.module_from_spec(place)
+    place.loader.exec_module(reference)
+    for path, page in reference.PAGES.items():
+        assert page() == PAGES[Path(path)], "run python docs/reference.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_files_and_links_exist(page: Path) -> None:
+    for target in re.findall(r"\]\((?!http)([^)]+)\)", PAGES[page]):
+        name, _, anchor = target.partition("#")
+        found = (ROOT / page).parent / name if name else ROOT / page
+        assert found.exists(), target
+        titles = re.findall(r"^#+ (.*)$", found.read_text(), re.MULTILINE) if anchor else ()
+        assert not anchor or anchor in [one.lower().replace(" ", "-") for one in titles], target
+    folders = "raybench|search_spaces|notebooks|tests|benchmarks|examples|deploy|docs"
+    for name in re.findall(rf"`((?:{folders})/[\w./]+)`", PAGES[page]):
         assert (ROOT / name).exists(), name
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 220
+
+
+def test_my_model_is_the_readmes() -> None:
+    shown = block("python", "class MyModel").removeprefix("# my_model.py\n")
+    assert (ROOT / "examples/my_model.py").read_text().endswith(f"\n\n{shown}")
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_the_example_with_data_of_its_own_trains(framework: str, folder: Path) -> None:
+    pytest.importorskip(framework)
+    spec = RunSpec.model_validate(
+        {
+            "workload": "own_data:Diabetes",
+            "dataset": "workload",
+            "framework": framework,
+            "objective": {"kind": "time_to_target", "target": 60.0},
+            "learning_rate": 0.01,
+            "batch_size_per_worker": 16,
+            "epochs": 20.0,
+        }
+    )
+    workload, data = load_workload_dataset(spec.workload, spec.dataset)
+    backend = find_backend(framework)
+    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+    trainer = backend.Trainer(spec, workload, data, world)
+    last = list(run(spec, data, trainer, world, Ledger("setup")))[-1]
+    assert last.value < 60
+
+
+def test_the_example_reads_a_study(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["read_a_study.py", "results/digits"])
+    runpy.run_path("read_a_study.py")
+    assert "Train with TensorFlow" in capsys.readouterr().out
+    assert (folder / "curves.png").stat().st_size > 10_000
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert re.fullmatch(r"raybench \d+\.\d+\.\d+\n", capsys.readouterr().out)

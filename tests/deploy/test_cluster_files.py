@@ -21,7 +21,7 @@ DEPLOY = ROOT / "deploy"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 AWS: dict[str, Any] = yaml.safe_load((DEPLOY / "aws.yaml").read_text())
 RUNTIME_ENV: dict[str, Any] = yaml.safe_load((DEPLOY / "runtime_env.yaml").read_text())
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text() + (ROOT / "docs/cluster.md").read_text()
 SUBMIT = shlex.split(next(x for x in README.splitlines() if x.startswith("ray job submit")))
 
 

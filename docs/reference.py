@@ -1,0 +1,157 @@
+"""Write what the docs take from the code and from recorded results: `python docs/reference.py`.
+
+That is `docs/keys.md` (every key of a file), `docs/words.md` (every word of screens and pages) and
+the table of search times in the README. A test compares them with what stands there.
+"""
+
+import json
+import types
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from raybench.core.dataset_spec import DatasetSpec
+from raybench.core.objective import Objective
+from raybench.core.scaling_study import ScalingStudy
+from raybench.core.spec import RunSpec
+from raybench.core.study import ConfirmSpec, SearchSpec, StudySpec
+from raybench.results.glossary import SECTIONS
+
+ROOT = Path(__file__).parents[1]
+NOTE = "<!-- Written by `python docs/reference.py`; change the code, not this file. -->\n"
+MODELS: dict[str, tuple[type[BaseModel], str]] = {
+    "A run": (RunSpec, "All that determines one training: `best.yaml` is such a file."),
+    "`dataset`": (DatasetSpec, "Which data; see [data](data.md)."),
+    "`objective`": (Objective, "What a run is judged by, and when it ends."),
+    "A search": (StudySpec, "The file of `raybench tune`; see [search](search.md)."),
+    "`search`": (SearchSpec, "How long a search runs, and how it proposes."),
+    "`confirm`": (ConfirmSpec, "How winners are confirmed."),
+    "A scaling study": (ScalingStudy, "The file of `raybench scale`; see [scaling](scaling.md)."),
+}
+START, END = "<!-- search table: python docs/reference.py -->\n", "<!-- end of it -->"
+RESULTS = ROOT / "benchmarks/results"
+TABLES = {
+    "mnist_conv": "MNIST, convolutions",
+    "mnist_mlp": "MNIST, dense",
+    "flights_mlp, by chance": "flights",
+    "docstrings_text, by chance": "texts",
+    "cifar_resnet, by chance": "CIFAR-10",
+    "docstrings_throttled, by chance": "texts, slowed",
+}
+TOOLS = {
+    "raybench, then its race": "raybench",
+    "raybench": "its search alone",
+    "Ray, ASHA by seconds": "Ray Tune: OptunaSearch, ASHA",
+    "Optuna, Hyperband": "Optuna: TPE, Hyperband",
+    "Syne Tune ASHA": "Syne Tune: ASHA",
+    "FLAML BlendSearch": "FLAML: BlendSearch",
+    "NePS PriorBand": "NePS: PriorBand",
+    "SMAC3, budgets": "SMAC3",
+    "random": "random",
+}
+
+
+def keys_page() -> str:
+    """Return `docs/keys.md`."""
+    parts = [NOTE, "# The keys of files\n"]
+    parts.append(
+        "Each can be set in a file or by `--set KEY=VALUE` (a key inside another one with a dot: "
+        "`--set dataset.limit=1000`). Unknown keys are refused.\n"
+    )
+    for title, (model, about) in MODELS.items():
+        rows = [
+            f"| `{name}` | {_values(field.annotation)} | {_default(field)} | {_text(field)} |"
+            for name, field in model.model_fields.items()
+            if not field.exclude and "not written by hand" not in (_text(field).lower())
+        ]
+        head = "| key | value | default | |\n|---|---|---|---|"
+        parts.append(f"## {title}\n\n{about}\n\n{head}\n" + "\n".join(rows) + "\n")
+    return "\n".join(parts)
+
+
+def words_page() -> str:
+    """Return `docs/words.md`."""
+    parts = [NOTE, "# Words\n", "What screens, pages and tables call things.\n"]
+    for title, words in SECTIONS.items():
+        rows = [f"| {word} | {_cell(text)} |" for word, text in words.items()]
+        parts.append(f"## {title}\n\n| word | meaning |\n|---|---|\n" + "\n".join(rows) + "\n")
+    return "\n".join(parts)
+
+
+def readme_page() -> str:
+    """Return the README with the table of today's results files."""
+    text = (ROOT / "README.md").read_text()
+    before, rest = text.split(START)
+    return before + START + search_table() + END + rest.split(END, 1)[1]
+
+
+def search_table() -> str:
+    """Return the table of search times: medians of the recorded results, losses included."""
+    cells = {
+        (cell["contestant"], cell["table"]): cell["within_5"]
+        for name in ("search_table.json", "search_table_noise.json")
+        for cell in json.loads((RESULTS / name).read_text())["cells"]
+    }
+    rows = [
+        [shown] + [_search_time(cells.get((tool, table))) for table in TABLES]
+        for tool, shown in TOOLS.items()
+    ]
+    head = ["", *TABLES.values()]
+    return "".join(f"| {' | '.join(row)} |\n" for row in [head, ["---"] * len(head), *rows])
+
+
+def _search_time(found: dict[str, float] | None) -> str:
+    """Return a median with the share of searches that never got there; a bound from half on."""
+    if found is None:
+        return ""
+    never, median = found["never"], found["median"]
+    shown = f"{median:.1f}" if median < 100 else f"{median:.0f}"
+    return f"{'>' if never >= 0.5 else ''}{shown}" + (f" ({never:.0%})" if never else "")
+
+
+def _values(kind: Any) -> str:
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return _values(get_args(kind)[0])
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(kind))
+    if origin in (Union, types.UnionType):
+        kinds = [_values(one) for one in get_args(kind) if one is not type(None)]
+        return " or ".join(dict.fromkeys(kinds))
+    if origin is list or kind is list:
+        inner = _values(get_args(kind)[0]) if get_args(kind) else "values"
+        return f"list of {inner}"
+    if origin is dict or (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        return "keys"
+    names = {bool: "true, false", int: "whole number", float: "number", str: "text"}
+    return names.get(kind, "any")
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", exclude_defaults=True)
+        return f"`{json.dumps(value)}`" if value else ""
+    if value is None:
+        return ""
+    return f"`{value}`" if isinstance(value, str) else f"`{json.dumps(value, default=str)}`"
+
+
+def _text(field: FieldInfo) -> str:
+    return _cell(field.description or "")
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+PAGES = {"docs/keys.md": keys_page, "docs/words.md": words_page, "README.md": readme_page}
+
+if __name__ == "__main__":
+    for path, page in PAGES.items():
+        (ROOT / path).write_text(page())
+        print(path)
