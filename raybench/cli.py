@@ -20,7 +20,7 @@ from raybench.core.errors import WRONG_INPUT as WRONG_INPUT
 from raybench.core.errors import StudyError, UserError
 from raybench.core.secrets import redact_text
 from raybench.core.text import clean, shorten
-from raybench.results.loggers.kinds import LOGGERS
+from raybench.results.loggers.processes import LOGGERS
 
 COMMANDS = {
     "tune": "search for the configuration that reaches the target soonest",

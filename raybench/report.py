@@ -14,8 +14,7 @@ from raybench.core.errors import UserError
 from raybench.results.console import make_console, say
 from raybench.results.export import export
 from raybench.results.load import StudyResults, load
-from raybench.results.loggers.kinds import check_loggers
-from raybench.results.loggers.processes import Loggers
+from raybench.results.loggers.processes import Loggers, check_loggers
 from raybench.results.page import try_page, write_comparison
 from raybench.results.place import is_url
 from raybench.results.plots import write_plots

@@ -14,12 +14,11 @@ from raybench.core.record import RunRecord
 from raybench.core.time_of_day import unix_seconds
 from raybench.results.bucket import BucketError
 from raybench.results.console import make_console, say
-from raybench.results.live.glyphs import Glyphs, glyphs_for
-from raybench.results.live.lines import EventLines
-from raybench.results.live.screen import screen_lines
+from raybench.results.live.progress import EventLines
+from raybench.results.live.replay import source_of
+from raybench.results.live.screen import screen_lines, view_for
 from raybench.results.live.state import Cause
-from raybench.results.live.tail import source_of
-from raybench.results.live.views import view_for
+from raybench.results.live.words import Glyphs, glyphs_for
 from raybench.results.load import load
 from raybench.results.place import is_url
 from raybench.results.show import show

@@ -6,9 +6,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from raybench.results.figures.curves import curves_figure as curves_figure
-from raybench.results.figures.ledger import ledger_figure as ledger_figure
+from raybench.results.figures.curves import repeats_figure as repeats_figure
 from raybench.results.figures.pareto import pareto_figure as pareto_figure
-from raybench.results.figures.repeats import repeats_figure as repeats_figure
+from raybench.results.figures.timeline import ledger_figure as ledger_figure
 from raybench.results.load import StudyResults
 from raybench.results.store import StudyFiles
 

@@ -11,10 +11,9 @@ from raybench.core.scaling_study import ScalingStudy, study_cells
 from raybench.core.spec import RunSpec
 from raybench.core.study import StudySpec
 from raybench.results.label import label_keys
-from raybench.results.live.durations import spent
-from raybench.results.live.replay import Plan, Replay
+from raybench.results.live.replay import Driver, Plan, Replay, Source
 from raybench.results.live.state import LiveState
-from raybench.results.live.tail import Driver, Source
+from raybench.results.live.words import spent
 from raybench.results.records import left_out
 from raybench.results.store import SCALING, STUDY_FILE
 from raybench.search.forecast import StudyForecast

@@ -38,8 +38,7 @@ from raybench.results.console import make_console, say
 from raybench.results.label import describe, label_keys
 from raybench.results.live.progress import Progress
 from raybench.results.load import load
-from raybench.results.loggers.kinds import check_loggers
-from raybench.results.loggers.processes import Loggers
+from raybench.results.loggers.processes import Loggers, check_loggers
 from raybench.results.place import check_place, refuse_other_scaling
 from raybench.results.records import read_records
 from raybench.results.scaling.kinds import series_of

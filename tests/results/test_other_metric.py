@@ -10,11 +10,10 @@ from rich.console import Console
 from raybench.core.objective import Objective
 from raybench.results import plots
 from raybench.results.export import export, read_csv, spec_comment
-from raybench.results.figures.metric_axis import metric_axis
-from raybench.results.figures.parts import new_figure
-from raybench.results.live.glyphs import BLOCKS
+from raybench.results.figures.parts import metric_axis, new_figure
 from raybench.results.live.progress import Progress
 from raybench.results.live.screen import screen_lines
+from raybench.results.live.words import BLOCKS
 from raybench.results.remarks import fastest_at, sensitivity_lines, target_warning
 from raybench.results.show import show
 from raybench.results.store import Store

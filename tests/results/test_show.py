@@ -21,8 +21,8 @@ from raybench.results.console import wrapped
 from raybench.results.export import export, spec_comment
 from raybench.results.how_sure import next_steps
 from raybench.results.load import load
-from raybench.results.loggers.follow import _sentence
-from raybench.results.page.columns import columns_of
+from raybench.results.loggers.feed import _sentence
+from raybench.results.page.trials import columns_of
 from raybench.results.show import SCREEN
 from raybench.results.store import Store
 from raybench.results.verdict import judge

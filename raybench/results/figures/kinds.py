@@ -1,19 +1,205 @@
-"""The figures there are, in the order of the page: what each shows, its numbers."""
+"""The figures there are, in the order of the page, and the numbers of each as a table: columns in
+words, with their units."""
 
-from raybench.results.figures import tables
-from raybench.results.figures.batches import batches_figure
-from raybench.results.figures.curves import curves_figure
-from raybench.results.figures.importance import importance_figure, keys_by_importance
-from raybench.results.figures.kind import FigureKind as FigureKind
-from raybench.results.figures.ledger import ledger_figure
+import pandas as pd
+
+from raybench.results.analyses import best_at_every_budget, pareto_front
+from raybench.results.figures.batches import (
+    Outcome,
+    batch_rows,
+    batches_figure,
+    outcome,
+    predicted_rows,
+)
+from raybench.results.figures.curves import curves_figure, race_figure, race_rows, repeats_figure
 from raybench.results.figures.pareto import pareto_figure
-from raybench.results.figures.race import race_figure
-from raybench.results.figures.repeats import repeats_figure
+from raybench.results.figures.parts import FigureKind as FigureKind
+from raybench.results.figures.parts import drawn
 from raybench.results.figures.scaling_kinds import SCALING_FIGURES as SCALING_FIGURES
-from raybench.results.figures.slices import slices_figure
-from raybench.results.figures.timeline import timeline_figure
+from raybench.results.figures.slices import (
+    importance_figure,
+    keys_by_importance,
+    plateaus,
+    slices_figure,
+)
+from raybench.results.figures.timeline import ledger_figure, phases, spans, timeline_figure
 from raybench.results.load import StudyResults
 from raybench.results.ranking import ranked
+from raybench.results.tables import ledger_totals
+from raybench.results.verdict import configurations
+
+MOST_ROWS = 50
+"""Rows of a table; the best come first, and `trials.csv` has all."""
+
+
+def curves_table(results: StudyResults) -> pd.DataFrame:
+    """Return the best at every budget of seconds, of the search's runs."""
+    metric, trials = results.metric, results.trials
+    search = set(trials["trial"][trials["phase"] == "search"])
+    curves = results.curves[results.curves["trial"].isin(search)]
+    best = best_at_every_budget(curves, metric)
+    labels = trials.set_index("trial")["config"]
+    table = pd.DataFrame(
+        {
+            "seconds of training": best["train_s"],
+            f"best {metric.axis_words}": drawn(metric, best[metric.name]),
+            "trial": best["trial"],
+            "configuration": best["trial"].map(labels),
+        }
+    )
+    return table.tail(MOST_ROWS).reset_index(drop=True)
+
+
+def race_table(results: StudyResults) -> pd.DataFrame:
+    """Return every run of the configurations that were trained again."""
+    rows = race_rows(results)
+    what = "seconds to the target" if results.is_timed else f"best {results.metric.axis_words}"
+    labels = results.trials.set_index("trial")["config"]
+    return pd.DataFrame(
+        {
+            "trial": rows["trial"],
+            "configuration": rows["trial"].map(labels),
+            "run": rows["run"],
+            "what for": rows["role"].replace({"trial": "search", "finalist": "search"}),
+            what: rows["value"],
+            "reached the target" if results.is_timed else "finished": _yes(rows["is_hit"]),
+        }
+    )
+
+
+def pareto_table(results: StudyResults) -> pd.DataFrame:
+    """Return seconds and worker-seconds of the configurations that reached the target."""
+    points = configurations(results)
+    if points.empty:
+        return _metric_costs(results)
+    front = set(pareto_front(points)["trial"])
+    table = pd.DataFrame(
+        {
+            "trial": points["trial"],
+            "configuration": points["config"],
+            "workers": points["num_workers"],
+            "expected seconds": points["time_to_target_s"],
+            "from [s]": points["low_s"],
+            "to [s] (90 %)": points["high_s"],
+            "worker-seconds": points["worker_seconds_to_target"],
+            "runs": points["runs"],
+            "on the Pareto front": _yes(points["trial"].isin(front)),
+        }
+    )
+    return table.head(MOST_ROWS)
+
+
+def _metric_costs(results: StudyResults) -> pd.DataFrame:
+    rows, metric = ranked(results.trials), results.metric
+    table = pd.DataFrame(
+        {
+            "trial": rows["trial"],
+            "configuration": rows["config"],
+            "workers": rows["num_workers"],
+            f"best {metric.axis_words}": drawn(metric, rows[metric.best_column]),
+            "worker-seconds of training": rows["worker_seconds"],
+        }
+    )
+    return table.head(MOST_ROWS).reset_index(drop=True)
+
+
+def batches_table(results: StudyResults) -> pd.DataFrame:
+    """Return the outcome at every batch size, measured and predicted."""
+    measured, words = batch_rows(results), _words(outcome(results))
+    both = pd.concat(
+        [measured.assign(known="measured"), predicted_rows(results).assign(known="~ predicted")],
+        ignore_index=True,
+    )
+    both = both[both["outcome"].notna()].head(MOST_ROWS)
+    return pd.DataFrame(
+        {
+            "trial": both["trial"],
+            "framework": both["framework"],
+            "workers": both["num_workers"],
+            "optimizer": both["optimizer"],
+            "global batch": both["batch"],
+            words: both["outcome"],
+            "known by": both["known"],
+        }
+    )
+
+
+def importance_table(results: StudyResults) -> pd.DataFrame:
+    """Return what each key tells of the result."""
+    table = results.importance
+    return pd.DataFrame(
+        {
+            "key": table["key"],
+            "share [%]": 100 * table["importance"],
+            "from [%]": 100 * table["low"],
+            "to [%]": 100 * table["high"],
+        }
+    )
+
+
+def slices_table(results: StudyResults) -> pd.DataFrame:
+    """Return each key's best value and its plateau."""
+    names = {"best": "best value", "from": "as good from", "to": "as good up to"}
+    return plateaus(results).rename(columns=names)
+
+
+def timeline_table(results: StudyResults) -> pd.DataFrame:
+    """Return when each phase ran, how many runs it had, and how many of them ran at once."""
+    runs = spans(results).runs
+    found = phases(runs)
+    return pd.DataFrame(
+        {
+            "phase": found["role"].replace({"trial": "search"}),
+            "runs": found["runs"],
+            "from second": found["begin"],
+            "to second": found["end"],
+            "most at once": [_most_at_once(runs[runs["role"] == role]) for role in found["role"]],
+        }
+    )
+
+
+def _most_at_once(runs: pd.DataFrame) -> int:
+    """Return the most lanes in use at a time."""
+    begins = runs[["begin"]].assign(change=1).rename(columns={"begin": "at"})
+    ends = runs[["end"]].assign(change=-1).rename(columns={"end": "at"})
+    every = pd.concat([begins, ends]).sort_values(["at", "change"])
+    return int(min(every["change"].cumsum().max(), runs["lane"].nunique()))
+
+
+def repeats_table(results: StudyResults) -> pd.DataFrame:
+    """Return what the confirmed configurations are printed with."""
+    table, metric = results.confirmed, results.metric
+    found = {
+        "trial": table["trial"],
+        "configuration": table["config"],
+        "new runs": table["new_runs"],
+    }
+    if results.is_timed:
+        found |= {
+            "reached the target": table["new_hits"],
+            "seconds": table["printed_s"],
+            "fastest [s]": table["low_s"],
+            "slowest [s]": table["high_s"],
+        }
+    else:
+        for end, words in (("median", "median"), ("low", "least"), ("high", "most")):
+            found[f"{words} {metric.axis_words}"] = drawn(metric, table[f"{end}_{metric.name}"])
+    return pd.DataFrame(found)
+
+
+def ledger_table(results: StudyResults) -> pd.DataFrame:
+    """Return the seconds of each phase and their share."""
+    table = ledger_totals(results.trials)
+    share = 100 * table["share"]
+    return pd.DataFrame({"phase": table["phase"], "seconds": table["seconds"], "share [%]": share})
+
+
+def _words(found: Outcome) -> str:
+    return found.words.replace(" [s]", "") if found.is_seconds else found.words.replace("\\$", "$")
+
+
+def _yes(values: "pd.Series[bool]") -> "pd.Series[str]":
+    return values.map({True: "yes", False: "no"})
 
 
 def _has_curves(results: StudyResults) -> bool:
@@ -59,7 +245,7 @@ FIGURES: dict[str, FigureKind] = {
         "Every run of the search; further left is sooner. The thin dark steps are the best that "
         "any run had reached by then: what a budget of so many seconds buys.",
         curves_figure,
-        tables.curves_table,
+        curves_table,
         _has_curves,
     ),
     "race": FigureKind(
@@ -67,14 +253,14 @@ FIGURES: dict[str, FigureKind] = {
         "A mark is a run, a bar the 90 % interval of its configuration. Where it says 'not told "
         "apart', a lucky seed may be all that is between it and the first.",
         race_figure,
-        tables.race_table,
+        race_table,
         _is_repeated,
     ),
     "pareto": FigureKind(
         "Seconds against worker-seconds",
         "Down is faster, left is cheaper; what lies up and right of the steps is beaten in both.",
         pareto_figure,
-        tables.pareto_table,
+        pareto_table,
         _has_costs,
     ),
     "batches": FigureKind(
@@ -82,7 +268,7 @@ FIGURES: dict[str, FigureKind] = {
         "A line joins an optimizer's best at each batch size; where it turns up, larger batches "
         "cost time. Hollow and dashed (~) is predicted from other runs, never measured.",
         batches_figure,
-        tables.batches_table,
+        batches_table,
         _has_batches,
     ),
     "importance": FigureKind(
@@ -90,7 +276,7 @@ FIGURES: dict[str, FigureKind] = {
         "How much of the result hangs on each searched key, among the runs that were made. A thin "
         "line that reaches 0 says that the key may not matter.",
         importance_figure,
-        tables.importance_table,
+        importance_table,
         _has_importance,
     ),
     "slices": FigureKind(
@@ -98,7 +284,7 @@ FIGURES: dict[str, FigureKind] = {
         "A point is a configuration. In the shaded range are those as good as the best: the wider "
         "it is, the less that setting needs to be tuned.",
         slices_figure,
-        tables.slices_table,
+        slices_table,
         _has_keys,
     ),
     "timeline": FigureKind(
@@ -106,21 +292,21 @@ FIGURES: dict[str, FigureKind] = {
         "Above the best so far, below what ran beside what: a row is a worker group, a bar a run; "
         "hollow bars were stopped early.",
         timeline_figure,
-        tables.timeline_table,
+        timeline_table,
         _has_times,
     ),
     "repeats": FigureKind(
         "Curves of the best, run again",
         "How alike the runs of one configuration are: they differ in nothing but the seed.",
         repeats_figure,
-        tables.repeats_table,
+        repeats_table,
         _is_repeated,
     ),
     "ledger": FigureKind(
         "Where the seconds went",
         "Only train counts for the target; everything else is what a study costs beside it.",
         ledger_figure,
-        tables.ledger_table,
+        ledger_table,
         _has_ledger,
     ),
 }

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from raybench.results.figures import parts
-from raybench.results.figures.metric_axis import drawn, metric_axis
+from raybench.results.figures.parts import drawn, metric_axis
 from raybench.results.load import StudyResults
 from raybench.results.ranking import ranked
 from raybench.results.verdict import configurations, not_dominated, pareto_front

@@ -2,8 +2,7 @@
 
 import pandas as pd
 
-from raybench.results.figures.kind import FigureKind
-from raybench.results.figures.metric_axis import drawn
+from raybench.results.figures.parts import FigureKind, drawn
 from raybench.results.load import StudyResults
 from raybench.results.scaling.accuracy_plot import accuracy_figure
 from raybench.results.scaling.curves import curves_of

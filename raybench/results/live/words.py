@@ -1,12 +1,141 @@
-"""What the views say of a study, in words that are the same in all of them."""
+"""What all views of a study have in common: words, times, curves and bars of characters, and how
+text fits the columns of a terminal (characters of East Asia take two)."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len, chop_cells, set_cell_size
 
 from raybench.core.metric import Metric
 from raybench.core.record import RunRecord
-from raybench.results.live.durations import about
 from raybench.results.live.state import Cause, LiveRun, LiveState
 from raybench.results.words import target_words
+
+
+@dataclass(frozen=True)
+class Glyphs:
+    """Characters of one kind of terminal."""
+
+    levels: str
+    """Of a curve, from the lowest to the highest."""
+    done: str
+    """Of a bar: what is done."""
+    left: str
+    """Of a bar: what is not."""
+
+
+BLOCKS = Glyphs("▁▂▃▄▅▆▇█", "━", "╌")
+ASCII = Glyphs("_.:-=+*#", "#", ".")
+GAP = " "
+"""Of a curve, where the value is no number."""
+
+
+def glyphs_for(encoding: str) -> Glyphs:
+    """Return the characters that text in `encoding` can hold."""
+    try:
+        "".join((BLOCKS.levels, BLOCKS.done, BLOCKS.left)).encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return ASCII
+    return BLOCKS
+
+
+def sparkline(
+    values: Sequence[float], width: int, glyphs: Glyphs, *, low: float, high: float
+) -> str:
+    """Return a curve in at most `width` characters, the lowest level at `low`, the highest at
+    `high`.
+
+    Of more values than there is room for, each character is the last of its part.
+    """
+    count = min(len(values), width)
+    shown = [values[(number + 1) * len(values) // count - 1] for number in range(count)]
+    return "".join(_level(value, glyphs.levels, low, high) for value in shown)
+
+
+def span(values: Sequence[float]) -> tuple[float, float]:
+    """Return the lowest and the highest of the values that are numbers; (0, 0) without any."""
+    known = [value for value in values if math.isfinite(value)]
+    return (min(known), max(known)) if known else (0.0, 0.0)
+
+
+def bar(share: float, width: int, glyphs: Glyphs) -> str:
+    """Return a bar of `width` characters, `share` of it done."""
+    done = round(width * min(max(share, 0.0), 1.0))
+    return glyphs.done * done + glyphs.left * (width - done)
+
+
+def _level(value: float, levels: str, low: float, high: float) -> str:
+    if math.isnan(value):
+        return GAP
+    if high <= low:
+        return levels[0]
+    share = min(max((value - low) / (high - low), 0.0), 1.0)
+    return levels[min(int(share * len(levels)), len(levels) - 1)]
+
+
+DOTS = "..."
+
+
+def fold(text: str, width: int) -> list[str]:
+    """Return a text in lines of at most `width` columns, broken at spaces where it can be."""
+    lines: list[str] = []
+    line = ""
+    for word in text.split():
+        if line and cell_len(line) + 1 + cell_len(word) <= width:
+            line += f" {word}"
+            continue
+        if line:
+            lines.append(line)
+        *whole, line = chop_cells(word, width)
+        lines += whole
+    return [*lines, line] if line else lines
+
+
+def cut(text: str, width: int) -> str:
+    """Return a text in at most `width` columns; the middle goes, its ends say most."""
+    if cell_len(text) <= width:
+        return text
+    tail = max((width - len(DOTS)) // 3, 0)
+    start = len(text) - tail
+    while cell_len(text[start:]) > tail:
+        start += 1
+    head = width - len(DOTS) - cell_len(text[start:])
+    if head < 1:
+        return set_cell_size(text, width)
+    return f"{set_cell_size(text, head).rstrip()}{DOTS}{text[start:]}"
+
+
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+
+
+def spent(seconds: float) -> str:
+    """Return time that has passed, in whole seconds as long as they matter: `1 min 12 s`."""
+    whole = max(int(seconds), 0)
+    if whole < MINUTE:
+        return f"{whole} s"
+    if whole < 10 * MINUTE:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < HOUR:
+        return f"{whole // 60} min"
+    if whole < 2 * DAY:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole / DAY:.1f} days"
+
+
+def about(seconds: float) -> str:
+    """Return time to come, no more precise than it is known: `95 s`, `12 min`, `3.2 h`."""
+    seconds = max(seconds, 0.0)
+    if seconds < 20:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * MINUTE:
+        return f"{5 * round(seconds / 5)} s"
+    if seconds < 100 * MINUTE:
+        return f"{seconds / MINUTE:.0f} min"
+    if seconds < 2 * DAY:
+        return f"{seconds / HOUR:.1f} h"
+    return f"{seconds / DAY:.1f} days"
+
 
 PHASES = {
     "reference": "reference runs",

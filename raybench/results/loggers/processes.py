@@ -1,5 +1,8 @@
-"""The loggers of a study as its driver has them: started, heard, waited for, never in its way."""
+"""The tools that `--log` knows, and the process of each as a study's driver has it: started, heard,
+waited for, never in its way."""
 
+import importlib
+import importlib.util
 import json
 import os
 import signal
@@ -8,21 +11,86 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self, cast
 
+from raybench.core.errors import UserError
 from raybench.core.text import command_line
-from raybench.results.loggers.follow import END
-from raybench.results.loggers.kinds import LOGGERS, check_loggers
 
+if TYPE_CHECKING:  # the command line knows the names before anything is imported that takes long
+    from raybench.results.loggers.sink import Sink
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggerKind:
+    """A tool that `--log` writes to."""
+
+    title: str
+    """The tool's own name."""
+    module: str
+    """Has `open_sink(folder, study)`; imported by the process that writes alone."""
+    package: str
+    """What it imports."""
+    install: str
+    """The command that installs it."""
+    hint: str = ""
+    """What to look at first where it fails: the beginning of a sentence."""
+
+
+LOGGERS: dict[str, LoggerKind] = {
+    "tensorboard": LoggerKind(
+        title="TensorBoard",
+        module="raybench.results.loggers.to_tensorboard",
+        package="tensorboardX",
+        install="pip install tensorboardX",
+    ),
+    "mlflow": LoggerKind(
+        title="MLflow",
+        module="raybench.results.loggers.to_mlflow",
+        package="mlflow",
+        install="pip install mlflow-skinny",
+        hint="MLFLOW_TRACKING_URI says where it writes; ",
+    ),
+    "wandb": LoggerKind(
+        title="Weights & Biases",
+        module="raybench.results.loggers.to_wandb",
+        package="wandb",
+        install="pip install wandb",
+        hint="with WANDB_MODE=offline it needs no account nor server; ",
+    ),
+}
+
+
+def check_loggers(names: Sequence[str]) -> None:
+    """Raise UserError for a tool whose package is missing; imports none of them."""
+    for name in names:
+        kind = LOGGERS[name]
+        found = importlib.util.find_spec(kind.package)
+        # A folder of that name, as the tools leave in the current one, has no origin.
+        if found is None or found.origin is None:
+            raise UserError(
+                f"--log {name}: the package {kind.package} is not installed; install it with: "
+                f"{kind.install}"
+            )
+
+
+def open_sink(name: str, folder: Path, study: str) -> "Sink":
+    """Return what writes to a tool, for the study in `folder`."""
+    module = importlib.import_module(LOGGERS[name].module)
+    return cast("Sink", module.open_sink(folder, study))
+
+
+END = b"end\n"
+"""Tells a follower, on its standard input, that the study has ended."""
 CLOSE_S = 30.0
 """In the end, a tool is waited for so long."""
 SAY_S = 2.0
 """After so long the user is told what is waited for."""
 BEGIN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from raybench.results.loggers.follow import main; main(sys.argv[2:])"
+    "from raybench.results.loggers.feed import main; main(sys.argv[2:])"
 )
 """Imports what this process would, whatever folder it was started in."""
 

@@ -18,8 +18,16 @@ from mlflow.tracking import MlflowClient
 
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.time_of_day import unix_seconds
-from raybench.results.loggers.sink import Run, Value, Winner
-from raybench.results.loggers.values import curve_values, params_of, run_figures, run_words, shown
+from raybench.results.loggers.sink import (
+    Run,
+    Value,
+    Winner,
+    curve_values,
+    params_of,
+    run_figures,
+    run_words,
+    shown,
+)
 
 MOST_METRICS, MOST_PARAMS = 1000, 100
 """That a server takes at once."""

@@ -24,8 +24,15 @@ from tensorboardX.summary import hparams, text
 from raybench.core.documents import to_yaml
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.time_of_day import unix_seconds
-from raybench.results.loggers.sink import Run, Value, Winner
-from raybench.results.loggers.values import curve_values, params_of, run_figures, run_words
+from raybench.results.loggers.sink import (
+    Run,
+    Value,
+    Winner,
+    curve_values,
+    params_of,
+    run_figures,
+    run_words,
+)
 
 FOLDER = "tensorboard"
 WINNERS = "winners"

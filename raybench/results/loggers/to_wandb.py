@@ -15,8 +15,15 @@ from typing import Any
 import wandb
 
 from raybench.core.record import Evaluation, RunRecord
-from raybench.results.loggers.sink import Run, Winner
-from raybench.results.loggers.values import curve_values, params_of, run_figures, run_words, shown
+from raybench.results.loggers.sink import (
+    Run,
+    Winner,
+    curve_values,
+    params_of,
+    run_figures,
+    run_words,
+    shown,
+)
 
 PROJECT = "raybench"
 OFFLINE = ("offline", "dryrun")

@@ -1,19 +1,29 @@
 """The answer of a study as the page opens with it: one sentence, then what it stands on."""
 
+import json
+import os
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import pandas as pd
+
+from raybench.core.record import RunRecord
 from raybench.results.answer import in_words
 from raybench.results.how_sure import PAGE, Step, how_sure_lines, next_steps
 from raybench.results.load import StudyResults
-from raybench.results.page.html import Html, isolated, join, text
-from raybench.results.page.links import trial_link, trial_links
-from raybench.results.page.state import unfinished
+from raybench.results.lock import OWNER_FILE
+from raybench.results.page.html import Html, isolated, join, text, trial_link, trial_links
 from raybench.results.remarks import edge_lines, effort_words, sensitivity_lines, target_warning
+from raybench.results.scaling.answer import scaling_answer as answer_lines
+from raybench.results.scaling.answer import scaling_headline
+from raybench.results.scaling.printed import other_lines, outlier_lines
 from raybench.results.verdict import Verdict, judge, judge_each
 from raybench.results.words import (
     by_the_wall,
     confirmed_row,
+    counted,
     duration,
     price_of,
     target_in_words,
@@ -41,6 +51,19 @@ class Answer:
     """The verdict as the terminal has it."""
     steps: Sequence[Step] = ()
     """What to do next."""
+
+
+SINGLE = "run"
+"""Key of `study.yaml` that says that a folder holds one run."""
+
+
+def answer_of(results: StudyResults, study: str) -> Answer:
+    """Return the answer of a study of any kind."""
+    if results.is_scaling:
+        return scaling_answer(results)
+    if results.study["study"].get(SINGLE):
+        return single_answer(results)
+    return search_answer(results, study)
 
 
 def search_answer(results: StudyResults, study: str) -> Answer:
@@ -199,3 +222,166 @@ def _value(results: StudyResults, verdict: Verdict) -> tuple[str, str]:
     )
     range_ = "" if "none" in (low, high) else f" (90 %: {low.removesuffix(' %')} to {high})"
     return f"validation {metric.words} {value}", range_
+
+
+def unfinished(results: StudyResults) -> str | None:
+    """Return a sentence where the study is still running, or was cut off; None where neither.
+
+    A study below a URL has no lock in its copy: of it only what was cut off is told.
+    """
+    owner, number = _owner(results), counted(len(results.runs), "run")
+    if owner and not _is_own(owner):
+        if _lives(owner):
+            who = f"process {owner.get('pid')} on {owner.get('host')}"
+            return f"The study is still running ({who}); this page has the {number} ended so far."
+        return f"The study was cut off, with {number} ended: the same command continues it."
+    if any(run.stop == "interrupted" for run in results.runs.values()):
+        return "The study was interrupted, and its last runs cut off: the same command continues."
+    return None
+
+
+def _owner(results: StudyResults) -> dict[str, Any]:
+    try:
+        found = json.loads((results.folder / OWNER_FILE).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}  # nobody holds the folder, or its file is being written
+    return found if isinstance(found, dict) else {}
+
+
+def _is_own(owner: dict[str, Any]) -> bool:
+    return owner.get("pid") == os.getpid() and owner.get("host") == platform.node()
+
+
+def _lives(owner: dict[str, Any]) -> bool:
+    """Whether the process is there; of another host nobody knows, so it is believed."""
+    pid = owner.get("pid")
+    if owner.get("host") != platform.node() or not isinstance(pid, int) or pid <= 0:
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+ENDED = {
+    "target": "it had reached the target",
+    "max_train_seconds": "its seconds of training were over",
+    "epochs": "its epochs were done",
+    "interrupted": "it was interrupted",
+    "time_budget": "the time budget was over",
+}
+"""Why a run ended, by its `stop`."""
+
+
+def single_answer(results: StudyResults) -> Answer:
+    """Return what the run has reached."""
+    open_ = unfinished(results)
+    mind = [open_] if open_ else []
+    if not results.runs:
+        return Answer("The run has not ended yet, so there is no answer.", (), mind)
+    run = next(reversed(results.runs.values()))
+    best = value_words(results, run.best_value) + (" at best" if results.is_timed else "")
+    facts = [
+        ("Configuration", isolated(f"{in_words(results, run.spec)}, seed {run.spec.seed}")),
+        ("Reached", text(f"{best}{_test(results, run)}.")),
+        ("Target", text(target_sentence(results))),
+        ("What it took", _single_cost(results, run)),
+    ]
+    if run.stop is not None:
+        facts.append(("Ended as", text(f"{ENDED.get(run.stop, run.stop)}.")))
+    return Answer(_single_headline(results, run), facts, mind)
+
+
+def _single_headline(results: StudyResults, run: RunRecord) -> str:
+    trained = f"{duration(run.ledger['train'])} of training"
+    if run.failure is not None:
+        return f"The run failed ({run.failure}): {run.message or 'no message'}"
+    if run.time_to_target_s is not None and results.is_timed:
+        after = f"after {duration(run.time_to_target_s)} of training"
+        return f"The run reached {target_in_words(results)} {after}."
+    best = value_words(results, run.best_value)
+    if results.is_timed:
+        missed = f"The run did not reach {target_in_words(results)} within {trained}"
+        return f"{missed}: its best was {best}."
+    return f"The run reached {best} within {trained}."
+
+
+def _test(results: StudyResults, run: RunRecord) -> str:
+    if run.test_value is None:
+        return ""
+    return f", {results.metric.shown(run.test_value)} on the test set"
+
+
+def _single_cost(results: StudyResults, run: RunRecord) -> Html:
+    cost = run.spec.num_workers * run.ledger["train"]
+    price = price_of(results, cost, run.trial)
+    return text(
+        f"{duration(run.ledger['train'])} of training, {cost:.3g} worker-seconds{price}; "
+        f"{duration(run.wall_s)} in all."
+    )
+
+
+KINDS = {
+    "weak": "weak scaling: each worker keeps its batch",
+    "strong": "strong scaling: all together keep the batch",
+}
+MOST_SERIES = 6
+"""Series that have a fact of their own; the table has all."""
+
+
+def scaling_answer(results: StudyResults) -> Answer:
+    """Return what the study says of more workers."""
+    open_ = unfinished(results)
+    mind = [*([open_] if open_ else []), *map(str, results.study.get("notes", []))]
+    effort = ("What the study took", text(effort_words(results)))
+    if results.trials.empty:
+        return Answer("No run has finished yet, so there is no answer.", [effort], mind)
+    cells = results.scaling
+    mind += [*outlier_lines(results), *other_lines(cells)]
+    ended = cells[cells["n"] > 0]
+    if ended.empty:
+        number = len(results.trials)
+        failed = "the run" if number == 1 else f"all {number} runs"
+        return Answer(f"No result: {failed} failed.", [effort], mind)
+    gains = ended[ended["speedup"].notna() & (ended["num_workers"] > 1)]
+    if gains.empty:
+        fastest = _most(ended, "samples_per_s")
+        return Answer(
+            f"{_where(fastest)} trains {fastest['samples_per_s']:,.0f} samples a second; how it "
+            "scales is not told, for that takes one worker and several.",
+            [effort],
+            mind,
+        )
+    return Answer(
+        scaling_headline(cells), [*_scaling_facts(gains), effort], mind, answer_lines(cells)
+    )
+
+
+def _most(cells: pd.DataFrame, column: str) -> dict[Any, Any]:
+    """Return the row with the most of a column."""
+    return cells.sort_values(column, ascending=False, kind="stable").to_dict("records")[0]
+
+
+def _scaling_facts(gains: pd.DataFrame) -> list[tuple[str, Html]]:
+    """Return the largest gain of each series and kind of scaling, in words."""
+    facts = []
+    for (series, scaling), rows in gains.groupby(["series", "scaling"], sort=False):
+        row = _most(rows, "speedup")
+        ends = row["speedup_low"], row["speedup_high"]
+        spread = "" if pd.isna(ends[0]) else f" (repeats: {ends[0]:.2f} to {ends[1]:.2f})"
+        words = (
+            f"{row['speedup']:.2f} times one worker{spread} on {row['num_workers']} workers, batch "
+            f"{row['batch_size_per_worker']} each: {row['samples_per_s']:,.0f} samples/s, "
+            f"efficiency {100 * row['efficiency']:.0f} %"
+        )
+        facts.append((f"{series}, {KINDS.get(str(scaling), scaling)}", isolated(words)))
+    return facts[:MOST_SERIES]
+
+
+def _where(row: Any) -> str:
+    number = int(row["num_workers"])
+    workers = "1 worker" if number == 1 else f"{number} workers"
+    return f"{row['series']} on {workers}"

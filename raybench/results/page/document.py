@@ -1,15 +1,18 @@
-"""The whole page of one study, or of several side by side."""
+"""The whole page of one study, or of several side by side, and how it is written to a file."""
 
 import base64
 import hashlib
-from collections.abc import Sequence
+import os
+import traceback
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
+from raybench.core.errors import UserError
+from raybench.core.text import clean, shorten
 from raybench.results.glossary import SECTIONS
 from raybench.results.load import StudyResults
 from raybench.results.page.comparison import compared, study_names
-from raybench.results.page.extra import Extra
 from raybench.results.page.html import (
     Html,
     definitions,
@@ -21,16 +24,16 @@ from raybench.results.page.html import (
     text,
 )
 from raybench.results.page.study_part import (
+    Extra,
     StudyPart,
     answer_part,
     sections_html,
     study_part,
 )
 from raybench.results.records import uncollected
+from raybench.results.store import StudyFiles
 
 HERE = Path(__file__).parent
-SCRIPTS = ("cells", "curve", "detail", "table", "page")
-"""Files of `js/`, in the order in which they build on one another."""
 ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
     "%3Cpath d='M1 14 5 7l3 3 6-8' fill='none' stroke='%230072b2' stroke-width='2.5'/%3E%3C/svg%3E"
@@ -45,9 +48,8 @@ def style() -> str:
 
 @cache
 def script() -> str:
-    """Return the page's script: its files in one scope."""
-    files = [(HERE / "js" / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
-    return "\n".join(['(() => {\n"use strict";', *files, "})();"])
+    """Return the page's script."""
+    return (HERE / "page.js").read_text(encoding="utf-8")
 
 
 def policy() -> str:
@@ -195,3 +197,45 @@ def _page(
         ),
         lang="en",
     )
+
+
+PAGE_FILE = "report.html"
+LONGEST = 300
+"""Characters of an error that a sentence shows."""
+
+
+def write_page(results: StudyResults, folder: Path, extras: Sequence[Extra] = ()) -> Path:
+    """Write a study's page into its folder, whole or not at all; return its file."""
+    StudyFiles(folder).write_text(PAGE_FILE, page_text([results], extras))
+    return folder / PAGE_FILE
+
+
+def try_page(
+    results: StudyResults, folder: Path, say: Callable[[str], None], extras: Sequence[Extra] = ()
+) -> list[Path]:
+    """Write the page at the end of a study; return its file, in a list.
+
+    The study's numbers must not be lost with the page: whatever is wrong with it is said, its
+    traceback kept in `errors/`, and there is no file.
+    """
+    try:
+        return [write_page(results, folder, extras)]
+    except Exception as error:  # noqa: BLE001 (any fault of the page; it is said and kept)
+        what = shorten(clean(f"{type(error).__name__}: {error}"), LONGEST)
+        kept = StudyFiles(folder).write_error(PAGE_FILE, traceback.format_exc())
+        say(f"{PAGE_FILE} could not be written ({what}); all else is there (traceback: {kept}).")
+        return []
+
+
+def write_comparison(studies: Sequence[StudyResults], file: Path) -> Path:
+    """Write the page of several studies; UserError where the file cannot be written."""
+    if file.is_dir():
+        raise UserError(f"--out {file}: is a folder; name a file, as {file / 'compare.html'}.")
+    if not file.parent.is_dir():
+        raise UserError(
+            f"--out {file}: there is no folder {file.parent}; make it, or name another."
+        )
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        raise UserError(f"--out {file}: cannot be written (no permission in {file.parent}).")
+    StudyFiles(file.parent).write_text(file.name, page_text(studies))
+    return file

@@ -1,166 +1,143 @@
 """One study as a part of a page: its answer, pictures, trials, seconds, failures, provenance."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import pandas as pd
 
-from raybench.core.record import RunRecord
-from raybench.results.answer import in_words
+from raybench.results.figures.kinds import FigureKind, kinds_of
+from raybench.results.figures.svg import svg
 from raybench.results.load import StudyResults
-from raybench.results.page.answer import Answer, search_answer
-from raybench.results.page.extra import Extra
+from raybench.results.page.answer import Answer, answer_of
 from raybench.results.page.html import (
     Html,
+    code,
     definitions,
     element,
     folded,
+    frame_table,
     isolated,
     join,
+    notes,
     paragraphs,
     section,
     text,
 )
-from raybench.results.page.pictures import pictures_part
-from raybench.results.page.provenance import provenance_part
-from raybench.results.page.state import unfinished
-from raybench.results.page.tables import code, frame_table, notes
 from raybench.results.page.trials import trials_part
-from raybench.results.remarks import effort_words
-from raybench.results.scaling.answer import scaling_answer as answer_lines
-from raybench.results.scaling.answer import scaling_headline
+from raybench.results.place import shown
 from raybench.results.scaling.printed import (
     BELOW,
     TITLES,
-    other_lines,
-    outlier_lines,
     printed_cells,
 )
 from raybench.results.tables import BATCH_STATISTICS, failures, ledger_totals, predictions
-from raybench.results.words import duration, price_of, target_in_words, target_sentence, value_words
-
-ENDED = {
-    "target": "it had reached the target",
-    "max_train_seconds": "its seconds of training were over",
-    "epochs": "its epochs were done",
-    "interrupted": "it was interrupted",
-    "time_budget": "the time budget was over",
-}
-"""Why a run ended, by its `stop`."""
 
 
-def single_answer(results: StudyResults) -> Answer:
-    """Return what the run has reached."""
-    open_ = unfinished(results)
-    mind = [open_] if open_ else []
-    if not results.runs:
-        return Answer("The run has not ended yet, so there is no answer.", (), mind)
-    run = next(reversed(results.runs.values()))
-    best = value_words(results, run.best_value) + (" at best" if results.is_timed else "")
-    facts = [
-        ("Configuration", isolated(f"{in_words(results, run.spec)}, seed {run.spec.seed}")),
-        ("Reached", text(f"{best}{_test(results, run)}.")),
-        ("Target", text(target_sentence(results))),
-        ("What it took", _cost(results, run)),
-    ]
-    if run.stop is not None:
-        facts.append(("Ended as", text(f"{ENDED.get(run.stop, run.stop)}.")))
-    return Answer(_headline(results, run), facts, mind)
-
-
-def _headline(results: StudyResults, run: RunRecord) -> str:
-    trained = f"{duration(run.ledger['train'])} of training"
-    if run.failure is not None:
-        return f"The run failed ({run.failure}): {run.message or 'no message'}"
-    if run.time_to_target_s is not None and results.is_timed:
-        after = f"after {duration(run.time_to_target_s)} of training"
-        return f"The run reached {target_in_words(results)} {after}."
-    best = value_words(results, run.best_value)
-    if results.is_timed:
-        missed = f"The run did not reach {target_in_words(results)} within {trained}"
-        return f"{missed}: its best was {best}."
-    return f"The run reached {best} within {trained}."
-
-
-def _test(results: StudyResults, run: RunRecord) -> str:
-    if run.test_value is None:
-        return ""
-    return f", {results.metric.shown(run.test_value)} on the test set"
-
-
-def _cost(results: StudyResults, run: RunRecord) -> Html:
-    cost = run.spec.num_workers * run.ledger["train"]
-    price = price_of(results, cost, run.trial)
-    return text(
-        f"{duration(run.ledger['train'])} of training, {cost:.3g} worker-seconds{price}; "
-        f"{duration(run.wall_s)} in all."
+def pictures_part(results: StudyResults, study: str, level: int) -> Html:
+    """Return all figures that the study has what to draw of."""
+    return join(
+        _picture(results, name, kind, study, level)
+        for name, kind in kinds_of(results).items()
+        if kind.applies(results)
     )
 
 
-KINDS = {
-    "weak": "weak scaling: each worker keeps its batch",
-    "strong": "strong scaling: all together keep the batch",
-}
-MOST_SERIES = 6
-"""Series that have a fact of their own; the table has all."""
+def _picture(results: StudyResults, name: str, kind: FigureKind, study: str, level: int) -> Html:
+    prefix = f"{study}-{name}"
+    drawing = svg(kind.draw(results), prefix, kind.title)
+    return element(
+        "figure",
+        element(
+            "figcaption",
+            element(f"h{level}", isolated(kind.title)),
+            element("p", isolated(kind.reading)),
+        ),
+        plot(drawing, kind.title),
+        folded("Its numbers as a table", frame_table(kind.table(results), kind.title)),
+        id=prefix,
+    )
 
 
-def scaling_answer(results: StudyResults) -> Answer:
-    """Return what the study says of more workers."""
-    open_ = unfinished(results)
-    mind = [*([open_] if open_ else []), *map(str, results.study.get("notes", []))]
-    effort = ("What the study took", text(effort_words(results)))
-    if results.trials.empty:
-        return Answer("No run has finished yet, so there is no answer.", [effort], mind)
-    cells = results.scaling
-    mind += [*outlier_lines(results), *other_lines(cells)]
-    ended = cells[cells["n"] > 0]
-    if ended.empty:
-        number = len(results.trials)
-        failed = "the run" if number == 1 else f"all {number} runs"
-        return Answer(f"No result: {failed} failed.", [effort], mind)
-    gains = ended[ended["speedup"].notna() & (ended["num_workers"] > 1)]
-    if gains.empty:
-        fastest = _most(ended, "samples_per_s")
-        return Answer(
-            f"{_where(fastest)} trains {fastest['samples_per_s']:,.0f} samples a second; how it "
-            "scales is not told, for that takes one worker and several.",
-            [effort],
-            mind,
-        )
-    return Answer(scaling_headline(cells), [*_facts(gains), effort], mind, answer_lines(cells))
+def plot(drawing: str, title: str) -> Html:
+    """Return a drawing (`figures.svg`) in a frame that scrolls where the page is narrower."""
+    return element(
+        "div",
+        Html(drawing),
+        class_="plot",
+        role="group",
+        tabindex=0,
+        aria_label=f"{title}, scrolls",
+    )
 
 
-def _most(cells: pd.DataFrame, column: str) -> dict[Any, Any]:
-    """Return the row with the most of a column."""
-    return cells.sort_values(column, ascending=False, kind="stable").to_dict("records")[0]
+MOST = 20
+"""Hosts, devices that are named."""
 
 
-def _facts(gains: pd.DataFrame) -> list[tuple[str, Html]]:
-    """Return the largest gain of each series and kind of scaling, in words."""
-    facts = []
-    for (series, scaling), rows in gains.groupby(["series", "scaling"], sort=False):
-        row = _most(rows, "speedup")
-        ends = row["speedup_low"], row["speedup_high"]
-        spread = "" if pd.isna(ends[0]) else f" (repeats: {ends[0]:.2f} to {ends[1]:.2f})"
-        words = (
-            f"{row['speedup']:.2f} times one worker{spread} on {row['num_workers']} workers, batch "
-            f"{row['batch_size_per_worker']} each: {row['samples_per_s']:,.0f} samples/s, "
-            f"efficiency {100 * row['efficiency']:.0f} %"
-        )
-        facts.append((f"{series}, {KINDS.get(str(scaling), scaling)}", isolated(words)))
-    return facts[:MOST_SERIES]
+def provenance_part(results: StudyResults) -> Html:
+    """Return what must be known to read the results later, or to repeat them."""
+    content = results.study
+    study = content["study"]
+    pairs: list[tuple[str, Html]] = []
+    sessions = [content, *_mappings(content.get("continued"))]
+    for number, session in enumerate(sessions):
+        which = "" if number == 0 else f", session {number + 1}"
+        if session.get("command"):
+            pairs.append((f"Command{which}", code(str(session["command"]))))
+        for key in ("versions", "machine", "cluster"):
+            if session.get(key):
+                pairs.append((f"{key.capitalize()}{which}", isolated(words(session[key]))))
+    for key in ("workload", "dataset", "search", "confirm", "fixed"):
+        if study.get(key):
+            pairs.append((key.capitalize(), isolated(words(study[key]))))
+    runs = results.runs.values()
+    for name, found in (
+        ("Hosts of runs", {host for run in runs for host in run.hosts}),
+        ("Devices of runs", {str(device) for run in runs for device in run.devices}),
+        ("GPUs of runs", {one for run in runs for one in run.accelerators}),
+    ):
+        if found:
+            pairs.append((name, isolated(_listed(sorted(found)))))
+    pairs.append(("Results", isolated(shown(results.place, results.folder))))
+    pairs.append(("Page written", text(f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")))
+    return join([definitions(pairs, class_="provenance")])
 
 
-def _where(row: Any) -> str:
-    number = int(row["num_workers"])
-    workers = "1 worker" if number == 1 else f"{number} workers"
-    return f"{row['series']} on {workers}"
+def words(value: Any) -> str:
+    """Return plain data in words: `ray 2.60.0, torch 2.15.0`."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {words(inner)}" for key, inner in value.items() if _tells(inner))
+    if isinstance(value, list):
+        return "; ".join(map(words, value))
+    return str(value)
 
 
-SINGLE = "run"
-"""Key of `study.yaml` that says that a folder holds one run."""
+def _tells(value: Any) -> bool:
+    """Whether a value says anything: none and empty ones do not."""
+    return value is not None and value not in ({}, [])
+
+
+def _mappings(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - MOST
+    return ", ".join(names[:MOST]) + (f" and {more} more" if more > 0 else "")
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A part of its own: predictions and plans of a scaling study."""
+
+    title: str
+    lines: Sequence[str] = ()
+    tables: Sequence[tuple[str, pd.DataFrame]] = field(default_factory=tuple)
+    """Captions and tables; columns in words, with their units."""
+
+
 PREDICTED = (
     "Predicted (~), not run: from a trial's learning curve and the measured step times. Never "
     "mixed with what was measured."
@@ -176,15 +153,6 @@ class StudyPart:
     """Ids, titles and contents, in order."""
     data: Html
     """What the script reads; the last thing of the page."""
-
-
-def answer_of(results: StudyResults, study: str) -> Answer:
-    """Return the answer of a study of any kind."""
-    if results.is_scaling:
-        return scaling_answer(results)
-    if results.study["study"].get(SINGLE):
-        return single_answer(results)
-    return search_answer(results, study)
 
 
 def study_part(

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from raybench.results.figures import parts
-from raybench.results.figures.metric_axis import drawn, metric_axis
+from raybench.results.figures.parts import drawn, metric_axis
 from raybench.results.load import StudyResults
 from raybench.results.scaling.plots import cell_label, cell_rows
 

@@ -26,10 +26,9 @@ from raybench.core.spec import RunSpec
 from raybench.results.console import make_console, say
 from raybench.results.export import export
 from raybench.results.label import describe
-from raybench.results.live.training import TrainingScreen
+from raybench.results.live.progress import TrainingScreen
 from raybench.results.load import load
-from raybench.results.loggers.kinds import check_loggers
-from raybench.results.loggers.processes import Loggers
+from raybench.results.loggers.processes import Loggers, check_loggers
 from raybench.results.page import try_page
 from raybench.results.place import check_place, shown
 from raybench.results.records import read_records

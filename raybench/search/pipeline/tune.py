@@ -25,8 +25,7 @@ from raybench.data.dataset import Dataset
 from raybench.results.console import make_console, say
 from raybench.results.export import export
 from raybench.results.load import StudyResults, load
-from raybench.results.loggers.kinds import check_loggers
-from raybench.results.loggers.processes import Loggers
+from raybench.results.loggers.processes import Loggers, check_loggers
 from raybench.results.page import try_page
 from raybench.results.place import (
     check_place,

@@ -8,12 +8,17 @@ from made_studies import RMSE, SPACE, made_study
 from matplotlib.figure import Figure
 
 from raybench.core.objective import Objective
-from raybench.results.figures.batches import batch_rows, batches_figure, predicted_rows
-from raybench.results.figures.curves import curves_figure
-from raybench.results.figures.outcome import NEAR, outcome, plateau
-from raybench.results.figures.race import race_figure, race_rows
+from raybench.results.figures.batches import (
+    NEAR,
+    batch_rows,
+    batches_figure,
+    outcome,
+    plateau,
+    predicted_rows,
+)
+from raybench.results.figures.curves import curves_figure, race_figure, race_rows
 from raybench.results.figures.slices import plateaus, values_of
-from raybench.results.figures.spans import best_so_far, phases, spans
+from raybench.results.figures.timeline import best_so_far, phases, spans
 from raybench.results.load import StudyResults
 from raybench.results.verdict import judge
 

@@ -11,11 +11,10 @@ from rich.console import Console
 from rich.text import Text
 
 from raybench.results.console import make_console
-from raybench.results.live import views
-from raybench.results.live.glyphs import BLOCKS
-from raybench.results.live.progress import Progress
-from raybench.results.live.training import TrainingScreen
-from raybench.results.live.views import NOTEBOOK_S, NotebookView
+from raybench.results.live import screen
+from raybench.results.live.progress import Progress, TrainingScreen
+from raybench.results.live.screen import NOTEBOOK_S, NotebookView
+from raybench.results.live.words import BLOCKS
 from tests.results.live.made_live import KEYS, LABEL, evaluation, record, spec
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ t=\d+\.\d \w+ \d+/(\d+|\?) [a-z]+( |$)")
@@ -155,7 +154,7 @@ class Page:
 
 def notebook(monkeypatch: pytest.MonkeyPatch, page: Page) -> tuple[Console, io.StringIO]:
     out = io.StringIO()
-    monkeypatch.setattr(views, "_ipython_display", lambda: page)
+    monkeypatch.setattr(screen, "_ipython_display", lambda: page)
     return Console(file=out, width=100, force_jupyter=True), out
 
 

@@ -6,10 +6,18 @@ import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
-from raybench.results.live.durations import about, spent
-from raybench.results.live.glyphs import ASCII, BLOCKS, bar, glyphs_for, span, sparkline
 from raybench.results.live.screen import screen_lines
 from raybench.results.live.state import LiveState
+from raybench.results.live.words import (
+    ASCII,
+    BLOCKS,
+    about,
+    bar,
+    glyphs_for,
+    span,
+    sparkline,
+    spent,
+)
 from tests.results.live.made_live import LABEL, busy_state, evaluation, record, spec
 
 

@@ -14,7 +14,7 @@ import pytest
 from raybench import cli, watch
 from raybench.core.documents import to_yaml
 from raybench.core.study import SearchSpec, StudySpec
-from raybench.results.live.tail import FolderSource, UrlSource, source_of
+from raybench.results.live.replay import FolderSource, UrlSource, source_of
 from raybench.results.lock import OWNER_FILE, StudyLock
 from raybench.results.storage import open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store

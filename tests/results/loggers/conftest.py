@@ -9,8 +9,7 @@ import pytest
 from raybench.core.objective import Objective
 from raybench.core.record import Evaluation
 from raybench.core.spec import RunSpec
-from raybench.results.loggers.feed import Feed
-from raybench.results.loggers.ledger import Ledger
+from raybench.results.loggers.feed import Feed, Ledger
 from raybench.results.loggers.to_tensorboard import open_sink
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "digits_study"

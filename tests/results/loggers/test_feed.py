@@ -10,9 +10,9 @@ from read_back import tensorboard_events, tensorboard_scalars
 
 from raybench.core.errors import UserError
 from raybench.results.load import load
-from raybench.results.loggers.ledger import Ledger
+from raybench.results.loggers.feed import Ledger
+from raybench.results.loggers.sink import winners_of
 from raybench.results.loggers.to_tensorboard import WINNERS, folder_name
-from raybench.results.loggers.winners import winners_of
 from raybench.results.records import read_lines
 from raybench.results.store import RECORDS_FILE
 

@@ -13,8 +13,7 @@ from made_results import results_folder, run_line
 from read_back import tensorboard_scalars
 
 from raybench import cli, report, tune
-from raybench.results.loggers.kinds import LOGGERS
-from raybench.results.loggers.processes import Loggers
+from raybench.results.loggers.processes import LOGGERS, Loggers
 from raybench.results.store import Store
 
 ACCURACY = "by_train_ms/validation_accuracy"
@@ -45,7 +44,7 @@ def loggers(folder, said, *tools, **more):
 def followers():
     """The loggers' processes that this one has started; other tests have some of their own."""
     every = psutil.Process().children(recursive=True)
-    return [one for one in every if any("loggers.follow" in word for word in cmdline_of(one))]
+    return [one for one in every if any("loggers.feed" in word for word in cmdline_of(one))]
 
 
 def cmdline_of(process):

@@ -8,7 +8,7 @@ from made_results import POINT
 from raybench.core.dataset_spec import DatasetSpec
 from raybench.core.record import Evaluation
 from raybench.core.spec import RunSpec
-from raybench.results.loggers.values import curve_values, params_of, shown
+from raybench.results.loggers.sink import curve_values, params_of, shown
 
 
 def test_a_spec_is_flat_and_without_what_is_not_set():

@@ -20,14 +20,11 @@ from raybench.core.spec import RunSpec
 from raybench.results import page as pages_of
 from raybench.results.glossary import SECTIONS
 from raybench.results.lock import OWNER_FILE
-from raybench.results.page import page_text, pictures, try_page, write
-from raybench.results.page.columns import columns_of, order_of
-from raybench.results.page.comparison import study_names
-from raybench.results.page.html import element, text
-from raybench.results.page.study_part import answer_of
-from raybench.results.page.tables import frame_table
-from raybench.results.page.trials import POINTS, details_json, settings_of
-from raybench.results.page.winners import differing, winner_sentence
+from raybench.results.page import document, page_text, study_part, try_page
+from raybench.results.page.answer import answer_of
+from raybench.results.page.comparison import differing, study_names, winner_sentence
+from raybench.results.page.html import element, frame_table, text
+from raybench.results.page.trials import POINTS, columns_of, details_json, order_of, settings_of
 
 LARGEST = 1_000_000
 """Bytes of a page before data."""
@@ -186,7 +183,7 @@ def test_a_page_that_cannot_be_written_is_said_and_its_cause_kept(tmp_path, monk
     def broken(studies, extras):
         raise ValueError("no \x1b[31mroom")
 
-    monkeypatch.setattr(write, "page_text", broken)
+    monkeypatch.setattr(document, "page_text", broken)
     said = []
     assert try_page(results, tmp_path, said.append) == []
     assert said[0].startswith("report.html could not be written (ValueError: no room);")
@@ -195,7 +192,7 @@ def test_a_page_that_cannot_be_written_is_said_and_its_cause_kept(tmp_path, monk
 
 
 def test_studies_side_by_side(tmp_path, monkeypatch):
-    monkeypatch.setattr(pictures, "kinds_of", lambda results: {})  # drawn in other tests
+    monkeypatch.setattr(study_part, "kinds_of", lambda results: {})  # drawn in other tests
     fast = made_study(tmp_path / "a" / "digits")
     slow = results_folder(
         tmp_path / "b" / "digits", [*curve("0000", [0.5, 0.91]), run_line("0000", 30.0)]
@@ -250,4 +247,4 @@ def test_a_table_says_what_it_leaves_out(tmp_path):
 
 def test_a_file_that_cannot_be_written(tmp_path):
     with pytest.raises(UserError, match="there is no folder"):
-        write.write_comparison([], tmp_path / "none" / "x.html")
+        document.write_comparison([], tmp_path / "none" / "x.html")

@@ -1,0 +1,405 @@
+(() => {
+"use strict";
+// How a value is written: as `_shown` in trials.py does it.
+
+const MISSING = "-";
+const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const HUNDREDTHS = new Intl.NumberFormat("en-US", {
+  minimumFractionDigits: 2,
+  maximumFractionDigits: 2,
+});
+
+function written(value, kind) {
+  if (value === null) return MISSING;
+  if (kind === "text") return value;
+  if (kind === "count") return WHOLE.format(value);
+  if (kind === "seconds") return HUNDREDTHS.format(value);
+  if (kind === "share") return `${(100 * value).toFixed(1)} %`;
+  if (kind === "rate") return String(Number(value.toPrecision(3)));
+  return Math.abs(value) >= 1000 ? WHOLE.format(value) : String(Number(value.toPrecision(4)));
+}
+
+// Makes an element: texts are texts, never markup.
+function made(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === false || value === null) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children);
+  return element;
+}
+
+// A text whose letters may run from right to left.
+function isolated(text) {
+  return made("bdi", {}, text);
+}
+
+function block(name) {
+  return JSON.parse(document.getElementById(name).textContent);
+}
+
+// A trial's learning curve as SVG.
+
+const WIDTH = innerWidth < 640 ? 340 : 520, HEIGHT = 240, LEFT = 56, RIGHT = 12, TOP = 14, BOTTOM = 40;
+
+function drawn(tag, attributes, text) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+// Round numbers from `low` to `high`, about `wanted` of them.
+function ticks(low, high, wanted) {
+  const rough = (high - low || Math.abs(high) || 1) / wanted;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
+  const found = [];
+  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-6; at += step) {
+    found.push(Number(at.toPrecision(10)));
+  }
+  return found;
+}
+
+// `details` has the metric and the target; seconds and values are one trial's.
+function curve(details, seconds, values) {
+  const points = seconds.map((x, i) => [x, values[i]]).filter(([x, y]) => x !== null && y !== null);
+  if (!points.length) return made("p", {}, "No evaluation was recorded.");
+  const factor = details.isShare ? 100 : 1, unit = details.isShare ? " %" : "";
+  const name = (value) => `${Number((factor * value).toPrecision(4))}${unit}`;
+  const ys = points.map((point) => point[1]);
+  if (details.target !== null) ys.push(details.target);
+  const least = Math.min(...ys), most = Math.max(...ys);
+  const margin = (most - least || Math.abs(most) || 1) * 0.06;
+  const end = Math.max(...points.map((point) => point[0])) || 1;
+  const low = least - margin, high = most + margin;
+  const x = (value) => LEFT + (value / end) * (WIDTH - LEFT - RIGHT);
+  const y = (value) => TOP + ((high - value) / (high - low)) * (HEIGHT - TOP - BOTTOM);
+  const first = points[0], last = points[points.length - 1];
+  const label = `Learning curve, ${details.axis}: ${name(first[1])} after ${first[0]} s, ` +
+    `${name(last[1])} after ${last[0]} s of training.`;
+  const svg = drawn("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label });
+  for (const at of ticks(low, high, 4)) {
+    svg.append(drawn("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(at), y2: y(at), class: "grid" }));
+    svg.append(drawn("text", { x: LEFT - 6, y: y(at) + 4, class: "end" }, name(at)));
+  }
+  for (const at of ticks(0, end, 5)) {
+    svg.append(drawn("text", { x: x(at), y: HEIGHT - BOTTOM + 18, class: "middle" }, String(at)));
+  }
+  svg.append(drawn("text",
+    { x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 4, class: "middle" }, "seconds of training"));
+  if (details.target !== null) {
+    const at = y(details.target);
+    svg.append(drawn("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: at, y2: at, class: "target" }));
+    svg.append(drawn("text", { x: LEFT + 4, y: at - 5 }, `target ${name(details.target)}`));
+  }
+  const path = points.map((point) => `${x(point[0]).toFixed(1)},${y(point[1]).toFixed(1)}`);
+  svg.append(drawn("polyline", { points: path.join(" "), class: "curve" }));
+  for (const point of points) {
+    svg.append(drawn("circle", { cx: x(point[0]), cy: y(point[1]), r: 2.5, class: "dot" }));
+  }
+  return svg;
+}
+
+function curveTable(details, seconds, values) {
+  const kind = details.isShare ? "share" : "number";
+  const rows = seconds.map((second, i) => made("tr", {},
+    made("th", { scope: "row", class: "number" }, written(second, "seconds")),
+    made("td", { class: "number" }, written(values[i], kind))));
+  return made("details", {}, made("summary", {}, "Its numbers as a table"),
+    made("table", {}, made("caption", {}, `${details.axis}, ${rows.length} evaluations`),
+      made("thead", {}, made("tr", {},
+        made("th", { scope: "col", class: "number" }, "seconds of training"),
+        made("th", { scope: "col", class: "number" }, details.metric))),
+      made("tbody", {}, ...rows)));
+}
+
+// A trial that is opened: its curve, where its seconds went, its spec, the command to run it again.
+
+// As a shell takes it; `shlex.quote` of Python.
+function quoted(text) {
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`;
+}
+
+function commandOf(settings) {
+  const parts = settings.map(([key, value]) => `--set ${quoted(`${key}=${value}`)}`);
+  return ["python -m raybench.train", ...parts].join(" \\\n  ");
+}
+
+function specOf(settings) {
+  return settings.map(([key, value]) => `${key}: ${value}`).join("\n");
+}
+
+function copyable(text, what) {
+  const pre = made("pre", { tabindex: "0" }, made("code", { dir: "ltr" }, text));
+  const said = made("span", { role: "status" });
+  if (!navigator.clipboard) return made("div", { class: "copyable" }, pre);
+  const button = made("button", {
+    type: "button",
+    onclick: () => navigator.clipboard.writeText(text).then(
+      () => { said.textContent = "copied"; },
+      () => { said.textContent = "not copied: mark it and copy it by hand"; }),
+  }, `Copy the ${what}`);
+  return made("div", { class: "copyable" }, pre, button, said);
+}
+
+function ledger(phases, seconds, wall) {
+  const most = Math.max(...seconds, 1e-9);
+  const rows = phases.map((phase, i) => {
+    const bar = made("span", { class: "bar", "aria-hidden": "true" });
+    bar.style.width = `${(100 * seconds[i]) / most}%`;
+    return made("tr", {}, made("th", { scope: "row" }, phase),
+      made("td", { class: "number" }, written(seconds[i], "seconds")),
+      made("td", { class: "bars" }, bar));
+  });
+  const foot = made("tr", {}, made("th", { scope: "row" }, "start to end"),
+    made("td", { class: "number" }, written(wall, "seconds")), made("td", {}));
+  return made("table", { class: "ledger" },
+    made("caption", {}, "Where its seconds went; only train counts for the target"),
+    made("thead", {}, made("tr", {}, made("th", { scope: "col" }, "phase"),
+      made("th", { scope: "col", class: "number" }, "seconds"),
+      made("th", { scope: "col" }, "share"))),
+    made("tbody", {}, ...rows), made("tfoot", {}, foot));
+}
+
+const dialog = made("dialog", { "aria-labelledby": "opened" });
+dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+dialog.addEventListener("close", () => {
+  history.replaceState(null, "", `${location.pathname}${location.search}`);
+});
+
+// Opens the trial in row `row` of a study's data (`place`: its number among the records).
+function openTrial(study, name, row, place) {
+  const details = study.details();
+  const [seconds, values] = details.curves[row];
+  const settings = details.specs[row].map((number) => details.settings[number]);
+  const notes = details.notes[row].map(([key, value]) =>
+    made("div", {}, made("dt", {}, key), made("dd", {}, isolated(value))));
+  const close = made("button", { type: "button", class: "close", onclick: () => dialog.close() },
+    "Close");
+  dialog.replaceChildren(
+    made("header", {}, made("h2", { id: "opened" }, "Trial ", isolated(name)), close),
+    made("p", {}, isolated(details.labels[row])),
+    made("dl", { class: "provenance" }, ...notes),
+    made("figure", {}, curve(details, seconds, values), curveTable(details, seconds, values)),
+    ledger(details.phases, details.ledgers[row], details.walls[row]),
+    made("h3", {}, "Run it again"), copyable(commandOf(settings), "command"),
+    made("h3", {}, "Its spec, where it is not the default"), copyable(specOf(settings), "spec"));
+  history.replaceState(null, "", `#${study.name}-t${place}`);
+  if (!dialog.open) dialog.showModal();
+  dialog.scrollTop = 0;
+}
+
+// The table of trials: sorted by its heads, filtered, in pages.
+
+const PAGE = 50;
+
+class Trials {
+  constructor(root) {
+    this.name = root.dataset.study;
+    Object.assign(this, block(`${this.name}-rows`));
+    this.root = root;
+    this.table = root.querySelector("table");
+    this.marked = new Set(this.interpolated);
+    this.texts = null; // of rows in lower case, made when somebody looks for one
+    this.sorted = { column: null, descending: false };
+    this.page = 0;
+    this.chosen = new Map();
+    this.wanted = "";
+    this.status = made("p", { role: "status" });
+    this.heads();
+    this.controls();
+    this.pager();
+    this.show();
+  }
+
+  // What is shown of a trial that is opened: read when the first one is.
+  details() {
+    this.known ??= block(`${this.name}-details`);
+    return this.known;
+  }
+
+  open(row) {
+    openTrial(this, this.rows[row][0], row, this.ids[row]);
+  }
+
+  openNamed(name) {
+    const row = this.rows.findIndex((cells) => cells[0] === name);
+    if (row >= 0) this.open(row);
+    return row >= 0;
+  }
+
+  openPlace(place) {
+    const row = this.ids.indexOf(place);
+    if (row >= 0) this.open(row);
+  }
+
+  heads() {
+    const cells = this.columns.map((column, number) => made("th",
+      { scope: "col", class: column.kind === "text" ? null : "number" },
+      made("button", { type: "button", onclick: () => this.sort(number) },
+        isolated(column.title), made("span", { class: "arrow", "aria-hidden": "true" }))));
+    this.table.tHead.replaceChildren(made("tr", {}, ...cells));
+  }
+
+  controls() {
+    const find = made("input", {
+      type: "search",
+      oninput: (event) => { this.wanted = event.target.value.trim().toLowerCase(); this.restart(); },
+    });
+    const selects = [], labels = [];
+    this.columns.forEach((column, number) => {
+      if (!column.choices) return;
+      const values = [...new Set(this.rows.map((row) => row[number]))];
+      if (values.length < 2) return;
+      values.sort((one, other) => (one > other ? 1 : -1));
+      const select = made("select", {
+        onchange: () => {
+          const at = select.selectedIndex - 1;
+          if (at < 0) this.chosen.delete(number);
+          else this.chosen.set(number, values[at]);
+          this.restart();
+        },
+      }, made("option", {}, "all"),
+      ...values.map((value) => made("option", {}, written(value, column.kind))));
+      selects.push(select);
+      labels.push(made("label", {}, isolated(column.title), select));
+    });
+    const clear = made("button", {
+      type: "button",
+      onclick: () => {
+        find.value = this.wanted = "";
+        for (const select of selects) select.selectedIndex = 0;
+        this.chosen.clear();
+        this.restart();
+      },
+    }, "Show all");
+    const controls = this.root.querySelector(".controls");
+    controls.append(made("label", {}, made("span", {}, "find"), find),
+      ...labels, clear);
+    controls.hidden = false;
+  }
+
+  pager() {
+    const turn = (by) => () => { this.page += by; this.show(); };
+    this.before = made("button", { type: "button", onclick: turn(-1) }, "Previous");
+    this.after = made("button", { type: "button", onclick: turn(1) }, "Next");
+    const pager = this.root.querySelector(".pager");
+    pager.append(this.before, this.after);
+    pager.hidden = false;
+    this.root.querySelector(".scroll").before(this.status);
+  }
+
+  sort(column) {
+    const again = this.sorted.column === column;
+    const descending = again ? !this.sorted.descending : this.columns[column].descending;
+    this.sorted = { column, descending };
+    [...this.table.tHead.rows[0].cells].forEach((cell, number) => {
+      const is = number === column;
+      if (is) cell.setAttribute("aria-sort", descending ? "descending" : "ascending");
+      else cell.removeAttribute("aria-sort");
+      cell.querySelector(".arrow").textContent = is ? (descending ? " ▼" : " ▲") : "";
+    });
+    this.restart();
+  }
+
+  restart() {
+    this.page = 0;
+    this.show();
+  }
+
+  // Numbers of the rows that are asked for, in the order that is asked for; missing values last.
+  listed() {
+    let found = this.rows.map((_, number) => number);
+    for (const [column, value] of this.chosen) {
+      found = found.filter((number) => this.rows[number][column] === value);
+    }
+    if (this.wanted) {
+      this.texts ??= this.rows.map((row) =>
+        row.map((value, i) => written(value, this.columns[i].kind)).join(" ").toLowerCase());
+      const words = this.wanted.split(/\s+/);
+      found = found.filter((number) => words.every((word) => this.texts[number].includes(word)));
+    }
+    const { column, descending } = this.sorted;
+    if (column === null) return found;
+    const sign = descending ? -1 : 1;
+    return found.sort((one, other) => {
+      const a = this.rows[one][column], b = this.rows[other][column];
+      if (a === null || b === null) return (a === null) - (b === null);
+      return a === b ? 0 : (a < b ? -sign : sign);
+    });
+  }
+
+  show() {
+    const listed = this.listed();
+    const from = this.page * PAGE, shown = listed.slice(from, from + PAGE);
+    this.table.tBodies[0].replaceChildren(...shown.map((row) => this.row(row)));
+    const all = WHOLE.format(this.rows.length), number = WHOLE.format(listed.length);
+    const range = `${WHOLE.format(from + 1)} to ${WHOLE.format(from + shown.length)}`;
+    this.table.caption.firstChild.textContent = this.sorted.column === null
+      ? "Best first, by new seeds where a configuration has them; open one for its curve, seconds, spec and command"
+      : `By ${this.columns[this.sorted.column].title}; open one for its curve and command`;
+    this.status.textContent = shown.length
+      ? `${range} of ${number}${listed.length < this.rows.length ? ` (${all} in all)` : ""}`
+      : `None of ${all} fits; show all, or look for something else.`;
+    this.before.disabled = this.page === 0;
+    this.after.disabled = from + PAGE >= listed.length;
+    this.before.parentElement.hidden = listed.length <= PAGE;
+  }
+
+  row(number) {
+    const [name, ...cells] = this.rows[number];
+    const button = made("button", { type: "button", "aria-haspopup": "dialog" }, isolated(name));
+    return made("tr", { onclick: () => this.open(number) },
+      made("th", { scope: "row" }, button),
+      ...cells.map((value, i) => this.cell(value, this.columns[i + 1], number)));
+  }
+
+  cell(value, column, number) {
+    const text = written(value, column.kind);
+    if (column.kind === "text") return made("td", {}, isolated(text));
+    const star = column.marked && value !== null && this.marked.has(number) ? "*" : "";
+    return made("td", { class: "number" }, text + star);
+  }
+}
+
+// Starts the page: its theme, its tables, what opens a trial.
+
+const theme = document.getElementById("theme");
+if (theme) {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => (document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light")) === "dark";
+  const name = () => { theme.textContent = isDark() ? "Light page" : "Dark page"; };
+  theme.addEventListener("click", () => {
+    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+    name();
+  });
+  dark.addEventListener("change", name);
+  name();
+  theme.hidden = false;
+}
+
+document.body.append(dialog);
+const tables = new Map();
+for (const root of document.querySelectorAll(".trials")) {
+  tables.set(root.dataset.study, new Trials(root));
+}
+
+// Links to a trial, and what stands for one in a picture.
+document.addEventListener("click", (event) => {
+  const found = event.target.closest("[data-trial]");
+  if (!found) return;
+  const study = found.dataset.study ?? found.closest("figure")?.id.split("-")[0];
+  if (tables.get(study)?.openNamed(found.dataset.trial)) event.preventDefault();
+});
+
+function openAddressed() {
+  const match = /^#(s\d+)-t(\d+)$/.exec(location.hash);
+  if (match) tables.get(match[1])?.openPlace(Number(match[2]));
+}
+addEventListener("hashchange", openAddressed);
+openAddressed();
+
+})();
