@@ -3,9 +3,8 @@
     python docs/pictures.py results/digits --out docs --prefix digits_
 
 writes `docs/digits_curves.png`, `docs/digits_pareto.png` and so on; `--only curves pareto` writes
-those alone. STUDY is a results folder or URL, of a search or of a scaling study. (A study itself
-leaves `curves.png`, `pareto.png` and `ledger.png` in its folder, and `python -m raybench.report
-DIR` writes them anew.)
+those alone. STUDY is a results folder or URL, of a search or of a scaling study. (`python -m
+raybench.report DIR --png` writes all of them into the study's own folder.)
 """
 
 import argparse

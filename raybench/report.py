@@ -1,4 +1,4 @@
-"""`python -m raybench.report DIR`: rebuild tables, pictures, page of a results folder; print them.
+"""`python -m raybench.report DIR`: rebuild tables and page of a results folder; print them.
 
 Of several folders, `--compare` writes one page with all of them side by side.
 """
@@ -38,6 +38,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--out", metavar="FILE", help=f"where --compare writes it (default {COMPARISON} here)"
     )
+    result.add_argument(
+        "--png", action="store_true", help="write every figure as a PNG file into the folder too"
+    )
     cli.add_log(result)
     return result
 
@@ -60,12 +63,15 @@ def _asked(options: argparse.Namespace) -> int:
             f"{len(options.folders)} folders were named; add --compare for one page of all, or "
             "name one."
         )
-    return report(options.folders[0], options.log, verbose=options.verbose)
+    return report(options.folders[0], options.log, verbose=options.verbose, png=options.png)
 
 
-def report(place: str | Path, tools: Sequence[str] = (), *, verbose: bool = False) -> int:
-    """Write the derived files anew from the records, draw, and print the last screen: one of SCREEN
-    lines, or with `verbose` all tables. Then bring to other `tools` what they lack of the study.
+def report(
+    place: str | Path, tools: Sequence[str] = (), *, verbose: bool = False, png: bool = False
+) -> int:
+    """Write the derived files anew from the records, with `png` the figures as pictures too, and
+    print the last screen: one of SCREEN lines, or with `verbose` all tables. Then bring to other
+    `tools` what they lack of the study.
 
     A study that is running may be reported on: its records are read, never written. Of a URL the
     files are written below it, too, unless a driver is there, which writes them itself; who may
@@ -74,12 +80,12 @@ def report(place: str | Path, tools: Sequence[str] = (), *, verbose: bool = Fals
     check_loggers(tools)
     results = load(place)
     if results.is_scaling:
-        _report_scaling(place, results, verbose=verbose)
+        _report_scaling(place, results, verbose=verbose, png=png)
         return _log(tools, results)
     # Not a Store: the study may be running, and its records are not ours.
     console = make_console(sys.stdout)
     tables = export(results, StudyFiles(results.folder))
-    plots = write_plots(results, results.folder)
+    plots = write_plots(results, results.folder) if png else []
     pages = try_page(results, results.folder, partial(say, console))
     show(console, results, plots=plots, verbose=verbose)
     written = [*tables, *plots, *pages]
@@ -106,7 +112,7 @@ def _log(tools: Sequence[str], results: StudyResults) -> int:
     return cli.FAILED if loggers.has_failed else cli.DONE
 
 
-def _report_scaling(place: str | Path, results: StudyResults, *, verbose: bool) -> None:
+def _report_scaling(place: str | Path, results: StudyResults, *, verbose: bool, png: bool) -> None:
     """Do the same for a scaling study."""
     from raybench.studies.page import try_scaling_page
     from raybench.studies.report import ScalingReport
@@ -114,6 +120,7 @@ def _report_scaling(place: str | Path, results: StudyResults, *, verbose: bool) 
     console = make_console(sys.stdout)
     report = ScalingReport.of(results)
     written = report.write(StudyFiles(results.folder))
+    written += write_plots(results, results.folder) if png else []
     pages = try_scaling_page(report, results.folder, partial(say, console))
     report.show(console, written=[*written, *pages], verbose=verbose)
     if is_url(place) and (why := publish(str(place), results.folder, [*written, *pages])):

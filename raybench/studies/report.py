@@ -13,10 +13,8 @@ from raybench.core.scaling_study import ScalingStudy
 from raybench.core.text import clean, command_line
 from raybench.results.console import print_table, say, say_pairs, say_wrapped, wrapped
 from raybench.results.export import export, to_csv
-from raybench.results.figures.kinds import SCALING_FIGURES
 from raybench.results.load import StudyResults
 from raybench.results.place import shown
-from raybench.results.plots import png
 from raybench.results.scaling.answer import scaling_answer
 from raybench.results.scaling.model_files import MODEL_FILE, PLAN_FILE, model_frame
 from raybench.results.scaling.printed import (
@@ -53,8 +51,6 @@ PLAN = (
     ("best_measured", "best measured", "{:.3g}"),
     ("loss", "more than best", "{:.0%}"),
 )
-ALWAYS = ("speedup", "efficiency", "step_shares", "values")
-"""Pictures that say themselves where there is nothing to draw."""
 PREDICTED = (
     "predicted: seconds of training for a median run; measured: the median of that cell's runs; "
     "best measured: the least that any cell took"
@@ -85,7 +81,7 @@ class ScalingReport:
         return cls(results, fitted, predicted, plans, tuple(missing), asked is not None)
 
     def write(self, files: StudyFiles) -> list[Path]:
-        """Write tables and pictures into the folder; return all files."""
+        """Write tables into the folder; return all files."""
         written = export(self.results, files)
         tables = {
             "scaling.csv": [self.results.scaling],
@@ -98,11 +94,6 @@ class ScalingReport:
             if parts:
                 files.write_text(name, to_csv(pd.concat(parts)))
                 written.append(files.folder / name)
-        for name, kind in SCALING_FIGURES.items():
-            if name in ALWAYS or kind.applies(self.results):
-                name = self.results.metric.name if name == "values" else name
-                files.write_bytes(f"{name}.png", png(kind.draw(self.results)))
-                written.append(files.folder / f"{name}.png")
         return written
 
     def show(self, console: Console, *, written: Sequence[Path] = (), verbose: bool = True) -> None:

@@ -8,8 +8,9 @@ from made_results import curve, results_folder, run_line
 from rich.console import Console
 
 from raybench.core.objective import Objective
-from raybench.results import plots
 from raybench.results.export import export, read_csv, spec_comment
+from raybench.results.figures.curves import curves_figure
+from raybench.results.figures.pareto import pareto_figure
 from raybench.results.figures.parts import metric_axis, new_figure
 from raybench.results.live.progress import Progress
 from raybench.results.live.screen import screen_lines
@@ -122,7 +123,7 @@ def test_one_point_is_a_hundredth_of_the_gap_to_chance(tmp_path):
 
 
 def test_curves_fall_to_the_target_and_the_marker_is_at_the_least(budget, tmp_path):
-    axes = plots.curves_figure(budget).axes[0]
+    axes = curves_figure(budget).axes[0]
     assert axes.get_ylabel() == "validation RMSE"
     assert axes.get_yscale() == "log"
     marks = [line for line in axes.lines if line.get_marker() in "os^"]
@@ -136,7 +137,7 @@ def test_curves_fall_to_the_target_and_the_marker_is_at_the_least(budget, tmp_pa
 
 
 def test_the_front_of_a_metric_that_falls_goes_down_with_the_cost(budget):
-    axes = plots.pareto_figure(budget).axes[0]
+    axes = pareto_figure(budget).axes[0]
     assert axes.get_ylabel() == "best validation RMSE"
     (front,) = [line for line in axes.lines if line.get_gid() == "front"]
     assert list(front.get_ydata()) == [0.61]
@@ -166,7 +167,7 @@ def test_a_target_beside_a_budget_makes_no_study_of_seconds(tmp_path):
     lines = [*curve("0000", [0.9, 0.4]), run_line("0000", 2.0, best_value=0.4, objective=objective)]
     results = results_folder(tmp_path, lines, objective=objective)
     assert configurations(results).empty
-    figure = plots.curves_figure(results)
+    figure = curves_figure(results)
     assert "search best 0.4 (one run)" in figure.legends[0].get_texts()[0].get_text()
 
 

@@ -22,11 +22,14 @@ from raybench.core.documents import read_mapping, to_yaml
 from raybench.core.objective import Objective
 from raybench.results import plots
 from raybench.results.figures import parts
+from raybench.results.figures.curves import curves_figure, repeats_figure
+from raybench.results.figures.pareto import pareto_figure
+from raybench.results.figures.timeline import ledger_figure
 from raybench.results.load import StudyResults
 from raybench.results.verdict import configurations, pareto_front
 
 STUDY = Path(__file__).parents[1] / "fixtures" / "digits_study"
-FIGURES = (plots.curves_figure, plots.repeats_figure, plots.pareto_figure, plots.ledger_figure)
+FIGURES = (curves_figure, repeats_figure, pareto_figure, ledger_figure)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +68,7 @@ def words(figure: Figure) -> str:
 
 
 def test_curves_show_every_search_run_and_name_the_best(results: StudyResults) -> None:
-    figure = plots.curves_figure(results)
+    figure = curves_figure(results)
     (axes,) = figure.axes
     assert axes.get_xlabel() == "seconds of training [s]"
     assert axes.get_ylabel() == "validation accuracy [%]"
@@ -84,7 +87,7 @@ def test_curves_show_every_search_run_and_name_the_best(results: StudyResults) -
 
 
 def test_repeats_show_the_search_run_and_its_confirm_runs(results: StudyResults) -> None:
-    figure = plots.repeats_figure(results)
+    figure = repeats_figure(results)
     assert [axes.get_title("left")[:4] for axes in figure.axes] == ["0016", "0018", "0014"]
     for axes in figure.axes:
         trial = axes.get_title("left")[:4]
@@ -143,7 +146,7 @@ def test_pareto_front(runs: list[tuple[str, int, float | None]], front: list[str
 
 
 def test_pareto_figure_tells_confirmed_from_search(results: StudyResults) -> None:
-    figure = plots.pareto_figure(results)
+    figure = pareto_figure(results)
     (axes,) = figure.axes
     assert axes.get_xlabel().startswith("worker-seconds to the target")
     assert axes.get_ylabel().startswith("expected seconds to the target")
@@ -163,7 +166,7 @@ def test_pareto_figure_tells_confirmed_from_search(results: StudyResults) -> Non
 
 
 def test_ledger_figure_adds_up_to_the_ledger(results: StudyResults) -> None:
-    figure = plots.ledger_figure(results)
+    figure = ledger_figure(results)
     (axes,) = figure.axes
     assert axes.get_xlabel().startswith("seconds summed over runs")
     for phase, bars in zip((*PHASES, "other"), axes.containers, strict=True):
@@ -176,12 +179,12 @@ def test_without_confirm_phase_all_points_are_single_runs(part_of_study: Any) ->
     results = part_of_study(lambda run: run["phase"] == "search")
     assert not configurations(results)["is_confirmed"].any()
     assert "confirmed" not in "".join(words(draw(results)) for draw in FIGURES)
-    assert "search 1.44 s (one run)" in words(plots.curves_figure(results))
+    assert "search 1.44 s (one run)" in words(curves_figure(results))
 
 
 def test_without_a_reached_target_accuracy_stands_against_cost(part_of_study: Any) -> None:
     results = part_of_study(lambda run: run["time_to_target_s"] is None)
-    figure = plots.pareto_figure(results)
+    figure = pareto_figure(results)
     (axes,) = figure.axes
     assert axes.get_ylabel() == "best validation accuracy [%]"
     assert "no run reached the target" in words(figure)
@@ -190,7 +193,7 @@ def test_without_a_reached_target_accuracy_stands_against_cost(part_of_study: An
     best = trials.loc[trials["best_accuracy"].idxmax()]
     assert front.get_ydata()[-1] == 100 * best["best_accuracy"]
     assert front.get_xdata()[0] == trials["worker_seconds"].min()
-    assert "search best 96.4% (one run)" in words(plots.curves_figure(results))
+    assert "search best 96.4% (one run)" in words(curves_figure(results))
 
 
 @pytest.mark.parametrize("draw", FIGURES)
@@ -215,8 +218,8 @@ def test_run_that_failed_before_its_first_evaluation_is_drawn(tmp_path: Path) ->
 def test_drawing_leaves_pyplot_alone() -> None:
     code = f"""
 import sys, raybench
-from raybench.results import plots
-plots.curves_figure(raybench.load({str(STUDY)!r})).draw_without_rendering()
+from raybench.results.figures.curves import curves_figure
+curves_figure(raybench.load({str(STUDY)!r})).draw_without_rendering()
 print(sorted({{"matplotlib.pyplot", "ray", "torch", "tensorflow"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -276,14 +279,14 @@ def drawn(request: pytest.FixtureRequest, part_of_study: Any, tmp_path: Path) ->
 
 
 def test_no_text_of_the_pareto_figure_lies_over_another(drawn: StudyResults) -> None:
-    found = list(boxes(plots.pareto_figure(drawn)).items())
+    found = list(boxes(pareto_figure(drawn)).items())
     for number, (name, box) in enumerate(found):
         for other, other_box in found[number + 1 :]:
             assert not box.overlaps(other_box), (name, other)
 
 
 def test_the_pareto_figure_is_filled_and_inside_its_frame(drawn: StudyResults) -> None:
-    figure = plots.pareto_figure(drawn)
+    figure = pareto_figure(drawn)
     figure.draw_without_rendering()
     (axes,) = figure.axes
     for name, box in boxes(figure).items():
@@ -309,14 +312,14 @@ def test_the_pareto_figure_is_filled_and_inside_its_frame(drawn: StudyResults) -
 
 
 def test_long_configurations_and_misses_are_named_on_the_front(tmp_path: Path) -> None:
-    text = " ".join(words(plots.pareto_figure(many_workers(tmp_path))).split())
+    text = " ".join(words(pareto_figure(many_workers(tmp_path))).split())
     assert "0007 torch 64x64 lamb 0.001 weight_decay 0.07 schedule cosine: 6.35 s" in text
     assert "(2 of 3 runs reached the target)" in text
 
 
 def test_searched_keys_are_in_the_curves_names(tmp_path: Path) -> None:
     results = many_workers(tmp_path)
-    for draw in (plots.curves_figure, plots.repeats_figure):
+    for draw in (curves_figure, repeats_figure):
         assert "weight_decay 0.07 schedule cosine" in " ".join(words(draw(results)).split())
 
 
@@ -329,7 +332,7 @@ def test_no_text_is_read_as_a_formula(tmp_path: Path) -> None:
     for draw in FIGURES:
         figure = draw(results)
         figure.draw_without_rendering()  # a formula would raise here
-        if draw is not plots.ledger_figure:
+        if draw is not ledger_figure:
             assert r"\frac{" in words(figure)
 
 
@@ -347,19 +350,20 @@ def test_accuracy_at_budget_shows_confirmed_medians(tmp_path: Path) -> None:
         for n, found in enumerate([0.6, 0.7, 0.75])
     ]
     results = results_folder(tmp_path, lines, objective=budget)
-    figure = plots.pareto_figure(results)
+    figure = pareto_figure(results)
     (axes,) = figure.axes
     assert line_of(axes, "0000").get_ydata()[0] == pytest.approx(70)
     assert line_of(axes, "0000").get_markerfacecolor() != parts.PAPER
     assert "no run reached" not in words(figure)
     assert "confirmed (median of 3)" in words(figure)
-    assert "search best 80.0%, new seeds 70.0% (median of 3)" in words(plots.curves_figure(results))
+    assert "search best 80.0%, new seeds 70.0% (median of 3)" in words(curves_figure(results))
 
 
 def test_plots_are_written_whole(tmp_path: Path) -> None:
     results = results_folder(tmp_path, [*curve("0000", [0.5]), run_line("0000", 2.0)])
     paths = plots.write_plots(results, tmp_path)
-    assert paths == [tmp_path / f"{name}.png" for name in ("curves", "pareto", "ledger")]
+    drawn = ("curves", "pareto", "timeline", "ledger")
+    assert paths == [tmp_path / f"{name}.png" for name in drawn]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
     assert {path.name for path in tmp_path.iterdir()} == {
         "records.jsonl",
@@ -373,7 +377,7 @@ def test_a_report_of_a_running_study_leaves_its_records_alone(tmp_path: Path, ca
     with (tmp_path / "records.jsonl").open("a") as file:
         file.write('{"kind": "eval", "tri')  # the search is writing it
     before = (tmp_path / "records.jsonl").read_bytes()
-    assert report.main([str(tmp_path)]) == 0
+    assert report.main([str(tmp_path), "--png"]) == 0
     assert (tmp_path / "records.jsonl").read_bytes() == before
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"results: {tmp_path}"

@@ -74,7 +74,7 @@ def test_a_search_ends_below_its_url_and_another_home_goes_on(
     assert tuned(url) == cli.DONE
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith(f"results: {url} (on this machine: {tmp_path}/this machine/")
-    assert {STUDY_FILE, "trials.csv", "best.yaml", "ledger.png"} <= set(Bucket(url).entries())
+    assert {STUDY_FILE, "trials.csv", "best.yaml", "report.html"} <= set(Bucket(url).entries())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))
     assert tuned(url) == cli.DONE
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a reader"))

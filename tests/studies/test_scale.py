@@ -177,8 +177,7 @@ def test_a_study_is_run_written_and_printed(capsys, made_up_runs) -> None:
     names = {path.name for path in folder.iterdir()}
     assert names >= {
         *("study.yaml", "records.jsonl", "trials.csv", "curves.csv", "scaling.csv"),
-        *("scaling_runs.csv", "predictions.csv", "speedup.png", "efficiency.png"),
-        *("step_shares.png", "accuracy.png", "predicted.png"),
+        *("scaling_runs.csv", "predictions.csv", "report.html"),
     }
     results = raybench.load(folder)
     assert len(results.scaling) == 4
@@ -193,7 +192,7 @@ def test_a_study_is_run_written_and_printed(capsys, made_up_runs) -> None:
 def test_a_report_says_the_same_again(capsys, made_up_runs) -> None:
     scale.main([study_file(), "--predict", "4"])
     first = capsys.readouterr().out.partition("Weak scaling")[2]
-    for name in ("scaling.csv", "speedup.png", "predictions.csv"):
+    for name in ("scaling.csv", "report.html", "predictions.csv"):
         Path("results/my", name).unlink()
     assert report.main(["results/my"]) == cli.DONE
     assert capsys.readouterr().out.partition("Weak scaling")[2] == first

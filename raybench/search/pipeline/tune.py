@@ -34,7 +34,6 @@ from raybench.results.place import (
     shipped_space,
     unused_folder,
 )
-from raybench.results.plots import write_plots
 from raybench.results.ranking import ranked
 from raybench.results.records import read_records
 from raybench.results.show import show
@@ -129,9 +128,8 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
             store.check()
             results = replace(load(storage.folder), place=place)
             export(results, store)
-            plots = write_plots(results, storage.folder) if len(results.trials) else []
             try_page(results, storage.folder, partial(say, console))
-        show(console, results, plots=plots, verbose=options.verbose)
+        show(console, results, verbose=options.verbose)
     if interrupted:
         tail = "." if results.trials.empty else ": the same command continues."
         console.print(f"interrupted{tail}")
