@@ -42,7 +42,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from raybench.backends.allocator import ENVIRONMENT
-from raybench.core.augmentation import Augmentation
+from raybench.core.dataset_spec import Augmentation
 from raybench.data.augment import Augmenter
 from raybench.data.dataset import Split
 

@@ -7,8 +7,7 @@ from noisy import Leader
 from peer_ray import Ray
 from recorded import Config, Point, Space
 
-from raybench.core.outcome import RunOutcome
-from raybench.core.record import Evaluation, RunRecord
+from raybench.core.record import Evaluation, RunOutcome, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
 from raybench.search.ask_tell import Search

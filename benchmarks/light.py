@@ -14,8 +14,7 @@ import numpy as np
 from noisy import Leader
 from recorded import CHANCE, Config, Point, Space
 
-from raybench.core.outcome import RunOutcome
-from raybench.core.record import Evaluation, RunRecord
+from raybench.core.record import Evaluation, RunOutcome, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.core.study import StudySpec
 from raybench.search.asha import EarlyStopping

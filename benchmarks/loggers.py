@@ -30,8 +30,7 @@ import numpy as np
 import psutil
 
 from raybench.core.objective import Objective
-from raybench.core.outcome import RunOutcome
-from raybench.core.record import Evaluation
+from raybench.core.record import Evaluation, RunOutcome
 from raybench.core.spec import RunSpec
 from raybench.results.loggers.processes import Loggers
 from raybench.results.store import STUDY_FILE, Store

@@ -24,7 +24,7 @@ from recorded import Point
 
 GROUP = "optimizer"
 MISS = 2.0
-"""How far the worst miss scores above the log of max_seconds, as in `core.score`."""
+"""How far the worst miss scores above the log of max_seconds, as in `core.objective`."""
 GRACE = 1 / 8
 """No run is stopped before this share of max_seconds. Pools are evaluated 40 to 110 times in it and
 their schedules decay over all of it: a 64th, as in the tables, is one or two evaluations."""

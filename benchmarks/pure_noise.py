@@ -25,11 +25,9 @@ import numpy as np
 
 from raybench.core.errors import UserError
 from raybench.core.metric import METRICS, Metric
-from raybench.core.objective import BUDGET, TIME, Objective, time_to_target
-from raybench.core.outcome import RunOutcome
-from raybench.core.record import Evaluation, Role
+from raybench.core.objective import BEST_OF_MANY, BUDGET, TIME, Baseline, Objective, time_to_target
+from raybench.core.record import Evaluation, Role, RunOutcome
 from raybench.core.repeats import Repeat, pooled, ranked
-from raybench.core.score import BEST_OF_MANY, Baseline
 from raybench.core.spec import RunSpec
 from raybench.data.chance import baselines, chance_level
 from raybench.data.dataset import Dataset, Split

@@ -8,9 +8,8 @@ from raybench.backends.base import World
 from raybench.backends.find import find_backend
 from raybench.backends.run import run
 from raybench.core.clock import Ledger
-from raybench.core.objective import Objective
+from raybench.core.objective import Objective, search_score
 from raybench.core.record import Evaluation
-from raybench.core.score import search_score
 from raybench.core.spec import DatasetSpec, RunSpec
 from raybench.workloads.find import load_workload_dataset
 

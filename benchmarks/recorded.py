@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from raybench.core.objective import Objective
+from raybench.core.objective import Objective, search_score
 from raybench.core.repeats import Repeat, expected_running_time
-from raybench.core.score import search_score
 
 TABLES = Path(__file__).with_name("tables")
 NAMES = (

@@ -27,8 +27,7 @@ from typing import Any
 import numpy as np
 
 from raybench.core.objective import Objective
-from raybench.core.outcome import RunOutcome
-from raybench.core.record import Evaluation, Role
+from raybench.core.record import Evaluation, Role, RunOutcome
 from raybench.core.spec import RunSpec
 from raybench.core.text import clean
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, machine, versions

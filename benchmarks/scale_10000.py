@@ -35,7 +35,7 @@ from rich.console import Console
 from scale_world import SPACES, content, outcomes
 
 import raybench
-from raybench.core.outcome import RunOutcome
+from raybench.core.record import RunOutcome
 from raybench.core.study import build_study
 from raybench.report import report
 from raybench.results.live.progress import Progress

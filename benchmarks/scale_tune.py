@@ -35,7 +35,7 @@ from ray.tune.execution import tune_controller
 from scale_world import content, outcomes
 from tune_stand_in import RESULTS, StandIn, num_results
 
-from raybench.core.outcome import RunOutcome
+from raybench.core.record import RunOutcome
 from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
 from raybench.results.store import machine, versions

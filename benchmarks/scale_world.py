@@ -10,8 +10,7 @@ from typing import Any
 
 from raybench.core.clock import WORKER_PHASES
 from raybench.core.objective import StopRule
-from raybench.core.outcome import RunOutcome
-from raybench.core.record import Evaluation
+from raybench.core.record import Evaluation, RunOutcome
 from raybench.core.spec import RunSpec
 from raybench.search.sampling.default_rates import usual_rate
 

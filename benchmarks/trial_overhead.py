@@ -29,7 +29,7 @@ import ray
 from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
 from raybench.core.objective import Objective
-from raybench.core.outcome import RunOutcome
+from raybench.core.record import RunOutcome
 from raybench.core.spec import RunSpec
 from raybench.results.store import machine, versions
 

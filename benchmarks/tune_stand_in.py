@@ -13,7 +13,7 @@ from typing import Any
 
 from ray.air.execution._internal.tracked_actor import TrackedActor
 
-from raybench.core.outcome import RunOutcome
+from raybench.core.record import RunOutcome
 from raybench.search.ray_tune import OUTCOME
 
 RESULTS = 6

@@ -18,8 +18,7 @@ from raybench.core.errors import INTERRUPTED as INTERRUPTED
 from raybench.core.errors import NOT_REACHED as NOT_REACHED
 from raybench.core.errors import WRONG_INPUT as WRONG_INPUT
 from raybench.core.errors import StudyError, UserError
-from raybench.core.secrets import redact_text
-from raybench.core.text import clean, shorten
+from raybench.core.text import clean, redact_text, shorten
 from raybench.results.loggers.processes import LOGGERS
 
 COMMANDS = {

@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 
 from raybench import cli
+from raybench.core.clock import unix_seconds
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
-from raybench.core.time_of_day import unix_seconds
 from raybench.data.store.entries import Entry, list_entries, remove_entry, remove_unfinished
 from raybench.data.store.place import free_bytes, size_in_words, store_folder
 from raybench.results.console import make_console, print_table, say

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.text import Text
 
 from raybench import cli
+from raybench.core.clock import unix_seconds
 from raybench.core.errors import UserError
 from raybench.core.record import RunRecord
-from raybench.core.time_of_day import unix_seconds
 from raybench.results.bucket import BucketError
 from raybench.results.console import make_console, say
 from raybench.results.live.progress import EventLines

@@ -19,8 +19,8 @@ import raybench
 from raybench import cli
 from raybench.core.documents import read_mapping
 from raybench.core.errors import StudyError, UserError
-from raybench.core.secrets import redact_text
 from raybench.core.study import StudySpec, build_study, load_content
+from raybench.core.text import redact_text
 from raybench.data.dataset import Dataset, Split
 from raybench.data.shared import open_shared
 from raybench.results.store import Store, command, keep_error

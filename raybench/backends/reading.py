@@ -10,7 +10,7 @@ import numpy as np
 
 from raybench.backends.base import Step
 from raybench.backends.prefetch import Prefetch
-from raybench.core.augmentation import Mixup
+from raybench.core.dataset_spec import Mixup
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Array, Split
 from raybench.data.inputs import Batch, Rows

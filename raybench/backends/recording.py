@@ -7,10 +7,8 @@ import numpy as np
 
 from raybench.backends.base import Step, Trainer, World
 from raybench.backends.gpus import GpuLoad
-from raybench.core.exchange import bytes_exchanged
-from raybench.core.gradient_noise import NoiseSums, terms_of_parts
 from raybench.core.spec import RunSpec
-from raybench.core.step_times import StepTimes
+from raybench.core.step_times import NoiseSums, StepTimes, bytes_exchanged, terms_of_parts
 
 
 class Recorded(TypedDict, total=False):

@@ -16,7 +16,7 @@ from typing import Any
 
 from raybench.cluster.layout import Node, Reservation, lay_out, num_nodes
 from raybench.core.errors import UserError
-from raybench.core.placement import Placement
+from raybench.core.spec import Placement
 
 
 @dataclass(frozen=True, kw_only=True)

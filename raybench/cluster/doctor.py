@@ -24,8 +24,8 @@ from raybench.backends.machine import (
 )
 from raybench.cluster.protocol import Measure, Measured, RunFailed
 from raybench.cluster.session import Session
-from raybench.core.placement import Placement
-from raybench.core.time_of_day import unix_seconds
+from raybench.core.clock import unix_seconds
+from raybench.core.spec import Placement
 
 VERSION = 1
 """Of the document: raised where a key changes its meaning or goes."""

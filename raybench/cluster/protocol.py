@@ -7,9 +7,8 @@ from raybench.backends.probe import DIFFERENT
 from raybench.cluster.reach import MISNAMED
 from raybench.core.checkpoint import Checkpoint, RunState
 from raybench.core.errors import StudyError, UserError
-from raybench.core.placement import Placement
 from raybench.core.record import Evaluation, Failure
-from raybench.core.spec import RunSpec
+from raybench.core.spec import Placement, RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)

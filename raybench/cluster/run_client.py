@@ -25,9 +25,8 @@ from raybench.cluster.protocol import (
 )
 from raybench.cluster.reach import MISNAMED
 from raybench.core.clock import OTHER, PHASES, merge_ranks
-from raybench.core.outcome import RunOutcome
-from raybench.core.record import MACHINE_FAULTS, Evaluation, Role, RunRecord, StopReason
-from raybench.core.score import chance_of
+from raybench.core.objective import chance_of
+from raybench.core.record import MACHINE_FAULTS, Evaluation, Role, RunOutcome, RunRecord, StopReason
 from raybench.core.spec import RunSpec
 from raybench.data.load import STORED
 

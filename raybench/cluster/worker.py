@@ -48,7 +48,7 @@ from raybench.cluster.protocol import (
 from raybench.core.clock import AWAY, Ledger
 from raybench.core.errors import UserError
 from raybench.core.record import Evaluation
-from raybench.core.secrets import redact_text
+from raybench.core.text import redact_text
 from raybench.workloads.find import load_workload_dataset
 
 PREFIX = "raybench-"

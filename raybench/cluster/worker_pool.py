@@ -37,7 +37,7 @@ from raybench.cluster.queue import Queue, Waiting
 from raybench.cluster.ray_internals.nodes import draining_nodes
 from raybench.cluster.worker_group import LiveGroups, PoolOptions, trainer_class
 from raybench.core.checkpoint import Checkpoint, RunState
-from raybench.core.placement import Placement
+from raybench.core.spec import Placement
 
 URGENT_S = 10.0
 """Seconds between two checkpoints of a run that is about to lose a node."""

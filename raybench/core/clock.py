@@ -1,4 +1,4 @@
-"""The clock and the ledger: where the seconds of a run went."""
+"""The clock and the ledger: where the seconds of a run went; and the time of day."""
 
 import functools
 import math
@@ -6,6 +6,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -193,3 +194,8 @@ def merge_ranks(snapshots: list[Mapping[str, float]]) -> dict[str, float]:
     workers were busy (`OTHER` would show it if not).
     """
     return {name: max(snapshot[name] for snapshot in snapshots) for name in snapshots[0]}
+
+
+def unix_seconds() -> float:
+    """Return the seconds since 1970, as files' times have them; the machine may set it anew."""
+    return datetime.now(UTC).timestamp()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raybench.core.augmentation import Augmentation, Mixup, RandomCrop
+from raybench.core.dataset_spec import Augmentation, Mixup, RandomCrop
 from raybench.core.errors import UserError
 from raybench.data.dataset import Dataset, Split
 from raybench.data.image_changes import (

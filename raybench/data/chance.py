@@ -5,7 +5,7 @@ frequent class for accuracy (the five most frequent for top-5; any one where tha
 the frequencies of the classes or tokens for loss and perplexity, the mean of the numbers for
 squared errors and their median for absolute ones. R² is 0 by its definition.
 
-How far luck gets above it, on so many rows (`core.score.Baseline`): where labels do not depend on
+How far luck gets above it, on so many rows (`objective.Baseline`): where labels do not depend on
 inputs, answers that differ from the best constant one by d gain z sd(d) / sqrt(n) with z standard
 errors of luck and lose in proportion to d**2 on average. At best that is z**2 / n of a mean squared
 error (and of an absolute one, or less), z**2 / 2n nats of a loss, and z**2 (p + q) / (4 (p - q) n)
@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raybench.core.metric import Metric
-from raybench.core.objective import Objective
-from raybench.core.score import BEST_OF_ALL, Baseline, share_error
+from raybench.core.objective import BEST_OF_ALL, Baseline, Objective, share_error
 from raybench.data.dataset import Dataset, Split
 from raybench.data.inputs import Array
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from raybench.core.augmentation import ColorJitter, Cutout, Flip, RandomCrop, RandomResizedCrop
+from raybench.core.dataset_spec import ColorJitter, Cutout, Flip, RandomCrop, RandomResizedCrop
 from raybench.data.inputs import Array
 
 Key = npt.NDArray[np.uint64]

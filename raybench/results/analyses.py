@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 
 from raybench.core.clock import OTHER, PHASES
-from raybench.core.crossing import LONG_PERIOD
 from raybench.core.errors import UserError
 from raybench.core.metric import Metric
+from raybench.core.objective import small_difference
 from raybench.core.repeats import Repeat, expected_running_time, interval, pooled, ranked, tied
-from raybench.core.score import small_difference
+from raybench.core.standing import LONG_PERIOD
 
 
 def need(
@@ -145,7 +145,7 @@ def time_to_target(
 
     Columns: trial, seconds (of training; missing where it never did), is_interpolated. The first
     of `hold` evaluations in a row at the target counts, and where evaluations are far apart a
-    time between it and the one before (`core.crossing`; `chance` is what is reached at 0 s).
+    time between it and the one before (`core.standing`; `chance` is what is reached at 0 s).
     """
     need(curves, "curves", ("trial", metric.name), known=("train_s",))
     codes, names = pd.factorize(curves["trial"])

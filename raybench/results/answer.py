@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from raybench.core.spec import RunSpec
+from raybench.core.spec import RunSpec, describe
 from raybench.core.text import clean
-from raybench.results.label import describe
 from raybench.results.load import StudyResults
 from raybench.results.place import shown
 from raybench.results.ranking import nearest

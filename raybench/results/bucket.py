@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from raybench.core.errors import UserError
-from raybench.core.secrets import redact_text
-from raybench.core.text import clean, shorten
+from raybench.core.text import clean, redact_text, shorten
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss")
 CHUNK = 2**20

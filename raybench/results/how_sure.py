@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from statistics import fmean
 
-from raybench.core.confirm_spec import ConfirmSpec
 from raybench.core.repeats import Noise, Repeat, measures, noise_at_least, pooled
 from raybench.core.standing import MOST, best_first, next_to_run, on_axis, stages
+from raybench.core.study import ConfirmSpec
 from raybench.core.text import clean, command_line, split_command
 from raybench.results.load import StudyResults
 from raybench.results.ranking import cost_of, noise_of, ranked, repeat

@@ -12,15 +12,13 @@ import pandas as pd
 from raybench.core.documents import validate
 from raybench.core.errors import UserError
 from raybench.core.metric import Metric
-from raybench.core.objective import OTHER_KINDS
+from raybench.core.objective import OTHER_KINDS, Baseline
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.scaling_study import ScalingStudy, study_cells
-from raybench.core.score import Baseline
-from raybench.core.spec import RunSpec
+from raybench.core.spec import RunSpec, describe, label_keys
 from raybench.core.study import TIME
 from raybench.core.text import clean
 from raybench.results.chosen import Chosen, winner
-from raybench.results.label import describe, label_keys
 from raybench.results.lock import owner_in
 from raybench.results.objective_of import metric_of, value_at_start
 from raybench.results.place import is_url, local_path

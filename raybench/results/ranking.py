@@ -18,13 +18,12 @@ import numpy as np
 import pandas as pd
 
 from raybench.core import standing
-from raybench.core.counted import first_trial, held_per_trained, is_told, repeat_of
 from raybench.core.metric import Metric
+from raybench.core.objective import BEST_OF_MANY, ONE_SIDED, share_error
 from raybench.core.record import RunRecord
 from raybench.core.repeats import Noise, Repeat, expected_running_time, interval, pooled
-from raybench.core.score import BEST_OF_MANY, ONE_SIDED, share_error
-from raybench.core.standing import Axis, on_axis
-from raybench.results.label import BASE_KEYS
+from raybench.core.spec import BASE_KEYS
+from raybench.core.standing import Axis, first_trial, held_per_trained, is_told, on_axis, repeat_of
 from raybench.results.load import StudyResults
 from raybench.results.trials import searched_columns
 
@@ -250,7 +249,7 @@ def confirmed(results: StudyResults) -> pd.DataFrame:
     | printed_s | median_s, or of runs with misses their expected running time |
     | worker_seconds_to_target | num_workers x printed_s |
     | search_s | what the search had measured |
-    | is_interpolated | whether one of them is interpolated (`core.crossing`) |
+    | is_interpolated | whether one of them is interpolated (`core.standing`) |
     | median_accuracy, low_, high_ | of the new runs; of another metric by its name |
     | interval_low_accuracy, interval_high_ | with best_at_budget the 90 % interval (`with_rows`) |
     | search_accuracy, test_accuracy | best on validation in the search; mean on the test split |

@@ -21,9 +21,8 @@ from raybench.core.documents import problem_of, read_mapping
 from raybench.core.errors import UserError
 from raybench.core.metric import METRIC_NAME, Direction
 from raybench.core.record import CURVE_KEYS, Evaluation, Prediction, Role, RunRecord
-from raybench.core.spec import RunSpec
+from raybench.core.spec import BASE_KEYS, RunSpec
 from raybench.core.text import clean
-from raybench.results.label import BASE_KEYS
 from raybench.results.store import RECORDS_FILE, plain
 
 MOST_DIGITS = 18

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from raybench.core.errors import UserError
-from raybench.core.parse_space import parse_space
-from raybench.core.score import small_difference
-from raybench.core.space import SEARCHABLE, Dimension, Powers, Range, Space, resolve
+from raybench.core.objective import small_difference
+from raybench.core.space import SEARCHABLE, Dimension, Powers, Range, Space, parse_space, resolve
 from raybench.core.spec import RunSpec
 from raybench.core.text import clean, shorten
 from raybench.results.analyses import ONE_POINT, time_to_target

@@ -30,7 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote
 
-from raybench.core.checkpoint_files import STATE_FILE
+from raybench.core.checkpoint import STATE_FILE
 from raybench.core.errors import StudyError, UserError
 from raybench.results.bucket import Bucket
 from raybench.results.lock import LEASE_KEY

@@ -21,8 +21,7 @@ from typing import Any, Self, TextIO
 
 from raybench.core.documents import to_yaml
 from raybench.core.errors import StudyError, UserError
-from raybench.core.secrets import redact, redact_text
-from raybench.core.text import clean, clean_lines, program
+from raybench.core.text import clean, clean_lines, program, redact, redact_text
 
 ERRORS_FOLDER = "errors"
 WINNERS = ("best.yaml", "cheapest.yaml")

@@ -28,11 +28,10 @@ import numpy as np
 import pandas as pd
 
 from raybench.core.clock import CPU_NAMES, OTHER, PHASES
-from raybench.core.crossing import crossing
 from raybench.core.metric import ACCURACY, Metric
 from raybench.core.record import CURVE_KEYS, Evaluation, Prediction, RunRecord
-from raybench.core.spec import RunSpec
-from raybench.results.label import describe, label_keys, short
+from raybench.core.spec import RunSpec, describe, label_keys, short
+from raybench.core.standing import crossing
 
 STRATEGY = "placement_strategy"
 NOT_EXCHANGED = "its workers exchanged no gradients: a measurement, not a training"
@@ -197,7 +196,7 @@ EXTRA_TYPES = {
 `waited_for` what was missing while it was queued, `unranked` why it is not compared with others
 of its size (`results.trials`). `crossed_s` is what configurations are chosen and printed by: the
 recorded `time_to_target_s`, or where evaluations are far apart, a time between two of them, which
-`is_interpolated` says (`core.crossing`). `train_cpu_s` are the processor's seconds of training
+`is_interpolated` says (`core.standing`). `train_cpu_s` are the processor's seconds of training
 and `disturbed_s` those that others took of it, each of the rank with the most; `is_disturbed` says
 where they took too much, `reruns` how often it had run before for that reason."""
 TRIAL_COLUMNS, EXTRA_COLUMNS = tuple(TRIAL_TYPES), tuple(EXTRA_TYPES)
@@ -248,7 +247,7 @@ def trial_table(
 ) -> pd.DataFrame:
     """Return one row per run; every key of the run spec that `space` has is a column.
 
-    `curves` and `chance` (as in `core.crossing`) tell when a target was crossed.
+    `curves` and `chance` (as in `core.standing`) tell when a target was crossed.
     """
     runs = list(runs)
     types = for_metric(TRIAL_TYPES | EXTRA_TYPES, metric)

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from raybench.core.counted import is_told
+from raybench.core.objective import BEST_OF_ALL, GUESSES, ONE_SIDED, share_error
 from raybench.core.repeats import Repeat, Ties, tied
-from raybench.core.score import BEST_OF_ALL, GUESSES, ONE_SIDED, share_error
-from raybench.core.standing import Axis, on_axis
+from raybench.core.standing import Axis, is_told, on_axis
 from raybench.results.analyses import BEST, ONCE, TIED, WORSE
 from raybench.results.analyses import not_dominated as not_dominated
 from raybench.results.analyses import pareto_front as pareto_front

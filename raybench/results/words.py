@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from raybench.core.counted import held_per_trained
 from raybench.core.metric import ACCURACY, Metric
 from raybench.core.record import RunRecord
+from raybench.core.standing import held_per_trained
 from raybench.results.load import StudyResults
 from raybench.results.verdict import Verdict, guessing_lines, judge_each, optimism_lines
 

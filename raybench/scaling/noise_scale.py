@@ -22,7 +22,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from raybench.core.gradient_noise import NoiseSums, noise_terms
+from raybench.core.step_times import NoiseSums, noise_terms
 
 DECAY = 0.99
 """Of the moving averages, per step: the last hundred steps count."""
@@ -62,7 +62,7 @@ class NoiseScale:
     ) -> "NoiseScale":
         """Return the averages after another step.
 
-        The arguments are those of `core.gradient_noise.noise_terms`. A step that tells nothing
+        The arguments are those of `core.step_times.noise_terms`. A step that tells nothing
         changes nothing.
         """
         terms = noise_terms(

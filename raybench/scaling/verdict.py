@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raybench.core.exchange import bytes_exchanged
 from raybench.core.spec import RunSpec
+from raybench.core.step_times import bytes_exchanged
 from raybench.scaling.gains import Gain, Outlook
 from raybench.scaling.probes import Probe, Probes
 from raybench.scaling.shares import Estimate, Part, Shares

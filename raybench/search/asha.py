@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from raybench.core.objective import small_difference
 from raybench.core.record import Evaluation, RunRecord, StopReason
-from raybench.core.score import small_difference
 from raybench.core.spec import RunSpec
 from raybench.core.study import TIME, StudySpec
 from raybench.search.policy import DEFAULT, SearchPolicy, first_best

@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from raybench.core.outcome import RunOutcome
-from raybench.core.record import Evaluation, RunRecord, StopReason
+from raybench.core.record import Evaluation, RunOutcome, RunRecord, StopReason
 from raybench.core.space import Space
-from raybench.core.spec import RunSpec
+from raybench.core.spec import RunSpec, label_keys
 from raybench.core.study import StudySpec
-from raybench.results.label import label_keys
 from raybench.results.load import StudyResults
 from raybench.search.asha import EarlyStopping
 from raybench.search.policy import DEFAULT, SearchPolicy

@@ -4,10 +4,9 @@ import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raybench.core.counted import is_told, repeat_of
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
-from raybench.core.standing import stages
+from raybench.core.standing import is_told, repeat_of, stages
 from raybench.core.study import TIME, StudySpec
 from raybench.results.trials import Layout, Usual, layout_of, usual_of
 

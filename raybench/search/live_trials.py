@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from raybench.cluster.protocol import fault_of
 from raybench.core.errors import StudyError
-from raybench.core.outcome import RunOutcome
-from raybench.core.record import Evaluation, RunRecord, StopReason
+from raybench.core.record import Evaluation, RunOutcome, RunRecord, StopReason
 from raybench.core.spec import RunSpec
 from raybench.results.live.progress import Progress
 from raybench.results.store import Store, keep_error

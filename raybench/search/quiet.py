@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from raybench.core.secrets import redact_text
+from raybench.core.text import redact_text
 
 RAY_LOG = "ray.log"
 """The file, in the folder of a study."""

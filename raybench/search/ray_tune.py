@@ -25,7 +25,7 @@ from raybench.cluster.layout import Node
 from raybench.cluster.ray_internals.nodes import waits_by_driver
 from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
-from raybench.core.outcome import RunOutcome
+from raybench.core.record import RunOutcome
 from raybench.search.deadline import Deadline
 from raybench.search.live_trials import LiveTrials
 from raybench.search.quiet import quiet

@@ -1,6 +1,6 @@
 """The checkpoints of a study's runs: in its folder, and with the pool that continues runs.
 
-`checkpoints/0007/` is of the run `0007` (`core.checkpoint_files`). It goes when the run's record is
+`checkpoints/0007/` is of the run `0007` (`core.checkpoint`). It goes when the run's record is
 written, unless the run was cut off: interrupted, stopped early by the search, or lost once too
 often. A run of the same name and spec is continued from it, in whatever session: an interrupted
 trial is, when the same command is run again. One that the search has stopped is continued by
@@ -16,11 +16,11 @@ from typing import Any, Self
 
 import ray
 
-from raybench.core.checkpoint_files import latest_checkpoint, write_checkpoint
-from raybench.core.counted import is_told
+from raybench.core.checkpoint import latest_checkpoint, write_checkpoint
 from raybench.core.errors import StudyError, UserError
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.spec import RunSpec
+from raybench.core.standing import is_told
 from raybench.results.store import Store
 
 FOLDER = "checkpoints"

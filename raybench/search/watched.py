@@ -8,9 +8,8 @@ import yaml
 from raybench.core.documents import validate
 from raybench.core.errors import UserError
 from raybench.core.scaling_study import ScalingStudy, study_cells
-from raybench.core.spec import RunSpec
+from raybench.core.spec import RunSpec, label_keys
 from raybench.core.study import StudySpec
-from raybench.results.label import label_keys
 from raybench.results.live.replay import Driver, Plan, Replay, Source
 from raybench.results.live.state import LiveState
 from raybench.results.live.words import spent

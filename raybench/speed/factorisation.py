@@ -8,9 +8,8 @@ sampler proposes a global batch, and a trial runs on one of the placements that 
 from collections.abc import Iterator
 from typing import Any
 
-from raybench.core.placement import Placement
 from raybench.core.space import Cases, Choices, Dimension, Powers, Space, possible_values, values_of
-from raybench.core.spec import RunSpec
+from raybench.core.spec import Placement, RunSpec
 from raybench.core.study import TIME, StudySpec
 from raybench.workloads.base import LayerWorkload
 from raybench.workloads.find import load_workload_dataset

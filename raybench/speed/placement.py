@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from raybench.core.placement import Placement
-from raybench.core.spec import RunSpec
+from raybench.core.spec import Placement, RunSpec
 from raybench.speed.factorisation import Factors, placed
 from raybench.speed.step_time import StepTime
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import nnls
 
-from raybench.core.placement import Placement
+from raybench.core.spec import Placement
 
 PULL = 0.05
 """Weight of the pull of optimizer costs to zero, beside relative errors of weight one."""

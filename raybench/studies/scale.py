@@ -26,16 +26,21 @@ from raybench.core.documents import read_mapping, validate
 from raybench.core.errors import DONE, FAILED, INTERRUPTED, UserError
 from raybench.core.metric import ACCURACY, Metric
 from raybench.core.objective import naming
-from raybench.core.placement import Placement
 from raybench.core.record import RunRecord
-from raybench.core.scaling_file import build_scaling_study, load_scaling_content, set_in_scaling
-from raybench.core.scaling_study import ScalingStudy, StudyCell, study_cells
+from raybench.core.scaling_study import (
+    ScalingStudy,
+    StudyCell,
+    build_scaling_study,
+    load_scaling_content,
+    set_in_scaling,
+    study_cells,
+)
+from raybench.core.spec import Placement, describe, label_keys
 from raybench.core.text import clean
 from raybench.data.dataset import Dataset
 from raybench.data.load import STORED
 from raybench.data.shared import share, shared_key
 from raybench.results.console import make_console, say
-from raybench.results.label import describe, label_keys
 from raybench.results.live.progress import Progress
 from raybench.results.load import load
 from raybench.results.loggers.processes import Loggers, check_loggers

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raybench.core.documents import parse_yaml
 from raybench.core.metric import METRICS, USUAL
 from raybench.core.text import clean, command_line
-from raybench.core.yaml_files import parse_yaml
 from raybench.data.look.seen import Seen
 
 LIBRARIES = {"torch": "torch", "tensorflow": "tensorflow"}

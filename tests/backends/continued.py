@@ -17,7 +17,7 @@ from raybench.backends.base import Trainer, World
 from raybench.backends.checkpoints import Checkpoints
 from raybench.backends.find import find_backend
 from raybench.backends.run import run
-from raybench.core.checkpoint_files import latest_checkpoint, write_checkpoint
+from raybench.core.checkpoint import latest_checkpoint, write_checkpoint
 from raybench.core.clock import Ledger
 from raybench.core.objective import Objective
 from raybench.core.record import Evaluation

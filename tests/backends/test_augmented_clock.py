@@ -8,8 +8,8 @@ from on_demand_data import NAP_S, Napping
 
 from raybench.backends.find import find_backend
 from raybench.backends.run import run
-from raybench.core.augmentation import Flip
 from raybench.core.clock import Ledger
+from raybench.core.dataset_spec import Flip
 from raybench.core.record import Evaluation
 from raybench.core.spec import DatasetSpec
 from raybench.data import augment as augmenter

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from raybench.backends.base import Step, Trainer
 from raybench.backends.find import find_backend
 from raybench.backends.steps import take_until, training_steps
-from raybench.core.augmentation import Augmentation
+from raybench.core.dataset_spec import Augmentation
 from raybench.core.spec import RunSpec
 from raybench.data.augment import Augmenter
 from raybench.data.dataset import Dataset, Split

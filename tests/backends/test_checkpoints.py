@@ -14,7 +14,7 @@ from raybench.backends.find import find_backend
 from raybench.backends.run import run
 from raybench.backends.saved import RefusedStateError
 from raybench.backends.steps import warm_up_step
-from raybench.core.checkpoint_files import latest_checkpoint
+from raybench.core.checkpoint import latest_checkpoint
 from raybench.core.clock import Ledger
 from raybench.core.errors import UserError
 from raybench.core.spec import OPTIMIZERS, RunSpec

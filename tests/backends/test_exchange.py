@@ -18,7 +18,7 @@ from one_worker import weights_of
 from test_worker_equality import free_port
 
 from raybench.backends.find import find_backend
-from raybench.core.gradient_noise import NoiseSums
+from raybench.core.step_times import NoiseSums
 from raybench.scaling.noise_scale import NoiseScale
 from raybench.workloads.find import load_workload_dataset
 

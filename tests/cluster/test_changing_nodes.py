@@ -14,7 +14,7 @@ from raybench.cluster.queue import Queue, Scaling, missing
 from raybench.cluster.ray_internals.nodes import bundles_of
 from raybench.cluster.worker_group import PoolOptions
 from raybench.core.errors import UserError
-from raybench.core.placement import Placement
+from raybench.core.spec import Placement
 
 A, B, C = (Node(2, 0, f"id-{name}", name) for name in "abc")
 ONE, TWO = Placement("torch", 1), Placement("torch", 2)

@@ -16,7 +16,7 @@ from raybench.backends.gpus import Seen
 from raybench.backends.machine import machine_facts, notes_of, problems_between, problems_of
 from raybench.cluster import doctor
 from raybench.cluster.protocol import Measured, RunFailed
-from raybench.core.placement import Placement
+from raybench.core.spec import Placement
 
 A100 = "NVIDIA A100"
 NUMBER, TEXT, TEXTS = {"type": "number"}, {"type": "string"}, {"type": "array"}

@@ -31,9 +31,8 @@ from raybench.cluster.worker_pool import (
     WorkerPool,
 )
 from raybench.core.checkpoint import Checkpoint, RunState
-from raybench.core.placement import Placement
 from raybench.core.record import Evaluation
-from raybench.core.spec import RunSpec
+from raybench.core.spec import Placement, RunSpec
 
 SPEC = RunSpec()
 

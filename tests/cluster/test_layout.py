@@ -8,7 +8,7 @@ from raybench.cluster.admission import Admission, Capacity
 from raybench.cluster.layout import Node, lay_out, num_nodes, workers_per_node
 from raybench.cluster.queue import missing
 from raybench.core.errors import UserError
-from raybench.core.placement import Placement
+from raybench.core.spec import Placement
 
 
 def nodes_of(*each: tuple[float, float]) -> tuple[Node, ...]:

@@ -9,7 +9,7 @@ import pytest
 from raybench.cluster import worker
 from raybench.cluster.protocol import Ready
 from raybench.cluster.worker_group import WorkerGroup
-from raybench.core.placement import Placement
+from raybench.core.spec import Placement
 from tests.backends.fake_gpus import FakeNvml
 
 

@@ -5,7 +5,7 @@ import pytest
 from raybench.cluster.protocol import STOPPED, Advance, Finish, Lent, RunFailed, Start
 from raybench.cluster.run_client import RESTARTS, RunClient, release
 from raybench.core.clock import PHASES
-from raybench.core.outcome import RunOutcome
+from raybench.core.record import RunOutcome
 from tests.cluster.fake_pool import BROKEN, LOST, SPEC, FakePool, time
 
 pytestmark = pytest.mark.usefixtures("no_ray")

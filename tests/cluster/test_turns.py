@@ -22,7 +22,7 @@ from raybench.cluster.protocol import (
 )
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
 from raybench.core.errors import UserError
-from raybench.core.placement import Placement
+from raybench.core.spec import Placement
 
 OPTIONS = PoolOptions(scratch="", search_path="", nodes=(), is_local=True)
 FIRST, SECOND = Finished(ledger={"train": 1.0}), Finished(ledger={"train": 2.0})

@@ -2,8 +2,8 @@
 
 import pytest
 
-from raybench.core.exchange import bytes_exchanged
 from raybench.core.spec import RunSpec
+from raybench.core.step_times import bytes_exchanged
 
 
 @pytest.mark.parametrize(

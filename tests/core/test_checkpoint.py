@@ -7,15 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from raybench.core.checkpoint import Checkpoint, DamagedCheckpointError, RunState, spec_digest
-from raybench.core.checkpoint_files import latest_checkpoint, read_checkpoint, write_checkpoint
+from raybench.core.checkpoint import (
+    Checkpoint,
+    DamagedCheckpointError,
+    RunState,
+    latest_checkpoint,
+    read_checkpoint,
+    spec_digest,
+    write_checkpoint,
+)
 from raybench.core.clock import Ledger
 from raybench.core.errors import UserError
-from raybench.core.gradient_noise import NoiseSums, NoiseTerms
 from raybench.core.objective import Objective, StopRule
 from raybench.core.record import Evaluation
 from raybench.core.spec import RunSpec
-from raybench.core.step_times import StepTimes
+from raybench.core.step_times import NoiseSums, NoiseTerms, StepTimes
 
 SPEC = RunSpec(learning_rate=0.1 + 0.2)
 

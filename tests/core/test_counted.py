@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from raybench.core.counted import first_trial, is_told, repeat_of
 from raybench.core.objective import Objective
 from raybench.core.record import Failure, RunRecord, StopReason
 from raybench.core.repeats import Repeat
 from raybench.core.spec import RunSpec
+from raybench.core.standing import first_trial, is_told, repeat_of
 from tests.search.made_up import evaluation, record
 
 

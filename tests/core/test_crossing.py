@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from raybench.core.crossing import Crossing, crossing
 from raybench.core.objective import Objective, time_to_target
 from raybench.core.record import Evaluation, RunRecord
+from raybench.core.standing import Crossing, crossing
 from tests.search.made_up import evaluation, record
 
 SHARE = Objective(target=0.9, max_train_seconds=60.0, chance=0.1)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from raybench.core.gradient_noise import NoiseSums, NoiseTerms, noise_terms, terms_of_parts
+from raybench.core.step_times import NoiseSums, NoiseTerms, noise_terms, terms_of_parts
 
 SAMPLES = np.random.default_rng(0).standard_normal((24, 5)) + 1.0
 """Gradients of single samples."""

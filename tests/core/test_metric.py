@@ -9,12 +9,15 @@ import pytest
 from raybench.core.checkpoint import spec_digest
 from raybench.core.errors import UserError
 from raybench.core.metric import METRICS, Metric, find_metric, named_metric
-from raybench.core.objective import Objective, StopRule, resolved, time_to_target
-from raybench.core.score import (
+from raybench.core.objective import (
+    Objective,
+    StopRule,
     chance_of,
+    resolved,
     search_score,
     shortfall,
     small_difference,
+    time_to_target,
     worst_score,
 )
 from raybench.core.spec import RunSpec

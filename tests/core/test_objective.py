@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from raybench.core.objective import Objective, time_to_target
-from raybench.core.score import search_score, worst_score
+from raybench.core.objective import Objective, search_score, time_to_target, worst_score
 
 BUDGET = 60.0
 OBJECTIVE = Objective(target=0.9, max_train_seconds=BUDGET)

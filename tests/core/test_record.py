@@ -5,13 +5,10 @@ import pytest
 from pydantic import TypeAdapter
 
 from raybench.core.clock import PHASES
-from raybench.core.gradient_noise import NoiseSums, NoiseTerms
-from raybench.core.objective import Objective
-from raybench.core.outcome import RunOutcome
-from raybench.core.record import CURVE_KEYS, STEP_KEYS, Evaluation, RunRecord
-from raybench.core.score import worst_score
+from raybench.core.objective import Objective, worst_score
+from raybench.core.record import CURVE_KEYS, STEP_KEYS, Evaluation, RunOutcome, RunRecord
 from raybench.core.spec import RunSpec
-from raybench.core.step_times import StepTimes
+from raybench.core.step_times import NoiseSums, NoiseTerms, StepTimes
 
 OBJECTIVE = Objective(target=0.9, max_train_seconds=10.0)
 

@@ -7,8 +7,14 @@ import pytest
 
 from raybench.core.documents import parse_yaml, to_yaml, validate
 from raybench.core.errors import UserError
-from raybench.core.scaling_file import build_scaling_study, load_scaling_content, set_in_scaling
-from raybench.core.scaling_study import Cell, ScalingStudy, study_cells
+from raybench.core.scaling_study import (
+    Cell,
+    ScalingStudy,
+    build_scaling_study,
+    load_scaling_content,
+    set_in_scaling,
+    study_cells,
+)
 from raybench.core.spec import RunSpec
 
 GRID: dict[str, Any] = {"base": {}, "num_workers": [1, 2, 4], "batch_sizes": [64, 128]}

@@ -1,13 +1,13 @@
 import pytest
 
 from raybench.core.errors import UserError
-from raybench.core.parse_space import parse_space
 from raybench.core.space import (
     Cases,
     Choices,
     Powers,
     Range,
     num_configurations,
+    parse_space,
     possible_values,
 )
 

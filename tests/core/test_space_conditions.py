@@ -3,8 +3,7 @@
 import pytest
 
 from raybench.core.errors import UserError
-from raybench.core.parse_space import parse_space
-from raybench.core.space import NOT_SEARCHED, known_values, num_configurations
+from raybench.core.space import NOT_SEARCHED, known_values, num_configurations, parse_space
 from raybench.core.spec import RunSpec
 
 BY_PRECISION = [

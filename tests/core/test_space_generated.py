@@ -4,8 +4,13 @@ import pytest
 
 from raybench.core.documents import validate
 from raybench.core.errors import UserError
-from raybench.core.parse_space import parse_space
-from raybench.core.space import SEARCHABLE, combinations, known_values, num_configurations
+from raybench.core.space import (
+    SEARCHABLE,
+    combinations,
+    known_values,
+    num_configurations,
+    parse_space,
+)
 from raybench.core.spec import RunSpec
 
 hypothesis = pytest.importorskip("hypothesis")

@@ -6,8 +6,7 @@ import pytest
 
 from raybench.core.documents import validate
 from raybench.core.errors import UserError
-from raybench.core.placement import Placement
-from raybench.core.spec import NOT_IN_ONE_PROCESS, RunSpec
+from raybench.core.spec import NOT_IN_ONE_PROCESS, Placement, RunSpec
 
 
 def spec(**changes: Any) -> RunSpec:

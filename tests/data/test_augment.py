@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from raybench.core.augmentation import KINDS, Augmentation
+from raybench.core.dataset_spec import KINDS, Augmentation
 from raybench.core.errors import UserError
 from raybench.data.augment import Augmenter, check_augment
 from raybench.data.dataset import Dataset, Split

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from raybench.core.augmentation import ColorJitter, Cutout, Flip, RandomCrop, RandomResizedCrop
+from raybench.core.dataset_spec import ColorJitter, Cutout, Flip, RandomCrop, RandomResizedCrop
 from raybench.data.image_changes import (
     Draws,
     Mixing,

@@ -8,9 +8,9 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from raybench.core.documents import parse_yaml
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
-from raybench.core.yaml_files import parse_yaml
 from raybench.data.load import build_dataset
 from raybench.data.store import build
 from raybench.data.store.entries import remove_entry

@@ -28,7 +28,7 @@ LISTS = (
 SHELL = """
 import time
 from raybench.cluster.session import Session
-from raybench.core.placement import Placement
+from raybench.core.spec import Placement
 import ray
 with Session(address="auto") as session:
     assert session.capacity.grows

@@ -18,10 +18,9 @@ import raybench
 from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
 from raybench.core.objective import Objective
-from raybench.core.outcome import RunOutcome
-from raybench.core.placement import Placement
-from raybench.core.scaling_file import build_scaling_study
-from raybench.core.spec import DatasetSpec, RunSpec
+from raybench.core.record import RunOutcome
+from raybench.core.scaling_study import build_scaling_study
+from raybench.core.spec import DatasetSpec, Placement, RunSpec
 from raybench.results.live.progress import Progress
 from raybench.results.store import Store, StudyFiles
 from raybench.search.deadline import Deadline

@@ -1,8 +1,7 @@
 """Records of runs that never ran, and the folders of results that they make."""
 
 from raybench.core.objective import Objective
-from raybench.core.outcome import RunOutcome
-from raybench.core.record import Evaluation
+from raybench.core.record import Evaluation, RunOutcome
 from raybench.core.spec import RunSpec
 from raybench.results.load import load
 from raybench.results.store import STUDY_FILE, Store

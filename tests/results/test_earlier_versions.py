@@ -9,8 +9,7 @@ import pytest
 from raybench.core.checkpoint import spec_digest
 from raybench.core.documents import read_mapping, to_yaml
 from raybench.core.errors import UserError
-from raybench.core.objective import Objective
-from raybench.core.score import chance_of
+from raybench.core.objective import Objective, chance_of
 from raybench.core.spec import RunSpec
 from raybench.core.study import StudySpec, build_study
 from raybench.results.load import load

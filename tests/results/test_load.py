@@ -10,11 +10,10 @@ from made_results import POINT, curve, results_folder, run_line
 
 import raybench
 from raybench.core.errors import UserError
-from raybench.core.gradient_noise import NoiseSums, NoiseTerms
 from raybench.core.objective import Objective
 from raybench.core.record import Evaluation
 from raybench.core.spec import RunSpec
-from raybench.core.step_times import StepTimes
+from raybench.core.step_times import NoiseSums, NoiseTerms, StepTimes
 from raybench.results.load import describe
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from raybench.core.documents import parse_yaml, to_yaml
-from raybench.core.secrets import redact
+from raybench.core.text import redact
 from raybench.results.store import command
 
 SECRET = "hunter2,x=1:y"

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from test_spool import CrashError, FakeBucket
 
-from raybench.core.checkpoint_files import STATE_FILE
+from raybench.core.checkpoint import STATE_FILE
 from raybench.results.spool import CheckpointUpload, fetch_checkpoints, names_of
 from raybench.results.store import STUDY_FILE
 
@@ -14,7 +14,7 @@ WEIGHTS = "weights.pt"
 
 
 def write(folder, name, content):
-    """As `core.checkpoint_files` does: under a hidden name, renamed."""
+    """As `core.checkpoint` does: under a hidden name, renamed."""
     target = folder / "checkpoints" / name
     partial = target.with_name(f".{target.name}.partial")
     partial.mkdir(parents=True)

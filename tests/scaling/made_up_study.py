@@ -6,8 +6,7 @@ from functools import cached_property
 
 import pandas as pd
 
-from raybench.core.outcome import RunOutcome
-from raybench.core.record import Evaluation, RunRecord
+from raybench.core.record import Evaluation, RunOutcome, RunRecord
 from raybench.core.scaling_study import ScalingStudy, study_cells
 from raybench.core.spec import RunSpec
 from raybench.core.step_times import StepTimes

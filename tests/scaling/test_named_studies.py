@@ -8,8 +8,7 @@ import pytest
 from made_up_study import Machine, MadeUp, compared, usual
 
 from raybench.core.documents import validate
-from raybench.core.scaling_file import set_in_scaling
-from raybench.core.scaling_study import ScalingStudy, study_cells
+from raybench.core.scaling_study import ScalingStudy, set_in_scaling, study_cells
 from raybench.scaling.named import (
     bottleneck_probe,
     synthetic_throughput,

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from raybench.core.gradient_noise import NoiseSums, noise_terms
+from raybench.core.step_times import NoiseSums, noise_terms
 from raybench.scaling import samples_to_target
 from raybench.scaling.noise_scale import NoiseScale, critical_batch
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import optuna
 
-from raybench.core.outcome import RunOutcome
-from raybench.core.record import Evaluation, Failure, Role, RunRecord, StopReason
+from raybench.core.record import Evaluation, Failure, Role, RunOutcome, RunRecord, StopReason
 from raybench.core.space import Space
 from raybench.core.spec import RunSpec
 from raybench.core.study import StudySpec, build_study

@@ -9,8 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from raybench.cluster.signals import Interrupt
-from raybench.core.outcome import RunOutcome
-from raybench.core.record import Evaluation, RunRecord
+from raybench.core.record import Evaluation, RunOutcome, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.results.live.progress import Progress
 from raybench.results.records import read_records

@@ -2,9 +2,8 @@
 
 import math
 
-from raybench.core.placement import Placement
 from raybench.core.record import RunRecord
-from raybench.core.spec import RunSpec
+from raybench.core.spec import Placement, RunSpec
 from tests.search.made_up import record
 
 

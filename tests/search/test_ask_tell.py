@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from raybench.core.placement import Placement
 from raybench.core.record import Evaluation, Failure, RunRecord, StopReason
-from raybench.core.spec import RunSpec
+from raybench.core.spec import Placement, RunSpec
 from raybench.search.ask_tell import Search
 from raybench.search.policy import SearchPolicy
 from raybench.search.sampling.default_rates import usual_rate

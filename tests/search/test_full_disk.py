@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raybench.core.outcome import RunOutcome
+from raybench.core.record import RunOutcome
 from raybench.results.records import read_records
 from tests.search.made_up import make_search
 from tests.search.stage import CONTENT, FIRST, REACHED, SECOND, Stage

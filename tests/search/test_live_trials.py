@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raybench.core.errors import StudyError
-from raybench.core.outcome import RunOutcome
+from raybench.core.record import RunOutcome
 from raybench.results.records import read_records
 from raybench.search.live_trials import LiveTrials
 from tests.search.made_up import journal_of, outcome

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from raybench.core.checkpoint import Checkpoint, RunState
-from raybench.core.checkpoint_files import latest_checkpoint
+from raybench.core.checkpoint import Checkpoint, RunState, latest_checkpoint
 from raybench.core.errors import StudyError
 from raybench.core.spec import RunSpec
 from raybench.results.store import Store

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from raybench.core.placement import Placement
 from raybench.core.space import Choices, Powers
-from raybench.core.spec import RunSpec
+from raybench.core.spec import Placement, RunSpec
 from raybench.core.study import build_study
 from raybench.speed.factorisation import (
     GLOBAL_BATCH,

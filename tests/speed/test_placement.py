@@ -2,8 +2,7 @@
 
 import pytest
 
-from raybench.core.placement import Placement
-from raybench.core.spec import RunSpec
+from raybench.core.spec import Placement, RunSpec
 from raybench.speed.factorisation import Factors, placed
 from raybench.speed.placement import Placer
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from raybench.core.placement import Placement
+from raybench.core.spec import Placement
 from raybench.speed.step_time import Setup, StepTime
 
 COSTS = {"adam": 0.2e-3, "lamb": 0.5e-3, "lars": 0.3e-3}

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from raybench.core.record import Evaluation, RunRecord
-from raybench.core.scaling_file import build_scaling_study
-from raybench.core.scaling_study import ScalingStudy, study_cells
+from raybench.core.scaling_study import ScalingStudy, build_scaling_study, study_cells
 from raybench.core.spec import RunSpec
 from raybench.core.step_times import StepTimes
 from raybench.results.store import SCALING, STUDY_FILE, Store

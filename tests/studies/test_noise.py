@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raybench.core.gradient_noise import NoiseSums, NoiseTerms
+from raybench.core.step_times import NoiseSums, NoiseTerms
 from raybench.results.load import load
 from raybench.studies.noise import critical_batches, noise_sentence, of_run
 from tests.studies.made_up import point, run_of, study_of, write

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raybench.core.gradient_noise import NoiseSums
 from raybench.core.spec import RunSpec
+from raybench.core.step_times import NoiseSums
 from raybench.results.load import StudyResults, load
 from raybench.studies.fits import fit_study
 from raybench.studies.target_plan import TargetPlan, sizes_near, target_plans

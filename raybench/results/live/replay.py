@@ -14,10 +14,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
+from raybench.core.clock import unix_seconds
 from raybench.core.errors import UserError
 from raybench.core.record import RunRecord
 from raybench.core.spec import RunSpec
-from raybench.core.time_of_day import unix_seconds
 from raybench.results.bucket import Bucket, BucketError
 from raybench.results.live.state import Cause, LiveState
 from raybench.results.lock import LEASE_KEY, OWNER_FILE

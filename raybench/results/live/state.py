@@ -12,10 +12,8 @@ from typing import NamedTuple
 
 from raybench.core.metric import ACCURACY, Metric
 from raybench.core.objective import TIME
-from raybench.core.placement import Placement
 from raybench.core.record import Evaluation, RunRecord
-from raybench.core.spec import RunSpec
-from raybench.results.label import describe
+from raybench.core.spec import Placement, RunSpec, describe
 from raybench.results.tables import cause_of
 
 ENOUGH_RUNS = 3

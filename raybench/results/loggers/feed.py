@@ -21,11 +21,11 @@ from typing import Any, NoReturn, Self, TextIO
 
 import filelock
 
+from raybench.core.clock import unix_seconds
 from raybench.core.errors import DONE, FAILED, StudyError, UserError
 from raybench.core.record import Evaluation, Role, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.core.text import command_line
-from raybench.core.time_of_day import unix_seconds
 from raybench.results.live.replay import FolderSource
 from raybench.results.loggers.processes import END, LOGGERS, open_sink
 from raybench.results.loggers.sink import Run, Sink, shown

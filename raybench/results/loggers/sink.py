@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from raybench.core.record import Evaluation, Role, RunRecord
-from raybench.core.secrets import HIDDEN, KEY, redact_text
 from raybench.core.spec import RunSpec
-from raybench.core.text import clean
+from raybench.core.text import HIDDEN, KEY, clean, redact_text
 
 if TYPE_CHECKING:  # pandas takes a second to import: not before all is trained
     from raybench.results.load import StudyResults

@@ -16,8 +16,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
 from mlflow.tracking import MlflowClient
 
+from raybench.core.clock import unix_seconds
 from raybench.core.record import Evaluation, RunRecord
-from raybench.core.time_of_day import unix_seconds
 from raybench.results.loggers.sink import (
     Run,
     Value,

@@ -21,9 +21,9 @@ from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData, SessionEndI
 from tensorboardX.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboardX.summary import hparams, text
 
+from raybench.core.clock import unix_seconds
 from raybench.core.documents import to_yaml
 from raybench.core.record import Evaluation, RunRecord
-from raybench.core.time_of_day import unix_seconds
 from raybench.results.loggers.sink import (
     Run,
     Value,

@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from raybench.core.counted import is_told
 from raybench.core.record import Role, RunRecord
 from raybench.core.spec import RunSpec
-from raybench.core.standing import MOST, stages
+from raybench.core.standing import MOST, is_told, stages
 from raybench.core.study import StudySpec
 from raybench.results.load import load
 from raybench.results.ranking import noise_of, repeat

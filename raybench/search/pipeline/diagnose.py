@@ -17,11 +17,10 @@ from raybench.cluster.signals import Interrupt
 from raybench.core.documents import to_yaml
 from raybench.core.errors import DONE, FAILED, INTERRUPTED, StudyError, UserError
 from raybench.core.record import Evaluation, RunRecord
-from raybench.core.spec import RunSpec
+from raybench.core.spec import RunSpec, describe
 from raybench.data.dataset import Dataset
 from raybench.results.console import make_console, say
 from raybench.results.export import export
-from raybench.results.label import describe
 from raybench.results.load import load
 from raybench.results.place import check_place, shown
 from raybench.results.storage import open_storage

@@ -7,7 +7,6 @@ from rich.table import Table
 
 from raybench.cluster.admission import Capacity
 from raybench.core.objective import TIME
-from raybench.core.placement import Placement
 from raybench.core.space import (
     Case,
     Cases,
@@ -18,10 +17,10 @@ from raybench.core.space import (
     possible_values,
     values_of,
 )
+from raybench.core.spec import Placement, short
 from raybench.core.standing import stages
 from raybench.core.study import ConfirmSpec, StudySpec
 from raybench.data.dataset import Dataset
-from raybench.results.label import short
 from raybench.results.words import target_words
 from raybench.search.pipeline.preflight import groups, num_groups
 from raybench.search.pipeline.reference import RUNS

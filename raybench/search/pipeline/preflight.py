@@ -16,7 +16,6 @@ from raybench.cluster.session import Session
 from raybench.core.errors import UserError
 from raybench.core.metric import ACCURACY, Metric, find_metric
 from raybench.core.objective import BUDGET, Objective, resolved
-from raybench.core.placement import Placement
 from raybench.core.space import (
     Choices,
     Powers,
@@ -27,7 +26,7 @@ from raybench.core.space import (
     resolve,
     values_of,
 )
-from raybench.core.spec import RunSpec
+from raybench.core.spec import Placement, RunSpec
 from raybench.core.study import CADENCE, TIME, StudySpec
 from raybench.data.augment import check_augment
 from raybench.data.chance import chance_level

@@ -5,11 +5,19 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 
-from raybench.core.counted import first_trial, is_told, repeat_of
 from raybench.core.objective import TIME
 from raybench.core.record import Evaluation, RunRecord, StopReason
 from raybench.core.repeats import Repeat
-from raybench.core.standing import Axis, Contender, Run, Stages, more
+from raybench.core.standing import (
+    Axis,
+    Contender,
+    Run,
+    Stages,
+    first_trial,
+    is_told,
+    more,
+    repeat_of,
+)
 from raybench.results.records import Records
 from raybench.search.confirm_budget import ConfirmBudget, Cost
 from raybench.search.pipeline.single_run import SingleRun, side_by_side

@@ -24,9 +24,15 @@ from typing import Any
 
 from raybench.core.clock import WORKER_PHASES
 from raybench.core.errors import UserError
-from raybench.core.objective import BUDGET, StopRule
+from raybench.core.objective import (
+    BEST_OF_ALL,
+    BEST_OF_MANY,
+    BUDGET,
+    Baseline,
+    StopRule,
+    search_score,
+)
 from raybench.core.record import Evaluation, RunRecord, StopReason
-from raybench.core.score import BEST_OF_ALL, BEST_OF_MANY, Baseline, search_score
 from raybench.core.space import Space, combinations, known_values, possible_values, resolve
 from raybench.core.spec import RunSpec
 from raybench.core.study import CADENCE, TIME, StudySpec

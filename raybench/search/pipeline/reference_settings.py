@@ -7,12 +7,18 @@ from dataclasses import dataclass
 
 from raybench.core.errors import UserError
 from raybench.core.metric import ACCURACY, Metric
-from raybench.core.objective import BUDGET, Objective, StopRule
+from raybench.core.objective import (
+    BEST_OF_MANY,
+    BUDGET,
+    Baseline,
+    Objective,
+    StopRule,
+    small_difference,
+)
 from raybench.core.record import Evaluation, RunRecord
-from raybench.core.score import BEST_OF_MANY, Baseline, small_difference
 from raybench.core.space import known_values
+from raybench.core.spec import describe
 from raybench.core.study import CADENCE, StudySpec
-from raybench.results.label import describe
 
 BELOW = 0.005
 """How far below the reference the target of a share lies: half a point."""

@@ -11,16 +11,15 @@ from raybench.cluster import run_client
 from raybench.cluster.session import Session
 from raybench.cluster.worker import DATA
 from raybench.core.documents import read_mapping
-from raybench.core.score import Baseline, chance_of
+from raybench.core.objective import Baseline, chance_of
 from raybench.core.space import Space
-from raybench.core.spec import RunSpec
+from raybench.core.spec import RunSpec, label_keys
 from raybench.core.study import StudySpec
 from raybench.data.chance import baselines
 from raybench.data.dataset import Dataset
 from raybench.data.load import STORED
 from raybench.data.shared import share, shared_key
 from raybench.results.console import say
-from raybench.results.label import label_keys
 from raybench.results.live.progress import Progress
 from raybench.results.load import StudyResults
 from raybench.results.records import read_records

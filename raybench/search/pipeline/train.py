@@ -22,10 +22,9 @@ from raybench.core.dataset_spec import with_whole_paths
 from raybench.core.documents import apply_settings, read_mapping, to_yaml, validate
 from raybench.core.errors import DONE, FAILED, INTERRUPTED, UserError
 from raybench.core.record import Evaluation, RunRecord
-from raybench.core.spec import RunSpec
+from raybench.core.spec import RunSpec, describe
 from raybench.results.console import make_console, say
 from raybench.results.export import export
-from raybench.results.label import describe
 from raybench.results.live.progress import TrainingScreen
 from raybench.results.load import load
 from raybench.results.loggers.processes import Loggers, check_loggers

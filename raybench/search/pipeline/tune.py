@@ -14,12 +14,12 @@ from rich.console import Console
 from raybench.cluster.admission import local_capacity
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
-from raybench.core.counted import is_told
 from raybench.core.dataset_spec import with_whole_paths
 from raybench.core.documents import read_mapping
 from raybench.core.errors import DONE, FAILED, INTERRUPTED, NOT_REACHED, UserError
 from raybench.core.objective import Objective
 from raybench.core.space import Space, values_of
+from raybench.core.standing import is_told
 from raybench.core.study import StudySpec, build_study, load_content
 from raybench.data.dataset import Dataset
 from raybench.results.console import make_console, say

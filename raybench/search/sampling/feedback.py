@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+from raybench.core.objective import worst_score
 from raybench.core.record import MACHINE_FAULTS, RunRecord
-from raybench.core.score import worst_score
-from raybench.core.spec import RunSpec
+from raybench.core.spec import RunSpec, describe, label_keys
 from raybench.core.study import StudySpec
-from raybench.results.label import describe, label_keys
 from raybench.search.sampling.infeasible import Infeasible
 from raybench.speed.placement import Placer
 

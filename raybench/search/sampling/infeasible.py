@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from raybench.core.spec import RunSpec
-from raybench.results.label import short
+from raybench.core.spec import RunSpec, short
 from raybench.search.sampling.default_rates import batch_power, scaling_of
 from raybench.speed.factorisation import RESOURCES
 

@@ -12,8 +12,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from raybench.core.objective import BUDGET
 from raybench.core.record import RunRecord
 from raybench.core.space import Space
+from raybench.core.spec import label_keys
 from raybench.core.study import StudySpec
-from raybench.results.label import label_keys
 from raybench.results.store import mend_last_line
 from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.sampling.feedback import Answer, Feedback, shown_attributes
@@ -79,7 +79,7 @@ def _open(study: StudySpec, path: Path, policy: SearchPolicy) -> tuple[optuna.St
 
 
 def _metric_names(study: StudySpec) -> list[str]:
-    """Return what Optuna's own tools call the values of a trial (`core.score`)."""
+    """Return what Optuna's own tools call the values of a trial (`core.objective`)."""
     objective, metric = study.objective, study.objective.judged_by
     if objective.kind != BUDGET:
         return [

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from raybench.core.placement import Placement
 from raybench.core.space import Space, num_configurations
-from raybench.core.spec import RunSpec
+from raybench.core.spec import Placement, RunSpec
 from raybench.core.study import StudySpec
 from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.search.sampling.default_rates import priors, rate_factor

@@ -3,8 +3,7 @@
 from typing import Any
 
 from raybench.core.objective import Objective
-from raybench.core.outcome import RunOutcome
-from raybench.core.record import Evaluation, Failure, Role, RunRecord
+from raybench.core.record import Evaluation, Failure, Role, RunOutcome, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.results.live.state import LiveState
 

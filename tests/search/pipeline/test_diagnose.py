@@ -11,8 +11,7 @@ import pytest
 import raybench as package
 from raybench import cli, diagnose
 from raybench.core.documents import read_mapping
-from raybench.core.outcome import RunOutcome
-from raybench.core.record import Evaluation, RunRecord
+from raybench.core.record import Evaluation, RunOutcome, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.search.pipeline import diagnose as body
 

@@ -13,8 +13,7 @@ from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node
 from raybench.core.errors import UserError
 from raybench.core.objective import Objective
-from raybench.core.placement import Placement
-from raybench.core.spec import RunSpec
+from raybench.core.spec import Placement, RunSpec
 from raybench.core.study import build_study
 from raybench.data.load import load_dataset
 from raybench.search.ask_tell import Search

@@ -11,9 +11,8 @@ import pytest
 
 from raybench.core.errors import UserError
 from raybench.core.metric import METRICS
-from raybench.core.outcome import RunOutcome
-from raybench.core.record import Evaluation, RunRecord
-from raybench.core.score import Baseline
+from raybench.core.objective import Baseline
+from raybench.core.record import Evaluation, RunOutcome, RunRecord
 from raybench.core.space import Space
 from raybench.core.spec import RunSpec
 from raybench.core.study import StudySpec, build_study

@@ -14,7 +14,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from raybench.core.outcome import RunOutcome
+from raybench.core.record import RunOutcome
 from raybench.core.spec import RunSpec
 from raybench.search.ray_tune import (
     ENVIRONMENT,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from raybench.core.objective import Objective
-from raybench.core.outcome import RunOutcome
+from raybench.core.record import RunOutcome
 from raybench.core.spec import RunSpec
 from raybench.search import ray_tune as trainable
 from raybench.search.ray_tune import OUTCOME, TuneTrainable, outcome_of

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from raybench.core.placement import Placement
+from raybench.core.objective import worst_score
 from raybench.core.record import Failure
-from raybench.core.score import worst_score
-from raybench.core.spec import RunSpec
+from raybench.core.spec import Placement, RunSpec
 from raybench.search.policy import SearchPolicy
 from raybench.search.sampling.optuna_study import real_trials
 from tests.search.made_up import STUDY, journal_of, make_search, outcome, record, run_all

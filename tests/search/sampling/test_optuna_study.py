@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from optuna.trial import FrozenTrial
 
-from raybench.core.placement import Placement
 from raybench.core.record import RunRecord
-from raybench.core.spec import RunSpec
+from raybench.core.spec import Placement, RunSpec
 from raybench.search.ask_tell import Search
 from raybench.search.sampling.optuna_study import JOURNAL_FILE, PLACEMENT, PRIOR, real_trials
 from raybench.speed.factorisation import speed_values
