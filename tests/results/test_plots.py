@@ -362,7 +362,7 @@ def test_accuracy_at_budget_shows_confirmed_medians(tmp_path: Path) -> None:
 def test_plots_are_written_whole(tmp_path: Path) -> None:
     results = results_folder(tmp_path, [*curve("0000", [0.5]), run_line("0000", 2.0)])
     paths = plots.write_plots(results, tmp_path)
-    drawn = ("curves", "pareto", "timeline", "ledger")
+    drawn = ("curves", "pareto", "ledger")
     assert paths == [tmp_path / f"{name}.png" for name in drawn]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
     assert {path.name for path in tmp_path.iterdir()} == {

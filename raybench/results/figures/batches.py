@@ -137,20 +137,11 @@ def batches_figure(results: StudyResults) -> Figure:
         figure, axes = parts.new_figure(parts.WIDTH, 2.6)
         return parts.say(figure, axes, parts.NOTHING)
     left_out = [split for split in rows.groupby(list(SPLIT)).groups if split not in panels]
-    columns = min(len(panels), 2)
-    lines = -(-len(panels) // columns)
-    size = (parts.WIDTH, PANEL * lines + 0.5)
-    figure = Figure(figsize=size, dpi=100, layout="constrained")
-    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    figure, grid = parts.panels(len(panels), PANEL, 0.5, sharex=True)
     names = list(every["optimizer"].value_counts().index)
     limit, drawn = int(rows["outcome"].notna().sum()), 0
     part = MOST_POINTS / max(limit, MOST_POINTS)
-    for place, axes in enumerate(grid):
-        if place >= len(panels):
-            axes.set_axis_off()
-            continue
-        framework, workers = panels[place]
-        parts.dress(axes)
+    for axes, (framework, workers) in zip(grid, panels, strict=False):
         axes.set_xscale("log", base=2)
         here = rows[(rows["framework"] == framework) & (rows["num_workers"] == workers)]
         there = predicted[
@@ -162,10 +153,9 @@ def batches_figure(results: StudyResults) -> Figure:
     keys = _keys(names, found, has_predicted=len(predicted) > 0)
     if drawn < limit:
         keys.append(parts.dot(f"{drawn:,} of {limit:,} runs drawn", parts.QUIET))
-    labels = [str(one.get_label()) for one in keys]
     if left_out:
         figure.suptitle(_left_out(rows, left_out), fontsize=parts.SMALL, color=parts.INK)
-    parts.legend_below(figure, keys, columns=parts.columns_for(labels))
+    parts.legend_below(figure, keys)
     return figure
 
 

@@ -355,5 +355,4 @@ def _legend(
     ]
     if left_out > 0:
         keys.append(parts.key(f"{left_out} more are not drawn", linestyle="none"))
-    labels = [str(one.get_label()) for one in keys]
-    parts.legend_below(figure, keys, columns=parts.columns_for(labels, most=2))
+    parts.legend_below(figure, keys, most=2)

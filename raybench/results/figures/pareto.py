@@ -129,8 +129,7 @@ def _explain(
         handles.append(parts.dot(label, marker=marker))
     handles += [parts.dot(words, is_filled=is_filled) for words, is_filled in kinds]
     handles += [parts.key("Pareto front", linewidth=1.4), *more]
-    labels = [str(one.get_label()) for one in handles]
-    parts.legend_below(figure, handles, columns=parts.columns_for(labels, most=2))
+    parts.legend_below(figure, handles, most=2)
 
 
 def _up_to(runs: pd.Series) -> str:

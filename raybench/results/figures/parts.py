@@ -52,6 +52,22 @@ def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
+def panels(
+    number: int, height: float, more: float, *, sharex: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure of `number` panels in two columns with one y axis, each `height` inches,
+    `more` in all."""
+    columns = min(number, 2)
+    lines = -(-number // columns)
+    figure = Figure(figsize=(WIDTH, height * lines + more), dpi=100, layout="constrained")
+    every = list(figure.subplots(lines, columns, squeeze=False, sharex=sharex, sharey=True).ravel())
+    for axes in every[:number]:
+        dress(axes)
+    for axes in every[number:]:
+        axes.set_axis_off()
+    return figure, every
+
+
 def dress(axes: Axes) -> None:
     """Take away the frame, add a quiet grid, set the sizes of the text."""
     axes.set_facecolor("none")
@@ -77,10 +93,14 @@ def say(figure: Figure, axes: Axes, text: str) -> Figure:
     return figure
 
 
-def legend_below(figure: Figure, handles: Sequence[Artist], *, columns: int = 2) -> None:
-    """Explain `handles` below the figure, and make it as much higher as that needs."""
+def legend_below(
+    figure: Figure, handles: Sequence[Artist], *, columns: int | None = None, most: int = 3
+) -> None:
+    """Explain `handles` below the figure, and make it as much higher as that needs; in as many
+    columns as there is room for, at most `most`, where `columns` does not say."""
     if not handles:
         return
+    columns = columns or columns_for([str(one.get_label()) for one in handles], most=most)
     legend = figure.legend(
         handles=list(handles),
         loc="outside lower left",

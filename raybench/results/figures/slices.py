@@ -202,21 +202,12 @@ def slices_figure(results: StudyResults) -> Figure:
     if found.known.empty or not shown:
         figure, axes = parts.new_figure(parts.WIDTH, 2.6)
         return parts.say(figure, axes, parts.NOTHING if found.rows.empty else "nothing to compare")
-    columns = min(len(shown), 2)
-    lines = -(-len(shown) // columns)
-    size = (parts.WIDTH, PANEL * lines + 0.3)
-    figure = Figure(figsize=size, dpi=100, layout="constrained")
-    grid = figure.subplots(lines, columns, sharey=True, squeeze=False).ravel()
+    figure, grid = parts.panels(len(shown), PANEL, 0.3)
     near, most = plateau(results, found), max(MOST_POINTS // len(shown), 60)
     missed, rows = found.missed, _some(found, near, most)
-    for place, axes in enumerate(grid):
-        if place >= len(shown):
-            axes.set_axis_off()
-            continue
-        parts.dress(axes)
-        values = values_of(results, shown[place], found.rows)
-        _panel(axes, found, values, rows, near)
-        axes.set_title(parts.wrapped(shown[place], 36), fontsize=parts.TEXT, loc="left")
+    for axes, key in zip(grid, shown, strict=False):
+        _panel(axes, found, values_of(results, key, found.rows), rows, near)
+        axes.set_title(parts.wrapped(key, 36), fontsize=parts.TEXT, loc="left")
     outcome_axis(grid[0], results, found)
     if found.is_seconds and len(missed):
         _strip(grid[0])
@@ -226,8 +217,7 @@ def slices_figure(results: StudyResults) -> Figure:
         keys_drawn.append(
             parts.key(f"the first {len(shown)} of {len(keys)} keys", linestyle="none")
         )
-    labels = [str(one.get_label()) for one in keys_drawn]
-    parts.legend_below(figure, keys_drawn, columns=parts.columns_for(labels))
+    parts.legend_below(figure, keys_drawn)
     return figure
 
 

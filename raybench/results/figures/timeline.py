@@ -184,8 +184,7 @@ def timeline_figure(results: StudyResults) -> Figure:
         above.text(at / scale, 0.99, words, fontsize=parts.SMALL, color=parts.INK, **top)
     below.set_xlabel(f"wall-clock since the first run had workers [{unit}]")
     below.set_xlim(-0.01 * found.total_s / scale, 1.01 * found.total_s / scale)
-    labels = [str(one.get_label()) for one in keys]
-    parts.legend_below(figure, keys, columns=parts.columns_for(labels, most=2))
+    parts.legend_below(figure, keys, most=2)
     return figure
 
 
@@ -373,6 +372,5 @@ def ledger_figure(results: StudyResults) -> Figure:
     axes.grid(visible=False, axis="y")
     axes.set_xlim(0, 1.65 * left.max() or 1.0)
     axes.locator_params(axis="x", nbins=6)
-    labels = [str(one.get_label()) for one in keys]
-    parts.legend_below(figure, keys, columns=parts.columns_for(labels))
+    parts.legend_below(figure, keys)
     return figure

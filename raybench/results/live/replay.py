@@ -43,28 +43,9 @@ class News:
     """Whether the records were replaced, or begun anew: what was read before counts no more."""
 
 
-class Source(Protocol):
-    """A study that somebody else writes; looks at it cost what is new alone.
-
-    All methods may raise BucketError where it is below a URL, and go on the next time.
-    """
-
-    def study_yaml(self) -> bytes | None:
-        """Return the content of study.yaml, None while there is none."""
-
-    def news(self) -> News:
-        """Return what is new in the records since the last look."""
-
-    def driver(self) -> Driver:
-        """Say whether somebody writes the study."""
-
-    def idle_s(self) -> float | None:
-        """Return for how many seconds nothing was written, as far as clocks tell it."""
-
-
-def source_of(place: str) -> Source:
+def source_of(place: str) -> "Source":
     """Return a study to look at; UserError where there is none."""
-    source: Source = UrlSource(place) if is_url(place) else FolderSource(place)
+    source = UrlSource(place) if is_url(place) else FolderSource(place)
     try:
         is_none = source.study_yaml() is None and source.driver() not in ("lives", "unknown")
     except BucketError as error:
@@ -119,19 +100,8 @@ class FolderSource:
 
     def driver(self) -> Driver:
         """Say whether somebody writes the study: who does has put a file beside its lock."""
-        content = _read(self.folder / OWNER_FILE)
-        if content is None:
-            return "ended"
-        owner = _mapping(content)
-        if owner.get("host") != platform.node() or not isinstance(owner.get("pid"), int):
-            return "unknown"
-        try:
-            os.kill(owner["pid"], 0)
-        except ProcessLookupError:
-            return "died"
-        except (PermissionError, OverflowError):  # another user's; no number of a process
-            return "unknown"
-        return "lives"
+        owner = owner_of(self.folder)
+        return "ended" if owner is None else driver_of(owner)
 
     def idle_s(self) -> float | None:
         """Return for how many seconds nothing was written, as far as clocks tell it."""
@@ -181,6 +151,30 @@ class UrlSource:
     def idle_s(self) -> float | None:
         """Return for how many seconds nothing was written, as far as clocks tell it."""
         return None if self._written_s is None else max(unix_seconds() - self._written_s, 0.0)
+
+
+Source = FolderSource | UrlSource
+"""A study that somebody else writes; looks at it cost what is new alone. All methods may raise
+BucketError where it is below a URL, and go on the next time."""
+
+
+def owner_of(folder: Path) -> dict[str, Any] | None:
+    """Return what who writes the study in a folder says of itself; None where nobody does."""
+    content = _read(folder / OWNER_FILE)
+    return None if content is None else _mapping(content)
+
+
+def driver_of(owner: Mapping[str, Any]) -> Driver:
+    """Say whether the process of an owner is there."""
+    if owner.get("host") != platform.node() or not isinstance(owner.get("pid"), int):
+        return "unknown"
+    try:
+        os.kill(owner["pid"], 0)
+    except ProcessLookupError:
+        return "died"
+    except (PermissionError, OverflowError):  # another user's; no number of a process
+        return "unknown"
+    return "lives"
 
 
 def _read(path: Path) -> bytes | None:

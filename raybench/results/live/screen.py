@@ -7,7 +7,7 @@ import html
 import importlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group
@@ -257,19 +257,6 @@ Draw = Callable[[int, int, Glyphs], list[Text]]
 """(width, height, characters) -> the lines of now."""
 
 
-class View(Protocol):
-    """What shows a screen that changes."""
-
-    def start(self) -> None:
-        """Show it from now on."""
-
-    def changed(self) -> None:
-        """Show it anew, now or soon."""
-
-    def stop(self) -> None:
-        """End it."""
-
-
 class TerminalView:
     """One screen on a terminal, drawn again a few times a second in a thread of its own."""
 
@@ -341,6 +328,10 @@ class NotebookView:
         }
         self._display(bundle, self._is_new)
         self._is_new = False
+
+
+View = TerminalView | NotebookView
+"""What shows a screen that changes."""
 
 
 def as_html(lines: list[Text]) -> str:

@@ -25,12 +25,11 @@ if TYPE_CHECKING:  # the command line knows the names before anything is importe
 
 @dataclass(frozen=True, kw_only=True)
 class LoggerKind:
-    """A tool that `--log` writes to."""
+    """A tool that `--log` writes to; `to_<its name>.py` has `open_sink(folder, study)`, and is
+    imported by the process that writes alone."""
 
     title: str
     """The tool's own name."""
-    module: str
-    """Has `open_sink(folder, study)`; imported by the process that writes alone."""
     package: str
     """What it imports."""
     install: str
@@ -42,20 +41,17 @@ class LoggerKind:
 LOGGERS: dict[str, LoggerKind] = {
     "tensorboard": LoggerKind(
         title="TensorBoard",
-        module="raybench.results.loggers.to_tensorboard",
         package="tensorboardX",
         install="pip install tensorboardX",
     ),
     "mlflow": LoggerKind(
         title="MLflow",
-        module="raybench.results.loggers.to_mlflow",
         package="mlflow",
         install="pip install mlflow-skinny",
         hint="MLFLOW_TRACKING_URI says where it writes; ",
     ),
     "wandb": LoggerKind(
         title="Weights & Biases",
-        module="raybench.results.loggers.to_wandb",
         package="wandb",
         install="pip install wandb",
         hint="with WANDB_MODE=offline it needs no account nor server; ",
@@ -78,7 +74,7 @@ def check_loggers(names: Sequence[str]) -> None:
 
 def open_sink(name: str, folder: Path, study: str) -> "Sink":
     """Return what writes to a tool, for the study in `folder`."""
-    module = importlib.import_module(LOGGERS[name].module)
+    module = importlib.import_module(f"raybench.results.loggers.to_{name}")
     return cast("Sink", module.open_sink(folder, study))
 
 

@@ -1,6 +1,5 @@
 """The answer of a study as the page opens with it: one sentence, then what it stands on."""
 
-import json
 import os
 import platform
 from collections.abc import Sequence
@@ -12,8 +11,8 @@ import pandas as pd
 from raybench.core.record import RunRecord
 from raybench.results.answer import in_words
 from raybench.results.how_sure import PAGE, Step, how_sure_lines, next_steps
+from raybench.results.live.replay import driver_of, owner_of
 from raybench.results.load import StudyResults
-from raybench.results.lock import OWNER_FILE
 from raybench.results.page.html import Html, isolated, join, text, trial_link, trial_links
 from raybench.results.remarks import edge_lines, effort_words, sensitivity_lines, target_warning
 from raybench.results.scaling.answer import scaling_answer as answer_lines
@@ -229,41 +228,15 @@ def unfinished(results: StudyResults) -> str | None:
 
     A study below a URL has no lock in its copy: of it only what was cut off is told.
     """
-    owner, number = _owner(results), counted(len(results.runs), "run")
-    if owner and not _is_own(owner):
-        if _lives(owner):
+    owner, number = owner_of(results.folder), counted(len(results.runs), "run")
+    if owner and (owner.get("pid"), owner.get("host")) != (os.getpid(), platform.node()):
+        if driver_of(owner) != "died":
             who = f"process {owner.get('pid')} on {owner.get('host')}"
             return f"The study is still running ({who}); this page has the {number} ended so far."
         return f"The study was cut off, with {number} ended: the same command continues it."
     if any(run.stop == "interrupted" for run in results.runs.values()):
         return "The study was interrupted, and its last runs cut off: the same command continues."
     return None
-
-
-def _owner(results: StudyResults) -> dict[str, Any]:
-    try:
-        found = json.loads((results.folder / OWNER_FILE).read_bytes())
-    except (FileNotFoundError, ValueError):
-        return {}  # nobody holds the folder, or its file is being written
-    return found if isinstance(found, dict) else {}
-
-
-def _is_own(owner: dict[str, Any]) -> bool:
-    return owner.get("pid") == os.getpid() and owner.get("host") == platform.node()
-
-
-def _lives(owner: dict[str, Any]) -> bool:
-    """Whether the process is there; of another host nobody knows, so it is believed."""
-    pid = owner.get("pid")
-    if owner.get("host") != platform.node() or not isinstance(pid, int) or pid <= 0:
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 ENDED = {

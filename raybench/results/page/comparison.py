@@ -217,7 +217,7 @@ def overlay_figure(studies: Named) -> Figure:
     if every.empty:
         return parts.say(figure, axes, "no run has been evaluated")
     metric_axis(axes, first)
-    end, keys, labels = float(every["train_s"].max()), [], []
+    end, keys = float(every["train_s"].max()), []
     for number, (name, table) in enumerate(lines):
         if table.empty:
             continue
@@ -231,10 +231,9 @@ def overlay_figure(studies: Named) -> Figure:
         # To the longest study's end: there the best stays what it is.
         x, y = [*kept["train_s"], end], [*values, values.iloc[-1]]
         axes.plot(x, y, drawstyle="steps-post", **style)
-        labels.append(parts.plain(shorten(name, LONGEST)))
-        keys.append(parts.key(labels[-1], **style))
+        keys.append(parts.key(parts.plain(shorten(name, LONGEST)), **style))
     axes.set_xlim(left=0)
-    parts.legend_below(figure, keys, columns=parts.columns_for(labels))
+    parts.legend_below(figure, keys)
     return figure
 
 
