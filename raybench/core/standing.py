@@ -214,7 +214,7 @@ def best_first(
 
     `alone` are the runs alone of those that had any. Then all runs decide: another takes its place
     that is ahead of it by these, if it ran alone too, or the first has missed alone, or lies behind
-    by more than REVERSAL standard errors. In the simulated studies of `benchmarks/race.py` that
+    by more than REVERSAL standard errors. In `benchmarks/search/race.py` that
     moves the printed time by -1.8 % at sigma 0.3 and by -6.4 % at sigma 0.5.
     """
     order = ranked(raced, pooled(raced.values(), is_timed=is_timed), is_timed=is_timed)

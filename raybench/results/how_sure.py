@@ -1,7 +1,7 @@
 """How sure a verdict is, in words: what it stands on, how far runs scatter, what more would tell.
 
 No probability that the winner is within so many per cent of the best is given: posteriors of few
-runs are miscalibrated by up to 17 points (`benchmarks/race.py`). That the best of those that ran
+runs are off by up to 17 points (`benchmarks/search/race.py`). That the best of those that ran
 again is the named one or statistically tied with it holds in nine of ten studies there; the best of
 all is not claimed: what the search stopped early was never compared.
 

@@ -42,7 +42,7 @@ class Prior:
 
 
 # Chosen by held-out error and coverage over the simulated clusters of
-# benchmarks/throughput_model.py; halving or doubling any of them moves both little.
+# benchmarks/scaling/throughput_model.py; halving or doubling any of them moves both little.
 PRIORS = {
     # Seconds of a typical batch's linear part, log, relative to the median step measured.
     "log_pass": Prior(0.0, 2.0),

@@ -84,7 +84,7 @@ class SearchPolicy:
     the configurations truly within 10 % of the best, on the third one a thirtieth, for 3 % more
     seconds of search. Winners of a race of 24 are within 5 / 10 % then in 55 / 64 of 100 searches
     instead of 51 / 57, without a cap in 60 / 67 for 6 % more (120 searches each,
-    `benchmarks/search_noise.py`). In 20 whole searches of `mnist_mlp` by chance it is no gain: 16
+    recorded grids). In 20 whole searches of `mnist_mlp` by chance it is no gain: 16
     instead of 17."""
     efficient: float = 0.5
     """A trial runs on more workers while these do at least this share of the work per worker

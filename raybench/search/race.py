@@ -3,7 +3,7 @@
 Bookkeeping only: a `Race` says which runs are due, and learns what they took. Stages halve the
 contenders while the runs of each add up (successive halving over seeds: Karnin et al., ICML
 2013). Round r of every contender has the same seed, so that what a seed does to all is in no
-comparison. What `benchmarks/race.py` has shown stands in its results.
+comparison. What `benchmarks/search/race.py` has shown stands in its results.
 """
 
 import math
@@ -20,7 +20,7 @@ DROP = 2.0
 CAP = 2.0
 """A run is stopped at so many expected running times of the leader, at the upper end of what its
 runs allow: the leader of few runs is a lucky one. Without that allowance a cap loses 5 studies of
-100 at sigma 0.5; with it less than 1 (`benchmarks/race.py`)."""
+100 at sigma 0.5; with it less than 1 (`benchmarks/search/race.py`)."""
 
 
 @dataclass

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks/scaling"
 DATA = Path(os.environ.get("RAYBENCH_DATA", "nowhere"))
 
 

@@ -9,10 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from raybench.core.clock import Ledger
-
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-MODULES = sorted(file.stem for file in BENCHMARKS.glob("*.py"))
+FOLDERS = [file for file in sorted(BENCHMARKS.iterdir()) if list(file.glob("*.py"))]
+MODULES = ["benchmarks.installed", *(file.stem for one in FOLDERS for file in one.glob("*.py"))]
 PEERS = ("syne_tune", "timm", "pytorch_optimizer", "neps", "smac", "flaml")
 """What only the benchmarks need: the dependency group `benchmarks`, or an environment apart."""
 
@@ -20,8 +19,8 @@ PEERS = ("syne_tune", "timm", "pytorch_optimizer", "neps", "smac", "flaml")
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """The benchmarks importable by name, and none of their peers installed."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    monkeypatch.setattr(Ledger, "enter", Ledger.enter)  # skew_workload patches it
+    for folder in (BENCHMARKS.parent, *FOLDERS):
+        monkeypatch.syspath_prepend(str(folder))
     for name in MODULES:
         # Each test imports them anew, without peers; other tests find sys.modules as it was.
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -138,7 +137,7 @@ def test_optimizers_measures_all_where_all_is_installed(monkeypatch: pytest.Monk
 def test_a_framework_that_is_not_installed_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    installed = module("installed")
+    installed = module("benchmarks.installed")
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     assert installed.frameworks("x.py", ["torch", "tensorflow"]) == ["torch"]
     assert capsys.readouterr().err == (

@@ -12,7 +12,7 @@ import pytest
 
 from raybench.core.repeats import Repeat
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks/search"
 DATA = Path(os.environ.get("RAYBENCH_DATA", "nowhere"))
 
 

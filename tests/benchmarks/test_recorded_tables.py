@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks/search"
 SEEDS = 5
 
 
@@ -90,7 +90,7 @@ def test_where_steps_are_throttled_several_workers_are_best(recorded) -> None:
 
 def test_throttled_samples_wait_in_training_alone(monkeypatch) -> None:
     torch = pytest.importorskip("torch")
-    workloads = importlib.import_module("benchmarks.table_workloads")
+    workloads = importlib.import_module("benchmarks.search.table_workloads")
     waited: list[float] = []
     monkeypatch.setattr(workloads.time, "sleep", waited.append)
     model = workloads.ThrottledText().build_torch()

@@ -96,7 +96,7 @@ def test_a_run_there_trains_the_weights_of_a_cpu(
 def test_a_run_there_is_as_fast_as_a_plain_script(
     framework: str, device: str, tmp_path: Path
 ) -> None:
-    """An epoch each in turns; of the CPU `benchmarks/parity.py` is the measure, not this."""
+    """An epoch each in turns; of the CPU `benchmarks/speed/parity.py` is the measure, not this."""
     pytest.importorskip(framework)
     rounds, workload = (1, "mnist_small") if device == "cpu" else (15, "mnist_large")
     words = [sys.executable, PARITY, framework, workload, str(rounds), tmp_path, device]

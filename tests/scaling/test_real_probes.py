@@ -85,7 +85,6 @@ def test_a_training_is_bound_by_what_it_was_made_to_be(kind: str, framework: str
     spec = RunSpec(framework=framework, dataset=DATA, **CASES[kind])  # type: ignore[arg-type]
     found = diagnosed(spec, late if kind == "input" else lambda data: data)
     # Other tests share the processor, and hide what takes microseconds: then it says so.
-    # `benchmarks/diagnose_cases.py` wants every answer, on a quiet machine.
     assert found.kind in (kind, NOT_SURE), found.sentence
     if kind == "input":  # milliseconds: the largest share whoever else computes
         assert max(found.shares, key=lambda name: found.shares[name].value) == kind

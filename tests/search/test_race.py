@@ -154,7 +154,7 @@ def test_a_race_learned_again_in_any_order_is_the_same(seed: int) -> None:
 
 
 def test_a_race_names_better_configurations_than_single_runs_and_three_by_three() -> None:
-    """Mean regret of 150 studies; `benchmarks/race.py` shows it at length."""
+    """Mean regret of 150 studies; `benchmarks/search/race.py` shows it at length."""
     regrets = np.zeros(3)
     for seed in range(150):
         found, seconds = world(seed)

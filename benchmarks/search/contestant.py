@@ -1,0 +1,142 @@
+"""raybench's own search as a contestant: what Ray Tune drives in a study, without the cluster."""
+
+from pathlib import Path
+from typing import Any
+
+from noisy import Leader
+from recorded import Config, Point, Space
+
+from raybench.core.record import Evaluation, RunOutcome, RunRecord
+from raybench.core.spec import RunSpec
+from raybench.core.study import build_study
+from raybench.search.ask_tell import Search
+from raybench.search.policy import DEFAULT, SearchPolicy
+from raybench.speed.factorisation import Factors, factorise, placed
+
+REACHED = -1e9
+"""Puts trials that reached the target before all that missed it."""
+
+
+class Raybench:
+    """The search that a study runs: asked, reported to and told on a simulated clock."""
+
+    def __init__(
+        self,
+        space: Space,
+        seed: int,
+        folder: Path,
+        *,
+        policy: SearchPolicy = DEFAULT,
+        overwrite: dict[str, Any] | None = None,
+        **search: Any,
+    ):
+        """`overwrite` changes parts of `space:`; other options are keys of `search:`."""
+        content = {
+            "objective": space.objective.model_dump(),
+            "search": {"trials": 1_000_000, "seed": seed} | search,
+            "space": space_of(space) | (overwrite or {}),
+            "fixed": {"epochs": space.num_evaluations},  # an epoch is what one evaluation sees
+        }
+        study, parsed = build_study(content, "benchmark")
+        found = factorise(study, parsed, equal_frameworks=True)
+        factors = found if study.search.factorise and isinstance(found, Factors) else None
+        self._search = Search(study, parsed, folder, factors=factors, policy=policy)
+        self._chance = space.chance
+        self._asked: dict[str, tuple[str, RunSpec]] = {}
+        self.records: dict[str, RunRecord] = {}
+        """Of the trials that have ended, by the replay's names."""
+
+    def suggest(self, trial: str) -> Config | None:
+        """Propose the next trial."""
+        asked = self._search.ask()
+        if asked is None:
+            return None
+        self._asked[trial] = asked
+        return config_of(asked[1])
+
+    def on_evaluation(self, trial: str, point: Point) -> bool:
+        """Report an evaluation after which the trial would go on."""
+        name, spec = self._asked[trial]
+        return self._search.report(name, self._outcome(point, spec)) is None
+
+    def on_end(self, trial: str, point: Point, stop: str) -> None:
+        """Tell how the trial ended."""
+        name, spec = self._asked[trial]
+        outcome = self._outcome(point, spec, None if stop == "stopped" else stop)
+        record = outcome.record(name, spec, role="trial", source=None, stopped_by="scheduler")
+        self._search.tell(record)
+        self.records[trial] = record
+
+    def incumbent(self) -> Config | None:
+        """Return the configuration that would be confirmed first: the best trial, on the
+        placement predicted to be its fastest."""
+        best = self.leaders(1)
+        return best[0] if best else None
+
+    def leaders(self, number: int) -> list[Config]:
+        """Return the best trials, each on the placement predicted to be its fastest."""
+        return [config for _, config, _ in self._ranked()[:number]]
+
+    def contenders(self) -> list[Leader]:
+        """Return those that reached the target, best first, with the seconds of their own run.
+
+        No such seconds have those that ran on another placement, and the first trial: a study's
+        begins on a cold machine.
+        """
+        return [(config, own) for score, config, own in self._ranked() if score < REACHED / 2]
+
+    def _ranked(self) -> list[tuple[float, Config, float | None]]:
+        """Return score (near `REACHED` where the target was), configuration, own seconds."""
+        found: list[tuple[float, Config, float | None]] = []
+        placer = self._search.placer
+        first = next(iter(self._asked), None)
+        for trial, record in self.records.items():
+            spec, score, own = record.spec, record.score, record.time_to_target_s
+            if own is not None:
+                ratios = placer.ratios(spec) if placer else {spec.placement: 1.0}
+                fastest = min(ratios, key=lambda one: ratios[one])
+                score = REACHED + own * ratios[fastest]
+                is_comparable = fastest == spec.placement and trial != first
+                spec, own = placed(spec, fastest), own if is_comparable else None
+            found.append((score, config_of(spec), own))
+        return sorted(found, key=lambda one: one[0])
+
+    def _outcome(self, point: Point, spec: RunSpec, stop: Any = None) -> RunOutcome:
+        """Return an evaluation as a run client gives it."""
+        evaluation = Evaluation(
+            index=point.evaluation - 1,
+            epoch=point.evaluation,
+            samples=point.samples,
+            train_s=point.train_s,
+            train_loss=0.0,
+            value=point.value,
+            learning_rate=spec.learning_rate,
+            samples_per_s=point.samples / point.train_s,
+            best_value=point.best_value,
+            time_to_target_s=point.time_to_target_s,
+            stop=stop,
+        )
+        return RunOutcome(
+            evaluation=evaluation,
+            is_over=stop is not None,
+            ledger={"train": point.train_s},
+            chance=self._chance,
+        )
+
+
+def space_of(space: Space) -> dict[str, Any]:
+    """Return the `space:` part of a search-space file."""
+    return {
+        "num_workers": list(space.num_workers),
+        "batch_size_per_worker": list(space.batch_sizes_per_worker),
+        "optimizer": list(space.rates),
+        "learning_rate": [
+            {"when": {"optimizer": name}, "low": low, "high": high, "log": True}
+            for name, (low, high) in space.rates.items()
+        ],
+    }
+
+
+def config_of(spec: RunSpec) -> Config:
+    """Return a run spec as the replay names it."""
+    return Config(spec.optimizer, spec.learning_rate, spec.batch_size_per_worker, spec.num_workers)

@@ -1,0 +1,76 @@
+"""The contestants of the replayed searches, by name."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from recorded import Task
+from replay import Contestant
+
+from raybench.search.policy import DEFAULT, SearchPolicy, first_best
+
+LUCKIEST = SearchPolicy(reference=first_best)
+ALONE = tuple(source for source in DEFAULT.draws if source != "neighbour")
+OURS, RACED = "raybench", "raybench, then its race"
+CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "raybench": ("contestant:Raybench", {}),
+    RACED: ("contestant:Raybench", {}),
+    "Ray, ASHA by seconds": ("peer_ray:Ray", {"by": "train_s"}),
+    "Ray, ASHA by epochs": ("peer_ray:Ray", {"by": "training_iteration"}),
+    "Optuna, Hyperband": ("peer_optuna:Optuna", {"pruner": "hyperband"}),
+    "Optuna, halving": ("peer_optuna:Optuna", {"pruner": "halving"}),
+    "Syne Tune ASHA": ("peer_syne:Syne", {"method": "ASHA"}),
+    "Syne Tune BORE": ("peer_syne:Syne", {"method": "BORE"}),
+    "Syne Tune CQR": ("peer_syne:Syne", {"method": "CQR"}),
+    "Syne Tune ASHABORE": ("peer_syne:Syne", {"method": "ASHABORE"}),
+    "Syne Tune ASHACQR": ("peer_syne:Syne", {"method": "ASHACQR"}),
+    "NePS PriorBand": ("peer_neps:Neps", {}),
+    "NePS PriorBand, no prior": ("peer_neps:Neps", {"has_prior": False}),
+    "SMAC3, budgets": ("peer_smac:Smac3", {}),
+    "FLAML BlendSearch": ("peer_flaml:FlamlTune", {"method": "BlendSearch"}),
+    "FLAML CFO": ("peer_flaml:FlamlTune", {"method": "CFO"}),
+    "random, ASHA": ("peer_ray:RandomAsha", {}),
+    "random": ("peer:Random", {}),
+}
+"""Name: module:maker(space, seed, folder, **options), options."""
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "raybench, no priors": ("contestant:Raybench", {"priors": False}),
+    "raybench, workers sampled": ("contestant:Raybench", {"factorise": False}),
+    "raybench, cap at the luckiest": ("contestant:Raybench", {"policy": LUCKIEST}),
+    "raybench, no cap": ("contestant:Raybench", {"cap_factor": None}),
+    "raybench, no rungs": ("contestant:Raybench", {"policy": SearchPolicy(rungs=False)}),
+    "raybench, repetitions": ("contestant:Raybench", {"policy": SearchPolicy(resolution=0.0)}),
+    "raybench, no neighbours": ("contestant:Raybench", {"policy": SearchPolicy(draws=ALONE)}),
+    "raybench, usual rates": ("contestant:Raybench", {"policy": SearchPolicy(haste=1.0)}),
+    "raybench, random": ("contestant:Raybench", {"sampler": "random"}),
+}
+"""What search_ablation.py compares; not contestants of the table."""
+REGISTRY = CONTESTANTS | VARIANTS
+
+
+NEEDS: dict[str, tuple[str, ...]] = {
+    "peer_syne": ("syne_tune",),
+    "peer_neps": ("neps",),
+    "peer_smac": ("smac",),
+    "peer_flaml": ("flaml",),
+}
+"""Modules by the contestant's module."""
+
+
+def needs(name: str) -> tuple[str, ...]:
+    """Return the modules that a contestant needs and raybench does not."""
+    place, options = REGISTRY[name]
+    modules = NEEDS.get(place.partition(":")[0], ())
+    # Syne Tune's quantile searchers import its repository of black boxes, which imports this.
+    is_cqr = str(options.get("method", "")).endswith("CQR")
+    return (*modules, "huggingface_hub") if is_cqr else modules
+
+
+def make(name: str, task: Task, seed: int, folder: Path) -> Contestant:
+    """Build a contestant of the registry."""
+    place, options = REGISTRY[name]
+    module, _, maker = place.partition(":")
+    made: Contestant = getattr(importlib.import_module(module), maker)(
+        task.space, seed, folder, **options
+    )
+    return made
