@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import raybench
+from raybench.results.export import png
 from raybench.results.figures.kinds import kinds_of
-from raybench.results.plots import png
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -12,12 +12,11 @@ from pathlib import Path
 from raybench import cli
 from raybench.core.errors import UserError
 from raybench.results.console import make_console, say
-from raybench.results.export import export
+from raybench.results.export import export, write_plots
 from raybench.results.load import StudyResults, load
 from raybench.results.loggers.processes import Loggers, check_loggers
 from raybench.results.page import try_page, write_comparison
 from raybench.results.place import is_url
-from raybench.results.plots import write_plots
 from raybench.results.show import show
 from raybench.results.storage import publish
 from raybench.results.store import StudyFiles

@@ -22,7 +22,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from raybench.core.documents import problem_of
 from raybench.core.errors import UserError
 from raybench.core.metric import ACCURACY
-from raybench.core.objective import OTHER_KINDS
 from raybench.core.record import Evaluation, Whole
 from raybench.core.spec import RunSpec
 
@@ -30,8 +29,6 @@ VERSION = 1
 """Of the format; a checkpoint of another one is refused."""
 IGNORED_KEYS = ("checkpoint_every_s", "record_steps")
 """Run-spec keys that change nothing of what a run computes."""
-FIRST_KINDS = {kind: other for other, kind in OTHER_KINDS.items()}
-"""Kinds of objectives by the names that the first checkpoints had."""
 
 
 class DamagedCheckpointError(UserError):
@@ -144,8 +141,6 @@ def spec_digest(spec: RunSpec) -> str:
     objective = spec.objective.model_copy(update=named)
     spec = spec.model_copy(update={"objective": objective})
     content = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(IGNORED_KEYS))
-    if "kind" in content.get("objective", {}):
-        content["objective"]["kind"] = FIRST_KINDS[objective.kind]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

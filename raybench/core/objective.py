@@ -19,28 +19,24 @@ TIME: Final = "time_to_target"
 BUDGET: Final = "best_at_budget"
 LIMITS = {"rmse": 0.0, "mean_absolute_error": 0.0, "r2": 1.0}
 """What no model gets beyond, of the metrics of errors."""
-OTHER_KINDS = {"time_to_accuracy": TIME, "accuracy_at_budget": BUDGET}
-"""Older names of the kinds, which stay valid."""
 
 
 def _kind(given: object) -> object:
-    kind = OTHER_KINDS.get(str(given), given)
-    if kind == "accuracy_per_second":
+    if given == "accuracy_per_second":
         raise ValueError(
             "accuracy divided by seconds is refused, because 40 % in 10 s would beat 93 % in "
             f"200 s; use {TIME} with a target, or {BUDGET}"
         )
-    if kind not in (TIME, BUDGET):
+    if given not in (TIME, BUDGET):
         raise ValueError(f"must be {TIME} or {BUDGET}")
-    return kind
+    return given
 
 
 class Objective(Document):
     """What a run is judged by, and when it may end."""
 
     kind: Annotated[Literal["time_to_target", "best_at_budget"], BeforeValidator(_kind)] = TIME
-    """`time_to_target` (train seconds to the target) or `best_at_budget`; `time_to_accuracy` and
-    `accuracy_at_budget` are older names of them."""
+    """`time_to_target` (train seconds to the target) or `best_at_budget`."""
     metric: str | None = None
     """Metric on the validation set: accuracy, top5_accuracy, loss, perplexity, rmse, r2,
     mean_absolute_error, or the workload's own; none is the usual one of the task."""
@@ -352,8 +348,7 @@ def worst_score(objective: Objective, *, chance: float | None = None) -> float:
 def chance_of(objective: Objective, num_classes: int | None) -> float | None:
     """Return the chance level of an objective; of accuracy 1 / classes where it does not say it.
 
-    So earlier versions counted, and where a workload says itself what is right nothing is known
-    that is better. None for other metrics.
+    Where a workload says itself what is right, nothing better is known. None for other metrics.
     """
     if objective.chance is not None or objective.judged_by != ACCURACY or not num_classes:
         return objective.chance

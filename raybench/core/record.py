@@ -166,7 +166,7 @@ class Topology(NamedTuple):
     """What a run's workers ran on and over; runs of one size are ranked within one alone."""
 
     num_nodes: int
-    """0 where it is not known: recorded before hosts were counted, or never started."""
+    """0 where it is not known: of a run that never started."""
     accelerators: tuple[str, ...] = ()
     """Models of its GPUs."""
 

@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from raybench.core.documents import (
     OTHER_NAMES,
     Document,
-    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     Seed,
@@ -18,23 +17,16 @@ from raybench.core.documents import (
     validate,
 )
 from raybench.core.errors import UserError
-from raybench.core.objective import BUDGET, OTHER_KINDS, Objective
+from raybench.core.objective import BUDGET, Objective
 from raybench.core.space import Space, parse_space
 from raybench.core.spec import DatasetSpec, RunSpec
 
-TOP, REPEATS = 3, 3
-"""What the older form has where it names only one of its keys."""
 MOST = 200
 """Runs of a race at most."""
-RACE_KEY = "confirm.race"
-OLDER_KEYS = ("confirm.top", "confirm.repeats")
 
 
 class ConfirmSpec(Document):
-    """How winners are confirmed: contenders race with new seeds, then winners run alone.
-
-    Files of earlier versions have `top` and `repeats`; `race` is then the product of the two.
-    """
+    """How winners are confirmed: contenders race with new seeds, then winners run alone."""
 
     race: Annotated[int, Field(ge=0, le=MOST)] = 24
     """Runs with new seeds that the best few of the search share out to find the fastest, and as
@@ -42,27 +34,6 @@ class ConfirmSpec(Document):
     Within a time budget, as many of them as there is time for."""
     fresh: PositiveInt = 3
     """Runs of each winner alone on the machine, for the time that is printed."""
-    top: NonNegativeInt | None = Field(default=None, exclude=True)
-    """The older form: configurations trained again; write `race`."""
-    repeats: PositiveInt | None = Field(default=None, exclude=True)
-    """The older form: trainings of each; write `race`."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _race_of_older_form(cls, content: Any) -> Any:
-        if not isinstance(content, dict) or not {"top", "repeats"} & content.keys():
-            return content
-        top, repeats = content.get("top", TOP), content.get("repeats", REPEATS)
-        if top == 0 and not content.get("race"):
-            return content | {"race": 0}
-        if "race" in content:
-            raise ValueError(
-                "names race as well as top and repeats; leave out the latter, race is the number "
-                "of runs"
-            )
-        if type(top) is not int or type(repeats) is not int:
-            return content  # their own fields say what is wrong
-        return content | {"race": min(max(top * repeats, 0), MOST)}
 
 
 TIME = "time_to_target"
@@ -213,7 +184,7 @@ def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
     if isinstance(objective, dict):
         objective = dict(objective)
         kind = str(objective.get("kind", TIME))
-        is_timed = OTHER_KINDS.get(kind, kind) != BUDGET
+        is_timed = kind != BUDGET
         if objective.get("target") == AUTO:
             if not is_timed:
                 raise UserError(f"{source}: 'objective.target': auto is for {TIME}; leave it out.")
@@ -238,8 +209,7 @@ def apply_settings_to_study(content: dict[str, Any], settings: list[str]) -> dic
     """Apply `--set`: top-level study keys as they are, run-spec keys by fixing them.
 
     `--set optimizer=lamb` takes `optimizer` out of the space and fixes it;
-    `--set space.optimizer=[lamb, lars]` takes it out of what is fixed; `--set confirm.top=1` takes
-    out `confirm.race`.
+    `--set space.optimizer=[lamb, lars]` takes it out of what is fixed.
     """
     for setting in settings:
         key, separator, value = setting.partition("=")
@@ -253,9 +223,6 @@ def apply_settings_to_study(content: dict[str, Any], settings: list[str]) -> dic
             setting = f"fixed.{setting.strip()}"
         elif key.startswith("space."):
             content = _without(content, "fixed", key.removeprefix("space."))
-        elif key in (RACE_KEY, *OLDER_KEYS):  # the other form of the file is overridden too
-            for other in OLDER_KEYS if key == RACE_KEY else (RACE_KEY,):
-                content = _without(content, "confirm", other.removeprefix("confirm."))
         elif key not in StudySpec.model_fields and (whole := _deeper(key)):
             raise UserError(f"--set {setting}: unknown key '{key}'; did you mean '{whole}'?")
         content = apply_settings(content, [setting])

@@ -3,12 +3,14 @@
 Read a table back with `read_csv`. In pandas alone: `pd.read_csv(file, dtype={"trial": str})`;
 there a text cell that would be a formula to a spreadsheet (its first character is = + - or @)
 has a ' before it, which `read_csv` takes away.
+
+Also a study's figures as PNG files: for `raybench report --png`, and for the documentation.
 """
 
 import io
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
@@ -31,6 +33,9 @@ from raybench.results.words import (
     searched_mark,
     searched_s,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def spec_comment(results: StudyResults, trial: str, verdict: Verdict | None, what: str) -> str:
@@ -180,3 +185,28 @@ def _unquoted(value: Any) -> Any:
     if value.startswith("'") and value.lstrip(" '").startswith(FORMULA):
         return value[1:]
     return value
+
+
+DPI = 150
+"""Of a picture: as sharp as the page's on a screen of today."""
+
+
+def write_plots(results: StudyResults, folder: Path) -> list[Path]:
+    """Draw every figure that a study has something for into its folder; return the files."""
+    # Late: matplotlib takes a second.
+    from raybench.results.figures.kinds import kinds_of
+
+    files, written = StudyFiles(folder), []
+    for name, kind in kinds_of(results).items():
+        if kind.applies(results):
+            file = f"{results.metric.name if name == 'values' else name}.png"
+            files.write_bytes(file, png(kind.draw(results)))
+            written.append(folder / file)
+    return written
+
+
+def png(figure: "Figure") -> bytes:
+    """Return a figure as a picture."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=DPI)
+    return picture.getvalue()

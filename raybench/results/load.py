@@ -11,16 +11,14 @@ import pandas as pd
 
 from raybench.core.documents import validate
 from raybench.core.errors import UserError
-from raybench.core.metric import Metric
-from raybench.core.objective import OTHER_KINDS, Baseline
+from raybench.core.metric import ACCURACY, Metric, named_metric
+from raybench.core.objective import TIME, Baseline
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.scaling_study import ScalingStudy, study_cells
 from raybench.core.spec import RunSpec, describe, label_keys
-from raybench.core.study import TIME
 from raybench.core.text import clean
 from raybench.results.chosen import Chosen, winner
 from raybench.results.lock import owner_in
-from raybench.results.objective_of import metric_of, value_at_start
 from raybench.results.place import is_url, local_path
 from raybench.results.records import read_records, read_study, uncollected
 from raybench.results.storage import fetch
@@ -30,6 +28,30 @@ from raybench.results.trials import CURVE_COLUMNS as CURVE_COLUMNS
 from raybench.results.trials import PREDICTION_COLUMNS as PREDICTION_COLUMNS
 from raybench.results.trials import TRIAL_COLUMNS as TRIAL_COLUMNS
 from raybench.results.trials import curve_table, prediction_table, trial_table
+
+
+def metric_of(study: Mapping[str, Any]) -> Metric:
+    """Return the metric of a `study.yaml`; accuracy where it names none."""
+    objective = study["study"]["objective"]
+    if objective.get("metric") is None:
+        return ACCURACY
+    return named_metric(
+        objective["metric"],
+        objective.get("direction") or "max",
+        is_share=bool(objective.get("is_share")),
+    )
+
+
+def value_at_start(study: Mapping[str, Any], metric: Metric) -> float | None:
+    """Return what the metric is before a run has begun; see `StudyResults.value_at_start`."""
+    content = study["study"]
+    chance = content["objective"].get("chance")
+    if chance is not None or metric != ACCURACY:
+        return None if chance is None else float(chance)
+    dataset = content.get("dataset")
+    num_classes = dataset.get("num_classes") if isinstance(dataset, dict) else None
+    return 1.0 / num_classes if isinstance(num_classes, int) and num_classes > 0 else None
+
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,7 +139,7 @@ class StudyResults(Analysed):
     def is_timed(self) -> bool:
         """Whether the study is judged by the time to a target, not by what a budget reaches."""
         kind = self.study["study"]["objective"]["kind"]
-        return self.target is not None and OTHER_KINDS.get(kind, kind) == TIME
+        return self.target is not None and kind == TIME
 
     @property
     def hold(self) -> int:

@@ -340,7 +340,7 @@ class Lease:
             return None
         try:
             found: dict[str, Any] = json.loads(content)
-            last = found.get("last", found["spool"])  # without `last`: of an earlier version
+            last = found["last"]
             return Owner(
                 lease=str(found["lease"]),
                 spool=str(found["spool"]),

@@ -13,7 +13,6 @@ from urllib.parse import unquote, urlsplit
 import raybench
 from raybench.core.documents import read_mapping, to_yaml, validate
 from raybench.core.errors import UserError
-from raybench.core.metric import ACCURACY
 from raybench.core.scaling_study import ScalingStudy
 from raybench.core.study import StudySpec
 from raybench.core.text import shorten
@@ -31,8 +30,6 @@ MAY_CHANGE = (
     "fixed.record_steps",
 )
 """Keys that change how long a study goes on and how it is kept, not what it measures."""
-OF_FIRST_VERSIONS = {"metric": ACCURACY.name, "direction": ACCURACY.direction}
-"""What objectives were of that named no metric."""
 UNSET = ("kind", "target", "hold", "max_train_seconds")
 """Keys of an objective that reference runs may change that set a target."""
 LONGEST_VALUE = 100
@@ -120,10 +117,8 @@ def refuse_other_scaling(place: str, file: Path, study: ScalingStudy) -> None:
     before = read_mapping(file).get(SCALING)
     if not isinstance(before, dict):
         raise UserError(f"{place}: holds no scaling study; name another place with --out.")
-    # As this version has it: keys that it knows and an earlier one did not are no difference.
     found, now = validate(ScalingStudy, before, f"{file}: {SCALING}").document(), study.document()
-    then = found["base"]["objective"] = _named(found["base"]["objective"], OF_FIRST_VERSIONS)
-    now["base"]["objective"] = _named(now["base"]["objective"], then)
+    now["base"]["objective"] = _named(now["base"]["objective"], found["base"]["objective"])
     changes = _differences(found, now, may_change=SCALING_MAY_CHANGE)
     if changes:
         raise UserError(
@@ -135,28 +130,22 @@ def refuse_other_scaling(place: str, file: Path, study: ScalingStudy) -> None:
 def comparable(
     before: dict[str, Any], file: Path, study: StudySpec
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the study of a `study.yaml` and another as this version has them, every key included.
+    """Return the study of a `study.yaml` and another, every key included.
 
-    Keys that this version knows and an earlier one did not, and kinds and metrics by their older
-    names or by none, make no difference.
+    That the other leaves its metric to the task makes no difference.
     """
     found, now = validate(StudySpec, before, f"{file}: study").document(), study.document()
-    found["objective"] = _named(found["objective"], OF_FIRST_VERSIONS)
     now["objective"] = _named(now["objective"], found["objective"])
     if "target" in found["auto"] and not found["is_set"]:  # its budget ended before it was set
         found["objective"] |= {key: now["objective"][key] for key in UNSET}
     return found, now
 
 
-def _named(objective: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
-    """Return an objective with its metric named; as in `usual` where the task is to tell it.
-
-    Without `is_share`, which follows from the metric and was not kept at first.
-    """
-    objective = objective | {"is_share": None}
+def _named(objective: dict[str, Any], there: dict[str, Any]) -> dict[str, Any]:
+    """Return an objective with the metric of the one that is there, where it names none."""
     if objective["metric"] is not None:
         return objective
-    return objective | {key: usual[key] for key in OF_FIRST_VERSIONS}
+    return objective | {key: there[key] for key in ("metric", "direction", "is_share")}
 
 
 def _as_written(study: dict[str, Any]) -> dict[str, Any]:

@@ -16,14 +16,14 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from raybench.core.clock import PHASES
+from raybench.core.clock import OTHER, PHASES
 from raybench.core.documents import problem_of, read_mapping
 from raybench.core.errors import UserError
 from raybench.core.metric import METRIC_NAME, Direction
 from raybench.core.record import CURVE_KEYS, Evaluation, Prediction, Role, RunRecord
 from raybench.core.spec import BASE_KEYS, RunSpec
 from raybench.core.text import clean
-from raybench.results.store import RECORDS_FILE, plain
+from raybench.results.store import FORMAT, RECORDS_FILE, plain
 
 MOST_DIGITS = 18
 """Of a whole number that 64 bits hold for certain."""
@@ -36,7 +36,7 @@ TORN: Any = object()
 USUAL_HEAD = '{"kind": "eval", "trial": "'
 USUAL_KEYS = ("kind", "trial", *CURVE_KEYS)
 USUAL_TYPES = (str, str, *(int if key in ("index", "samples") else float for key in CURVE_KEYS))
-"""An `eval` line, but for those with `record_steps`, without a loss, or of the first versions."""
+"""An `eval` line, but for those with `record_steps` or without a loss."""
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
@@ -167,7 +167,7 @@ SPEC = TypeAdapter(RunSpec)
 KINDS = ("eval", "run", "prediction")
 NEEDED = {
     "spec": ("workload", *BASE_KEYS, "accumulate", "seed"),
-    "ledger": (*PHASES, "input"),
+    "ledger": (*PHASES, OTHER, "input"),
 }
 """Keys that tables read and types do not ask for."""
 RUN_HEAD = '{"kind": "run", "trial": "'
@@ -252,8 +252,7 @@ def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
 def what_runs(line: Mapping[str, Any]) -> tuple[Role, RunSpec] | None:
     """Return role and spec of a run, from the line of its first evaluation; None from another.
 
-    Versions that told them at a run's end alone have none anywhere. ValueError where they are
-    no such things.
+    ValueError where they are no such things.
     """
     if "role" not in line:
         return None
@@ -328,6 +327,11 @@ def read_study(path: Path) -> dict[str, Any]:
             "file, or name another folder."
         )
     content = read_mapping(path)
+    if (found := content.get("format", FORMAT)) != FORMAT:
+        raise UserError(
+            f"{path}: is of format {clean(str(found))}, this version reads {FORMAT}; use the "
+            "version of raybench that wrote it."
+        )
     try:
         _built(STUDY, content)
     except ValueError as wrong:

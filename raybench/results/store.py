@@ -87,6 +87,8 @@ class StudyFiles:
 
 STUDY_FILE = "study.yaml"
 RECORDS_FILE = "records.jsonl"
+FORMAT = 1
+"""Of a results folder, as its `study.yaml` says it."""
 SCALING = "scaling_study"
 """Key of `study.yaml` that holds a scaling study."""
 
@@ -248,7 +250,7 @@ def with_session(earlier: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     session = {"command": command(), "versions": versions(), "machine": machine(), **more}
     first = {key: earlier.get(key, value) for key, value in session.items()}
     later = [*(earlier.get("continued") or []), *([session] if earlier else [])]
-    return first | {"continued": later}
+    return {"format": FORMAT} | first | {"continued": later}
 
 
 def _processor() -> str:

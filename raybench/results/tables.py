@@ -134,8 +134,8 @@ def _readable(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 def _telling_layout(runs: pd.DataFrame) -> dict[str, str]:
     """Return the columns of what runs were on that tell them apart, by their titles.
 
-    A run that failed may have had no workers, and of an earlier version's nobody knows the hosts:
-    both say nothing. What a run waited for says why it is on other hosts than others.
+    A run that failed may have had no workers: it says nothing. What a run waited for says
+    why it is on other hosts than others.
     """
     trained = runs[runs["state"] != "failed"]
     found = {}

@@ -303,9 +303,9 @@ def _trial_row(
     row |= {metric.best_column: run.best_value, metric.test_column: run.test_value}
     row |= {key: _cell(getattr(spec, key)) for key in (*SPEC_COLUMNS, *more)}
     row |= {f"{name}_s": run.ledger[name] for name in (*PHASES, "input")}
-    row |= {f"{name}_s": run.ledger.get(name) for name in CPU_NAMES}  # not of earlier versions
+    row |= {f"{name}_s": run.ledger.get(name) for name in CPU_NAMES}
     row["is_disturbed"] = run.is_disturbed if CPU_NAMES[-1] in run.ledger else None
-    row[f"{OTHER}_s"] = run.ledger.get(OTHER, 0.0)  # records of earlier versions lack it
+    row[f"{OTHER}_s"] = run.ledger[OTHER]
     row["samples_per_s"] = run.samples / train if train > 0 else None
     row["worker_seconds"] = spec.num_workers * train
     row["worker_seconds_to_target"] = None if reached is None else spec.num_workers * reached

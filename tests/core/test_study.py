@@ -61,9 +61,9 @@ def test_set_of_a_run_key_takes_it_out_of_the_space(optimizer):
 def test_set_reaches_search_confirm_and_space():
     study, space = read(
         DIGITS,
-        *("search.trials=3", "confirm.top=0", "space.framework=[torch]", "dataset.limit=100"),
+        *("search.trials=3", "confirm.race=0", "space.framework=[torch]", "dataset.limit=100"),
     )
-    assert (study.search.trials, study.confirm.top, study.dataset.limit) == (3, 0, 100)
+    assert (study.search.trials, study.confirm.race, study.dataset.limit) == (3, 0, 100)
     assert possible_values(space["framework"]) == ["torch"]
 
 

@@ -108,7 +108,7 @@ def test_job_submit(head: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     line = line.replace("--runtime-env deploy/runtime_env.yaml ", "")
     line = line.replace(" -- ", " --entrypoint-num-cpus 1 -- ")
     # A short search: two trials of one framework.
-    line += " --trials 2 --set space.framework=[torch] --set confirm.top=0 --target 0.5"
+    line += " --trials 2 --set space.framework=[torch] --set confirm.race=0 --target 0.5"
     words = shlex.split(line)
     words[words.index("python")] = sys.executable
     done = submit(words[1:], environment)

@@ -25,7 +25,7 @@ WORKLOAD = Path(__file__).with_name("deadly_workload.py")
 SPACE = """
 workload: deadly_workload:Deadly
 dataset: {name: digits}
-objective: {kind: accuracy_at_budget, max_train_seconds: 2}
+objective: {kind: best_at_budget, max_train_seconds: 2}
 search: {early_stopping: false}
 confirm: {race: 2, fresh: 1}
 space:
@@ -33,7 +33,7 @@ space:
 fixed:  # the distance of evaluations is named, so that no reference run comes first, and dies
   {framework: FRAMEWORK, num_workers: 2, batch_size_per_worker: 32, eval_every_samples: 1257}
 """
-QUICK = ("--set", "confirm.top=0", "--set", "space.framework=[torch]")
+QUICK = ("--set", "confirm.race=0", "--set", "space.framework=[torch]")
 
 # With two workers, the other one waits in a gradient exchange for the one that died. TensorFlow's
 # traced loop holds training and its exchanges; its other phases are the same code as torch's.

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(900)]
 LIMIT_S = 600.0
 SPEC = """
 dataset: {name: digits}
-objective: {kind: accuracy_at_budget, max_train_seconds: 1000}
+objective: {kind: best_at_budget, max_train_seconds: 1000}
 schedule: cosine
 epochs: 7
 batch_size_per_worker: 16
@@ -27,9 +27,9 @@ checkpoint_every_s: 1.0e-9
 """
 SPACE = """
 dataset: {name: digits}
-objective: {kind: accuracy_at_budget, max_train_seconds: 1000}
+objective: {kind: best_at_budget, max_train_seconds: 1000}
 search: {trials: 2, sampler: grid, early_stopping: false, concurrency: 1}
-confirm: {top: 0}
+confirm: {race: 0}
 space:
   learning_rate: [1.0e-3, 3.0e-3]
 fixed:

@@ -27,7 +27,7 @@ framework: FRAMEWORK
 num_workers: 2
 batch_size_per_worker: 32
 placement_strategy: spread
-objective: {kind: accuracy_at_budget}
+objective: {kind: best_at_budget}
 """
 CASES = {
     "communication": "dataset: {name: digits, image_size: 28, validation_size: 64}",

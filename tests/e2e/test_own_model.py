@@ -20,7 +20,7 @@ def test_search_with_the_model_of_the_readme(tmp_path: Path) -> None:
     (tmp_path / "my_model.py").write_text(block("python", "class MyModel"))
     printed = run(
         *("tune", "--workload", "my_model:MyModel", "--set", "space.framework=[torch]"),
-        *("--set", "num_workers=1", "--trials", "3", "--set", "confirm.top=0"),
+        *("--set", "num_workers=1", "--trials", "3", "--set", "confirm.race=0"),
         *("--target", "auto", "--set", "objective.max_train_seconds=20"),
         cwd=tmp_path,
     )

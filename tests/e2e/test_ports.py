@@ -17,9 +17,9 @@ LOOPBACK = ("127.0.0.1", "[::1]", "[::ffff:127.0.0.1]")
 SPACE = """
 workload: mnist_small
 dataset: {name: digits, image_size: 28}
-objective: {kind: time_to_accuracy, target: 0.999, max_train_seconds: 2}
+objective: {kind: time_to_target, target: 0.999, max_train_seconds: 2}
 search: {trials: 60, early_stopping: false}
-confirm: {top: 0}
+confirm: {race: 0}
 space:
   learning_rate: {low: 1.0e-3, high: 6.0e-3, log: true}
 fixed: {framework: FRAMEWORK, num_workers: WORKERS, batch_size_per_worker: 32}

@@ -34,7 +34,7 @@ CONTINUED = ("race",)
 SPACE = """
 workload: mnist_small
 dataset: {name: digits, image_size: 28}
-objective: {kind: time_to_accuracy, target: TARGET, hold: 1, max_train_seconds: 2}
+objective: {kind: time_to_target, target: TARGET, hold: 1, max_train_seconds: 2}
 search: {trials: TRIALS, seed: 0, early_stopping: false}
 confirm: {race: 3, fresh: 3}
 space:

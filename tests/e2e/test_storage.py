@@ -26,9 +26,9 @@ STARTS_S, ENDS_S = 600, 600
 TRIALS = 8
 SPACE = f"""
 dataset: {{name: digits}}
-objective: {{kind: accuracy_at_budget, max_train_seconds: 0.5}}
+objective: {{kind: best_at_budget, max_train_seconds: 0.5}}
 search: {{trials: {TRIALS}, sampler: random, early_stopping: false}}
-confirm: {{top: 0}}
+confirm: {{race: 0}}
 space:
   learning_rate: {{low: 1.0e-4, high: 1.0e-2, log: true}}
 fixed: {{num_workers: 1, batch_size_per_worker: 32}}

@@ -60,7 +60,7 @@ def test_what_follows_a_secret_flag_is_hidden(flag: str) -> None:
         "http://host:8265",
         "--address=ray://head:10001",
         "passes=3",
-        "confirm.top=0",
+        "confirm.race=0",
     ],
 )
 def test_the_rest_stays(argument: str) -> None:

@@ -26,7 +26,7 @@ from raybench.search.pipeline import tune as tune_pipeline
 
 SPACE = """
 objective: {target: 0.9, max_train_seconds: 60.0}
-confirm: {top: 0}
+confirm: {race: 0}
 space: {num_workers: [1]}
 """
 

@@ -41,7 +41,7 @@ def test_the_same_study_goes_on(begun):
     [
         {"search": {"trials": 100}},
         {"search": {"time_budget_s": 60.0, "concurrency": 2}},
-        {"confirm": {"top": 0, "repeats": 9}},
+        {"confirm": {"race": 0}},
     ],
 )
 def test_a_longer_search_goes_on_too(begun, changes):

@@ -125,14 +125,13 @@ def test_an_interrupted_start_brings_no_old_checkpoint_back(
 
 
 def test_records_there_are_right_where_the_lease_is_not(bucket, on):
-    """As earlier versions left it: the lease names this spool, another driver went on."""
+    """The lease names this spool as the last, another driver went on."""
     on("host B")
     folder = write(["b"], checkpoint=1)
     on("host A")
     write(["a"], checkpoint=2)
     found = json.loads(bucket.objects[LEASE_KEY])
-    del found["last"]
-    found["spool"] = (folder.parent / "id").read_text()
+    found["spool"] = found["last"] = (folder.parent / "id").read_text()
     bucket.objects[LEASE_KEY] = json.dumps(found).encode()
     append(folder, "not uploaded")
     on("host B")

@@ -283,23 +283,11 @@ def reference_spec(
     return spec.model_copy(update={"objective": objective})
 
 
-def earlier_settings(
-    study: StudySpec, folder_study: dict[str, Any], *, is_chance_asked: bool = False
-) -> StudySpec:
-    """Return the study with what an earlier session of it has set, if one has.
-
-    One that an earlier version began goes on as it was begun: with that version's chance level
-    (unless the user names one, `is_chance_asked`), and, where it is older than the setting of the
-    cadence, with one evaluation an epoch.
-    """
+def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpec:
+    """Return the study with what an earlier session of it has set, if one has."""
     earlier = folder_study.get("study")
     if not isinstance(earlier, dict) or not isinstance(earlier.get("objective"), dict):
         return study
-    if earlier["objective"].get("chance") is None and not is_chance_asked:
-        objective = study.objective.model_copy(update={"chance": None})
-        study = study.model_copy(update={"objective": objective})
-    if "auto" not in earlier and study.auto == [CADENCE]:
-        study = study.model_copy(update={"auto": []})
     if not earlier.get("is_set"):
         return study
     if earlier.get("auto") != list(study.auto):

@@ -17,7 +17,6 @@ from raybench.cluster.signals import Interrupt
 from raybench.core.dataset_spec import with_whole_paths
 from raybench.core.documents import read_mapping
 from raybench.core.errors import DONE, FAILED, INTERRUPTED, NOT_REACHED, UserError
-from raybench.core.objective import Objective
 from raybench.core.space import Space, values_of
 from raybench.core.standing import is_told
 from raybench.core.study import StudySpec, build_study, load_content
@@ -88,14 +87,13 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
             words += left
         words += check_room(study, space, local_capacity())
         check_gpus(groups(study, space))
-    asked = study.objective
     study, dataset, warnings = check_study(study, space)
     words += warnings
     check_evaluations(study, space, dataset)
     check_grid(study, space)
     if options.fresh:
         place = unused_url(place) if is_url(place) else str(unused_folder(Path(place)))
-    unset, study = study, _continued(study, place, study_file(place), asked)
+    unset, study = study, _continued(study, place, study_file(place))
     earlier = load_earlier(options.seed_from, study) if options.seed_from else None
     study, taken = settings_of(earlier, study) if earlier else (study, [])
     words += taken
@@ -114,7 +112,7 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
     ):
         # Again: only now nobody else writes there, and an earlier driver's spool is seen.
         here = storage.folder / STUDY_FILE
-        study = _continued(unset, place, here if here.is_file() else None, asked)
+        study = _continued(unset, place, here if here.is_file() else None)
         study, taken = settings_of(earlier, study) if earlier else (study, [])
         if options.more is not None:
             check_finished(options.more, place, storage.folder)
@@ -144,15 +142,14 @@ def exit_code(results: StudyResults) -> int:
     return NOT_REACHED if judge(results) is None else DONE
 
 
-def _continued(study: StudySpec, place: str, file: Path | None, asked: Objective) -> StudySpec:
+def _continued(study: StudySpec, place: str, file: Path | None) -> StudySpec:
     """Return the study with what an earlier session of it has set there, if `file` tells of one.
 
-    `asked` is the objective of the space file. UserError with the difference where it is of
-    another study.
+    UserError with the difference where it is of another study.
     """
     if file is None:
         return study
-    study = earlier_settings(study, read_mapping(file), is_chance_asked=asked.chance is not None)
+    study = earlier_settings(study, read_mapping(file))
     refuse_other_study(place, file, study)
     return study
 

@@ -54,8 +54,6 @@ def load_earlier(folder: str | Path, study: StudySpec) -> StudyResults:
     earlier = load(folder)
     study = settings_of(earlier, study)[0]
     before, now = comparable(earlier.study["study"], earlier.folder / STUDY_FILE, study)
-    if before["objective"]["chance"] is None:  # of an earlier version: nothing is known of it
-        now["objective"]["chance"] = None
     for key in SAME:
         if before.get(key) != now[key]:
             old, new = before.get(key), now[key]

@@ -256,7 +256,7 @@ def test_the_same_command_measures_again_in_its_own_folder(workers: Workers) -> 
 
 def test_another_studys_folder_is_refused(workers: Workers, capsys: Any) -> None:
     Path("out").mkdir()
-    Path("out/study.yaml").write_text("study: {objective: {kind: accuracy_at_budget}}\n")
+    Path("out/study.yaml").write_text("study: {objective: {kind: best_at_budget}}\n")
     Path("out/records.jsonl").write_text("{}\n")
     assert run() == cli.WRONG_INPUT
     assert "name another folder with --out" in capsys.readouterr().err

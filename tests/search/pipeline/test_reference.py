@@ -164,7 +164,7 @@ def test_a_loss_of_zero_is_the_best_of_references_that_the_budget_ends() -> None
     assert {line["trial"] for line in lines} == {"reference1"}
 
 
-@pytest.mark.parametrize("kind", ["best_at_budget", "accuracy_at_budget"])
+@pytest.mark.parametrize("kind", ["best_at_budget"])
 def test_seconds_and_target_are_auto_where_there_is_a_target(kind: str) -> None:
     both = {"target": "auto", "max_train_seconds": "auto"}
     study, _ = build_study(STUDY | {"objective": both}, "test")
