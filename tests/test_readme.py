@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from raybench import cli
-from raybench.backends.find import find_backend
+from raybench.backends.base import find_backend
 from raybench.backends.run import run
 from raybench.core import errors
 from raybench.core.clock import Ledger

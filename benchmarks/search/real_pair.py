@@ -14,7 +14,7 @@ import real_task
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from raybench.backends.find import find_backend
+from raybench.backends.base import find_backend
 from raybench.core.record import Evaluation
 
 

@@ -4,8 +4,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from raybench.backends.base import World
-from raybench.backends.find import find_backend
+from raybench.backends.base import World, find_backend
 from raybench.backends.run import run
 from raybench.core.clock import Ledger
 from raybench.core.objective import Objective, search_score

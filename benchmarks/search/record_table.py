@@ -40,7 +40,7 @@ from raybench.results.store import machine, versions
 
 def record(job: tuple[str, Cell]) -> dict[str, Any]:
     """Train one cell in this process; return its curve."""
-    from raybench.backends.find import find_backend
+    from raybench.backends.base import find_backend
     from raybench.backends.run import run
     from raybench.core.clock import Ledger
     from raybench.workloads.find import load_workload_dataset

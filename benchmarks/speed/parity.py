@@ -29,7 +29,7 @@ from typing import Any
 from parity_groups import BATCH, REPEATS, SAMPLES, Pair, compare, spec_of
 
 from benchmarks import installed
-from raybench.backends import allocator
+from raybench.backends import memory
 from raybench.cluster.session import Session
 from raybench.results.store import machine, versions
 
@@ -131,7 +131,7 @@ def loops(framework: str, workload: str, rounds: int, folder: Path) -> dict[str,
         [sys.executable, script, framework, workload, str(rounds), str(folder)],
         # All loops of the process in the environment of raybench's workers: what that brings is
         # in the other table.
-        env=os.environ | allocator.ENVIRONMENT | more,
+        env=os.environ | memory.ENVIRONMENT | more,
         stdout=subprocess.PIPE,
         timeout=LIMIT_S,
         check=True,

@@ -19,7 +19,7 @@ from raybench.cluster.session import Session
 from raybench.core.objective import Objective
 from raybench.core.spec import DatasetSpec, RunSpec
 from raybench.workloads.find import load_workload_dataset
-from raybench.workloads.weights import initial_weights, to_keras_layout
+from raybench.workloads.layers import initial_weights, to_keras_layout
 
 HERE = Path(__file__).parent
 BATCH = 64

@@ -21,8 +21,7 @@ from typing import Protocol
 import numpy as np
 from parity_groups import compared, spec_of, write_task
 
-from raybench.backends.base import Trainer
-from raybench.backends.find import find_backend
+from raybench.backends.base import Trainer, find_backend
 from raybench.backends.steps import take_until, training_steps, warm_up_step
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset

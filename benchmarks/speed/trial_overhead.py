@@ -70,7 +70,7 @@ def warm(session: Session, spec: RunSpec, name: str) -> tuple[dict[str, float], 
 
 def stock_worker(config: dict[str, Any]) -> None:
     """Train function of the stock side: one run, its ledger reported as metrics."""
-    from raybench.backends.find import find_backend
+    from raybench.backends.base import find_backend
     from raybench.backends.run import run
     from raybench.cluster.worker import join_group
     from raybench.core.clock import Ledger

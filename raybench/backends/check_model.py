@@ -20,19 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from raybench.backends.find import find_part
-from raybench.backends.heads import needs_check, start_warnings
-from raybench.backends.probe import Probed, ProbeModel
+from raybench.backends.base import find_part
+from raybench.backends.probe import Probed, ProbeModel, needs_check, start_warnings
 from raybench.core.documents import validate
 from raybench.core.errors import UserError
 from raybench.core.metric import find_metric
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset
 from raybench.data.inputs import Batch
-from raybench.workloads.base import LayerWorkload
+from raybench.workloads.base import LayerWorkload, users_code
 from raybench.workloads.find import find_workload, load_workload_dataset
 from raybench.workloads.shape import DataShape
-from raybench.workloads.users_code import users_code
 
 SAMPLES = 8
 """Training samples that a model is tried on: enough to normalise over, few enough to be quick."""
@@ -160,7 +158,7 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
     try:
         workload = find_workload(spec.workload, _shape_of(request["shape"]))
         probe_model: ProbeModel = find_part(request["framework"], "probe").probe_model
-        check_start = find_part(request["framework"], "named.check").check_start
+        check_start = find_part(request["framework"], "probe").check_start
         starts = [spec, *(validate(RunSpec, one, "spec") for one in request["others"])]
         found = [sentence for one in starts for sentence in check_start(workload, one)]
         warnings = list(dict.fromkeys(found))

@@ -18,7 +18,7 @@ from raybench.core.metric import Metric
 from raybench.core.spec import RunSpec
 from raybench.data.inputs import Batch
 from raybench.workloads.base import LayerWorkload, Workload
-from raybench.workloads.named.workload import NamedWorkload
+from raybench.workloads.named import NamedWorkload, size_warnings
 
 Array = npt.NDArray[Any]
 ALONE = 1e-2
@@ -239,3 +239,38 @@ def softmax_warning(workload: Workload, outputs: Array) -> list[str]:
         f"Workload {workload.name}: its model's outputs look like probabilities (each row sums to "
         "1); leave out the softmax at its end, the loss applies it, and twice it learns slowly."
     ]
+
+
+def needs_check(spec: RunSpec) -> bool:
+    """Whether a model must be built to tell that it can begin as a spec says."""
+    return spec.weights != "none" or spec.frozen_epochs != 0 or spec.sync_batch_norm
+
+
+def start_warnings(workload: Workload, spec: RunSpec) -> list[str]:
+    """Return sentences where images are small for a model by name, and where a backbone is frozen
+    that nobody has trained."""
+    if not isinstance(workload, NamedWorkload):
+        return []
+    warnings = size_warnings(workload)
+    if not spec.frozen_epochs or spec.weights != "none":
+        return warnings
+    return [
+        *warnings,
+        f"Workload {workload.name}: frozen_epochs freezes weights that are drawn by chance; set "
+        "weights to a file or to cached.",
+    ]
+
+
+def no_head(workload: Workload, names: list[str], what: str) -> UserError:
+    """Return the error of a model whose parts (`what`: parameters, layers) have these names."""
+    shown = ", ".join([*names[:2], "...", *names[-2:]] if len(names) > 4 else names)
+    if workload.head is None:
+        problem = "nobody knows which is its head; set its attribute head to what the names of"
+        return UserError(
+            f"frozen_epochs: workload {workload.name}: {problem} the head's {what} begin with "
+            f"({shown})."
+        )
+    return UserError(
+        f"frozen_epochs: workload {workload.name}: its head '{workload.head}' must be what the "
+        f"names of some of its {what} begin with, and not of all ({shown})."
+    )

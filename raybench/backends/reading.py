@@ -1,19 +1,64 @@
-"""Samples of a split read by rows, and augmented where that is asked for; for any backend."""
+"""Samples of a split read by rows, and augmented where that is asked for; for any backend.
+
+Batches prepared ahead by threads, in their order; for any backend.
+"""
 
 import importlib
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from raybench.backends.base import Step
-from raybench.backends.prefetch import Prefetch
 from raybench.core.dataset_spec import Mixup
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Array, Split
 from raybench.data.inputs import Batch, Rows
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+class Prefetch:
+    """Makes batches, `depth` of them while earlier ones are trained on; with 0 when asked for.
+
+    One thread makes them one after another, so what reads the data needs no locks; or `readers`
+    threads make as many at a time, and they still come in their order. Threads, not processes:
+    numpy works on large arrays without the interpreter's lock. They begin with the first batch of
+    an interval and are done at its end: nothing is prepared off the training clock, and where a run
+    stops, is saved or continued, no batch is under way.
+    """
+
+    def __init__(self, depth: int, readers: int = 1) -> None:
+        self._depth = depth
+        self._pool = ThreadPoolExecutor(max(1, readers), "raybench-prefetch") if depth else None
+
+    def each(self, make: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
+        """Yield `make(item)` of all items; what one raises is raised where its batch would be."""
+        if self._pool is None:
+            yield from map(make, items)
+            return
+        waiting: deque[Future[Made]] = deque()
+        try:
+            for item in items:
+                waiting.append(self._pool.submit(make, item))
+                if len(waiting) > self._depth:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:  # where training ended with an error
+            for batch in waiting:
+                batch.cancel()
+
+    def close(self) -> None:
+        """End the threads, after the batches that they are making."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
 
 AHEAD = 2
 """Batches that are augmented ahead, at least."""

@@ -6,7 +6,7 @@ from typing import TypedDict
 import numpy as np
 
 from raybench.backends.base import Step, Trainer, World
-from raybench.backends.gpus import GpuLoad
+from raybench.backends.machine import GpuLoad
 from raybench.core.spec import RunSpec
 from raybench.core.step_times import NoiseSums, StepTimes, bytes_exchanged, terms_of_parts
 

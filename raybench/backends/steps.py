@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from raybench.backends.base import Step, World
-from raybench.backends.heads import frozen_samples
 from raybench.backends.reading import mixes
 from raybench.core.schedule import Schedule, build_schedule
 from raybench.core.spec import RunSpec
@@ -156,3 +156,17 @@ def take_until(steps: Iterator[tuple[Step, int]], wanted: int) -> tuple[list[Ste
         chunk.append(step)
         seen += size
     return chunk, seen
+
+
+def frozen_samples(spec: RunSpec, samples_per_epoch: int) -> float:
+    """Return the training samples in which the backbone is frozen; infinite for `all`."""
+    if spec.frozen_epochs == "all":
+        return math.inf
+    return spec.frozen_epochs * samples_per_epoch
+
+
+def with_unfrozen(spec: RunSpec, step: Step) -> list[Step]:
+    """Return a step, and where it is frozen and later ones are not, the same as one of them."""
+    if not step.is_frozen or frozen_samples(spec, 1) >= spec.epochs:
+        return [step]
+    return [step, replace(step, is_frozen=False)]

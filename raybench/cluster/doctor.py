@@ -14,7 +14,7 @@ import numpy as np
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raybench.backends.find import PACKAGES as FRAMEWORKS
+from raybench.backends.base import PACKAGES as FRAMEWORKS
 from raybench.backends.machine import (
     Facts,
     machine_facts,

@@ -10,7 +10,7 @@ import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raybench.backends import allocator
+from raybench.backends import memory
 from raybench.cluster.admission import Admission, Capacity, num_local_cores
 from raybench.cluster.layout import Node, as_nodes
 from raybench.cluster.queue import Waiting
@@ -39,7 +39,7 @@ WORKER_MEMORY_BYTES = 1.2e9
 """Resident memory of an idle worker, measured: torch 0.7 GB, TensorFlow 0.8 GB, and data."""
 WORKER_ENVIRONMENT = {
     **TRAIN_SWITCHES,
-    **allocator.ENVIRONMENT,
+    **memory.ENVIRONMENT,
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TF_USE_LEGACY_KERAS": "0",
     "KERAS_BACKEND": "tensorflow",

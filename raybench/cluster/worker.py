@@ -22,13 +22,11 @@ from typing import Any, TextIO
 
 import ray
 
-from raybench.backends.allocator import give_back
-from raybench.backends.base import Trainer, World
-from raybench.backends.checkpoints import Checkpoints
-from raybench.backends.find import find_backend
-from raybench.backends.gpus import cores_near
+from raybench.backends.base import Trainer, World, find_backend
+from raybench.backends.machine import cores_near
+from raybench.backends.memory import give_back
 from raybench.backends.run import evaluate_split, run
-from raybench.backends.saved import RefusedStateError
+from raybench.backends.saved import Checkpoints, RefusedStateError
 from raybench.cluster.protocol import (
     REFUSED,
     Close,

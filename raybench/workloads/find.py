@@ -20,15 +20,12 @@ from raybench.data.load import STORED, build_dataset, limit_and_repeat, load_dat
 from raybench.data.memory import require_memory
 from raybench.data.shared import open_shared, shared_key
 from raybench.data.store.source import pinning
-from raybench.workloads.base import LayerWorkload, Workload, missing_method
-from raybench.workloads.layer_shapes import num_parameters, output_shapes
-from raybench.workloads.layers import Layer, Residual
-from raybench.workloads.named.find import is_named, named_workload, require_library
-from raybench.workloads.named.networks import NETWORKS
-from raybench.workloads.named.workload import NamedWorkload
+from raybench.workloads.base import LayerWorkload, Workload, missing_method, users_code
+from raybench.workloads.layers import Layer, Residual, num_parameters, output_shapes
+from raybench.workloads.named import NamedWorkload, is_named, named_workload, require_library
+from raybench.workloads.networks import NETWORKS
 from raybench.workloads.shape import DataShape
 from raybench.workloads.shipped import WORKLOADS, shipped_workload
-from raybench.workloads.users_code import users_code
 
 _FIELDS: dict[str, Callable[[Any], bool]] = {
     "padding": lambda value: value in ("same", "valid"),

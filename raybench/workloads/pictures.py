@@ -12,8 +12,7 @@ from raybench.data.dataset import Dataset, Split
 from raybench.data.digits import resize
 from raybench.data.load import load_dataset
 from raybench.workloads.base import LayerWorkload
-from raybench.workloads.layer_shapes import Shape
-from raybench.workloads.layers import Layer
+from raybench.workloads.layers import Layer, Shape
 from raybench.workloads.shipped import cnn7, mnist_large_dense, mnist_small
 
 STORED_PIXELS = 224

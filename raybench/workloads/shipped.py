@@ -15,7 +15,6 @@ from typing import Any
 from raybench.core.dataset_spec import Task
 from raybench.core.errors import UserError
 from raybench.workloads.base import LayerWorkload
-from raybench.workloads.layer_shapes import Shape
 from raybench.workloads.layers import (
     GELU,
     CausalAttention,
@@ -35,6 +34,7 @@ from raybench.workloads.layers import (
     Positions,
     ReLU,
     Residual,
+    Shape,
 )
 from raybench.workloads.shape import DataShape
 

@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 from group_worker import join, leave
 
-from raybench.backends.base import Trainer, World
-from raybench.backends.checkpoints import Checkpoints
-from raybench.backends.find import find_backend
+from raybench.backends.base import Trainer, World, find_backend
 from raybench.backends.run import run
+from raybench.backends.saved import Checkpoints
 from raybench.core.checkpoint import latest_checkpoint, write_checkpoint
 from raybench.core.clock import Ledger
 from raybench.core.objective import Objective

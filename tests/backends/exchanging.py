@@ -13,8 +13,7 @@ import numpy as np
 from group_worker import join, leave
 from one_worker import weights_of
 
-from raybench.backends.base import Step, Trainer, World
-from raybench.backends.find import find_backend
+from raybench.backends.base import Step, Trainer, World, find_backend
 from raybench.backends.run import run
 from raybench.core.clock import Ledger
 from raybench.core.objective import Objective

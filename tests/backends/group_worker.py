@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from raybench.backends.base import World
-from raybench.backends.find import find_backend
+from raybench.backends.base import World, find_backend
 
 
 def join(framework: str, rank: int, ports: list[str]) -> World:

@@ -60,7 +60,7 @@ class Headed(Workload):
     def build_keras(self) -> Any:
         import keras
 
-        from raybench.backends.tensorflow.batch_norm import BatchNorm
+        from raybench.backends.tensorflow.layers import BatchNorm
 
         class Seen(keras.layers.Layer):
             def build(self, shape: Any) -> None:

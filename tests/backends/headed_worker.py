@@ -11,8 +11,7 @@ import numpy as np
 from group_worker import join, leave
 from headed import PICTURES, Headed, seen, weights_of
 
-from raybench.backends.base import World
-from raybench.backends.find import find_backend
+from raybench.backends.base import World, find_backend
 from raybench.backends.steps import make_step, take_until, training_steps
 from raybench.core.spec import RunSpec
 

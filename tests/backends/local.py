@@ -4,8 +4,7 @@ import importlib.util
 
 import pytest
 
-from raybench.backends.base import Trainer
-from raybench.backends.find import find_backend
+from raybench.backends.base import Trainer, find_backend
 from raybench.backends.run import run
 from raybench.core.clock import Ledger
 from raybench.core.objective import Objective

@@ -13,8 +13,7 @@ import numpy as np
 from continued import MIDDLE, all_of, continued, facts, whole
 from one_worker import outcome
 
-from raybench.backends.base import World
-from raybench.backends.find import find_backend
+from raybench.backends.base import World, find_backend
 from raybench.core.spec import RunSpec
 
 NUM_REPLICAS = 2

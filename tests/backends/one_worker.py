@@ -13,8 +13,7 @@ import numpy as np
 from group_worker import join, leave
 from optim_reference import IN_GROUPS, gradients, initial_weights, rates
 
-from raybench.backends.base import World
-from raybench.backends.find import find_backend
+from raybench.backends.base import World, find_backend
 from raybench.backends.steps import take_until, training_steps
 from raybench.core.spec import RunSpec
 from raybench.workloads.find import load_workload_dataset

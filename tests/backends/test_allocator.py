@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from raybench.backends.allocator import ENVIRONMENT
+from raybench.backends.memory import ENVIRONMENT
 
 pytestmark = pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="not glibc's allocator"
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(
 STEPS = """
 import ctypes, resource, threading
 from pathlib import Path
-from raybench.backends.allocator import give_back
+from raybench.backends.memory import give_back
 
 library = ctypes.CDLL(None)
 library.malloc.restype = ctypes.c_void_p

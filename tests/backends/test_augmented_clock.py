@@ -6,7 +6,7 @@ import pytest
 from local import FRAMEWORKS, small_spec
 from on_demand_data import NAP_S, Napping
 
-from raybench.backends.find import find_backend
+from raybench.backends.base import find_backend
 from raybench.backends.run import run
 from raybench.core.clock import Ledger
 from raybench.core.dataset_spec import Flip

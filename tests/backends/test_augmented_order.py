@@ -11,8 +11,7 @@ import pytest
 from local import FRAMEWORKS
 from pydantic import TypeAdapter
 
-from raybench.backends.base import Step, Trainer
-from raybench.backends.find import find_backend
+from raybench.backends.base import Step, Trainer, find_backend
 from raybench.backends.steps import take_until, training_steps
 from raybench.core.dataset_spec import Augmentation
 from raybench.core.spec import RunSpec

@@ -10,7 +10,7 @@ from local import FRAMEWORKS, small_spec
 from one_worker import weights_of
 from optim_reference import Reference, gradients, initial_weights, rates
 
-from raybench.backends.find import find_backend
+from raybench.backends.base import find_backend
 from raybench.backends.steps import take_until, training_steps
 from raybench.core.errors import UserError
 from raybench.core.spec import RunSpec

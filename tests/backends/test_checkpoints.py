@@ -9,8 +9,7 @@ import pytest
 from continued import END, MIDDLE, all_of, continued, facts, spec_of, whole
 from local import FRAMEWORKS
 
-from raybench.backends.base import Trainer
-from raybench.backends.find import find_backend
+from raybench.backends.base import Trainer, find_backend
 from raybench.backends.run import run
 from raybench.backends.saved import RefusedStateError
 from raybench.backends.steps import warm_up_step

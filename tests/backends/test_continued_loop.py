@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from raybench.backends.base import Step, Totals
-from raybench.backends.checkpoints import Checkpoints
 from raybench.backends.run import run
+from raybench.backends.saved import Checkpoints
 from raybench.backends.steps import take_until, training_steps
 from raybench.core.checkpoint import RunState
 from raybench.core.clock import Ledger

@@ -17,7 +17,7 @@ from group import run_group
 from one_worker import weights_of
 from test_worker_equality import free_port
 
-from raybench.backends.find import find_backend
+from raybench.backends.base import find_backend
 from raybench.core.step_times import NoiseSums
 from raybench.scaling.noise_scale import NoiseScale
 from raybench.workloads.find import load_workload_dataset

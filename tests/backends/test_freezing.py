@@ -5,8 +5,7 @@ import pytest
 from headed import PICTURES, SHAPE, Headed, weights_of
 from local import FOR_EVER, FRAMEWORKS
 
-from raybench.backends.base import Step, Trainer, World
-from raybench.backends.find import find_backend
+from raybench.backends.base import Step, Trainer, World, find_backend
 from raybench.backends.run import run
 from raybench.backends.steps import training_steps
 from raybench.core.clock import Ledger

@@ -8,7 +8,7 @@ import pytest
 from local import FRAMEWORKS, small_spec, train
 
 from raybench.backends.base import Step
-from raybench.backends.room import Room
+from raybench.backends.memory import Room
 from raybench.data.dataset import Split
 
 ROWS, WIDTH, STEPS = 64, 250_000, 6

@@ -40,17 +40,17 @@ def test_the_installed_torch_is_as_expected(probes):
 
 
 def test_every_operation_that_the_optimizers_call_is_probed():
-    from raybench.backends.torch.optim import lamb, lars
+    from raybench.backends.torch.optim import classic
 
     used, probed = (
         {name for name in FOREACH if f"foreach.{name}(" in code}
         for code in (
-            inspect.getsource(lamb) + inspect.getsource(lars),
+            inspect.getsource(classic),
             inspect.getsource(torch_internals.foreach_kernels_work),
         )
     )
     assert used == probed == set(FOREACH)
-    code = inspect.getsource(lamb) + inspect.getsource(lars)
+    code = inspect.getsource(classic)
     assert code.count("foreach.") == sum(code.count(f"foreach.{name}(") for name in FOREACH)
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from framework_models import backend, to_framework, to_numpy
 
-from raybench.workloads.layer_shapes import num_parameters
 from raybench.workloads.layers import (
     GELU,
     CausalAttention,
@@ -22,9 +21,11 @@ from raybench.workloads.layers import (
     Positions,
     ReLU,
     Residual,
+    Weights,
+    num_parameters,
+    to_keras_layout,
 )
 from raybench.workloads.shipped import ShippedWorkload
-from raybench.workloads.weights import Weights, to_keras_layout
 
 VOCABULARY, TOKENS = 11, 7
 ATTENTION = Residual((LayerNorm(), CausalAttention(2)))

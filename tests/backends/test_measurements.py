@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raybench.backends import memory
-from raybench.backends.gpus import (
+from raybench.backends.machine import (
     GpuLoad,
     framework_sees,
     gpu_memory_bytes,

@@ -9,8 +9,8 @@ from framework_models import backend
 
 from raybench.core.errors import UserError
 from raybench.workloads.base import Workload
-from raybench.workloads.named.find import named_workload
-from raybench.workloads.named.networks import MEAN, STD
+from raybench.workloads.named import named_workload
+from raybench.workloads.networks import MEAN, STD
 from raybench.workloads.shape import DataShape
 
 torch = pytest.importorskip("torch")

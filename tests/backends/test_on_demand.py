@@ -12,8 +12,7 @@ from continued import END, FOR_EVER, MIDDLE, all_of, continued, facts, spec_of, 
 from on_demand_data import NAP_S, Kept, Napping, on_demand
 from regularised import Regularised
 
-from raybench.backends.base import Trainer
-from raybench.backends.find import find_backend
+from raybench.backends.base import Trainer, find_backend
 from raybench.backends.run import run
 from raybench.backends.steps import take_until, training_steps
 from raybench.core.clock import Ledger

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from framework_models import backend, logits, losses_and_values
 
-from raybench.backends.find import find_backend
+from raybench.backends.base import find_backend
 from raybench.backends.run import run
 from raybench.core.clock import Ledger
 from raybench.core.errors import UserError

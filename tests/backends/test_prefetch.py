@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from local import FRAMEWORKS, small_spec
 
-from raybench.backends.find import find_backend, find_part
-from raybench.backends.prefetch import Prefetch
-from raybench.backends.room import Room
+from raybench.backends.base import find_backend, find_part
+from raybench.backends.memory import Room
+from raybench.backends.reading import Prefetch
 from raybench.backends.steps import take_until, training_steps
 from raybench.data.dataset import Dataset, Split
 

@@ -10,8 +10,7 @@ from local import FOR_EVER, train
 from one_worker import weights_of
 from stalling import STALL_S, Stalling
 
-from raybench.backends.base import World
-from raybench.backends.find import find_backend
+from raybench.backends.base import World, find_backend
 from raybench.backends.recording import Recording, evenness
 from raybench.backends.steps import make_step
 from raybench.core.spec import DatasetSpec, RunSpec

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from local import FRAMEWORKS, small_spec, train
 
-from raybench.backends.find import find_backend
+from raybench.backends.base import find_backend
 from raybench.backends.run import evaluate_split, run
 from raybench.backends.saved import MODEL_FILES, load_model
 from raybench.backends.steps import Step

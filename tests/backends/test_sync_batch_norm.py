@@ -11,7 +11,7 @@ from group import run_group
 from headed_worker import outcome
 from local import FOR_EVER
 
-from raybench.backends.find import find_backend
+from raybench.backends.base import find_backend
 from raybench.core.spec import RunSpec
 
 SCRIPT = Path(__file__).with_name("headed_worker.py")
@@ -87,7 +87,7 @@ def test_what_cannot_be_synchronised_is_refused(changes: dict[str, object], word
 
 def test_layers_with_an_activation_keep_it_and_their_names() -> None:
     torch, timm = pytest.importorskip("torch"), pytest.importorskip("timm")
-    from raybench.backends.torch.sync_batch_norm import synchronise
+    from raybench.backends.torch.layers import synchronise
 
     ours, theirs = (timm.layers.BatchNormAct2d(3, act_layer=torch.nn.SiLU) for _ in range(2))
     inputs = torch.randn(4, 3, 5, 5)

@@ -11,9 +11,8 @@ from headed import CLASSES, PICTURES, Headed
 from local import FRAMEWORKS
 from task_data import Letters, Prices, letters, prices
 
-from raybench.backends import room
-from raybench.backends.base import Trainer
-from raybench.backends.find import find_backend
+from raybench.backends import memory as room
+from raybench.backends.base import Trainer, find_backend
 from raybench.backends.run import evaluate_split, run
 from raybench.core.clock import Ledger
 from raybench.core.objective import Objective
@@ -186,13 +185,13 @@ def test_tensors_as_a_gpu_takes_them_train_the_same_weights(
 ) -> None:
     """int64 for int32; here too bytes are gathered as the type of their size that a GPU can."""
     pytest.importorskip("tensorflow")
-    from raybench.backends.tensorflow import arrays
+    from raybench.backends.tensorflow import parts
 
     if is_file:  # of which batches are read
         monkeypatch.setattr(room, "SHARE", 0.0)
     spec = spec_of("tensorflow", {"regression": "rmse"}.get(name, "perplexity"))
     own = train(spec, *TASKS[name])
-    monkeypatch.setattr(arrays, "has_gpus", lambda: True)
+    monkeypatch.setattr(parts, "has_gpus", lambda: True)
     found = train(spec, *TASKS[name])
     assert np.array_equal(numbers(own[0]), numbers(found[0]))
     assert own[1] == found[1]

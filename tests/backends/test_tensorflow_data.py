@@ -14,8 +14,8 @@ tf = pytest.importorskip("tensorflow")
 @pytest.mark.parametrize("offset", [0, 1, 4, 16, 64])
 def test_arrays_of_any_alignment_are_trained_on(offset: int) -> None:
     """A tensor over memory aligned to less than 64 bytes ends the process in a kernel."""
-    from raybench.backends.tensorflow.arrays import to_tensor
     from raybench.backends.tensorflow.loop import join
+    from raybench.backends.tensorflow.parts import to_tensor
 
     join(rank=0, num_workers=1, device="cpu", num_threads=1)  # before TensorFlow's first use
     memory = np.zeros(4096 + 128 + offset, np.uint8)
@@ -38,7 +38,7 @@ def test_arrays_of_any_alignment_are_trained_on(offset: int) -> None:
 def test_free_memory_of_a_gpu_is_what_tensorflow_does_not_use(
     task: str, share: float, gib: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from raybench.backends.tensorflow import arrays
+    from raybench.backends.tensorflow import parts
 
     def used(name: str) -> dict[str, int]:
         assert name == "GPU:0"  # with its task in it TensorFlow refuses the name
@@ -49,14 +49,14 @@ def test_free_memory_of_a_gpu_is_what_tensorflow_does_not_use(
     monkeypatch.setattr(tf.config.experimental, "get_memory_info", used)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())  # type: ignore[arg-type]
-    assert arrays.free_bytes(share) == gib * 2**30
+    assert parts.free_bytes(share) == gib * 2**30
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-unknown")
-    assert arrays.free_bytes(share) == 0  # not known is not without end
+    assert parts.free_bytes(share) == 0  # not known is not without end
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (3, 3, 2), (5, 3, 1)])
 def test_bytes_are_gathered_as_they_are(shape: tuple[int, ...]) -> None:
-    from raybench.backends.tensorflow.arrays import gathered
+    from raybench.backends.tensorflow.parts import gathered
 
     every = np.random.default_rng(0).integers(0, 256, (16, *shape), np.uint8)
     rows = [3, 15, 0, 3]
@@ -69,7 +69,7 @@ def test_what_a_gpu_is_given_to_gather_has_a_kernel_there(monkeypatch: pytest.Mo
     """By TensorFlow's own list, which names the kernels of GPUs without one too."""
     from tensorflow.python.framework.kernels import get_registered_kernels_for_op
 
-    from raybench.backends.tensorflow import arrays
+    from raybench.backends.tensorflow import parts
     from raybench.data.inputs import KINDS
 
     listed = get_registered_kernels_for_op("GatherV2").kernel
@@ -81,8 +81,8 @@ def test_what_a_gpu_is_given_to_gather_has_a_kernel_there(monkeypatch: pytest.Mo
         if one.device_type == "GPU" and of.name == "Tparams"
     }
     assert tf.uint8 not in kernels  # as long as this holds, `WORDS` are needed
-    monkeypatch.setattr(arrays, "has_gpus", lambda: True)
-    given = {arrays.type_here(kind) for kind in KINDS}
+    monkeypatch.setattr(parts, "has_gpus", lambda: True)
+    given = {parts.type_here(kind) for kind in KINDS}
     assert tf.int32 not in given  # it has one, and stays on the host
-    assert given - {tf.uint8} | set(arrays.WORDS.values()) <= kernels
+    assert given - {tf.uint8} | set(parts.WORDS.values()) <= kernels
     assert "GPU" in {one.device_type for one in get_registered_kernels_for_op("Bitcast").kernel}

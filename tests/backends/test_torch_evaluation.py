@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from local import small_spec
 
-from raybench.backends.find import find_backend
+from raybench.backends.base import find_backend
 from raybench.backends.run import run
 from raybench.backends.steps import take_until, training_steps
 from raybench.core.clock import Ledger

@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from raybench.backends.torch import internals  # noqa: E402
-from raybench.backends.torch.optim import Lamb, Lars, RAdam, base, build_optimizer, kernels  # noqa: E402
+from raybench.backends.torch.optim import Lamb, Lars, RAdam, build_optimizer, kernels  # noqa: E402
 
 PATHS = {
     "adam": [None],
@@ -151,12 +151,12 @@ def test_muon_takes_matrices_as_torch_does():
 
 
 def test_wide_matrices_are_orthogonalised_in_the_same_steps():
-    from raybench.backends.torch.optim import muon
+    from raybench.backends.torch.optim import recent
 
     matrix = torch.randn(6, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = muon.orthogonalised(matrix)
-    assert torch.equal(muon.orthogonalised(matrix.T), found.T)
-    plain = muon._of_any(matrix / matrix.norm())
+    found = recent.orthogonalised(matrix)
+    assert torch.equal(recent.orthogonalised(matrix.T), found.T)
+    plain = recent._of_any(matrix / matrix.norm())
     np.testing.assert_allclose(found, plain, atol=1e-7)
     values = torch.linalg.svdvals(found)
     assert 0.6 < values.min() < values.max() < 1.3
@@ -342,9 +342,9 @@ def test_path_by_type(dtype, path):
 
 @pytest.mark.parametrize("path", ["fused", "foreach", "plain"])
 def test_buckets_are_kept_until_a_layout_or_a_state_is_another(path, monkeypatch):
-    built = []
+    built, buckets = [], kernels.buckets
     monkeypatch.setattr(
-        base, "buckets", lambda *args, **more: built.append(1) or kernels.buckets(*args, **more)
+        kernels, "buckets", lambda *args, **more: built.append(1) or buckets(*args, **more)
     )
     params = parameters()
     optimizer = build("lamb", params, path=path)
@@ -386,15 +386,15 @@ def test_layouts_may_differ(name):
 def test_cuda_steps_never_wait_for_the_device(name, path, monkeypatch):
     """Fake tensors need no GPU; reading one's value on the host, which is a sync, raises."""
     monkeypatch.setattr(kernels, "fused_kernels_work", lambda device_type: device_type == "cuda")
-    chosen = set()
+    chosen, buckets = set(), kernels.buckets
 
     def recording(*args, **kwargs):
-        found = kernels.buckets(*args, **kwargs)
+        found = buckets(*args, **kwargs)
         chosen.update(bucket.path for bucket in found)
         return found
 
     monkeypatch.setattr(kernels, "foreach_kernels_work", lambda device_type: device_type == "cuda")
-    monkeypatch.setattr(base, "buckets", recording)
+    monkeypatch.setattr(kernels, "buckets", recording)
     with FakeTensorMode():
         params = [
             torch.nn.Parameter(torch.empty(w.shape, device="cuda")) for w in initial_weights()

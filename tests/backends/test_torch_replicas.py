@@ -6,13 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from raybench.backends.torch.exchange import Replica  # noqa: E402
 from raybench.backends.torch.state import (  # noqa: E402
     random_state,
     seed_replicas,
     set_random_state,
 )
-from raybench.backends.torch.world import join  # noqa: E402
+from raybench.backends.torch.world import Replica, join  # noqa: E402
 from raybench.core.errors import UserError  # noqa: E402
 
 CPU = torch.device("cpu")

@@ -42,8 +42,7 @@ def test_tensorflow_sees_what_its_worker_was_given(
 
 @needs_tensorflow
 def test_what_a_run_says_of_its_exchange_leaves_nccl_chosen() -> None:
-    from raybench.backends.tensorflow.exchange import Exchange
-    from raybench.backends.tensorflow.world import communication
+    from raybench.backends.tensorflow.world import Exchange, communication
 
     chosen = communication(has_gpus=True).merge(Exchange(RunSpec(bucket_mb=4)).options)
     assert (chosen.implementation.value, chosen.bytes_per_pack) == ("NCCL", 4 * 2**20)
@@ -54,7 +53,7 @@ def test_a_framework_that_does_not_see_what_it_was_given_is_an_error(
     framework: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip(framework)
-    from raybench.backends.find import find_part
+    from raybench.backends.base import find_part
 
     if framework == "tensorflow":
         FakeTensorFlow(monkeypatch, 0)
@@ -80,7 +79,7 @@ def test_a_torch_worker_reads_the_load_of_its_own_gpu(monkeypatch: pytest.Monkey
 FOUR_REPLICAS = """
 import raybench.backends.tensorflow.world as world
 import tensorflow as tf
-from raybench.backends.find import find_backend
+from raybench.backends.base import find_backend
 from raybench.core.spec import RunSpec
 from raybench.workloads.find import load_workload_dataset
 

@@ -4,7 +4,7 @@ runs, and the first step that counts starts from untouched weights (studies 4 an
 from local import small_spec
 from on_demand_data import Kept, on_demand
 
-from raybench.backends.find import find_backend
+from raybench.backends.base import find_backend
 from raybench.backends.steps import training_steps, warm_up_step
 from raybench.workloads.find import load_workload_dataset
 

@@ -13,7 +13,7 @@ from local import FRAMEWORKS
 from one_worker import outcome
 from optim_reference import IN_GROUPS, TOLERANCE, Reference, gradients, initial_weights, rates
 
-from raybench.backends.find import find_backend
+from raybench.backends.base import find_backend
 from raybench.cluster.protocol import fault_of
 from raybench.core.errors import StudyError
 from raybench.core.spec import DatasetSpec, RunSpec
@@ -92,7 +92,7 @@ import sys
 from pathlib import Path
 from group_worker import join, leave
 from test_probe import WideByRank
-from raybench.backends.find import find_backend
+from raybench.backends.base import find_backend
 from raybench.core.errors import UserError
 from raybench.core.spec import RunSpec
 class Own(WideByRank):

@@ -12,8 +12,7 @@ import pytest
 from raybench import cli
 from raybench import doctor as command
 from raybench.backends import machine
-from raybench.backends.gpus import Seen
-from raybench.backends.machine import machine_facts, notes_of, problems_between, problems_of
+from raybench.backends.machine import Seen, machine_facts, notes_of, problems_between, problems_of
 from raybench.cluster import doctor
 from raybench.cluster.protocol import Measured, RunFailed
 from raybench.core.spec import Placement

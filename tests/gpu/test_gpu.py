@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import raybench
-from raybench.backends.gpus import nvml_sees
+from raybench.backends.machine import nvml_sees
 from raybench.results.verdict import judge
 from tests.e2e.commands import raybench as run
 
@@ -34,7 +34,7 @@ BAR = 0.98
 TRAIN = """
 import json, sys
 import numpy as np
-from raybench.backends.find import find_backend
+from raybench.backends.base import find_backend
 from raybench.backends.run import run
 from raybench.core.clock import Ledger
 from raybench.core.spec import RunSpec

@@ -10,7 +10,7 @@ from raybench.scaling.named import (
 )
 from raybench.workloads.base import LayerWorkload
 from raybench.workloads.find import load_workload_dataset
-from raybench.workloads.layer_shapes import num_parameters
+from raybench.workloads.layers import num_parameters
 
 
 def test_study_3_gives_more_parameters_the_larger_share() -> None:

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from raybench.backends.find import find_backend
+from raybench.backends.base import find_backend
 from raybench.backends.run import run
 from raybench.core.clock import Ledger
 from raybench.core.spec import DatasetSpec, RunSpec

@@ -8,11 +8,16 @@ import pytest
 
 from raybench.core.errors import UserError
 from raybench.workloads.find import find_workload, require_framework
-from raybench.workloads.named.cache import first_there, keras_folder, torch_folder
-from raybench.workloads.named.find import named_workload, size_warnings
-from raybench.workloads.named.networks import NETWORKS, initial_arrays
-from raybench.workloads.named.tensor_files import read_tensors
-from raybench.workloads.named.workload import NamedWorkload
+from raybench.workloads.named import (
+    NamedWorkload,
+    first_there,
+    keras_folder,
+    named_workload,
+    read_tensors,
+    size_warnings,
+    torch_folder,
+)
+from raybench.workloads.networks import NETWORKS, initial_arrays
 from raybench.workloads.shape import DataShape
 
 IMAGES = DataShape(input_shape=(64, 64, 3), num_outputs=5, kind="pixels")

@@ -8,7 +8,7 @@ from raybench.data.check import check_dataset
 from raybench.data.digits import resize
 from raybench.data.load import load_dataset
 from raybench.workloads.find import find_workload, load_workload_dataset, require_framework
-from raybench.workloads.layer_shapes import num_parameters
+from raybench.workloads.layers import num_parameters
 from raybench.workloads.pictures import STORED_PIXELS, DecodedDigits
 
 OWN = DatasetSpec(name="workload")

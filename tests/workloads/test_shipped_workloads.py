@@ -1,7 +1,7 @@
 import pytest
 
 from raybench.core.errors import UserError
-from raybench.workloads.layer_shapes import num_parameters, output_shapes
+from raybench.workloads.layers import num_parameters, output_shapes
 from raybench.workloads.shape import DataShape
 from raybench.workloads.shipped import WORKLOADS, cnn7, shipped_workload
 

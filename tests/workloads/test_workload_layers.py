@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from raybench.core.errors import UserError
-from raybench.workloads.layer_shapes import num_parameters, output_shapes, parameter_shapes
 from raybench.workloads.layers import (
     GELU,
     CausalAttention,
@@ -20,8 +19,12 @@ from raybench.workloads.layers import (
     Positions,
     ReLU,
     Residual,
+    initial_weights,
+    num_parameters,
+    output_shapes,
+    parameter_shapes,
+    to_keras_layout,
 )
-from raybench.workloads.weights import initial_weights, to_keras_layout
 
 EVERY_LAYER = (
     Conv(4, kernel=5, padding="valid"),

@@ -12,8 +12,8 @@ from raybench.backends.tensorflow.layers import build_layers, input_type
 from raybench.backends.tensorflow.named import build_named
 from raybench.data.inputs import Array, Batch, each
 from raybench.workloads.base import LayerWorkload, Workload
-from raybench.workloads.named.workload import NamedWorkload
-from raybench.workloads.weights import initial_weights, to_keras_layout
+from raybench.workloads.layers import initial_weights, to_keras_layout
+from raybench.workloads.named import NamedWorkload
 
 Inputs: TypeAlias = tf.Tensor | dict[str, tf.Tensor]
 

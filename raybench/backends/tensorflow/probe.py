@@ -1,4 +1,7 @@
-"""A user's Keras model tried on a few samples, before any worker starts. Mirrors torch's."""
+"""A user's Keras model tried on a few samples, before any worker starts. Mirrors torch's.
+
+How a model begins, tried before any worker starts. Mirrors torch's.
+"""
 
 import keras
 import numpy as np
@@ -15,9 +18,11 @@ from raybench.backends.probe import (
     check_per_sample,
     check_same,
     is_default,
+    needs_check,
     refuse_outputs,
     softmax_warning,
 )
+from raybench.backends.tensorflow.internals import all_layers
 from raybench.backends.tensorflow.judging import sample_losses, sample_values
 from raybench.backends.tensorflow.model import (
     Inputs,
@@ -27,11 +32,14 @@ from raybench.backends.tensorflow.model import (
     parameter_shapes,
     prepare_inputs,
 )
+from raybench.backends.tensorflow.named import start_from
+from raybench.backends.tensorflow.state import Freezing
 from raybench.core.errors import UserError
 from raybench.core.metric import Metric
+from raybench.core.spec import RunSpec
 from raybench.data.inputs import Batch, each, shown
-from raybench.workloads.base import Workload
-from raybench.workloads.users_code import users_code
+from raybench.workloads.base import Workload, users_code
+from raybench.workloads.named import NamedWorkload
 
 
 def probe_model(
@@ -145,3 +153,36 @@ def _first(batch: Inputs) -> Inputs:
 
 def _array(tensor: tf.Tensor) -> Array:
     return np.asarray(tf.cast(tensor, tf.float32))
+
+
+SLOW = 0.99
+"""Momentum, Keras's own, of which short trainings see the end; torch's would be 0.9."""
+FORGOTTEN = 5.0
+"""Time constants until the statistics that a layer began with count for less than a hundredth:
+each of dozens of layers scales its outputs by what is left of them."""
+
+
+def check_start(workload: Workload, spec: RunSpec) -> list[str]:
+    """Return sentences of weights that were drawn anew; UserError for weights or a head that cannot
+    be."""
+    if not isinstance(workload, NamedWorkload) and not needs_check(spec):
+        return []
+    model = build_model(workload, spec.seed)
+    warnings = start_from(model, workload, spec.weights)
+    if spec.frozen_epochs:
+        Freezing(model, workload)
+    return warnings if warnings or spec.weights != "none" else _slow_statistics(model, workload)
+
+
+def _slow_statistics(model: keras.Model, workload: Workload) -> list[str]:
+    """Return a sentence where evaluations lag far behind training."""
+    kinds = keras.layers.BatchNormalization
+    slowest = max((one.momentum for one in all_layers(model) if isinstance(one, kinds)), default=0)
+    if slowest < SLOW:
+        return []
+    steps = round(FORGOTTEN / (1 - slowest))
+    return [
+        f"Workload {workload.name}: its batch normalisation has momentum {slowest:g}, so without "
+        f"weights it is evaluated near chance for the first {steps:,} steps or so; begin with "
+        "weights, or take another network."
+    ]

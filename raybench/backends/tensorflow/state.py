@@ -2,12 +2,18 @@
 
 Variables in their order, which is that of their making: an `.npz` file of numbers alone, read
 without pickle.
+
+Averages of the weights, evaluated and saved in their place. Mirrors torch's.
+
+A backbone that is not trained for a while: only the head of a model is. Mirrors torch's.
 """
 
+import contextlib
 import io
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import keras
@@ -15,8 +21,13 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from raybench.backends.probe import no_head
 from raybench.backends.saved import check_same_model, not_ours
 from raybench.backends.tensorflow.internals import all_layers
+from raybench.backends.tensorflow.libraries import NamedModel
+from raybench.backends.tensorflow.optim import ScheduleFreeAdamW
+from raybench.core.spec import RunSpec
+from raybench.workloads.base import Workload
 
 Array = npt.NDArray[Any]
 Gather = Callable[[list[float]], list[list[float]]]
@@ -116,3 +127,129 @@ def seed_layers(model: keras.Model, strategy: tf.distribute.Strategy, seed: int)
 def _plain(array: Array) -> Array:
     """Return it in a type that numpy writes without pickle; float32 holds every bfloat16."""
     return array.astype(np.float32) if array.dtype.kind == "V" else array
+
+
+class Averaging:
+    """The moving average of `ema_decay`, or that which Schedule-Free AdamW keeps, or neither.
+
+        mean <- mean + (1 - decay) / (1 - decay^t) (w - mean),  t the steps so far
+
+    The divisor is Adam's correction: the average is over the steps taken, and the weights of the
+    beginning have no part in it. Of trainable weights alone: moving averages of batch normalisation
+    are the model's own, as with the `use_ema` of Keras's optimizers.
+
+    To be made in the scope of the strategy.
+    """
+
+    def __init__(self, spec: RunSpec, model: keras.Model, strategy: tf.distribute.Strategy) -> None:
+        self._decay, self._strategy = spec.ema_decay, strategy
+        self._weights = list(model.trainable_variables)
+        self._means: list[keras.Variable] = []
+        self.variables: list[keras.Variable] = []
+        """What a run goes on from."""
+        if self._decay is not None:
+            self._means = [_zeros_like(one) for one in self._weights]
+            self._num_steps = keras.Variable(
+                0, dtype="int64", trainable=False, aggregation="only_first_replica"
+            )
+            self.variables = [self._num_steps, *self._means]
+
+    def update(self) -> None:
+        """Take in the weights after a step; traced, in replica context."""
+        if self._decay is None:
+            return
+        self._num_steps.assign_add(1)
+        steps = tf.cast(self._num_steps.value, tf.float64)
+        decay = tf.constant(self._decay, tf.float64)
+        share = tf.cast((1 - decay) / (1 - tf.pow(decay, steps)), tf.float32)
+
+        def move(mean: tf.Variable, weight: tf.Variable) -> None:
+            mean.assign_add(tf.cast(share, mean.dtype) * (weight - mean))
+
+        def move_all(strategy: tf.distribute.Strategy) -> None:
+            for mean, weight in zip(self._means, self._weights, strict=True):
+                strategy.extended.update(mean.value, move, args=(weight.value,), group=False)
+
+        tf.distribute.get_replica_context().merge_call(move_all)
+
+    @contextlib.contextmanager
+    def in_place(self, optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
+        """Put the averages in the place of the weights inside."""
+        pairs = self._averages(optimizer)
+        trained = [weight.read_value() for weight, _ in pairs]
+        for weight, average in pairs:
+            weight.assign(average)
+        yield
+        for (weight, _), value in zip(pairs, trained, strict=True):
+            weight.assign(value)
+
+    def forget(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Begin anew, with weights that were not trained here: they are their own average."""
+        if isinstance(optimizer, ScheduleFreeAdamW):
+            for ahead in optimizer.weights_and_aheads()[1]:
+                ahead.assign(tf.zeros_like(ahead.value))
+        if self._decay is not None:
+            self._num_steps.assign(0)
+
+    def _averages(
+        self, optimizer: keras.optimizers.Optimizer
+    ) -> list[tuple[tf.Variable, tf.Variable | tf.Tensor]]:
+        """Return each replica's weights with what takes their place: none before the first step."""
+        if isinstance(optimizer, ScheduleFreeAdamW):
+            back = 1 / optimizer.beta1 - 1
+            both = self._side_by_side(*optimizer.weights_and_aheads())
+            return [(weight, weight - back * ahead) for weight, ahead in both]
+        if self._decay is None or not int(self._num_steps.numpy()):
+            return []
+        return self._side_by_side(self._weights, self._means)
+
+    def _side_by_side(
+        self, weights: list[keras.Variable], others: list[keras.Variable]
+    ) -> list[tuple[tf.Variable, tf.Variable]]:
+        """Return each replica's own weights, with the others of the same place."""
+        each = [chain.from_iterable(copies_of(one, self._strategy)) for one in (weights, others)]
+        return list(zip(*each, strict=True))
+
+
+def _zeros_like(weight: keras.Variable) -> keras.Variable:
+    return keras.Variable(
+        initializer="zeros", shape=weight.shape, dtype=weight.dtype, trainable=False
+    )
+
+
+class Freezing:
+    """The layers of a model that are not its head, frozen and let go again.
+
+    What is frozen gets no gradient, no update and no weight decay; batch normalisation keeps the
+    statistics that it has. The backbone of a model by name drops nothing either; a dropout among
+    the frozen layers of a user's own model goes on, as Keras knows no other way.
+    """
+
+    def __init__(self, model: keras.Model, workload: Workload) -> None:
+        self._layers = _backbone(model, workload)
+        self.is_on = False
+        """Whether the backbone is frozen now."""
+
+    def set(self, is_on: bool) -> None:
+        """Freeze the backbone, or let it go; seen by functions that are traced from now on."""
+        self.is_on = is_on
+        for layer in self._layers:
+            layer.trainable = not is_on
+
+
+def _backbone(model: keras.Model, workload: Workload) -> list[keras.layers.Layer]:
+    """Return the layers to freeze: a named model's backbone, or those whose names do not begin
+    with the workload's `head`. UserError where there are none, or no others."""
+    if isinstance(model, NamedModel) and workload.head is None:
+        return [model.backbone]
+    layers = [one for one in all_layers(model) if one.trainable_variables and _has_own(one)]
+    others = [one for one in layers if not one.name.startswith(workload.head or "\0")]
+    if workload.head is None or not others or len(others) == len(layers):
+        raise no_head(workload, [layer.name for layer in layers], "layers")
+    return others
+
+
+def _has_own(layer: keras.layers.Layer) -> bool:
+    """Whether a layer has variables that are not a layer's below it."""
+    below = {id(one) for inner in all_layers(layer)[1:] for one in inner.trainable_variables}
+    return any(id(one) not in below for one in layer.trainable_variables)

@@ -9,14 +9,12 @@ import torch
 from torch import nn
 
 from raybench.backends.base import Step, StepLog, Totals
-from raybench.backends.heads import with_unfrozen
+from raybench.backends.memory import evaluation_batch
 from raybench.backends.optimizers import settings_of
 from raybench.backends.probe import check_workers, may_differ
-from raybench.backends.room import evaluation_batch
-from raybench.backends.torch.averaging import Averaging
-from raybench.backends.torch.exchange import Exchange
-from raybench.backends.torch.freezing import Freezing
+from raybench.backends.steps import with_unfrozen
 from raybench.backends.torch.judging import Judge
+from raybench.backends.torch.layers import average_statistics, synchronise
 from raybench.backends.torch.model import (
     batch_statistics,
     build_model,
@@ -32,20 +30,21 @@ from raybench.backends.torch.optim import build_optimizer, clip_gradients
 from raybench.backends.torch.parts import Part, part_of, room_for_data, training_part
 from raybench.backends.torch.recording import StepRecorder
 from raybench.backends.torch.state import (
+    Averaging,
+    Freezing,
     pack_state,
     random_state,
     seed_replicas,
     set_random_state,
     unpack_state,
 )
-from raybench.backends.torch.sync_batch_norm import average_statistics, synchronise
+from raybench.backends.torch.world import Exchange, set_arithmetic
 from raybench.backends.torch.world import World as World
 from raybench.backends.torch.world import join as join
-from raybench.backends.torch.world import set_arithmetic
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset
 from raybench.workloads.base import LayerWorkload, Workload
-from raybench.workloads.named.workload import NamedWorkload
+from raybench.workloads.named import NamedWorkload
 
 EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
 """Samples per forward pass of an evaluation; a CPU keeps the activations of so many in its cache

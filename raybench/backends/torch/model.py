@@ -9,8 +9,8 @@ from raybench.backends.torch.layers import build_layers
 from raybench.backends.torch.named import build_named
 from raybench.data.inputs import Array, Batch, InputShape, each, parts
 from raybench.workloads.base import LayerWorkload, Workload
-from raybench.workloads.named.workload import NamedWorkload
-from raybench.workloads.weights import initial_weights
+from raybench.workloads.layers import initial_weights
+from raybench.workloads.named import NamedWorkload
 
 Inputs = torch.Tensor | dict[str, torch.Tensor]
 

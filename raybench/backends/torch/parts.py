@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from raybench.backends.base import Step
+from raybench.backends.memory import Room
 from raybench.backends.reading import Reader, mixes, rounds_of, training_reader
-from raybench.backends.room import Room
 from raybench.backends.torch.judging import Mixed
 from raybench.backends.torch.model import Inputs
 from raybench.core.spec import RunSpec

@@ -1,4 +1,9 @@
-"""A user's torch model tried on a few samples, before any worker starts. Mirrors tensorflow's."""
+"""A user's torch model tried on a few samples, before any worker starts. Mirrors tensorflow's.
+
+How a model begins, tried before any worker starts. Mirrors tensorflow's.
+"""
+
+import copy
 
 import torch
 from torch import nn
@@ -15,10 +20,12 @@ from raybench.backends.probe import (
     check_per_sample,
     check_same,
     is_default,
+    needs_check,
     refuse_outputs,
     softmax_warning,
 )
 from raybench.backends.torch.judging import sample_losses, sample_values
+from raybench.backends.torch.layers import synchronise
 from raybench.backends.torch.model import (
     Inputs,
     batch_statistics,
@@ -28,11 +35,14 @@ from raybench.backends.torch.model import (
     parameter_shapes,
     prepare_inputs,
 )
+from raybench.backends.torch.named import start_from
+from raybench.backends.torch.state import Freezing
 from raybench.core.errors import UserError
 from raybench.core.metric import Metric
+from raybench.core.spec import RunSpec
 from raybench.data.inputs import Batch, each, shown
-from raybench.workloads.base import Workload
-from raybench.workloads.users_code import users_code
+from raybench.workloads.base import Workload, users_code
+from raybench.workloads.named import NamedWorkload
 
 
 def probe_model(
@@ -129,3 +139,51 @@ def _first(batch: Inputs) -> Inputs:
 
 def _array(tensor: torch.Tensor) -> Array:
     return tensor.detach().float().cpu().numpy()
+
+
+SIDES = (32, 48, 64, 80, 96, 128, 160, 192, 224, 256, 299, 384)
+"""Pixels a side that are tried to find what a network takes."""
+
+
+def check_start(workload: Workload, spec: RunSpec) -> list[str]:
+    """Return sentences of weights that were drawn anew; UserError for weights, a head, images and
+    batch normalisation that cannot be."""
+    if not isinstance(workload, NamedWorkload) and not needs_check(spec):
+        return []
+    model = build_model(workload, spec.seed)
+    warnings = start_from(model, workload, spec.weights)
+    if spec.frozen_epochs:
+        Freezing(model, workload)
+    if isinstance(workload, NamedWorkload):
+        _check_size(model, workload)
+    if spec.sync_batch_norm:
+        synchronise(model)
+    return warnings
+
+
+def _check_size(model: nn.Module, workload: NamedWorkload) -> None:
+    """Raise UserError for images that nothing is left of within the network."""
+    shape = workload.input_shape
+    if isinstance(shape, dict) or len(shape) != 3:
+        return
+    height, width, channels = shape
+    shadow = copy.deepcopy(model).to("meta").eval()
+    error = _forward(shadow, channels, height, width)
+    if error is None:
+        return
+    fitting = (side for side in SIDES if _forward(shadow, channels, side, side) is None)
+    side = next(fitting, None)
+    advice = f"set dataset.image_size: {side}" if side else "choose another model"
+    raise UserError(
+        f"Workload {workload.name}: cannot take images of {height} x {width} ({error}); {advice}.",
+    )
+
+
+def _forward(model: nn.Module, channels: int, height: int, width: int) -> Exception | None:
+    """Return what such an image raises in the model, on the meta device; None for nothing."""
+    try:
+        with torch.no_grad():
+            model(torch.empty(2, channels, height, width, device="meta"))
+    except (RuntimeError, ValueError, AssertionError) as error:
+        return error
+    return None

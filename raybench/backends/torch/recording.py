@@ -8,7 +8,7 @@ from torch import Tensor
 
 from raybench.backends.base import StepLog
 from raybench.backends.memory import forget_peak, peak_bytes
-from raybench.backends.torch.exchange import Squares
+from raybench.backends.torch.world import Squares
 
 
 class StepRecorder:

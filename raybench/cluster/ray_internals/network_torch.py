@@ -13,7 +13,7 @@ import ray
 from ray.train.torch import TorchConfig
 from ray.train.torch.config import _TorchBackend
 
-from raybench.backends.find import find_part
+from raybench.backends.base import find_part
 from raybench.cluster.ray_internals.network_meeting import (
     can_be_tried,
     connect,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from raybench.backends.check_model import check_models
-from raybench.backends.gpus import LACKING, Seen, framework_sees, require_gpus
+from raybench.backends.machine import LACKING, Seen, framework_sees, require_gpus
 from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node
 from raybench.cluster.session import Session
@@ -37,9 +37,8 @@ from raybench.results.scaling.cells import CELL_COLUMNS
 from raybench.results.scaling.runs import RUN_COLUMNS
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES, for_metric
 from raybench.speed.factorisation import RESOURCES
-from raybench.workloads.base import Workload, refuse_label_smoothing
+from raybench.workloads.base import Workload, refuse_label_smoothing, users_code
 from raybench.workloads.find import load_workload_dataset, require_framework
-from raybench.workloads.users_code import users_code
 
 HOOKS_OF = {
     "correct": ("torch_correct", "keras_correct"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raybench.backends.gpus import Seen
+from raybench.backends.machine import Seen
 from raybench.backends.probe import Probed
 from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node

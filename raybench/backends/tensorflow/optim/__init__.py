@@ -8,16 +8,16 @@ from typing import Any
 import keras
 
 from raybench.backends.optimizers import own_settings
-from raybench.backends.tensorflow.optim.adam import Adam as Adam
-from raybench.backends.tensorflow.optim.adam import NAdamW as NAdamW
+from raybench.backends.tensorflow.optim.classic import Adam as Adam
+from raybench.backends.tensorflow.optim.classic import Lamb as Lamb
+from raybench.backends.tensorflow.optim.classic import Lars as Lars
+from raybench.backends.tensorflow.optim.classic import NAdamW as NAdamW
+from raybench.backends.tensorflow.optim.classic import RAdam as RAdam
+from raybench.backends.tensorflow.optim.classic import Sgd as Sgd
 from raybench.backends.tensorflow.optim.kernels import clip_gradients as clip_gradients
-from raybench.backends.tensorflow.optim.lamb import Lamb as Lamb
-from raybench.backends.tensorflow.optim.lars import Lars as Lars
-from raybench.backends.tensorflow.optim.lion import Lion as Lion
-from raybench.backends.tensorflow.optim.muon import Muon as Muon
-from raybench.backends.tensorflow.optim.radam import RAdam as RAdam
-from raybench.backends.tensorflow.optim.schedule_free import ScheduleFreeAdamW as ScheduleFreeAdamW
-from raybench.backends.tensorflow.optim.sgd import Sgd as Sgd
+from raybench.backends.tensorflow.optim.recent import Lion as Lion
+from raybench.backends.tensorflow.optim.recent import Muon as Muon
+from raybench.backends.tensorflow.optim.recent import ScheduleFreeAdamW as ScheduleFreeAdamW
 
 OPTIMIZERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
     "adam": Adam,

@@ -3,12 +3,160 @@
 `tf.raw_ops.ResourceApply*` update weight and state in one pass over memory; the keras.ops that
 Keras's own optimizers are made of take one pass each. Types without a usable kernel go the plain
 way: in bfloat16, beta2 = 0.999 rounds to 1 and the second moment would stay 0.
+
+What our Keras optimizers have in common: states, weight decay of their own, and the config.
 """
 
 from __future__ import annotations
 
+from typing import Any, ClassVar, NamedTuple
+
+import keras
 import numpy as np
 import tensorflow as tf
+from keras import ops
+
+
+class Rates(NamedTuple):
+    """What one variable's step is taken with; tensors are of its type, computed once a step."""
+
+    learning_rate: tf.Tensor
+    kept: tf.Tensor
+    """1 - learning rate x weight decay: the share of a weight that decay leaves."""
+    own: tuple[tf.Tensor, ...]
+    """What the method computes of step and rate (`Optimizer.scalars`)."""
+    weight_decay: float
+    excluded: bool
+    """Whether it is a bias or norm parameter that is left out of weight decay and ratio."""
+
+
+class Optimizer(keras.optimizers.Optimizer):
+    """An optimizer whose update takes one variable with its states.
+
+    `exclude_1d` leaves biases and norm parameters (ndim <= 1) without weight decay and ratio.
+    Arguments that are not in `SETTINGS` are those of keras.optimizers.Optimizer.
+    """
+
+    STATES: ClassVar[tuple[str, ...]]
+    """Names of the variables kept for each weight; they start at 0."""
+    SETTINGS: ClassVar[dict[str, float]]
+    """The settings of the method, each an attribute, with their defaults."""
+
+    def __init__(
+        self,
+        learning_rate: float = 0.001,
+        *,
+        weight_decay: float = 0.0,
+        exclude_1d: bool = True,
+        **settings: Any,
+    ) -> None:
+        own = {name: settings.pop(name, default) for name, default in self.SETTINGS.items()}
+        # Keras must not see the weight decay: its own is decoupled, decays biases too (it leaves
+        # out by name only), and would come on top.
+        super().__init__(learning_rate=learning_rate, **settings)
+        self.decay_rate = weight_decay
+        self.exclude_1d = exclude_1d
+        for name, value in own.items():
+            setattr(self, name, value)
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Create the states of each variable."""
+        if self.built:
+            return
+        super().build(variables)
+        self._states = [
+            [self.add_variable_from_reference(variable, name) for name in self.states_of(variable)]
+            for variable in variables
+        ]
+        # `update_step` is given one worker's own copy, where a strategy keeps several.
+        strategy = tf.distribute.get_strategy()
+        self._positions = {
+            copy.ref(): position
+            for position, variable in enumerate(variables)
+            for copy in strategy.experimental_local_results(variable.value)
+        }
+
+    def apply_exchanged(self, gradients: list[tf.Tensor], variables: list[keras.Variable]) -> None:
+        """`apply`, for gradients that are the same on all workers already, or of this one alone.
+
+        In replica context. Keras's own `apply` sums them over the workers, with no say in how.
+        """
+
+        def update(strategy: tf.distribute.Strategy, pairs: Any, shared: Any) -> None:
+            for gradient, variable in pairs:
+                args = gradient, shared[variable.dtype.name]
+                strategy.extended.update(variable, self._update_one, args=args, group=False)
+
+        pairs = [(gradient, one.value) for gradient, one in zip(gradients, variables, strict=True)]
+        kinds = {variable.dtype.name: variable.dtype for _, variable in pairs}
+        shared = {name: self._shared(kind, self.learning_rate) for name, kind in kinds.items()}
+        tf.distribute.get_replica_context().merge_call(update, args=(pairs, shared))
+        for variable in variables:
+            if variable.constraint is not None:
+                variable.assign(variable.constraint(variable))
+        self.count()
+        self.iterations.assign_add(1)
+
+    def apply(self, grads: list[Any], trainable_variables: Any = None) -> None:
+        """Take one step with gradients that are summed over the workers here."""
+        super().apply(grads, trainable_variables)
+        self.count()
+
+    def update_step(
+        self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: keras.Variable
+    ) -> None:
+        """Update one variable; called by Keras's `apply` for each."""
+        self._update_one(variable, gradient, self._shared(variable.dtype, learning_rate))
+
+    def _shared(self, kind: tf.DType, learning_rate: keras.Variable) -> tuple[tf.Tensor, ...]:
+        """Return the tensors of `Rates` for all variables of a type."""
+        rate, step = (ops.cast(one, "float64") for one in (learning_rate, self.iterations + 1))
+        kept = 1 - rate * self.decay_rate
+        return tf.cast(rate, kind), tf.cast(kept, kind), *self.scalars(kind, step, rate)
+
+    def _update_one(
+        self, variable: tf.Variable, gradient: tf.Tensor, shared: tuple[tf.Tensor, ...]
+    ) -> None:
+        rate, kept, *own = shared
+        excluded = self.exclude_1d and len(variable.shape) <= 1
+        rates = Rates(rate, kept, tuple(own), 0.0 if excluded else self.decay_rate, excluded)
+        gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
+        states = self._states[self._positions[variable.ref()]]
+        self.update(variable, gradient, [state.value for state in states], rates)
+
+    def states_of(self, variable: keras.Variable) -> tuple[str, ...]:
+        """Names of the variables kept for a weight."""
+        del variable
+        return self.STATES
+
+    def scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return what all updates of a step need for variables of a type; step (from 1) and rate
+        are float64: in float32, 1 - 0.999 alone is off by 1e-5."""
+        del kind, step, rate
+        return ()
+
+    def count(self) -> None:
+        """Take in the rate of a step, after its updates; traced, in replica context."""
+        return
+
+    def update(
+        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
+    ) -> None:
+        """Take one step with one variable."""
+        raise NotImplementedError
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        own = {name: getattr(self, name) for name in self.SETTINGS}
+        decay = {"weight_decay": self.decay_rate, "exclude_1d": self.exclude_1d}
+        return super().get_config() | own | decay
+
+
+def decay(variable: tf.Variable, rates: Rates) -> None:
+    """w <- (1 - lr wd) w: decoupled weight decay, times the rate."""
+    if rates.weight_decay:
+        variable.assign(variable * rates.kept)
+
 
 FUSED_DTYPES = (tf.float32, tf.float64)
 

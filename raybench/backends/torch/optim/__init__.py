@@ -10,15 +10,15 @@ from torch import nn
 
 from raybench.backends.optimizers import own_settings
 from raybench.backends.torch.internals import fused_kernels_work
+from raybench.backends.torch.optim.classic import Lamb as Lamb
+from raybench.backends.torch.optim.classic import Lars as Lars
+from raybench.backends.torch.optim.classic import NAdamW as NAdamW
+from raybench.backends.torch.optim.classic import RAdam as RAdam
 from raybench.backends.torch.optim.kernels import clip_gradients as clip_gradients
-from raybench.backends.torch.optim.lamb import Lamb as Lamb
-from raybench.backends.torch.optim.lars import Lars as Lars
-from raybench.backends.torch.optim.lion import Lion as Lion
-from raybench.backends.torch.optim.muon import Muon as Muon
-from raybench.backends.torch.optim.muon import hidden_matrices
-from raybench.backends.torch.optim.nadamw import NAdamW as NAdamW
-from raybench.backends.torch.optim.radam import RAdam as RAdam
-from raybench.backends.torch.optim.schedule_free import ScheduleFreeAdamW as ScheduleFreeAdamW
+from raybench.backends.torch.optim.recent import Lion as Lion
+from raybench.backends.torch.optim.recent import Muon as Muon
+from raybench.backends.torch.optim.recent import ScheduleFreeAdamW as ScheduleFreeAdamW
+from raybench.backends.torch.optim.recent import hidden_matrices
 
 
 def build_optimizer(

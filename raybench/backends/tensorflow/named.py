@@ -1,5 +1,9 @@
-"""The networks of both frameworks in Keras: torchvision's, layer by layer, drawn as in torch."""
+"""Models by name in Keras, built and given the weights that they begin with. Mirrors torch's.
 
+The networks of both frameworks are torchvision's, layer by layer, drawn as in torch.
+"""
+
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,11 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from raybench.backends.tensorflow.batch_norm import BatchNorm
-from raybench.backends.tensorflow.named.model import NamedModel
+from raybench.backends.tensorflow.layers import BatchNorm
+from raybench.backends.tensorflow.libraries import NamedModel, build_keras, cached_keras
 from raybench.core.errors import UserError
-from raybench.workloads.named.cache import TORCH_URL, first_there, torch_folder
-from raybench.workloads.named.networks import (
+from raybench.workloads.base import Workload
+from raybench.workloads.named import (
+    NamedWorkload,
+    cached_network,
+    read_tensors,
+    require_library,
+    weights_file,
+)
+from raybench.workloads.networks import (
     EPSILON,
     MEAN,
     MOMENTUM,
@@ -24,12 +35,34 @@ from raybench.workloads.named.networks import (
     Conv,
     initial_arrays,
 )
-from raybench.workloads.named.workload import NamedWorkload
 
 Arrays = dict[str, npt.NDArray[Any]]
+CACHED = {"keras": cached_keras, "both": cached_network}
+"""What finds the file of trained weights, by library."""
+OURS = ".weights.h5"
+TORCH = (".pth", ".pt", ".safetensors")
 
 
-def build(workload: NamedWorkload, seed: int) -> NamedModel:
+def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
+    """Return a new model; Keras has been seeded. UserError for an unknown name."""
+    require_library(workload, "tensorflow")
+    is_network = workload.library == "both"
+    model = _build_network(workload, seed) if is_network else build_keras(workload)
+    model.build((None, *workload.input_shape))
+    return model
+
+
+def start_from(model: keras.Model, workload: Workload, weights: str) -> list[str]:
+    """Give a new model the weights of a spec; return what was drawn anew, in sentences.
+
+    `none` leaves it as it was drawn. UserError for weights that are not there, or of another
+    model; only the head may differ, in its number of outputs.
+    """
+    path = weights_file(workload, weights, CACHED)
+    return [] if path is None else load_file(model, workload, path)
+
+
+def _build_network(workload: NamedWorkload, seed: int) -> NamedModel:
     """Return the model with the first weights of both frameworks."""
     network = NETWORKS[workload.model]()
     assert not isinstance(workload.input_shape, dict)
@@ -50,10 +83,56 @@ def build(workload: NamedWorkload, seed: int) -> NamedModel:
     return model
 
 
-def cached(workload: NamedWorkload) -> Path:
-    """Return torchvision's file of trained weights."""
-    files = NETWORKS[workload.model]().weights
-    return first_there(workload.name, torch_folder(), files, TORCH_URL)
+def load_file(model: keras.Model, workload: Workload, path: Path) -> list[str]:
+    """Give the model a file's weights; return what was drawn anew, in sentences.
+
+    `.weights.h5` as Keras saves them; `.h5` of keras.applications without top; `.pth`, `.pt` and
+    `.safetensors` of torch for the networks that both frameworks have.
+    """
+    if path.suffix in TORCH:
+        if not isinstance(workload, NamedWorkload) or workload.library != "both":
+            raise UserError(
+                f"weights {path}: are torch's, which only the networks of both frameworks take in "
+                f"tensorflow; give a {OURS} file, or set framework: torch."
+            )
+        return load_arrays(model, read_tensors(path), str(path))
+    try:
+        if path.name.endswith(OURS):
+            return _load_saved(model, path)
+        if path.suffix == ".h5" and isinstance(model, NamedModel):
+            model.backbone.load_weights(path)
+            return [f"weights {path}: the head is drawn anew for these data."]
+    except (ValueError, OSError, KeyError) as error:
+        raise UserError(
+            f"weights {path}: are no weights of workload {workload.name}; name the model that "
+            "they were trained with.",
+            details=str(error),
+        ) from None
+    raise UserError(
+        f"weights {path}: its name must end in {OURS} (as Keras saves weights), .h5 (of "
+        f"keras.applications, without top) or {', '.join(TORCH)}."
+    )
+
+
+def _load_saved(model: keras.Model, path: Path) -> list[str]:
+    """Load a `.weights.h5` file; the head alone may differ."""
+    if not isinstance(model, NamedModel):
+        model.load_weights(path)
+        return []
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        before = [variable.numpy() for variable in model.backbone.variables]
+        model.load_weights(path, skip_mismatch=True)
+    skipped = [str(one.message) for one in found if "could not be loaded" in str(one.message)]
+    if not skipped:
+        return []
+    same = [
+        (variable.numpy() == old).all()
+        for variable, old in zip(model.backbone.variables, before, strict=True)
+    ]
+    if all(same):
+        raise ValueError(skipped[0])
+    return [f"weights {path}: the head is drawn anew for these data."]
 
 
 def load_arrays(model: NamedModel, arrays: Arrays, source: str) -> list[str]:

@@ -1,4 +1,7 @@
-"""Weights of a file put into a torch model by their names. Mirrors tensorflow's."""
+"""Models by name in torch, built and given the weights that they begin with. Mirrors tensorflow's.
+
+A network of both frameworks is torchvision's, drawn as in Keras.
+"""
 
 from pathlib import Path
 from pickle import UnpicklingError
@@ -7,11 +10,73 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raybench.backends.torch.named.model import PREFIX, NamedModel
+from raybench.backends.torch.libraries import (
+    PREFIX,
+    NamedModel,
+    build_timm,
+    build_torchvision,
+    build_transformers,
+    cached_timm,
+    cached_torchvision,
+    cached_transformers,
+)
 from raybench.core.errors import UserError
-from raybench.workloads.named.tensor_files import named_tensors, not_weights
+from raybench.workloads.base import Workload
+from raybench.workloads.named import (
+    NamedWorkload,
+    cached_network,
+    named_tensors,
+    not_weights,
+    weights_file,
+)
+from raybench.workloads.networks import MEAN, NETWORKS, STD, initial_arrays
 
 Tensors = dict[str, Tensor]
+BUILD = {
+    "torchvision": build_torchvision,
+    "timm": build_timm,
+    "transformers": build_transformers,
+}
+CACHED = {
+    "torchvision": cached_torchvision,
+    "timm": cached_timm,
+    "transformers": cached_transformers,
+    "both": cached_network,
+}
+"""What finds the file of trained weights, by library."""
+
+
+def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
+    """Return a new model on the CPU; torch has been seeded. UserError for an unknown name."""
+    if workload.library == "both":
+        return _build_network(workload, seed)
+    return BUILD[workload.library](workload)
+
+
+def start_from(model: nn.Module, workload: Workload, weights: str) -> list[str]:
+    """Give a new model the weights of a spec; return what was drawn anew, in sentences.
+
+    `none` leaves it as it was drawn. UserError for weights that are not there, or of another
+    model; only the head may differ, in its number of outputs.
+    """
+    path = weights_file(workload, weights, CACHED)
+    return [] if path is None else load_tensors(model, read_tensors(path), str(path))
+
+
+def _build_network(workload: NamedWorkload, seed: int) -> NamedModel:
+    """Return torchvision's model with the first weights of both frameworks."""
+    from torchvision.models import get_model
+
+    network = NETWORKS[workload.model]()
+    with torch.device("meta"):  # nothing is drawn twice
+        net = get_model(workload.model, weights=None, num_classes=workload.num_classes)
+    net = net.to_empty(device="cpu")
+    arrays = initial_arrays(network, workload.num_classes, seed)
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    for name, own in net.state_dict().items():
+        own.copy_(tensors[name] if name in tensors else torch.zeros_like(own))
+    head = (f"{network.head}.weight", f"{network.head}.bias")
+    return NamedModel(net, head, mean=MEAN, std=STD)
 
 
 def read_tensors(path: Path) -> Tensors:

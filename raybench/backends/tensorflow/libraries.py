@@ -1,4 +1,4 @@
-"""The models of keras.applications, without their own tops."""
+"""The models of keras.applications as ours, without their own tops. Mirrors torch/libraries.py."""
 
 import difflib
 import inspect
@@ -9,10 +9,8 @@ from types import ModuleType
 import keras
 import tensorflow as tf
 
-from raybench.backends.tensorflow.named.model import NamedModel
 from raybench.core.errors import UserError
-from raybench.workloads.named.cache import first_there, keras_folder, missing
-from raybench.workloads.named.workload import NamedWorkload
+from raybench.workloads.named import NamedWorkload, first_there, keras_folder, missing
 
 RGB = 3
 FAMILIES = {
@@ -35,13 +33,49 @@ FAMILIES = {
 what follows it."""
 
 
-def build(workload: NamedWorkload, seed: int) -> NamedModel:
+class NamedModel(keras.Model):
+    """A network without its head, and a head for the data: pixels in 0..1 in, float32 out.
+
+    `prepare` makes the pixels what the library's trained weights expect, with or without such
+    weights; images of one channel are repeated to the three that the network takes. While the
+    backbone is not `trainable`, it works as in evaluation, dropout included.
+    """
+
+    def __init__(
+        self,
+        prepare: Callable[[tf.Tensor], tf.Tensor],
+        backbone: keras.Model,
+        head: list[keras.layers.Layer],
+    ) -> None:
+        super().__init__()
+        self._prepare, self._channels = prepare, backbone.input_shape[-1]
+        self.backbone, self.head = backbone, keras.Sequential([*head, _float32()], name="head")
+        self.head.build(backbone.output_shape)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Make no variables: the parts have theirs."""
+        del input_shape
+
+    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Return (N, outputs) float32."""
+        if inputs.shape[-1] != self._channels:
+            inputs = tf.repeat(inputs, self._channels, axis=-1)
+        is_learning = training and self.backbone.trainable
+        features = self.backbone(self._prepare(inputs), training=is_learning)
+        return self.head(features, training=training)
+
+
+def _float32() -> keras.layers.Layer:
+    # The last layer makes the outputs float32 under a bf16 policy too.
+    return keras.layers.Activation("linear", dtype="float32")
+
+
+def build_keras(workload: NamedWorkload) -> NamedModel:
     """Return the network, its average over the last map, and a dense head; Keras has been seeded.
 
     Without the library's own top, which differs between its networks and is not what is
     fine-tuned.
     """
-    del seed
     function = _function(workload)
     assert not isinstance(workload.input_shape, dict)
     height, width, _ = workload.input_shape
@@ -61,7 +95,7 @@ def build(workload: NamedWorkload, seed: int) -> NamedModel:
     return NamedModel(prepare, backbone, [keras.layers.Dense(workload.num_classes)])
 
 
-def cached(workload: NamedWorkload) -> Path:
+def cached_keras(workload: NamedWorkload) -> Path:
     """Return the library's file of trained weights without top."""
     name = workload.model
     for family in sorted(FAMILIES, key=len, reverse=True):
