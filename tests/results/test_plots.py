@@ -20,7 +20,7 @@ from raybench import report
 from raybench.core.clock import PHASES
 from raybench.core.documents import read_mapping, to_yaml
 from raybench.core.objective import Objective
-from raybench.results import plots
+from raybench.results.export import write_plots
 from raybench.results.figures import parts
 from raybench.results.figures.curves import curves_figure, repeats_figure
 from raybench.results.figures.pareto import pareto_figure
@@ -361,7 +361,7 @@ def test_accuracy_at_budget_shows_confirmed_medians(tmp_path: Path) -> None:
 
 def test_plots_are_written_whole(tmp_path: Path) -> None:
     results = results_folder(tmp_path, [*curve("0000", [0.5]), run_line("0000", 2.0)])
-    paths = plots.write_plots(results, tmp_path)
+    paths = write_plots(results, tmp_path)
     drawn = ("curves", "pareto", "ledger")
     assert paths == [tmp_path / f"{name}.png" for name in drawn]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
