@@ -1,7 +1,4 @@
-"""The answer of a study in a sentence for who decides, without a word of the trade.
-
-A study at a glance: what Python prints of it, and what a notebook shows.
-"""
+"""The answer of a study in a sentence, and the study as Python and notebooks show it."""
 
 import html
 import math

@@ -1,7 +1,4 @@
-"""The terminal: one kind of console for all commands, and lines and tables that stay whole.
-
-Sentences on a terminal: lines end between words, and commands stay whole to be copied.
-"""
+"""The terminal: one kind of console for all commands, and lines and tables that stay whole."""
 
 import io
 import re

@@ -5,7 +5,7 @@ runs are off by up to 17 points (`benchmarks/search/race.py`). That the best of 
 again is the named one or statistically tied with it holds in nine of ten studies there; the best of
 all is not claimed: what the search stopped early was never compared.
 
-What to do after a study, each step with its command: the end of the screen and of the page.
+Below it what to do next, each step with its command.
 """
 
 import bisect

@@ -1,12 +1,11 @@
-"""One command at a time in a results folder.
+"""One command at a time in a results folder (a lock), and below a URL (a lease).
 
-One driver at a time writes a URL: an object that says who, written again every few seconds.
-
-A store has no lock, and the hosts' clocks differ, so a lease is judged by no host's clock: how
-old it is, is the difference of two times that the *store* gave (of the lease, and of an object
-written beside it just now); from then on whoever waits counts by himself, and a beat in between
-shows that the owner lives. What cannot be shut out without a store's conditional writes: an owner
-that is stopped (SIGSTOP, a machine asleep) between a look at the lease and the end of one upload.
+A lease is an object that says who writes, written again every few seconds. A store has no lock, and
+the hosts' clocks differ, so a lease is judged by no host's clock: how old it is, is the difference
+of two times that the *store* gave (of the lease, and of an object written beside it just now); from
+then on whoever waits counts by himself, and a beat in between shows that the owner lives. What
+cannot be shut out without a store's conditional writes: an owner that is stopped (SIGSTOP, a
+machine asleep) between a look at the lease and the end of one upload.
 """
 
 import errno

@@ -3,12 +3,9 @@
 What they do not tell (workers, hosts, where the seconds went, who was confirmed) is missing in the
 frames, never made up; what needs it says so.
 
-Ray Tune's experiment folders, read without Ray: one folder per trial, JSON lines of results.
-
-As Ray 2.x writes them: `experiment_state-*.json` beside a folder for each trial with `params.json`
-and `result.json` (or `progress.csv` alone), and `error.txt` where it failed. No pickle is read.
-
-What Optuna's storages are told by, without Optuna: a database's URL, or a file's first bytes.
+Ray Tune's experiment folders are read without Ray. As Ray 2.x writes them:
+`experiment_state-*.json` beside a folder for each trial with `params.json` and `result.json` (or
+`progress.csv` alone), and `error.txt` where it failed. No pickle is read.
 """
 
 import html

@@ -1,7 +1,5 @@
 """The orders of a study: its runs by score, its confirmed configurations, and both in one table.
 
-The configurations of a study that were trained again: by which runs each is chosen and printed.
-
 A race trains contenders with new seeds beside other runs (role `race`); its winners then run alone
 (role `confirm`), with further seeds. What is compared must have been run alike, so configurations
 are chosen by the race, unless their runs alone overrule it (`core.standing.best_first`); the time

@@ -1,6 +1,6 @@
 """The files of a results folder, read back and checked: somebody may have edited them.
 
-The lines of `records.jsonl`, decoded: any line, and the usual one in a tenth of the time.
+Any line of `records.jsonl` is read, and the usual one in a tenth of the time.
 """
 
 import gc
@@ -237,12 +237,12 @@ def _read(path: Path) -> Records:
 
 def record_of(line: object) -> tuple[str, Evaluation | RunRecord | Prediction]:
     """Return a run's name and what a line says of it; ValueError where it is no record."""
-    kind, name = _kind_and_trial(line)
+    kind, name = kind_and_trial(line)
     assert isinstance(line, dict)
     if kind == "eval":
-        return name, _built(EVALUATION, line)
+        return name, evaluation_of(line)
     if kind == "run":
-        run = _built(RUN, _whole(plain(line)))
+        run = run_of(line)
         if problem := _impossible(run):
             raise ValueError(problem)
         return name, run
@@ -339,11 +339,6 @@ def read_study(path: Path) -> dict[str, Any]:
     return content
 
 
-def kind_and_trial(line: object) -> tuple[str, str]:
-    """Return what a line is of, and of which run; ValueError where it is no record."""
-    return _kind_and_trial(line)
-
-
 def evaluation_of(line: dict[str, Any]) -> Evaluation:
     """Return the evaluation of an `eval` line; ValueError says what is wrong with it."""
     return _built(EVALUATION, line)
@@ -354,7 +349,8 @@ def run_of(line: dict[str, Any]) -> RunRecord:
     return _built(RUN, _whole(plain(line)))
 
 
-def _kind_and_trial(line: object) -> tuple[str, str]:
+def kind_and_trial(line: object) -> tuple[str, str]:
+    """Return what a line is of, and of which run; ValueError where it is no record."""
     if not isinstance(line, dict):
         raise ValueError("it holds no keys and values")
     if line.get("kind") not in KINDS:

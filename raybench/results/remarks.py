@@ -1,8 +1,5 @@
-"""Whether the result hangs on the target: too easy or too hard, and one point either side.
-
-What became of all runs, in sentences: those that failed, where the seconds went, the cost.
-
-Whether the winner lies at the end of a searched range: what is best may lie beyond it.
+"""What else is to be said of a study: whether its result hangs on the target, what became of all
+runs, and whether the winner lies at the end of a searched range.
 """
 
 import math
@@ -10,11 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from raybench.core.errors import UserError
-from raybench.core.objective import small_difference
 from raybench.core.space import SEARCHABLE, Dimension, Powers, Range, Space, parse_space, resolve
 from raybench.core.spec import RunSpec
 from raybench.core.text import clean, shorten
-from raybench.results.analyses import ONE_POINT, time_to_target
+from raybench.results.analyses import around_target
 from raybench.results.load import StudyResults
 from raybench.results.ranking import ranked
 from raybench.results.tables import DISTURBED, failures, ledger_totals
@@ -49,43 +45,28 @@ def _shown(results: StudyResults, target: float) -> str:
     return f"{target:.1%}" if results.metric.is_share else f"{results.metric.words} {target:.4g}"
 
 
-def fastest_at(results: StudyResults, target: float) -> tuple[str, float, int] | None:
-    """Return which search trial would have been first at another target, when, and of how many.
-
-    From the learning curves alone. Trials end when they reach the study's own target, so few
-    of them tell anything of a higher one.
-    """
-    curves = results.curves[results.curves["trial"].isin(ranked(results.trials)["trial"])]
-    if curves.empty:
-        return None
-    hold = int(results.study["study"]["objective"].get("hold", 1))
-    times = time_to_target(
-        curves, results.metric, target, hold=hold, chance=results.value_at_start
-    ).dropna(subset=["seconds"])
-    if times.empty:
-        return None
-    first = times.nsmallest(1, "seconds")
-    return str(first["trial"].iloc[0]), float(first["seconds"].iloc[0]), len(times)
-
-
 def sensitivity_lines(results: StudyResults) -> list[str]:
-    """Return a sentence for an easier target and a harder one, one point off, where curves tell."""
-    if results.target is None or not results.is_timed:
+    """Return a sentence for an easier target and a harder one, one point off, where curves tell.
+
+    From the learning curves alone. Trials end when they reach the study's own target, so few of
+    them tell anything of a harder one.
+    """
+    searched = ranked(results.trials)["trial"]
+    if results.target is None or not results.is_timed or len(searched) < ENOUGH_TRIALS:
         return []
-    if len(ranked(results.trials)) < ENOUGH_TRIALS:
+    curves, start = results.curves, results.value_at_start
+    curves = curves[curves["trial"].isin(searched)]
+    if curves.empty:
         return []
-    lines, metric = [], results.metric
-    step = metric.sign * small_difference(metric, results.target, results.chance, points=ONE_POINT)
-    for target in (results.target - step, results.target + step):
-        found = fastest_at(results, target) if target <= 1 or not metric.is_share else None
-        if found is not None:
-            name, seconds, count = found
-            config = results.label(results.specs[name])
-            trials = "trial" if count == 1 else "trials"
-            lines.append(
-                f"With target {_shown(results, target)} trial {name} ({config}) would lead the "
-                f"search after {seconds:.2f} s; {count} {trials} reached it."
-            )
+    table = around_target(curves, results.metric, results.target, hold=results.hold, chance=start)
+    lines = []
+    for row in table[table["target"] != results.target].dropna().to_dict("records"):
+        config = results.label(results.specs[row["trial"]])
+        lines.append(
+            f"With target {_shown(results, row['target'])} trial {row['trial']} ({config}) would "
+            f"lead the search after {row['seconds']:.2f} s; "
+            f"{row['reached']} {'trial' if row['reached'] == 1 else 'trials'} reached it."
+        )
     return lines
 
 

@@ -1,7 +1,5 @@
 """Brings a study's folder on this machine below a URL: its logs, and files written whole.
 
-Logs that grow on this machine, and the same logs as objects below a URL.
-
 Object stores cannot append. Writing `records.jsonl` whole every two seconds would cost the square
 of its length (10,000 trials of 25 evaluations: 58 MB in the end); an object for each two
 seconds would be 14,000 in eight hours, a request each to read back. So a log is cut at line ends

@@ -2,11 +2,9 @@
 
 All writing and reading is done in `StudyStorage.folder`. Of a local path or `file://` (a shared
 folder, too: it can append) that is the place itself. Of an object store it is a spool in the
-user's cache, which `sync.Sync` brings below the URL in the background.
+user's cache, which `Sync` brings below the URL in the background.
 
-Brings a spool below its URL in the background, and says when it cannot.
-
-A study below a URL, read: a copy in the user's cache, apart from what a driver writes there.
+Readers of a URL have a copy of their own in the user's cache.
 """
 
 import hashlib

@@ -1,10 +1,6 @@
-"""The records of a study, appended and flushed as they happen.
+"""What is written into a results folder: records as they happen, other files whole or not at all.
 
-A results folder's files, each written whole or not at all.
-
-Tracebacks of failed runs: kept in a file each, named in the run's message.
-
-What must be known to read a result later: versions, machine, command.
+Also what must be known to read a result later: versions, machine, command.
 """
 
 import json

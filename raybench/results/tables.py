@@ -1,9 +1,4 @@
-"""The tables printed at the end of a study, each a DataFrame of its own.
-
-Failed runs by cause: two of one cause differ in numbers only.
-
-The tables of a study as they are printed: numbers in their units, columns that fit.
-"""
+"""The tables printed at the end of a study: numbers in their units, columns that fit."""
 
 import math
 import re

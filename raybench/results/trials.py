@@ -10,12 +10,10 @@ Columns of the metric carry its name: `best_accuracy`, `test_accuracy` and, of c
 `best_rmse`, `test_rmse` and `rmse` of a study that is judged by RMSE. The tables of columns below
 are those of accuracy; `for_metric` gives another's.
 
-Which runs may be compared: those whose workers were laid out alike.
-
-Runs of one size are ranked against each other only where they were on as few hosts as any of
-them; a `spread` run only where the study asked for it; and each model of GPU by itself. A strategy
-is no layout but, as a framework, a way to use one: on as many devices and hosts, which is faster is
-what a study asks.
+Only runs whose workers were laid out alike are compared: runs of one size are ranked against each
+other only where they were on as few hosts as any of them; a `spread` run only where the study asked
+for it; and each model of GPU by itself. A strategy is no layout but, as a framework, a way to use
+one: on as many devices and hosts, which is faster is what a study asks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,9 +1,4 @@
-"""Which configurations won: by expected running time, with those that cannot be told from them.
-
-The winner of a study, and all that cannot be told from it, as a table.
-
-What speed costs: configurations by seconds and worker-seconds to the target, and their front.
-"""
+"""Which configurations won: by expected running time, with those that cannot be told from them."""
 
 import math
 from collections.abc import Mapping, Sequence

