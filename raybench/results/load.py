@@ -153,7 +153,7 @@ class StudyResults(Analysed):
 
     @cached_property
     def repeated(self) -> "dict[str, Repeated]":
-        """The configurations that were trained again; see `results.repeated`."""
+        """The configurations that were trained again; see `results.ranking`."""
         from raybench.results.ranking import repeated
 
         return repeated(self)
@@ -217,14 +217,14 @@ class StudyResults(Analysed):
 
     @cached_property
     def winners(self) -> pd.DataFrame:
-        """The winner and all that cannot be told from it; see `results.winners`."""
+        """The winner and all that cannot be told from it; see `results.verdict`."""
         from raybench.results.verdict import winners
 
         return winners(self)
 
     @cached_property
     def repeats(self) -> pd.DataFrame:
-        """The runs by which configurations are compared; see `results.winners`."""
+        """The runs by which configurations are compared; see `results.verdict`."""
         from raybench.results.verdict import repeats
 
         return repeats(self)
