@@ -12,7 +12,7 @@ from raybench.core.spec import FRAMEWORKS
 from raybench.core.text import command_line
 
 if TYPE_CHECKING:
-    from raybench.data.look.seen import Seen
+    from raybench.data.look import Seen
 
 DEFAULT_OUT = "space.yaml"
 

@@ -11,7 +11,7 @@ from typing import Any
 from raybench.core.documents import parse_yaml
 from raybench.core.metric import METRICS, USUAL
 from raybench.core.text import clean, command_line
-from raybench.data.look.seen import Seen
+from raybench.data.look import Seen
 
 LIBRARIES = {"torch": "torch", "tensorflow": "tensorflow"}
 """Frameworks, and the library that each needs."""

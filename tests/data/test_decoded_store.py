@@ -25,11 +25,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("RAYBENCH_CACHE", str(folder))
-    monkeypatch.setattr(store, "_in_use", {})
-    return folder
+def cache(own_store):
+    return own_store
 
 
 @pytest.fixture

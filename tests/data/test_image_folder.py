@@ -15,11 +15,7 @@ from raybench.data.sources.cut import mixed_order
 from raybench.data.store import build as store
 from raybench.workloads.find import load_workload_dataset
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("RAYBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(store, "_in_use", {})
+pytestmark = pytest.mark.usefixtures("own_store")
 
 
 @pytest.fixture

@@ -11,13 +11,8 @@ import pytest
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
 from raybench.data.load import build_dataset
-from raybench.data.store import build as store
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("RAYBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(store, "_in_use", {})
+pytestmark = pytest.mark.usefixtures("own_store")
 
 
 def pixels(number, *shape):

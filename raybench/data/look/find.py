@@ -17,8 +17,7 @@ from raybench.core.errors import UserError
 from raybench.data.dataset import Dataset
 from raybench.data.inputs import Rows
 from raybench.data.load import build_dataset
-from raybench.data.look.leaks import leak_lines
-from raybench.data.look.seen import (
+from raybench.data.look import (
     Seen,
     balance_line,
     class_lines,
@@ -26,9 +25,9 @@ from raybench.data.look.seen import (
     see_images,
     see_sizes,
 )
+from raybench.data.look.leaks import leak_lines
 from raybench.data.sources.encode import Names
 from raybench.data.sources.files import ENDINGS, open_tables
-from raybench.data.sources.huggingface import open_huggingface, with_usual_columns
 from raybench.data.sources.images import ImageError, is_image, read_head
 from raybench.data.sources.label_columns import MAX_NUMBERED_CLASSES, Labels, read_labels, told_task
 from raybench.data.sources.table import (
@@ -41,7 +40,13 @@ from raybench.data.sources.table import (
     require_columns,
 )
 from raybench.data.sources.table_set import Features, Member, prepare, split_members, table_dataset
-from raybench.data.sources.tables import first_pictures, require_image_column, require_text_task
+from raybench.data.sources.tables import (
+    first_pictures,
+    open_huggingface,
+    require_image_column,
+    require_text_task,
+    with_usual_columns,
+)
 from raybench.data.sources.texts import TEXT_ENDINGS, Tokens, is_class_folder, running_texts
 from raybench.data.store.place import size_in_words
 from raybench.data.store.source import list_files

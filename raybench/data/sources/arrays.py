@@ -23,9 +23,9 @@ from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
 from raybench.data.dataset import Array, Dataset, Split
 from raybench.data.memory import require_memory
-from raybench.data.sources.cut import cut, held_out_line, mixed_order, standardise
+from raybench.data.sources.cut import cut, dataset_of_parts, held_out_line, mixed_order
 from raybench.data.sources.images import ImageForm, fit
-from raybench.data.store.build import Stored, stored
+from raybench.data.store.build import split_of_arrays, stored
 from raybench.data.store.place import Writer, tell
 from raybench.data.store.source import Source, file_at
 
@@ -211,26 +211,15 @@ def load_arrays(source: Source, read: Callable[[], RawSet], spec: DatasetSpec) -
     where = str(source.path)
     found = stored(source, lambda writer: _build(writer, read(), spec, where))
     about = found.about
-    splits = {part: _split(found, part) for part in about["parts"]}
+    splits = {part: split_of_arrays(found.arrays, part) for part in about["parts"]}
     parts = cut(splits["train"], splits.get("validation"), splits.get("test"), spec, source=where)
-    content: dict[str, Any] = {"task": about["task"]}
+    known: dict[str, Any] = {
+        "num_classes": about["num_classes"],
+        "vocabulary": tuple(about["vocabulary"]),
+    }
     if about["standardise_inputs"]:
-        parts, content["encoding"] = _standardise_inputs(parts)
-    if about["task"] == "regression":
-        (train, validation, test), scale, offset = standardise(parts, where)
-        parts = train, validation, test
-        content |= {"label_scale": scale, "label_offset": offset}
-    train, validation, test = parts
-    return Dataset(
-        source.name,
-        about["num_classes"],
-        train,
-        validation,
-        test,
-        class_names=tuple(about["class_names"]),
-        vocabulary=tuple(about["vocabulary"]),
-        **content,
-    )
+        parts, known["encoding"] = _standardise_inputs(parts)
+    return dataset_of_parts(source.name, parts, about, where, **known)
 
 
 def _build(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[str, Any]:
@@ -268,14 +257,6 @@ def _build(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[s
         "standardise_inputs": raw.standardise_inputs,
         "parts": list(raw.splits),
     }
-
-
-def _split(found: Stored, part: str) -> Split:
-    arrays, begin = found.arrays, f"{part}-input-"
-    inputs: Any = arrays.get(f"{part}-inputs")
-    if inputs is None:
-        inputs = {name[len(begin) :]: arrays[name] for name in arrays if name.startswith(begin)}
-    return Split(inputs, arrays[f"{part}-labels"], arrays.get(f"{part}-weights"))
 
 
 def _standardise_inputs(

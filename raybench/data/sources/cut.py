@@ -7,8 +7,9 @@ Labels as they are written, as numbers: classes by name, or values of a regressi
 """
 
 import difflib
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from raybench.core.dataset_spec import Task
 from raybench.core.errors import UserError
 from raybench.core.spec import DatasetSpec
-from raybench.data.dataset import Split, num_of
+from raybench.data.dataset import Dataset, Split, num_of
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,21 @@ def standardise(
         for split in splits
     ]
     return scaled, np.asarray(scale, np.float32), np.asarray(offset, np.float32)
+
+
+def dataset_of_parts(
+    name: str, parts: Sequence[Split], about: Mapping[str, Any], source: str, **known: Any
+) -> Dataset:
+    """Return the dataset of its three splits; labels of a regression are standardised.
+
+    `about` has the task and the names of the classes, `known` more of the dataset's fields.
+    """
+    names = tuple(about["class_names"])
+    if about["task"] == "regression":
+        parts, known["label_scale"], known["label_offset"] = standardise(parts, source)
+    content = {"num_classes": len(names) or None, "task": about["task"], "class_names": names}
+    train, validation, test = parts
+    return Dataset(name, train=train, validation=validation, test=test, **content | known)
 
 
 def _number(text: str) -> float | None:

@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybench.core.errors import UserError
-from raybench.data.sources.label_columns import is_number
-from raybench.data.sources.table import as_numbers, as_texts
+from raybench.data.sources.table import as_numbers, as_texts, is_number
 
 Out = npt.NDArray[np.float32]
 """(rows, width) of one column's features, to be written to."""

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -22,7 +21,7 @@ import pyarrow.parquet
 from raybench.core.errors import UserError
 from raybench.data.memory import require_memory
 from raybench.data.sources.image_folder import SPLIT_NAMES
-from raybench.data.sources.table import BATCH_ROWS, Table, Tables
+from raybench.data.sources.table import BATCH_ROWS, Table, Tables, is_number
 from raybench.data.store.source import list_files
 
 
@@ -248,7 +247,7 @@ def _names(path: Path, head: str, delimiter: str) -> list[str]:
             f"{path}: line {reader.line_num} must name the columns, and all its cells are empty; "
             "remove it."
         )
-    if all(map(_is_number, given)):
+    if all(map(is_number, given)):
         raise UserError(
             f"{path}: line 1 must name the columns, and holds numbers ({given[0]}, ...); write a "
             "line of names above it."
@@ -294,13 +293,6 @@ def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
                     yield reader.line_num, cells
     finally:
         csv.field_size_limit(limit)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return bool(np.isfinite(float(text)))
-    except ValueError:
-        return False
 
 
 def _is_utf8(content: bytes) -> bool:

@@ -25,9 +25,9 @@ from raybench.data.sources.cut import (
     as_numbers,
     class_names,
     cut,
+    dataset_of_parts,
     held_out_line,
     mixed_order,
-    standardise,
     task_of,
 )
 from raybench.data.sources.decode_images import decode_images, probe
@@ -385,7 +385,7 @@ def load_image_folder(spec: DatasetSpec) -> Dataset:
     parts = cut(
         splits["train"], splits.get("validation"), splits.get("test"), spec, source=str(path)
     )
-    return _dataset(parts, about, str(path))
+    return dataset_of_parts("image_folder", parts, about, str(path))
 
 
 def _folder(given: str) -> Path:
@@ -435,21 +435,3 @@ def _build(writer: Writer, source: Source, spec: DatasetSpec) -> dict[str, Any]:
     )
     counts = {part: len(samples) for part, samples in labelled.items()}
     return {"task": task, "class_names": list(names), "counts": counts}
-
-
-def _dataset(parts: tuple[Split, Split, Split], about: Mapping[str, Any], source: str) -> Dataset:
-    if about["task"] == "classification":
-        train, validation, test = parts
-        names = tuple(about["class_names"])
-        return Dataset("image_folder", len(names), train, validation, test, class_names=names)
-    (train, validation, test), scale, offset = standardise(parts, source)
-    return Dataset(
-        "image_folder",
-        None,
-        train,
-        validation,
-        test,
-        task="regression",
-        label_scale=scale,
-        label_offset=offset,
-    )

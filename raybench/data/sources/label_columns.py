@@ -6,7 +6,6 @@ A column of weights of training samples.
 """
 
 import difflib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,8 @@ from raybench.data.sources.table import (
     as_texts,
     column_of,
     first_place,
+    is_no_number,
+    is_number,
     is_number_type,
     is_text,
     require_sizes,
@@ -169,24 +170,11 @@ def numbers_of_texts(table: Table, column: str) -> npt.NDArray[np.float64]:
 
 def _no_number(table: Table, column: str) -> UserError:
     """Return the error for labels that are texts where numbers are needed: the first of them."""
-
-    def is_no_number(values: Any) -> Array:
-        texts = as_texts(values).to_pylist()
-        return np.array([text is not None and not is_number(text) for text in texts])
-
     place, value = first_place(table, column, is_no_number)
     return UserError(
         f"{place}: label column '{column}' has the text '{value}', and a regression needs numbers; "
         "correct it, or set dataset.task: classification."
     )
-
-
-def is_number(text: str) -> bool:
-    """Whether a text is written as a number."""
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 MAX_NUMBERED_CLASSES = 20

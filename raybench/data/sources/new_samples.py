@@ -12,7 +12,7 @@ from raybench.data.dataset import Array
 from raybench.data.sources.encode import Encoder, NumberEncoder, encoder_of
 from raybench.data.sources.images import ImageError, ImageForm, decode
 from raybench.data.sources.table import as_texts, is_number_type
-from raybench.data.sources.texts import PADDING, UNKNOWN, Kind, Tokenizer, texts_of
+from raybench.data.sources.texts import Kind, Tokenizer, padded_ids, texts_of
 
 
 def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:
@@ -56,14 +56,7 @@ def texts_as_inputs(
         raise UserError(
             f"The samples are no texts ({error}); give a list of texts, or an array of token ids."
         ) from error
-    texts = list(texts_of(pa.record_batch({"text": column})))
-    out = np.full((len(texts), length), PADDING, np.int32)
-    for row, text in enumerate(texts):
-        ids = tokenizer.ids(tokenizer.cut(text)[:length])
-        out[row, : len(ids)] = ids
-        if not len(ids):
-            out[row, 0] = UNKNOWN
-    return out
+    return padded_ids(tokenizer, list(texts_of(pa.record_batch({"text": column}))), length)
 
 
 def files_as_inputs(

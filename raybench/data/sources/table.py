@@ -6,6 +6,7 @@ Which column of a table is used for what.
 """
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,6 +89,20 @@ def as_texts(values: Any) -> Any:
         values = pc.if_else(is_whole, whole.cast(pa.string()), values.cast(pa.string()))
     texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is written as a number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def is_no_number(values: Any) -> npt.NDArray[np.bool_]:
+    """Return which values of a `pyarrow.Array` are there and not written as numbers."""
+    texts = as_texts(values).to_pylist()
+    return np.array([text is not None and not is_number(text) for text in texts], np.bool_)
 
 
 BATCH_ROWS = 65_536

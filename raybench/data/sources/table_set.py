@@ -24,7 +24,7 @@ from raybench.data.sources.encode import (
     document_of,
     require_numbers,
 )
-from raybench.data.sources.label_columns import Labels, is_number, read_labels, read_weights
+from raybench.data.sources.label_columns import Labels, read_labels, read_weights
 from raybench.data.sources.table import (
     Roles,
     Say,
@@ -33,6 +33,7 @@ from raybench.data.sources.table import (
     as_texts,
     find_roles,
     first_place,
+    is_no_number,
     is_number_type,
     require_sizes,
 )
@@ -116,7 +117,7 @@ class Features:
             say(sentence)
         for column in self._made:
             if isinstance(column, Names) and column.num_not_numbers():
-                place, value = first_place(self._table, column.name, _is_no_number)
+                place, value = first_place(self._table, column.name, is_no_number)
                 require_numbers(column, place, value)
             try:
                 column.finish()
@@ -170,15 +171,10 @@ class Features:
         return out
 
 
-def _is_no_number(values: Any) -> Array:
-    texts = as_texts(values).to_pylist()
-    return np.array([text is not None and not is_number(text) for text in texts])
-
-
 def _no_texts(table: Table, column: str, values: Any) -> Any:
     """Return numbers that another file holds as text; UserError where they are none."""
-    if _is_no_number(values).any():
-        place, value = first_place(table, column, _is_no_number)
+    if is_no_number(values).any():
+        place, value = first_place(table, column, is_no_number)
         raise UserError(
             f"{place}: column '{column}' holds numbers in the training rows, and '{value}' there; "
             "correct it, or list the column in dataset.categories."

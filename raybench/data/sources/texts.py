@@ -188,13 +188,18 @@ class Tokens:
     def write(self, batch: Any, table: Table, start: int) -> Array:
         """See `RowInputs`."""
         del table, start
-        out = np.zeros((batch.num_rows, self._length), np.int32)
-        for row, text in enumerate(texts_of(batch)):
-            ids = self._tokenizer.ids(self._tokenizer.cut(text)[: self._length])
-            out[row, : len(ids)] = ids
-            if not len(ids):
-                out[row, 0] = UNKNOWN
-        return out
+        return padded_ids(self._tokenizer, list(texts_of(batch)), self._length)
+
+
+def padded_ids(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> Array:
+    """Return (N, length) int32 token ids: cut there, padded at the end; of no text one unknown."""
+    out = np.full((len(texts), length), PADDING, np.int32)
+    for row, text in enumerate(texts):
+        ids = tokenizer.ids(tokenizer.cut(text)[:length])
+        out[row, : len(ids)] = ids
+        if not len(ids):
+            out[row, 0] = UNKNOWN
+    return out
 
 
 def texts_of(batch: Any) -> Iterator[str]:

@@ -19,6 +19,7 @@ import numpy as np
 from raybench.core.errors import UserError
 from raybench.data.dataset import SPLITS, Array, Dataset, Split
 from raybench.data.memory import map_array
+from raybench.data.shared import about_dataset, dataset_of
 from raybench.data.store.entries import (
     ABOUT,
     PART,
@@ -158,10 +159,6 @@ def _tell_waiting(source: Source) -> None:
     tell(f"dataset {source.name} is being stored by another process; waiting for it.")
 
 
-_NAMES = ("class_names", "vocabulary")
-_SCALES = ("label_scale", "label_offset")
-
-
 def write_dataset(writer: Writer, dataset: Dataset) -> dict[str, Any]:
     """Write a dataset's arrays; return what `read_dataset` needs besides, as `build` does."""
     for part in SPLITS:
@@ -172,31 +169,13 @@ def write_dataset(writer: Writer, dataset: Dataset) -> dict[str, Any]:
         writer.save(f"{part}-labels", split.labels)
         if split.weights is not None:
             writer.save(f"{part}-weights", split.weights)
-    description: dict[str, Any] = {
-        "name": dataset.name,
-        "num_classes": None if dataset.num_classes is None else int(dataset.num_classes),
-        "repeat": int(dataset.repeat),
-        "task": dataset.task,
-        "encoding": dataset.encoding,
-    }
-    description |= {name: list(getattr(dataset, name)) for name in _NAMES}
-    for name in _SCALES:
-        scale = getattr(dataset, name)
-        description[name] = None if scale is None else np.asarray(scale).tolist()
-    return description
+    return about_dataset(dataset)
 
 
 def read_dataset(stored: Stored) -> Dataset:
     """Return the dataset that `write_dataset` wrote, its arrays mapped."""
-    content = dict(stored.about)
-    for name in _NAMES:
-        content[name] = tuple(content[name])
-    for name in _SCALES:
-        if content[name] is not None:
-            content[name] = np.asarray(content[name], np.float32)
-    for part in SPLITS:
-        content[part] = _split(stored.arrays, part)
-    return Dataset(**content)
+    splits = {part: split_of_arrays(stored.arrays, part) for part in SPLITS}
+    return dataset_of(dict(stored.about), splits)
 
 
 def _named(part: str, inputs: Array | dict[str, Array]) -> dict[str, Array]:
@@ -205,7 +184,8 @@ def _named(part: str, inputs: Array | dict[str, Array]) -> dict[str, Array]:
     return {f"{part}-inputs": inputs}
 
 
-def _split(arrays: Mapping[str, Array], part: str) -> Split:
+def split_of_arrays(arrays: Mapping[str, Array], part: str) -> Split:
+    """Return a split whose arrays are named as `write_dataset` does it."""
     begin = f"{part}-input-"
     inputs: Any = arrays.get(f"{part}-inputs")
     if inputs is None:
