@@ -219,9 +219,9 @@ LISTENS_TO_SIGNALS = ("interrupt.listen()", "self.listen()")
 FOR_A_MOMENT = ("socket.create_server((address, 0), family=family, backlog=size)",)
 """`cluster/reach.py`: whether the hosts of a cluster that the user named reach each other, for
 seconds, on the address that the group itself uses."""
-TO_OWN_PROCESSES = ("decode_images.py", "decoder.py")
+TO_OWN_PROCESSES = ("decode_images.py", "images.py")
 """They speak to one another through pipes that nobody else has."""
-NAMED_KINDS_ALONE = ("set_files.py", "tensor_files.py")
+NAMED_KINDS_ALONE = ("library_sets.py", "tensor_files.py")
 """Files of other libraries, by unpicklers that let a few names through: the tests below."""
 
 

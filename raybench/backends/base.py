@@ -1,6 +1,6 @@
-"""What a backend offers to the shared run loop: the protocol both frameworks implement.
+"""What a backend offers to the shared run loop, and the way from a framework's name to it.
 
-From a framework's name to its backend; the framework is imported here, at the last moment.
+The framework is imported there, at the last moment.
 """
 
 import importlib

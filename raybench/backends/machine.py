@@ -1,12 +1,9 @@
-"""What this machine really has: cores, memory, disk, versions, GPUs as everybody sees them.
+"""What this machine really has: cores, memory, disk, versions, GPUs as the driver (NVML), torch and
+TensorFlow each see them.
 
-Takes seconds: each framework is imported in a process of its own (`gpus`), so that a broken one
-ends nothing else, and is told of.
-
-The GPUs of this machine: what the driver (NVML), torch and TensorFlow each see of them.
-
-NVML wakes no GPU and takes no memory there. A framework does both, so that what it sees is asked
-of it in a process of its own: `python -m raybench.backends.machine torch`, JSON on stdout.
+NVML wakes no GPU and takes no memory there. A framework does both, and a broken one ends its
+process, so what it sees is asked of it in one of its own, which takes seconds: `python -m
+raybench.backends.machine torch`, JSON on stdout.
 """
 
 import importlib

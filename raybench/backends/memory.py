@@ -1,8 +1,4 @@
-"""The most memory that this process has had, from the operating system.
-
-Whether the samples of a split may lie in memory whole, or are read batch by batch.
-
-Freed memory is kept for the next step, where the system's allocator can be told so.
+"""The memory of a worker: its peak, what data may stay there whole, and freed memory that is kept.
 
 A step on a CPU allocates its activations and frees them again. Left alone, glibc gives such
 memory back to the system at once, and the next step pays for every page of it anew: for

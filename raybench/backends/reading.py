@@ -1,6 +1,5 @@
-"""Samples of a split read by rows, and augmented where that is asked for; for any backend.
-
-Batches prepared ahead by threads, in their order; for any backend.
+"""Samples of a split read by rows, augmented where that is asked for, and prepared ahead by threads;
+for any backend.
 """
 
 import importlib

@@ -1,6 +1,7 @@
-"""Models that `raybench train` saved, loaded back; what is saved checked against the model.
+"""What is saved of a run: its state, from which it can be continued, and the trained model, loaded
+back; what is saved checked against the model.
 
-When a run is saved, so that it can be continued: decided by all ranks alike.
+When a run is saved is decided by all ranks alike.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,5 @@
-"""The one class a user writes to train something of their own.
-
-What a user's code raises, as one sentence with the place in their file.
+"""The one class a user writes to train something of their own, and what their code raises as one
+sentence.
 """
 
 import contextlib

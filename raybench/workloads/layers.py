@@ -1,9 +1,4 @@
-"""One description of a network for both frameworks: the layers that it is made of.
-
-The shapes that layers make of a sample, and those of their weights.
-
-The same initial weights for both frameworks, and the way between their layouts.
-"""
+"""One description of a network for both frameworks: its layers, their shapes and first weights."""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -13,12 +13,12 @@ from raybench.workloads.named import (
     first_there,
     keras_folder,
     named_workload,
-    read_tensors,
     size_warnings,
     torch_folder,
 )
 from raybench.workloads.networks import NETWORKS, initial_arrays
 from raybench.workloads.shape import DataShape
+from raybench.workloads.tensor_files import read_tensors
 
 IMAGES = DataShape(input_shape=(64, 64, 3), num_outputs=5, kind="pixels")
 TEXTS = DataShape(input_shape=(16,), num_outputs=2, vocabulary_size=50, kind="tokens")

@@ -1,10 +1,8 @@
 """The TensorFlow training loop: one traced function per run takes many steps in a call.
 
 `model.fit` fails for Keras 3 with two workers (keras#20585), and a call from Python per step
-is slower, so the loop over steps is inside `tf.function` (traced_steps.py), on arrays held in
+is slower, so the loop over steps is inside `tf.function` (TracedSteps), on arrays held in
 device memory.
-
-What TensorFlow traces of training: many steps in one call, each of passes and an update.
 
 torch traces nothing: its steps are in its loop.
 """

@@ -20,7 +20,6 @@ from raybench.workloads.base import Workload
 from raybench.workloads.named import (
     NamedWorkload,
     cached_network,
-    read_tensors,
     require_library,
     weights_file,
 )
@@ -35,6 +34,7 @@ from raybench.workloads.networks import (
     Conv,
     initial_arrays,
 )
+from raybench.workloads.tensor_files import read_tensors
 
 Arrays = dict[str, npt.NDArray[Any]]
 CACHED = {"keras": cached_keras, "both": cached_network}

@@ -1,7 +1,4 @@
-"""The splits of a dataset as tensors on the worker's device. Mirrors torch/parts.py.
-
-Arrays as tensors on the worker's device.
-"""
+"""The splits of a dataset as tensors on the worker's device. Mirrors torch/parts.py."""
 
 import itertools
 import math

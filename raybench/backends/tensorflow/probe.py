@@ -1,6 +1,5 @@
-"""A user's Keras model tried on a few samples, before any worker starts. Mirrors torch's.
-
-How a model begins, tried before any worker starts. Mirrors torch's.
+"""A user's Keras model tried on a few samples, and how a model begins, before any worker starts.
+Mirrors torch's.
 """
 
 import keras

@@ -1,11 +1,8 @@
-"""All that training goes on from, as bytes: model, optimizer, random states. Mirrors torch's.
+"""All that training goes on from, as bytes, averages of the weights and what is frozen. Mirrors
+torch's.
 
 Variables in their order, which is that of their making: an `.npz` file of numbers alone, read
 without pickle.
-
-Averages of the weights, evaluated and saved in their place. Mirrors torch's.
-
-A backbone that is not trained for a while: only the head of a model is. Mirrors torch's.
 """
 
 import contextlib

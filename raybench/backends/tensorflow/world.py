@@ -1,7 +1,5 @@
-"""A TensorFlow worker's place among the workers. Mirrors torch's.
-
-How the gradients of a worker, or of a replica in one process, meet those of the others. Mirrors
-torch's.
+"""A TensorFlow worker's place among the workers, and how its gradients meet those of the others.
+Mirrors torch's.
 """
 
 import contextlib

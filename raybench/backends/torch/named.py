@@ -25,11 +25,10 @@ from raybench.workloads.base import Workload
 from raybench.workloads.named import (
     NamedWorkload,
     cached_network,
-    named_tensors,
-    not_weights,
     weights_file,
 )
 from raybench.workloads.networks import MEAN, NETWORKS, STD, initial_arrays
+from raybench.workloads.tensor_files import named_tensors, not_weights
 
 Tensors = dict[str, Tensor]
 BUILD = {

@@ -1,6 +1,5 @@
-"""A user's torch model tried on a few samples, before any worker starts. Mirrors tensorflow's.
-
-How a model begins, tried before any worker starts. Mirrors tensorflow's.
+"""A user's torch model tried on a few samples, and how a model begins, before any worker starts.
+Mirrors tensorflow's.
 """
 
 import copy

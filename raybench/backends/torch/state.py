@@ -1,11 +1,8 @@
-"""All that training goes on from, as bytes: model, optimizer, random states. Mirrors tensorflow's.
+"""All that training goes on from, as bytes, averages of the weights and what is frozen. Mirrors
+tensorflow's.
 
 Written by `torch.save`, of tensors, numbers and names alone: `weights_only` loads it without
 running anything that it holds.
-
-Averages of the weights, evaluated and saved in their place. Mirrors tensorflow's.
-
-A backbone that is not trained for a while: only the head of a model is. Mirrors tensorflow's.
 """
 
 import contextlib

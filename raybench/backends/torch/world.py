@@ -1,6 +1,5 @@
-"""A torch worker's place among the workers. Mirrors tensorflow's.
-
-How the gradients of a worker meet those of the others. Mirrors tensorflow's.
+"""A torch worker's place among the workers, and how its gradients meet those of the others.
+Mirrors tensorflow's.
 """
 
 import contextlib

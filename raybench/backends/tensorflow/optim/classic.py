@@ -1,13 +1,4 @@
-"""LARS for Keras: SGD with momentum and a learning rate per layer.
-
-SGD with momentum for Keras, in torch's form.
-
-Adam for Keras, in torch's form.
-
-RAdam for Keras: Adam that waits until its second moment can be trusted.
-
-LAMB for Keras: Adam's direction, scaled layer by layer to the size of the weights.
-"""
+"""SGD, LARS, Adam, RAdam, NAdamW and LAMB for Keras, in torch's form. Mirrors torch's."""
 
 from __future__ import annotations
 

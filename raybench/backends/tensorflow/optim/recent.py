@@ -1,9 +1,4 @@
-"""Lion for Keras: momentum of which the sign alone counts.
-
-Schedule-Free AdamW for Keras: an average of the weights in place of a schedule.
-
-Muon for Keras: orthogonalised momentum for matrices, convolutions too; AdamW for the rest.
-"""
+"""Lion, Schedule-Free AdamW and Muon for Keras. Mirrors torch's."""
 
 from __future__ import annotations
 

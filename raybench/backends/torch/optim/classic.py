@@ -1,10 +1,5 @@
-"""LARS for torch: SGD with momentum and a learning rate per layer.
-
-RAdam for torch: Adam that waits until its second moment can be trusted.
-
-NAdamW for torch: AdamW whose direction looks ahead.
-
-LAMB for torch: Adam's direction, scaled layer by layer to the size of the weights.
+"""SGD, LARS, Adam, RAdam, NAdamW and LAMB for torch, those that it has not got or not as in the
+papers. Mirrors tensorflow's.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Lion for torch: momentum of which the sign alone counts.
-
-Schedule-Free AdamW for torch: an average of the weights in place of a schedule.
-
-Muon for torch: orthogonalised momentum for matrices, convolutions too; AdamW for the rest.
-"""
+"""Lion, Schedule-Free AdamW and Muon for torch. Mirrors tensorflow's."""
 
 from __future__ import annotations
 
