@@ -1,4 +1,4 @@
-"""Samples of a split read by rows, augmented where that is asked for, and prepared ahead by threads;
+"""Samples of a split read by rows, augmented where asked for, and prepared ahead by threads;
 for any backend.
 """
 
