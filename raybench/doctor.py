@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def doctor(options: argparse.Namespace, interrupt: Interrupt) -> int:
     """Examine, and print what was found."""
     from raybench.cluster.doctor import examine
-    from raybench.search.pipeline.live_session import live_session
+    from raybench.search.wait_watch import live_session
 
     console = make_console(sys.stderr if options.json else sys.stdout)
     with _nothing_else_on_stdout(), live_session(options.address, interrupt, console) as session:

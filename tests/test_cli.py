@@ -16,7 +16,7 @@ from raybench.core.errors import UserError
 from raybench.core.study import build_study
 from raybench.data.load import load_dataset
 from raybench.results.console import make_console
-from raybench.search.pipeline.plan import print_plan
+from raybench.search.pipeline.tune import print_plan
 from raybench.speed.factorisation import factorise
 from tests.search.made_up import STUDY
 

@@ -385,7 +385,7 @@ def test_a_worker_tells_no_secret_of_its_environment(secret: str) -> None:
 
 
 def test_what_ray_tune_prints_is_kept_without_secrets(secret: str, tmp_path: Path) -> None:
-    from raybench.search.quiet import quiet
+    from raybench.search.wait_watch import quiet
 
     with quiet(tmp_path / "ray.log"):
         print(f"401 for {secret}")

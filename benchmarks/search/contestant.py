@@ -9,8 +9,8 @@ from recorded import Config, Point, Space
 from raybench.core.record import Evaluation, RunOutcome, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
+from raybench.search.asha import DEFAULT, SearchPolicy
 from raybench.search.ask_tell import Search
-from raybench.search.policy import DEFAULT, SearchPolicy
 from raybench.speed.factorisation import Factors, factorise, placed
 
 REACHED = -1e9

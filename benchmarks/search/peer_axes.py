@@ -16,7 +16,7 @@ from peer import Peer
 from recorded import Config, Point, Space
 
 from raybench.core.study import build_study
-from raybench.search.policy import DEFAULT
+from raybench.search.asha import DEFAULT
 from raybench.search.sampling.default_rates import priors
 
 Values = dict[str, Any]

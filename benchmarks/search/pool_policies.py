@@ -10,7 +10,7 @@ from pool_worlds import Draws, Pool, Run
 from raybench.core.repeats import Repeat
 from raybench.core.standing import Contender, stages
 from raybench.core.study import SearchSpec
-from raybench.search.policy import DEFAULT, SearchPolicy
+from raybench.search.asha import DEFAULT, SearchPolicy
 from raybench.search.race import Race
 
 TOP, REPEATS = 3, 3

@@ -7,7 +7,7 @@ from typing import Any
 from recorded import Task
 from replay import Contestant
 
-from raybench.search.policy import DEFAULT, SearchPolicy, first_best
+from raybench.search.asha import DEFAULT, SearchPolicy, first_best
 
 LUCKIEST = SearchPolicy(reference=first_best)
 ALONE = tuple(source for source in DEFAULT.draws if source != "neighbour")

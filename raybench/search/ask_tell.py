@@ -14,11 +14,9 @@ from raybench.core.space import Space
 from raybench.core.spec import RunSpec, label_keys
 from raybench.core.study import StudySpec
 from raybench.results.load import StudyResults
-from raybench.search.asha import EarlyStopping
-from raybench.search.policy import DEFAULT, SearchPolicy
-from raybench.search.sampling.feedback import Feedback
-from raybench.search.sampling.grid import num_trials
-from raybench.search.sampling.infeasible import Infeasible
+from raybench.search.asha import DEFAULT, EarlyStopping, SearchPolicy
+from raybench.search.sampling.default_rates import num_trials
+from raybench.search.sampling.feedback import Feedback, Infeasible
 from raybench.search.sampling.optuna_study import (
     NOT_RUN,
     WOULD_FAIL,

@@ -17,8 +17,7 @@ from raybench.results.tables import BATCH_STATISTICS
 from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.deadline import Deadline
-from raybench.search.disturbed import RUNS_AGAIN, Disturbed, is_cut
-from raybench.search.saved_runs import SavedRuns
+from raybench.search.saved_runs import RUNS_AGAIN, Disturbed, SavedRuns, is_cut
 
 LOST = "the trial's own process was lost"
 

@@ -28,7 +28,7 @@ from raybench.cluster.session import Session
 from raybench.core.record import RunOutcome
 from raybench.search.deadline import Deadline
 from raybench.search.live_trials import LiveTrials
-from raybench.search.quiet import quiet
+from raybench.search.wait_watch import quiet
 
 
 class TuneCallback(Callback):  # type: ignore[misc, unused-ignore]

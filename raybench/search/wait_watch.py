@@ -1,14 +1,76 @@
-"""What runs wait for, shown while they do; the end of a study that waits, or runs, too long."""
+"""The Ray session of a command, and what runs wait for, shown while they do.
 
+A study that waits, or runs, too long is ended. What Ray and Ray Tune print goes to a file: of a
+worker that died, a paragraph of guesses.
+"""
+
+import contextlib
+import logging
+import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
+from typing import Any, TextIO
+
+from rich.console import Console
 
 from raybench.cluster.queue import Waiting
-from raybench.cluster.session import Session
+from raybench.cluster.session import Session, busy_sentence
+from raybench.cluster.signals import Interrupt
 from raybench.core.errors import StudyError
+from raybench.core.text import redact_text
+from raybench.results.console import say
 from raybench.results.live.progress import Progress
 from raybench.search.deadline import Deadline
+
+RAY_LOG = "ray.log"
+"""The file, in the folder of a study."""
+
+
+@contextlib.contextmanager
+def quiet(log: Path) -> Iterator[None]:
+    """Send what is printed meanwhile to a file; the screen has its own handle of the terminal."""
+    with log.open("a") as file:
+        told: Any = _Redacting(file)
+        with (
+            contextlib.redirect_stdout(told),
+            contextlib.redirect_stderr(told),
+            _logged_to(told),
+        ):
+            yield
+
+
+@contextlib.contextmanager
+def _logged_to(told: TextIO) -> Iterator[None]:
+    """Send what Ray logs there, too: its handler holds the standard error that it began with."""
+    handlers = [
+        one
+        for one in logging.getLogger("ray").handlers
+        if isinstance(one, logging.StreamHandler) and not isinstance(one, logging.FileHandler)
+    ]
+    before = [one.setStream(told) for one in handlers]
+    try:
+        yield
+    finally:
+        for handler, stream in zip(handlers, before, strict=True):
+            if stream is not None:
+                handler.setStream(stream)
+
+
+class _Redacting:
+    """A text file that is told no secrets; a print's text comes as a whole."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        self._file.write(redact_text(text, os.environ))
+        return len(text)
+
 
 ASK_S = 2.0
 """Seconds between two questions; none is asked while every run trains."""
@@ -117,3 +179,50 @@ def watching(
 def head_of(waiting: Mapping[str, Waiting]) -> str | None:
     """Return the first trial for which the machines are missing, whatever our own runs hold."""
     return next((trial for trial, one in waiting.items() if one.short_s > 0), None)
+
+
+@contextlib.contextmanager
+def live_session(address: str | None, interrupt: Interrupt, console: Console) -> Iterator[Session]:
+    """Open a session for a command, and close it; a Ctrl-C meanwhile is raised once it is open."""
+    if address is None and (sentence := busy_sentence()) is not None:
+        say(console, sentence)
+    with Session(address=address) as session, interrupt.needing(session.processes):
+        interrupt.listen()  # again: what a library may have taken meanwhile
+        interrupt.check()
+        if session.warning is not None:
+            say(console, session.warning)
+        yield session
+
+
+class Waits:
+    """Follows the runs of a command that has one at a time."""
+
+    def __init__(self, console: Console, stop_waiting: Callable[[], None]) -> None:
+        self._console, self._stop_waiting, self._told = console, stop_waiting, ""
+        self.is_training = False
+        """Set it at the first evaluation; while it is, nobody is asked."""
+        self.fault: StudyError | None = None
+        """Why a run has waited too long; raise it when it comes back."""
+
+    def watch(
+        self, session: Session, *, is_over: Callable[[], bool], wait_s: float | None
+    ) -> WaitWatch:
+        """Return the thread that asks; see WaitWatch."""
+        return WaitWatch(
+            session.waiting,
+            self._show,
+            self._give_up,
+            is_starting=lambda: not self.is_training,
+            is_over=is_over,
+            wait_s=wait_s,
+        )
+
+    def _show(self, waiting: Mapping[str, Waiting]) -> None:
+        what = "".join(one.what for one in waiting.values())
+        if what not in ("", self._told):
+            say(self._console, f"waits for {what}")
+        self._told = what or self._told
+
+    def _give_up(self, fault: StudyError | None) -> None:
+        self.fault = self.fault or fault
+        self._stop_waiting()

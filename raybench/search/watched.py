@@ -1,12 +1,15 @@
-"""A study of somebody else, followed by its files alone: study.yaml and records.jsonl."""
+"""A study of somebody else, followed by its files alone: study.yaml and records.jsonl; and what
+follows its runs so far: how many runs, how long.
+"""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import yaml
 
 from raybench.core.documents import validate
 from raybench.core.errors import UserError
+from raybench.core.record import RunRecord
 from raybench.core.scaling_study import ScalingStudy, study_cells
 from raybench.core.spec import RunSpec, label_keys
 from raybench.core.study import StudySpec
@@ -15,8 +18,43 @@ from raybench.results.live.state import LiveState
 from raybench.results.live.words import spent
 from raybench.results.records import left_out
 from raybench.results.store import SCALING, STUDY_FILE
-from raybench.search.forecast import StudyForecast
+from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.pipeline.reference import RUNS
+
+
+class StudyForecast:
+    """Follows the runs of a search; see `results.live.replay.Forecast`."""
+
+    def __init__(self, study: StudySpec, at_once: Callable[[RunSpec], int]) -> None:
+        """`at_once`: how many runs of a spec there is room for at the same time."""
+        self._study = study
+        self._budget = ConfirmBudget(study, at_once=at_once)
+
+    def add(self, record: RunRecord) -> None:
+        """Take a run that has ended."""
+        if record.phase == "search":
+            self._budget.add(record)
+
+    def after_s(self, phase: str) -> float:
+        """Return the seconds of what follows a phase."""
+        if phase in ("search", "finalist"):
+            return self._budget.confirming_s()
+        return self._budget.fresh_s(self._study.confirm.fresh) if phase == "race" else 0.0
+
+    def expect_s(self, phase: str) -> float | None:
+        """Return the seconds of a phase that begins now; None where they are not known."""
+        if phase == "race":
+            return self._budget.race_s(self._study.confirm.race)
+        return self._budget.fresh_s(self._study.confirm.fresh) if phase == "confirm" else None
+
+    def num_runs(self, phase: str) -> int | None:
+        """Return the runs of a phase, at most; None where they are not known."""
+        if phase == "race":
+            return self._budget.race_runs(self._study.confirm.race)
+        if phase == "confirm":
+            return self._study.confirm.fresh * len(self._budget.winners())
+        return None
+
 
 QUIET_S = 300.0
 """Without news for so long, a driver that is not seen may have died."""

@@ -51,11 +51,10 @@ from raybench.results.storage import open_storage, study_file
 from raybench.results.store import SCALING, STUDY_FILE, Store, with_session
 from raybench.scaling.named.find import STUDIES
 from raybench.search.deadline import Deadline
-from raybench.search.pipeline.live_session import live_session
 from raybench.search.pipeline.preflight import check_address, check_gpus, check_task, num_at_most
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.search.saved_runs import SavedRuns
-from raybench.search.wait_watch import watching
+from raybench.search.wait_watch import live_session, watching
 from raybench.studies.fits import check_predict
 from raybench.studies.page import try_scaling_page
 from raybench.studies.report import NAMED, PREDICT, ScalingReport

@@ -265,9 +265,9 @@ def test_what_will_not_work_is_said_and_the_code_is_1(
         def __exit__(self, *error: object) -> None:
             """End it."""
 
-    from raybench.search.pipeline import live_session
+    from raybench.search import wait_watch
 
-    monkeypatch.setattr(live_session, "live_session", lambda *given: Live())
+    monkeypatch.setattr(wait_watch, "live_session", lambda *given: Live())
     monkeypatch.setattr(doctor, "examine", lambda *given: found)
     assert cli.main(["doctor", "--json"]) == cli.FAILED == 1
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(found))

@@ -14,11 +14,11 @@ from raybench.core.spec import RunSpec
 from raybench.results.live.progress import Progress
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, Store
+from raybench.search.asha import SearchPolicy
 from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.deadline import Deadline
 from raybench.search.live_trials import LiveTrials
-from raybench.search.policy import SearchPolicy
 from tests.search.made_up import STUDY, outcome, parts_of
 
 CONTENT = STUDY | {"search": {"trials": 3}}

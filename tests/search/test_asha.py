@@ -3,8 +3,7 @@
 import pytest
 
 from raybench.core.spec import RunSpec
-from raybench.search.asha import Cap, Rungs, next_evaluation_s
-from raybench.search.policy import SearchPolicy
+from raybench.search.asha import Cap, Rungs, SearchPolicy, next_evaluation_s
 from tests.search.made_up import evaluation
 
 

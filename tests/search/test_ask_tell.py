@@ -7,8 +7,8 @@ import pytest
 
 from raybench.core.record import Evaluation, Failure, RunRecord, StopReason
 from raybench.core.spec import Placement, RunSpec
+from raybench.search.asha import SearchPolicy
 from raybench.search.ask_tell import Search
-from raybench.search.policy import SearchPolicy
 from raybench.search.sampling.default_rates import usual_rate
 from tests.search.made_up import (
     STUDY,

@@ -7,8 +7,7 @@ import pytest
 from raybench.core.record import StopReason
 from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
-from raybench.search.asha import EarlyStopping
-from raybench.search.policy import SearchPolicy
+from raybench.search.asha import EarlyStopping, SearchPolicy
 from raybench.speed.factorisation import Factors, factorise
 from raybench.speed.placement import Placer
 from tests.search.made_up import STUDY, evaluation, record

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raybench.core.spec import Placement
-from raybench.speed.step_time import Setup, StepTime
+from raybench.speed.placement import Setup, StepTime
 
 COSTS = {"adam": 0.2e-3, "lamb": 0.5e-3, "lars": 0.3e-3}
 

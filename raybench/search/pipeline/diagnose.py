@@ -47,9 +47,9 @@ from raybench.scaling.probes import (
 )
 from raybench.scaling.shares import FEWEST_ROUNDS, Estimate, Shares
 from raybench.scaling.verdict import Verdict, judge, milliseconds
-from raybench.search.pipeline.live_session import Waits, live_session
 from raybench.search.pipeline.preflight import check_address, check_gpus, check_task
 from raybench.search.pipeline.train import holds_own, names_target, read_spec
+from raybench.search.wait_watch import Waits, live_session
 
 
 class ProbeRuns:

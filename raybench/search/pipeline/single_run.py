@@ -14,8 +14,7 @@ from raybench.core.spec import RunSpec
 from raybench.results.live.progress import Progress
 from raybench.results.store import Store, keep_error
 from raybench.search.deadline import Deadline
-from raybench.search.disturbed import RUNS_AGAIN, Disturbed, is_cut
-from raybench.search.saved_runs import SavedRuns
+from raybench.search.saved_runs import RUNS_AGAIN, Disturbed, SavedRuns, is_cut
 
 
 @dataclass(frozen=True)

@@ -27,18 +27,15 @@ from raybench.results.store import STUDY_FILE, Store, with_session
 from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.deadline import Deadline
-from raybench.search.disturbed import Disturbed
 from raybench.search.live_trials import LiveTrials
-from raybench.search.pipeline.confirm import Confirmation, num_raced
-from raybench.search.pipeline.more import KEY, OVER, More
 from raybench.search.pipeline.preflight import following, num_at_most, num_at_once, slots_now
+from raybench.search.pipeline.race import KEY, OVER, Confirmation, More, num_raced
 from raybench.search.pipeline.reference import set_by_reference, uncount
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.search.pipeline.verify import verify
-from raybench.search.quiet import RAY_LOG
 from raybench.search.ray_tune import run_trials
-from raybench.search.saved_runs import SavedRuns
-from raybench.search.wait_watch import watching
+from raybench.search.saved_runs import Disturbed, SavedRuns
+from raybench.search.wait_watch import RAY_LOG, watching
 from raybench.speed.factorisation import Factors, study_factors
 
 

@@ -42,9 +42,9 @@ from raybench.results.store import (
     versions,
 )
 from raybench.results.words import target_words
-from raybench.search.pipeline.live_session import Waits, live_session
 from raybench.search.pipeline.preflight import check_address, check_gpus, check_task
 from raybench.search.saved_runs import SavedRuns
+from raybench.search.wait_watch import Waits, live_session
 from raybench.workloads.find import load_workload_dataset
 from raybench.workloads.model_data import ModelData
 

@@ -1,7 +1,8 @@
-"""One `raybench tune`, from its arguments to its last screen."""
+"""One `raybench tune`, from its arguments to its last screen, or to what `--dry-run` prints."""
 
 import argparse
 import importlib
+import math
 import sys
 import threading
 from dataclasses import replace
@@ -10,16 +11,28 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
-from raybench.cluster.admission import local_capacity
+from raybench.cluster.admission import Capacity, local_capacity
 from raybench.cluster.session import chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.core.dataset_spec import with_whole_paths
 from raybench.core.documents import read_mapping
 from raybench.core.errors import DONE, FAILED, INTERRUPTED, NOT_REACHED, UserError
-from raybench.core.space import Space, values_of
-from raybench.core.standing import is_told
-from raybench.core.study import StudySpec, build_study, load_content
+from raybench.core.objective import TIME
+from raybench.core.space import (
+    Case,
+    Cases,
+    Dimension,
+    Range,
+    Simple,
+    Space,
+    possible_values,
+    values_of,
+)
+from raybench.core.spec import Placement, short
+from raybench.core.standing import is_told, stages
+from raybench.core.study import ConfirmSpec, StudySpec, build_study, load_content
 from raybench.data.dataset import Dataset
 from raybench.results.console import make_console, say
 from raybench.results.export import export
@@ -39,10 +52,8 @@ from raybench.results.show import show
 from raybench.results.storage import open_storage, study_file, unused_url
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.results.verdict import judge
+from raybench.results.words import target_words
 from raybench.search.deadline import Deadline
-from raybench.search.pipeline.live_session import live_session
-from raybench.search.pipeline.more import OVER
-from raybench.search.pipeline.plan import print_plan
 from raybench.search.pipeline.preflight import (
     check_address,
     check_evaluations,
@@ -52,15 +63,165 @@ from raybench.search.pipeline.preflight import (
     default_concurrency,
     first_groups,
     groups,
+    num_groups,
     unused_gpus,
     with_gpus,
     without_too_wide,
 )
-from raybench.search.pipeline.reference import earlier_settings
-from raybench.search.quiet import RAY_LOG, quiet
-from raybench.search.sampling.grid import check_grid
+from raybench.search.pipeline.race import OVER
+from raybench.search.pipeline.reference import RUNS, earlier_settings
+from raybench.search.pipeline.verify import num_finalists
+from raybench.search.sampling.default_rates import check_grid, num_trials
 from raybench.search.sampling.transfer import load_earlier, settings_of
-from raybench.speed.factorisation import study_factors
+from raybench.search.wait_watch import RAY_LOG, live_session, quiet
+from raybench.speed.factorisation import SPEED_KEYS, Factors, study_factors
+
+GROUP_START_S = 15.0
+"""Seconds to start one worker group, measured: torch 9-13, TensorFlow 17-30 on two cores."""
+
+
+def print_plan(
+    console: Console,
+    study: StudySpec,
+    space: Space,
+    dataset: Dataset,
+    place: str,
+    factors: Factors | str,
+    capacity: Capacity | None,
+) -> None:
+    """Print space, data, admission and an upper bound of the time.
+
+    `capacity`: what this machine has; None for a cluster, which is not asked.
+    """
+    table = Table(title="Search space", title_justify="left", box=None, pad_edge=False)
+    table.add_column("key")
+    table.add_column("values")
+    for key, dimension in space.items():
+        for line in _describe(dimension):
+            table.add_row(key, line)
+    for key, value in study.fixed.items():
+        table.add_row(key, f"{value} (fixed)")
+    console.print(table, "")
+    every = groups(study, space)
+    widest = max(group.cpus for group in every)
+    objective = study.objective
+    runs = num_trials(study, space if isinstance(factors, str) else factors.sampled)
+    is_auto = "max_train_seconds" in study.auto and not study.is_set
+    most = f"of at most {objective.max_train_seconds:g} s training"
+    if is_auto:
+        most = "(a reference run sets how long each may train)"
+    for line in (
+        _objective(study),
+        f"workload {study.workload}, {_data(study, dataset)}: {dataset.num_train_samples:,} "
+        f"training, {len(dataset.validation):,} validation, {len(dataset.test):,} test samples",
+        f"frameworks {', '.join(map(str, values_of('framework', space, study.fixed)))}; "
+        f"{len(every)} kinds of worker group, the widest takes {widest} CPUs "
+        f"and {max(group.gpus for group in every)} GPUs",
+        f"{runs} trials {most}, {_confirming(study.confirm)}",
+        _length(study, every, runs, num_finalists(factors), capacity),
+        _sampling(factors),
+        *_reference(study),
+        f"results: {place}",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _length(
+    study: StudySpec, every: list[Placement], runs: int, finalists: int, capacity: Capacity | None
+) -> str:
+    """Say how long everything takes at most: every phase by what runs in it side by side."""
+    budget, seconds = study.search.time_budget_s, study.objective.max_train_seconds
+    budget_s = math.inf if budget is None else budget
+    bound, where = budget_s, "on the cluster"
+    if capacity is not None:
+        has = f"{capacity.cpus} cores" + (f" and {capacity.gpus} GPUs" if capacity.gpus else "")
+        where = f"on this machine's {has}"
+        slots = study.search.concurrency or capacity.cpus
+        slots = min(num_groups(group, capacity, slots) for group in every)
+        confirm, is_timed = study.confirm, study.objective.kind == TIME
+        # Both races may differ in every run, and the cheapest be another than the fastest.
+        kinds = 2 if is_timed and len(every) > 1 else 1
+        references = (RUNS if study.needs_target else 1) if study.needs_reference else 0
+        beside = math.ceil(references / slots) + math.ceil(runs / slots)
+        beside += math.ceil(kinds * confirm.race / slots)
+        alone = finalists + (kinds * confirm.fresh if confirm.race else 0)
+        if "max_train_seconds" not in study.auto or study.is_set:
+            bound = min(bound, (beside + alone) * seconds + len(every) * GROUP_START_S)
+    if math.isinf(bound):
+        return f"how long it takes {where} is not known beforehand; --time-budget ends it in time"
+    length = f"{bound / 60:.0f} min" if bound >= 600 else f"{bound:.0f} s"
+    apart = "" if bound == budget_s else ", evaluation apart"
+    return (
+        f"at most about {length} {where}{apart}; runs that reach the target or fall behind end "
+        "sooner"
+    )
+
+
+def _objective(study: StudySpec) -> str:
+    """Say what trials are judged by: kind, metric, target and budget."""
+    objective = study.objective
+    metric = objective.judged_by
+    seconds = f"{objective.max_train_seconds:g} s of training"
+    if "max_train_seconds" in study.auto and not study.is_set:
+        seconds = "the seconds of training that a reference run sets"
+    if objective.kind != TIME:
+        return f"objective {objective.kind}: best validation {metric.words} within {seconds}"
+    if study.needs_target:
+        target = f"{metric.words}, as reference runs set it"
+    else:
+        assert objective.target is not None  # the kind needs one
+        target = target_words(metric, objective.target)
+        target += "" if metric.words in target else f" {metric.words}"
+    held = f", held for {objective.hold} evaluations" if objective.hold > 1 else ""
+    return f"objective {objective.kind}: validation {target}{held}, within {seconds}"
+
+
+def _data(study: StudySpec, dataset: Dataset) -> str:
+    """Name the dataset, and its file, folder or library's name where it has one."""
+    places = [place for place in (study.dataset.set, study.dataset.path) if place]
+    return f"dataset {dataset.name}" + "".join(f" {place}" for place in places)
+
+
+def _confirming(confirm: ConfirmSpec) -> str:
+    if not confirm.race:
+        return "not confirmed"
+    contenders, fresh = stages(confirm.race)[0][0], confirm.fresh
+    alone = f"{fresh} run{'s' if fresh > 1 else ''} of each winner alone"
+    return f"then a race of {confirm.race} runs over the best {contenders}, {alone}"
+
+
+def _reference(study: StudySpec) -> list[str]:
+    if not study.needs_reference:
+        return []
+    runs = f"{RUNS} reference runs set" if study.needs_target else "a reference run sets"
+    return [f"before: {runs} {', '.join(study.auto)}"]
+
+
+def _sampling(factors: Factors | str) -> str:
+    if isinstance(factors, str):
+        return f"every key is sampled ({factors})"
+    predicted = [key for key in SPEED_KEYS if key not in factors.sampled]
+    return (
+        f"sampled: {', '.join(factors.sampled)}; {', '.join(predicted)} decide speed alone: "
+        "measured in the first trials, predicted then, run again where they would win"
+    )
+
+
+def _describe(dimension: Dimension) -> list[str]:
+    if isinstance(dimension, Cases):
+        return [_describe_case(case) for case in dimension.cases]
+    return [_describe_simple(dimension)]
+
+
+def _describe_case(case: Case) -> str:
+    return f"{_describe_simple(case.dimension)} where {case.label()}"
+
+
+def _describe_simple(dimension: Simple) -> str:
+    if not isinstance(dimension, Range):
+        values = possible_values(dimension)
+        return ", ".join(short(one) if isinstance(one, list) else str(one) for one in values)
+    return f"{dimension.low:g} to {dimension.high:g}" + (", log scale" if dimension.log else "")
 
 
 def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> int:

@@ -1,12 +1,24 @@
-"""Optuna's journal of a study: opening it, which of its trials count, what it has lost."""
+"""Optuna's journal of a study: opening it, which of its trials count, what it has lost.
 
+Optuna's own storage filters all trials in Python a dozen times a suggestion, and waits for the
+disk after every line. Here both cost the same at the ten-thousandth trial as at the hundredth.
+"""
+
+import bisect
+import contextlib
+import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from copy import deepcopy as copy_of
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from raybench.core.objective import BUDGET
@@ -15,12 +27,209 @@ from raybench.core.space import Space
 from raybench.core.spec import label_keys
 from raybench.core.study import StudySpec
 from raybench.results.store import mend_last_line
-from raybench.search.policy import DEFAULT, SearchPolicy
+from raybench.search.asha import DEFAULT, SearchPolicy
 from raybench.search.sampling.feedback import Answer, Feedback, shown_attributes
-from raybench.search.sampling.journal import Journal, Modelling
-from raybench.search.sampling.optuna_space import distributions, params_of
-from raybench.search.sampling.samplers import PARETO_SAMPLERS, build_sampler
+from raybench.search.sampling.optuna_space import (
+    PARETO_SAMPLERS,
+    build_sampler,
+    distributions,
+    params_of,
+)
 from raybench.speed.factorisation import speed_values
+
+MODELLED = (TrialState.COMPLETE, TrialState.PRUNED)
+OPEN = (TrialState.RUNNING, TrialState.WAITING)
+NUM_BEST = 25
+"""TPE's model of what is good is of so many of the best trials, at most."""
+
+
+class JournalFile(JournalFileBackend):
+    """Optuna's file, line for line; whoever writes it holds the folder's lock.
+
+    It does not wait for the disk: what a machine that loses power takes from it, the study's
+    records tell again (`optuna_study.restore`).
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+        self._path = path
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Write lines; another process sees them when this returns."""
+        text = "".join(f"{json.dumps(log, separators=(',', ':'))}\n" for log in logs)
+        with self._path.open("ab") as file:
+            file.write(text.encode())
+
+
+class Journal(JournalStorage):
+    """The storage of one study whose trials this process alone changes.
+
+    Inside `modelled`, of trials that have ended only the `num_modelled` latest are seen, and
+    the best ones, which make up the sampler's model of what is good: that model is the same, the
+    one of what is not is of the later trials. Searches of fewer trials see no difference.
+    """
+
+    def __init__(self, path: Path, study_name: str, *, num_modelled: int) -> None:
+        super().__init__(JournalFile(path))
+        self._num_modelled = num_modelled
+        self._is_modelling = False
+        self._held: list[FrozenTrial] = []
+        """Every trial by its number, as it was when last read."""
+        self._numbers: dict[int, int] = {}
+        self._stale: set[int] = set()
+        """Trials, by Optuna's id, that were changed since they were read."""
+        self._open: set[int] = set()
+        self._ended: list[int] = []
+        """Numbers of the trials that can be modelled, in the order they ended."""
+        self._best: dict[TrialState, list[tuple[float, float, int]]] = {s: [] for s in MODELLED}
+        if any(one.study_name == study_name for one in self.get_all_studies()):
+            study_id = self.get_study_id_from_name(study_name)
+            for trial in super().get_all_trials(study_id, deepcopy=False):
+                found = self.get_trial_id_from_study_id_trial_number(study_id, trial.number)
+                self._add(found, trial)
+
+    @contextlib.contextmanager
+    def modelled(self) -> Iterator[None]:
+        """Show no more trials than a model is made of."""
+        self._is_modelling = True
+        try:
+            yield
+        finally:
+            self._is_modelling = False
+
+    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
+        """Begin a trial, or add the one that is given."""
+        trial_id = super().create_new_trial(study_id, template_trial)
+        self._add(trial_id, self.get_trial(trial_id))
+        return trial_id
+
+    def set_trial_state_values(
+        self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
+    ) -> bool:
+        """Begin a waiting trial, or end one."""
+        is_set = super().set_trial_state_values(trial_id, state, values)
+        self._keep(self._numbers[trial_id], self.get_trial(trial_id))
+        return is_set
+
+    def set_trial_param(
+        self, trial_id: int, param_name: str, value: float, distribution: BaseDistribution
+    ) -> None:
+        """Set one of a trial's parameters."""
+        super().set_trial_param(trial_id, param_name, value, distribution)
+        self._stale.add(trial_id)
+
+    def set_trial_intermediate_value(self, trial_id: int, step: int, value: float) -> None:
+        """Set a trial's score by a step."""
+        super().set_trial_intermediate_value(trial_id, step, value)
+        self._stale.add(trial_id)
+
+    def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
+        """Set what the search keeps of a trial."""
+        super().set_trial_user_attr(trial_id, key, value)
+        self._stale.add(trial_id)
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        """Set what Optuna keeps of a trial."""
+        super().set_trial_system_attr(trial_id, key, value)
+        self._stale.add(trial_id)
+
+    def get_all_trials(
+        self,
+        study_id: int,
+        deepcopy: bool = True,
+        states: Container[TrialState] | None = None,
+    ) -> list[FrozenTrial]:
+        """Return the trials in those states by number, or all."""
+        for trial_id in self._stale:
+            self._held[self._numbers[trial_id]] = self.get_trial(trial_id)
+        self._stale.clear()
+        if states is not None and not any(s in states for s in TrialState if s not in OPEN):
+            found = [self._held[number] for number in sorted(self._open)]
+        else:
+            found = self._few() if self._is_modelling else self._held
+        found = [one for one in found if one.state in states] if states else list(found)
+        return copy_of(found) if deepcopy else found
+
+    def _few(self) -> list[FrozenTrial]:
+        if len(self._ended) <= self._num_modelled:
+            return self._held
+        numbers = self._open | set(self._ended[-self._num_modelled :])
+        numbers |= {number for best in self._best.values() for *_, number in best}
+        return [self._held[number] for number in sorted(numbers)]
+
+    def _add(self, trial_id: int, trial: FrozenTrial) -> None:
+        self._numbers[trial_id] = trial.number
+        self._held.append(trial)
+        self._open.add(trial.number)
+        self._keep(trial.number, trial)
+
+    def _keep(self, number: int, trial: FrozenTrial) -> None:
+        """Take a trial as it now is; sort it where it has ended."""
+        self._held[number] = trial
+        if trial.state in OPEN or number not in self._open:
+            return
+        self._open.discard(number)
+        if trial.state not in MODELLED:
+            return
+        self._ended.append(number)
+        # The orders by which TPE takes the best: of those that were pruned, the longest first.
+        if trial.state == TrialState.COMPLETE and len(trial.values) == 1:
+            key = (0.0, float(trial.values[0]), number)
+        elif trial.intermediate_values:
+            step, score = max(trial.intermediate_values.items())
+            key = (-float(step), score, number)
+        else:
+            return
+        best = self._best[trial.state]
+        bisect.insort(best, key)
+        del best[NUM_BEST:]
+
+
+class Modelling(BaseSampler):
+    """Another sampler, that is shown what `Journal.modelled` shows."""
+
+    def __init__(self, sampler: BaseSampler, journal: Journal) -> None:
+        self._sampler, self._journal = sampler, journal
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Return the parameters that are sampled together."""
+        with self._journal.modelled():
+            return self._sampler.infer_relative_search_space(study, trial)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Sample these."""
+        with self._journal.modelled():
+            return self._sampler.sample_relative(study, trial, search_space)
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Sample another parameter, alone."""
+        with self._journal.modelled():
+            return self._sampler.sample_independent(study, trial, param_name, param_distribution)
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Pass it on."""
+        self._sampler.before_trial(study, trial)
+
+    def after_trial(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> None:
+        """Pass it on."""
+        self._sampler.after_trial(study, trial, state, values)
+
 
 JOURNAL_FILE, STUDY_NAME = "optuna.log", "raybench"
 NOT_RUN = "not_run"

@@ -1,23 +1,26 @@
-"""The next configuration to run: of the grid, of the priors, or of the sampler."""
+"""The next configuration to run: of the grid, of the priors, or of the sampler.
 
+`Tried` keeps what a search has proposed so far, so that nothing walks through all of it.
+"""
+
+import bisect
 import itertools
+import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import optuna
+from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from raybench.core.space import Space, num_configurations
 from raybench.core.spec import Placement, RunSpec
 from raybench.core.study import StudySpec
-from raybench.search.policy import DEFAULT, SearchPolicy
-from raybench.search.sampling.default_rates import priors, rate_factor
-from raybench.search.sampling.feedback import Feedback
-from raybench.search.sampling.grid import grid
-from raybench.search.sampling.infeasible import Infeasible
-from raybench.search.sampling.neighbourhood import new_neighbour
-from raybench.search.sampling.optuna_space import encode, propose
+from raybench.search.asha import DEFAULT, SearchPolicy
+from raybench.search.sampling.default_rates import grid, priors, rate_factor
+from raybench.search.sampling.feedback import Feedback, Infeasible, told_score
+from raybench.search.sampling.optuna_space import build_sampler, encode, propose
 from raybench.search.sampling.optuna_study import (
     DUPLICATE,
     EARLIER_STUDY,
@@ -28,13 +31,197 @@ from raybench.search.sampling.optuna_study import (
     TRIAL,
     WOULD_FAIL,
     key_of,
+    names_in_use,
     proposed_trials,
     real_trials,
 )
-from raybench.search.sampling.samplers import build_sampler
-from raybench.search.sampling.tried import Tried
 from raybench.speed.factorisation import GLOBAL_BATCH, speed_values
 from raybench.speed.placement import Placer
+
+NUM_SPLIT = 3
+"""Ranges by which near proposals are looked up; each of them triples the places to look at."""
+MARGIN = 1.001
+"""Cells are a little wider than the resolution, for what rounding makes of it."""
+Place = tuple[tuple[Any, ...], tuple[int, ...]]
+
+
+class NearIndex:
+    """Finds the trials near to a proposal (`neighbourhood.is_near`) without asking all.
+
+    Trials lie in places: equal in all that is no range, and in ranges by cells as wide as the
+    resolution. What is near lies in a proposal's own place, or in one beside it.
+    """
+
+    def __init__(self, policy: SearchPolicy) -> None:
+        self._policy = policy
+        self._places: dict[Place, list[FrozenTrial]] = {}
+
+    def add(self, trial: FrozenTrial) -> None:
+        """Take a trial, whose parameters are set."""
+        kind, cells = self._place(trial.params, trial.distributions)
+        self._places.setdefault((kind, cells), []).append(trial)
+
+    def holds(self, params: dict[str, Any], distributions: dict[str, BaseDistribution]) -> bool:
+        """Whether some trial is near."""
+        kind, cells = self._place(params, distributions)
+        for steps in itertools.product((0, -1, 1), repeat=len(cells)):
+            beside = tuple(cell + step for cell, step in zip(cells, steps, strict=True))
+            for other in self._places.get((kind, beside), ()):
+                if is_near(params, distributions, other, self._policy):
+                    return True
+        return False
+
+    def _place(self, params: dict[str, Any], distributions: dict[str, BaseDistribution]) -> Place:
+        kind: list[Any] = []
+        cells: list[int] = []
+        for name in sorted(params):
+            distribution = distributions[name]
+            if not isinstance(distribution, FloatDistribution):
+                kind.append((name, params[name]))
+                continue
+            kind.append(name)
+            if len(cells) < NUM_SPLIT:
+                share = position(distribution, params[name])
+                cells.append(int(share // max(MARGIN * self._policy.resolution, 1e-9)))
+        return tuple(kind), tuple(cells)
+
+
+class Tried:
+    """The trials of a search and its rejected draws, taken one at a time as they are proposed."""
+
+    def __init__(self, journal: optuna.Study, feedback: Feedback, policy: SearchPolicy) -> None:
+        self._journal, self._feedback, self._num_best = journal, feedback, policy.num_best
+        self.ran, self._failing = NearIndex(policy), NearIndex(policy)
+        self.num_ran = 0
+        """Trials of the study, those included that run."""
+        self.known: set[str] = set()
+        """Parameters (`key_of`) that were run, or are known to fail."""
+        self.drawn: set[str] = set()
+        """Parameters that were proposed, rejected ones included."""
+        self._names = names_in_use(journal)
+        self._lowest = itertools.count()
+        self._best: list[tuple[float, int]] = []
+        """Score and number of the best trials that Optuna was told of."""
+        for trial in proposed_trials(journal):
+            reason = trial.user_attrs.get(NOT_RUN)
+            self.drawn.add(key_of(trial.params))
+            if reason in (WOULD_FAIL, NO_ROOM):
+                self.rejected(trial, would_fail=True)
+            elif reason is None and trial.state != TrialState.WAITING:
+                self.accepted(trial, str(trial.user_attrs.get(TRIAL)))
+                score = told_score(trial)
+                self._rank([] if score is None else [(trial.number, score)])
+        feedback.newly_told()  # they are ranked already
+
+    def accepted(self, trial: FrozenTrial, name: str) -> None:
+        """Take a trial that runs."""
+        self.num_ran += 1
+        self.ran.add(trial)
+        self._names.add(name)
+        self.known.add(key_of(trial.params))
+        self.drawn.add(key_of(trial.params))
+
+    def rejected(self, trial: FrozenTrial, *, would_fail: bool) -> None:
+        """Take a draw that is not run."""
+        self.drawn.add(key_of(trial.params))
+        if would_fail:
+            self._failing.add(trial)
+            self.known.add(key_of(trial.params))
+
+    def free_name(self) -> str:
+        """Return the lowest one that no trial has."""
+        return next(name for at in self._lowest if (name := f"{at:04d}") not in self._names)
+
+    def best(self) -> list[FrozenTrial]:
+        """Return the best of the trials that have ended, best first."""
+        self._rank(self._feedback.newly_told())
+        waiting = ((score, number) for number, score in self._feedback.waiting().items())
+        every = sorted([*self._best, *waiting])[: self._num_best]
+        trials = self._journal.get_trials(deepcopy=False)
+        return [trials[number] for _, number in every]
+
+    def is_tried(self, params: dict[str, Any], distributions: dict[str, BaseDistribution]) -> bool:
+        """Whether parameters are near to those of a trial, or of one that would fail."""
+        near = (self.ran, self._failing)
+        return any(index.holds(params, distributions) for index in near)
+
+    def _rank(self, told: list[tuple[int, float]]) -> None:
+        for number, score in told:
+            bisect.insort(self._best, (score, number))
+        del self._best[self._num_best :]
+
+
+IsTried = Callable[[dict[str, Any], dict[str, BaseDistribution]], bool]
+"""Whether parameters with these distributions are near to those of a trial."""
+
+
+def is_near(
+    params: dict[str, Any],
+    distributions: dict[str, BaseDistribution],
+    other: FrozenTrial,
+    policy: SearchPolicy = DEFAULT,
+) -> bool:
+    """Whether two proposals differ by less than the policy's resolution in every range, and by
+    nothing else."""
+    if params.keys() != other.params.keys():
+        return False
+    for name, value in params.items():
+        distribution, earlier = distributions[name], other.params[name]
+        if not isinstance(distribution, FloatDistribution):
+            if value != earlier:
+                return False
+        elif _distance(distribution, value, earlier) >= policy.resolution:
+            return False
+    return True
+
+
+def new_neighbour(
+    best: Iterable[FrozenTrial], is_tried: IsTried, policy: SearchPolicy = DEFAULT
+) -> dict[str, Any] | None:
+    """Return the parameters of a neighbour of the best trials, best first, that is not tried.
+
+    None if all of them were.
+    """
+    for trial in best:
+        for params in neighbours(trial, policy):
+            if not is_tried(params, trial.distributions):
+                return params
+    return None
+
+
+def neighbours(trial: FrozenTrial, policy: SearchPolicy = DEFAULT) -> Iterator[dict[str, Any]]:
+    """Yield the trial's parameters with one number after the other a step higher, and lower."""
+    for name, distribution in trial.distributions.items():
+        if not isinstance(distribution, FloatDistribution | IntDistribution):
+            continue
+        for sign in (1, -1):
+            value = _shift(distribution, trial.params[name], sign * policy.step)
+            if distribution.low <= value <= distribution.high:
+                yield trial.params | {name: value}
+
+
+def _shift(distribution: FloatDistribution | IntDistribution, value: float, by: float) -> float:
+    """Return the value moved by a share of its range; an integer by at least 1."""
+    low, high = distribution.low, distribution.high
+    shifted = value * (high / low) ** by if distribution.log else value + by * (high - low)
+    if isinstance(distribution, FloatDistribution):
+        return shifted
+    return int(value) + int(math.copysign(max(1, abs(round(shifted - value))), by))
+
+
+def position(distribution: FloatDistribution, value: float) -> float:
+    """Return where a value lies in its range, as a share of it."""
+    scale = math.log if distribution.log else float
+    width = scale(distribution.high) - scale(distribution.low)
+    return (scale(value) - scale(distribution.low)) / width if width else 0.0
+
+
+def _distance(distribution: FloatDistribution, one: float, other: float) -> float:
+    """Return how far two values are apart, as a share of their range."""
+    scale = math.log if distribution.log else float
+    width = scale(distribution.high) - scale(distribution.low)
+    return abs(scale(one) - scale(other)) / width if width else 0.0
+
 
 MOST_LISTED = 200_000
 """Configurations of a space that are looked for one by one; more have no end for a search."""

@@ -20,9 +20,8 @@ from raybench.results.load import StudyResults, load
 from raybench.results.place import comparable
 from raybench.results.store import STUDY_FILE, machine
 from raybench.search.sampling.feedback import Feedback
-from raybench.search.sampling.optuna_space import distributions, params_of
+from raybench.search.sampling.optuna_space import PARETO_SAMPLERS, distributions, params_of
 from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN, add_answer
-from raybench.search.sampling.samplers import PARETO_SAMPLERS
 
 SAME = ("workload", "dataset", "objective")
 """What must be equal: scores of different tasks say nothing of each other."""

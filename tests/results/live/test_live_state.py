@@ -8,7 +8,7 @@ import pytest
 from raybench.core.clock import PHASES
 from raybench.core.study import StudySpec
 from raybench.results.live.state import LONGEST_CURVE, Busy, LiveState, Pace
-from raybench.search.forecast import StudyForecast
+from raybench.search.watched import StudyForecast
 from tests.results.live.made_live import OBJECTIVE, curve, evaluation, record, spec
 
 TIMES = Path(__file__).parents[2] / "fixtures" / "digits_race_times.csv"

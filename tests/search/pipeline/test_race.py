@@ -26,9 +26,7 @@ from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline import single_run as module
-from raybench.search.pipeline.confirm import Confirmation
-from raybench.search.pipeline.more import KEY, More
-from raybench.search.pipeline.race import LiveRace
+from raybench.search.pipeline.race import KEY, Confirmation, LiveRace, More
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.search.pipeline.tune import check_finished
 from tests.search.made_up import evaluation, record

@@ -10,12 +10,11 @@ from raybench.core.objective import Objective
 from raybench.core.record import RunRecord
 from raybench.core.spec import RunSpec
 from raybench.search.deadline import Deadline
-from raybench.search.disturbed import Disturbed
 from raybench.search.pipeline import single_run as module
-from raybench.search.pipeline.alone import run_alone
-from raybench.search.pipeline.race import SEEDS_FROM as RACE_SEEDS
+from raybench.search.pipeline.race import RACE_SEEDS, run_alone
 from raybench.search.pipeline.reference import SEEDS_FROM
 from raybench.search.pipeline.single_run import SingleRun
+from raybench.search.saved_runs import Disturbed
 from tests.search.made_up import evaluation, record
 
 SPEC = RunSpec(objective=Objective(target=0.9), seed=1000)

@@ -17,7 +17,7 @@ from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline import study as module
-from raybench.search.pipeline.more import OVER
+from raybench.search.pipeline.race import OVER
 from raybench.search.pipeline.study import StudyPipeline
 from raybench.search.pipeline.tune import check_finished
 from tests.search.made_up import STUDY, evaluation, parts_of, record

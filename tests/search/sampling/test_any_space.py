@@ -14,9 +14,9 @@ from raybench.core.study import build_study
 from raybench.data.load import load_dataset
 from raybench.results.console import make_console
 from raybench.search.ask_tell import Search
-from raybench.search.pipeline.plan import print_plan
 from raybench.search.pipeline.preflight import first_values
 from raybench.search.pipeline.reference import reference_spec
+from raybench.search.pipeline.tune import print_plan
 from raybench.speed.factorisation import Factors, study_factors
 from tests.search.made_up import run_all
 from tests.search.step_times import trained

@@ -9,7 +9,7 @@ import pytest
 from raybench.core.record import RunRecord
 from raybench.core.spec import OPTIMIZERS, RunSpec
 from raybench.core.study import build_study
-from raybench.search.policy import DEFAULT
+from raybench.search.asha import DEFAULT
 from raybench.search.sampling.default_rates import priors, usual_rate
 from raybench.search.sampling.optuna_space import encode
 from raybench.search.sampling.optuna_study import PRIOR

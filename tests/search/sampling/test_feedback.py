@@ -8,7 +8,7 @@ import pytest
 from raybench.core.objective import worst_score
 from raybench.core.record import Failure
 from raybench.core.spec import Placement, RunSpec
-from raybench.search.policy import SearchPolicy
+from raybench.search.asha import SearchPolicy
 from raybench.search.sampling.optuna_study import real_trials
 from tests.search.made_up import STUDY, journal_of, make_search, outcome, record, run_all
 from tests.search.step_times import seconds_on, trained

@@ -11,10 +11,9 @@ from raybench.core.errors import UserError
 from raybench.core.record import RunRecord
 from raybench.core.spec import RunSpec
 from raybench.core.study import build_study
+from raybench.search.asha import DEFAULT
 from raybench.search.ask_tell import Search
-from raybench.search.policy import DEFAULT
-from raybench.search.sampling.default_rates import usual_rate
-from raybench.search.sampling.grid import check_grid, grid, num_trials
+from raybench.search.sampling.default_rates import check_grid, grid, num_trials, usual_rate
 from raybench.speed.factorisation import Factors, factorise
 from tests.search.made_up import make_search, record, run_all
 

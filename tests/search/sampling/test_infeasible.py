@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from raybench.core.spec import RunSpec
-from raybench.search.sampling.infeasible import Infeasible
+from raybench.search.sampling.feedback import Infeasible
 
 
 def spec(**changes: Any) -> RunSpec:

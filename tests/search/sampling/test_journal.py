@@ -9,11 +9,9 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from raybench.search.asha import quantile
-from raybench.search.policy import SearchPolicy
-from raybench.search.sampling.journal import NUM_BEST, Journal
-from raybench.search.sampling.neighbourhood import is_near
-from raybench.search.sampling.tried import NearIndex
+from raybench.search.asha import SearchPolicy, quantile
+from raybench.search.sampling.optuna_study import NUM_BEST, Journal
+from raybench.search.sampling.proposer import NearIndex, is_near
 
 
 def played(path: Path, *, num_modelled: int = 1000) -> optuna.Study:

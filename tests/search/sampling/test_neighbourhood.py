@@ -12,10 +12,9 @@ from optuna.distributions import (
 from optuna.trial import FrozenTrial, create_trial
 
 from raybench.core.study import build_study
-from raybench.search.policy import SearchPolicy
-from raybench.search.sampling.neighbourhood import is_near, neighbours, new_neighbour
+from raybench.search.asha import SearchPolicy
 from raybench.search.sampling.optuna_space import distributions
-from raybench.search.sampling.tried import NearIndex
+from raybench.search.sampling.proposer import NearIndex, is_near, neighbours, new_neighbour
 from tests.search.made_up import RATES, SHARE
 
 LOGARITHMIC = FloatDistribution(1e-4, 1e-1, log=True)

@@ -10,9 +10,9 @@ from optuna.trial import FrozenTrial
 
 from raybench.core.record import RunRecord
 from raybench.core.spec import RunSpec
-from raybench.search.policy import DEFAULT, SearchPolicy
-from raybench.search.sampling.neighbourhood import is_near
+from raybench.search.asha import DEFAULT, SearchPolicy
 from raybench.search.sampling.optuna_study import real_trials
+from raybench.search.sampling.proposer import is_near
 from tests.search.made_up import RATES, SHARE, journal_of, make_search, record, run_all
 
 
