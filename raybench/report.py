@@ -113,8 +113,7 @@ def _log(tools: Sequence[str], results: StudyResults) -> int:
 
 def _report_scaling(place: str | Path, results: StudyResults, *, verbose: bool, png: bool) -> None:
     """Do the same for a scaling study."""
-    from raybench.studies.page import try_scaling_page
-    from raybench.studies.report import ScalingReport
+    from raybench.studies.report import ScalingReport, try_scaling_page
 
     console = make_console(sys.stdout)
     report = ScalingReport.of(results)

@@ -80,7 +80,7 @@ def fit_file(options: argparse.Namespace) -> int:
 
 def fit(file: Path, predict: str | None, out: Path | None) -> int:
     """Fit each group, print how good it is and what it predicts, write the predictions."""
-    from raybench.studies.fits import fit_to_files
+    from raybench.studies.report import fit_to_files
 
     fit_to_files(file, predict, out)
     return cli.DONE

@@ -40,10 +40,9 @@ from throughput_peers import PEERS, Rows
 from throughput_worlds import LAWS, TASKS, Split, World, make_world
 
 from raybench.results.store import machine, versions
-from raybench.scaling.cells import Cell
 from raybench.scaling.fit import ThroughputModel
 from raybench.scaling.fit_command import leave_one_out, median_error
-from raybench.scaling.observed import Observed
+from raybench.scaling.measurements import Cell, Observed
 
 OURS = "raybench"
 HERE = Path(__file__).parent

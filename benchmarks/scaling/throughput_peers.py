@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy.optimize import minimize, nnls
 
-from raybench.scaling.cells import Cell
+from raybench.scaling.measurements import Cell
 
 Rows = Sequence[tuple[Cell, float]]
 Predictor = Callable[[Rows, Sequence[Cell]], np.ndarray]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from raybench.scaling.cells import Cell
+from raybench.scaling.measurements import Cell
 
 LAWS = ("p-norm", "ring", "tree", "hierarchical", "stragglers", "congestion", "host")
 BATCHES = (8, 16, 32, 64, 128, 256, 512)

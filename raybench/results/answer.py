@@ -12,7 +12,7 @@ from raybench.core.text import clean
 from raybench.results.load import StudyResults
 from raybench.results.place import shown
 from raybench.results.ranking import nearest
-from raybench.results.scaling.answer import scaling_answer
+from raybench.results.scaling.printed import scaling_answer
 from raybench.results.verdict import Verdict, guessing_lines, judge_each
 from raybench.results.words import (
     as_billed,

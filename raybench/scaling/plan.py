@@ -14,7 +14,7 @@ import pandas as pd
 
 from raybench.core.errors import UserError
 from raybench.scaling.convergence import Floats
-from raybench.scaling.samples_curve import SamplesToTarget
+from raybench.scaling.samples_to_target import SamplesToTarget
 
 TIE = 0.05
 """Configurations within this share of the best are a tie: the one that saves most elsewhere wins,

@@ -1,12 +1,23 @@
 """How many training samples a global batch size needs to reach the target, and how sure that is.
 
-Fitted is the logarithm of the median at each batch size, by the law of `samples_law` and what it
+Fitted is the logarithm of the median at each batch size, by the law below and what it
 leaves over, which is alike at neighbouring batch sizes (an Ornstein-Uhlenbeck process over
 doublings). No best values are picked: every set of parameters on a grid weighs what it makes the
 medians probable, S_min integrated out, and predictions are over all of them. So a B_crit that no
-run determines shows as an interval without an end.
+run determines shows as an interval without an end. The law:
+
+    S(B) = S_min (1 + (B / B_crit)^p + B_small / B)
+
+With p = 1 and B_small = 0 this is the law of McCandlish et al. 2018 (arXiv 1812.06162, eq. 2.11):
+small batches waste nothing, far above B_crit the steps stay the same and the samples grow with the
+batch, and at B_crit twice the least is needed. Between these regimes real curves bend sooner or
+later (Shallue et al. 2018, arXiv 1811.03600, section 4), which p lets them; and where the learning
+rate is too high for tiny batches these need more samples again: B_small, which is 0 unless runs
+say otherwise.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +25,209 @@ import pandas as pd
 from scipy.stats import norm
 
 from raybench.core.errors import UserError
-from raybench.scaling.convergence import BatchSize, Convergence, read
-from raybench.scaling.samples_curve import HIGH, MEDIAN_NOISE, Left, SamplesToTarget
-from raybench.scaling.samples_law import MISFITS, Curves, alike, draw, grid, middles, scattered
+from raybench.scaling.convergence import BatchSize, Convergence, Floats, read
+
+POWERS = np.array([0.4, 0.5, 0.63, 0.8, 1.0, 1.26, 1.6, 2.0, 2.5])
+POWER_FACTOR = 1.5
+"""Before anything is known the power is 1, times or over this (one standard deviation)."""
+CRITICAL = (0.01, 30.0, 120)
+"""Critical batches that are tried: from this share of the least batch size to this multiple of
+the greatest, so many in equal ratios."""
+SMALL = (0.25, 0.25, 14)
+"""Likewise B_small, beside 0."""
+SMALL_PROBABILITY = 0.1
+"""That B_small is not 0, before anything is known."""
+MISFITS = np.array([0.01, 0.02, 0.04, 0.08, 0.16, 0.32])
+"""Relative misfits of the law that are tried."""
+REACH = 1.0
+"""Doublings of the batch size over which misfits are alike to 1/e."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Sets of the law's parameters but for S_min, as arrays of one length."""
+
+    critical: Floats
+    power: Floats
+    small: Floats
+
+    def log_rise(self, batch: Floats) -> Floats:
+        """Return ln(S / S_min): a row a set, a column a batch size."""
+        critical, power, small = (x[:, None] for x in (self.critical, self.power, self.small))
+        return np.asarray(np.log1p((batch / critical) ** power + small / batch))
+
+    def take(self, index: np.ndarray) -> "Curves":
+        """Return some of the sets."""
+        return Curves(self.critical[index], self.power[index], self.small[index])
+
+
+def grid(least: float, greatest: float) -> tuple[Curves, Floats]:
+    """Return all sets that are tried for batch sizes in a range, and their log probability."""
+    critical = np.geomspace(CRITICAL[0] * least, CRITICAL[1] * greatest, CRITICAL[2])
+    small = np.append(0.0, np.geomspace(SMALL[0] * least, SMALL[1] * greatest, SMALL[2]))
+    sets = Curves(*(x.ravel() for x in np.meshgrid(critical, POWERS, small)))
+    prior = -0.5 * (np.log(sets.power) / np.log(POWER_FACTOR)) ** 2
+    rises = np.log(SMALL_PROBABILITY / SMALL[2])
+    return sets, prior + np.where(sets.small == 0, np.log(1 - SMALL_PROBABILITY), rises)
+
+
+def alike(here: Floats, there: Floats) -> Floats:
+    """Return how the law's misfits at batch sizes are correlated."""
+    apart = np.abs(np.log2(here[:, None] / there[None, :]))
+    return np.asarray(np.exp(-apart / REACH))
+
+
+def draw(scores: Floats, number: int) -> np.ndarray:
+    """Return indices drawn by their log probability, evenly: the same ones every time."""
+    total = np.cumsum(np.exp(scores - scores.max()))
+    return np.asarray(np.searchsorted(total, middles(number) * total[-1]))
+
+
+def middles(number: int) -> Floats:
+    """Return the middles of so many equal parts of 0 to 1."""
+    return np.asarray((np.arange(number) + 0.5) / number)
+
+
+def scattered(number: int, seed: int) -> Floats:
+    """Return evenly spaced quantiles of a normal distribution, in an order without meaning."""
+    order = np.random.default_rng(seed).permutation(number)
+    return np.asarray(norm.ppf(middles(number))[order])
+
+
+MEDIAN_NOISE = 1.2533
+"""Standard error of a median of n runs: this times their spread over the root of n."""
+LOW, HIGH = 0.05, 0.95
+"""An interval of 90 %."""
+FAR = 10.0
+"""A critical batch so many times outside of the batch sizes tried is not told apart from others."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value, and 90 % of what is possible for it; 0 or infinite where nothing bounds it."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Left:
+    """What the law leaves over at the batch sizes of the runs, in one draw's misfit or another's.
+
+    `solved[i]` is the inverse covariance under MISFITS[i].
+    """
+
+    batch: Floats
+    solved: tuple[Floats, ...]
+    residuals: Floats
+    """A row a draw."""
+    level: np.ndarray
+    """Each draw's index of MISFITS."""
+
+    def at(self, batch: Floats) -> tuple[Floats, Floats]:
+        """Return what is expected over the law at batch sizes, and the variance: a row a draw."""
+        mean = np.zeros((len(self.level), len(batch)))
+        variance = np.zeros_like(mean)
+        near = alike(batch, self.batch)
+        for level, (misfit, solved) in enumerate(zip(MISFITS, self.solved, strict=True)):
+            here = self.level == level
+            share = misfit**2 * near @ solved
+            mean[here] = self.residuals[here] @ share.T
+            variance[here] = misfit**2 * np.maximum(1 - (share * near).sum(axis=1), 0)
+        return mean, variance
+
+
+@dataclass(frozen=True)
+class SamplesToTarget:
+    """A curve with its uncertainty: equally probable sets of the law's parameters."""
+
+    log_least: Floats
+    """ln S_min."""
+    curves: Curves
+    left: Left | None
+    """None: the curve is taken for exact, but for its parameters."""
+    spread: float
+    """Standard deviation of the logarithm of one run's samples."""
+    tried: tuple[int, int]
+    """Least and greatest batch size whose median is known."""
+    missed: tuple[int, ...] = ()
+    """Batch sizes at which most runs missed the target."""
+    notes: tuple[str, ...] = ()
+
+    def predict(self, batch_sizes: Sequence[float], num_runs: int | None = None) -> pd.DataFrame:
+        """Return batch_size, samples, low, high (90 %): the median run's samples to target.
+
+        With `num_runs` the interval is for the median of so many runs, as it would be measured.
+        """
+        batch = np.asarray(batch_sizes, dtype=float)
+        logs = self.log_least[:, None] + self.curves.log_rise(batch)
+        variance = np.zeros_like(logs)
+        if self.left is not None:
+            over, variance = self.left.at(batch)
+            logs = logs + over
+        noise = MEDIAN_NOISE * self.spread / np.sqrt(num_runs) if num_runs else 0.0
+        widths = np.sqrt(variance + noise**2) * scattered(len(logs), 1)[:, None]
+        low, high = np.quantile(logs + widths, (LOW, HIGH), axis=0)
+        # The median without the widths: drawing them would add nothing but chance.
+        middle = np.median(logs, axis=0)
+        columns = {"samples": np.exp(middle), "low": np.exp(low), "high": np.exp(high)}
+        return pd.DataFrame({"batch_size": list(batch_sizes)} | columns)
+
+    def reaches(self, batch_size: float) -> bool:
+        """Tell whether the target is within reach: not where most runs missed it, nor near that.
+
+        The law knows nothing of divergence and would go on smoothly to where no run arrives, so
+        what lies between a batch size that missed and the first that did not is not trusted.
+        """
+        low, high = self.tried
+        if any(size < low for size in self.missed) and batch_size < low:
+            return False
+        if any(size > high for size in self.missed) and batch_size > high:
+            return False
+        return batch_size not in self.missed
+
+    @property
+    def critical_batch(self) -> Interval:
+        """The batch size beyond which more samples are wasted than saved in steps (B_crit)."""
+        found = np.quantile(self.curves.critical, (LOW, 0.5, HIGH))
+        low, value, high = (float(x) for x in found)
+        if self.left is not None:
+            # The grid tells no more than this apart.
+            step = (CRITICAL[1] / CRITICAL[0] * self.tried[1] / self.tried[0]) ** (
+                0.5 / (CRITICAL[2] - 1)
+            )
+            low, high = low / step, high * step
+            low = 0.0 if low < self.tried[0] / FAR else low
+            high = np.inf if high > FAR * self.tried[1] else high
+        return Interval(value, low, high)
+
+    def sentence(self) -> str:
+        """Say what is known of the critical batch."""
+        found = self.critical_batch
+        value, low, high = map(_rounded, (found.value, found.low, found.high))
+        if found.low == 0 and found.high == np.inf:
+            return (
+                "The critical batch cannot be told from these runs: try batch sizes that lie "
+                "farther apart, or repeat them."
+            )
+        if found.high == np.inf:
+            return (
+                f"The critical batch is above {low}; how far above cannot be told from batches "
+                f"of up to {self.tried[1]:,}."
+            )
+        if found.low == 0:
+            return (
+                f"The critical batch is below {high}; how far below cannot be told from batches "
+                f"of {self.tried[0]:,} and more."
+            )
+        return f"The critical batch is about {value} (90 %: {low} to {high})."
+
+
+def _rounded(value: float) -> str:
+    """Write a number with three digits that count."""
+    return f"{float(f'{value:.3g}'):,.0f}" if value >= 100 else f"{value:.3g}"
+
 
 LEAST_NOISE = 1e-4
 """Of a median's logarithm, where no run was repeated: the misfit then takes it all."""

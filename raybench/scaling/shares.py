@@ -1,15 +1,189 @@
-"""Where a step's time goes: shares of its parts from the times of its probes, with their doubt."""
+"""Where a step's time goes: the probes of a training, and shares of a step from their times.
+
+What a part of the step costs is what the step loses with it: probes are the same steps without the
+exchange, without the data's way, without both. Pure: which run specs to train, in which order.
+"""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 from scipy import stats
 
-from raybench.scaling.cells import Floats
-from raybench.scaling.probes import Probe, Probes, whole_rounds
+from raybench.core.errors import UserError
+from raybench.core.objective import Objective
+from raybench.core.record import Evaluation
+from raybench.core.spec import DatasetSpec, RunSpec
+from raybench.data.dataset import Dataset
+from raybench.scaling.measurements import Floats
+
+ENDLESS_S = 1e6
+"""On the training clock: a probe ends by its number of steps."""
+INTERVALS = 4
+"""Between evaluations of a probe; the first is left out, the others' median counts."""
+PILOT_INTERVALS, PILOT_STEPS = 2, 2
+"""Of the run that tells how many steps the probe itself takes, and warms its workers."""
+FEWEST_STEPS, MOST_STEPS = 4, 5000
+"""Of an interval."""
+SYNTHETIC_BYTES = 256 * 2**20
+"""Of synthetic training samples at most; more of them say nothing new."""
+FEW = 256
+"""Synthetic samples to evaluate on: nobody asks how accurate a probe is."""
+OTHER_BATCH = 4
+"""How many times smaller (or larger, where it is smaller than that) the other batch is."""
+
+
+@dataclass(frozen=True, order=True)
+class Probe:
+    """One way to train, told by what is different from the run spec."""
+
+    exchanges: bool
+    """Gradients are exchanged after every step; else never."""
+    reads: bool
+    """Samples of the run spec's dataset; else synthetic ones of the same shape, in memory."""
+    batch_size_per_worker: int
+
+
+@dataclass(frozen=True)
+class Probes:
+    """The probes of a run spec; some are the same where there is nothing to leave out."""
+
+    as_it_is: Probe
+    no_exchange: Probe
+    in_memory: Probe
+    alone: Probe
+    """In memory and without exchange: what a worker's own step takes."""
+    other_batch: Probe
+    """`alone`, with another batch: what does not depend on the number of samples."""
+    other_exchange: Probe
+    """The same with exchange: how much of that hides behind the samples; for predictions."""
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> "Probes":
+        """Return those of a run spec: one worker exchanges nothing, synthetic data are no data."""
+        batch, reads = spec.batch_size_per_worker, spec.dataset.name != "synthetic"
+        exchanges = spec.num_workers > 1
+        other = batch // OTHER_BATCH if batch >= OTHER_BATCH else batch * OTHER_BATCH
+        return cls(
+            as_it_is=Probe(exchanges, reads, batch),
+            no_exchange=Probe(False, reads, batch),
+            in_memory=Probe(exchanges, False, batch),
+            alone=Probe(False, False, batch),
+            other_batch=Probe(False, False, other),
+            other_exchange=Probe(exchanges, False, other),
+        )
+
+    @property
+    def names(self) -> dict[Probe, str]:
+        """The probes to train, each once, with its first name; in the order above."""
+        found: dict[Probe, str] = {}
+        for name, probe in vars(self).items():
+            found.setdefault(probe, name)
+        return found
+
+
+def probe_spec(
+    spec: RunSpec, probe: Probe, dataset: Dataset, *, steps: int, intervals: int = INTERVALS
+) -> RunSpec:
+    """Return the run spec of a probe: so many intervals of so many optimizer steps.
+
+    `dataset` is that of `spec`. All steps are full ones: an epoch of the probe is longer than it.
+    """
+    batch = probe.batch_size_per_worker
+    global_batch = batch * spec.num_workers * spec.accumulate
+    samples = intervals * steps * global_batch
+    data, rows = spec.dataset, len(dataset.train)
+    if not probe.reads and has_twin(dataset):
+        data = synthetic_like(dataset, samples)
+        rows = data.num_samples
+    own = rows * data.repeat
+    longer = data.repeat * math.ceil((samples + global_batch) / own)
+    return spec.model_copy(
+        update={
+            "dataset": data.model_copy(update={"repeat": longer}),
+            "objective": Objective(
+                kind="best_at_budget",
+                metric=spec.objective.metric,
+                direction=spec.objective.direction,
+                max_train_seconds=ENDLESS_S,
+            ),
+            "augment": spec.augment if probe.reads else [],
+            "exchange_gradients": probe.exchanges or spec.num_workers == 1,
+            "batch_size_per_worker": batch,
+            "eval_every_samples": steps * global_batch,
+            # Half a sample less: a rounded product never asks for one more step.
+            "epochs": (samples - 0.5) / (own / data.repeat * longer),
+            "checkpoint_every_s": 0.0,
+        }
+    )
+
+
+def has_twin(dataset: Dataset) -> bool:
+    """Whether synthetic data can stand for a dataset's: those of one array of pixels or numbers, or
+    of a language model's tokens.
+
+    Others are trained on as they are, which is the same where they are in memory; UserError where
+    they are on demand.
+    """
+    inputs = dataset.train.inputs
+    is_tokens = not isinstance(inputs, dict) and np.dtype(inputs.dtype).kind == "i"
+    if not isinstance(inputs, dict) and is_tokens == (dataset.task == "language_modelling"):
+        return True
+    if dataset.train.is_on_demand:
+        raise UserError(
+            f"dataset {dataset.name}: there are no synthetic data like its inputs, and they are "
+            "read on demand, so what reading costs cannot be measured apart; keep them in memory."
+        )
+    return False
+
+
+def synthetic_like(dataset: Dataset, samples: int) -> DatasetSpec:
+    """Return synthetic data of a dataset's shape, as many as it has or `samples`, if they fit."""
+    assert not isinstance(dataset.input_shape, dict)
+    fitting = max(1, SYNTHETIC_BYTES // math.prod(dataset.input_shape))
+    return DatasetSpec(
+        name="synthetic",
+        task=dataset.task,
+        shape=list(dataset.input_shape),
+        num_classes=dataset.num_outputs,
+        num_samples=min(samples, len(dataset.train), fitting),
+        validation_size=min(len(dataset.validation), FEW),
+    )
+
+
+def steps_for(seconds: float, step_s: float) -> int:
+    """Return how many steps take about so many seconds."""
+    return min(MOST_STEPS, max(FEWEST_STEPS, math.ceil(seconds / step_s)))
+
+
+def step_seconds(curve: Sequence[Evaluation], global_batch_size: int) -> float:
+    """Return the seconds of a full step: the median over the intervals after the first.
+
+    Of an interval the mean counts, not the median over its steps: data that come slowly every
+    tenth step slow the training as much as those that are always late.
+    """
+    rates = [
+        (later.train_s - earlier.train_s) / (later.samples - earlier.samples)
+        for earlier, later in pairwise(curve)
+    ]
+    return float(np.median(rates)) * global_batch_size
+
+
+def rounds(probes: Probes, *, seed: int) -> Iterator[list[Probe]]:
+    """Yield orders without end, each probe once in each: what drifts meets all of them alike."""
+    rng = np.random.default_rng(seed)
+    distinct = list(probes.names)
+    while True:
+        yield [distinct[i] for i in rng.permutation(len(distinct))]
+
+
+def whole_rounds(times: Mapping[Probe, Sequence[float]]) -> int:
+    """Return how many rounds all probes have finished."""
+    return min(map(len, times.values()), default=0)
+
 
 Part = Literal["compute", "communication", "input", "overhead"]
 PARTS: tuple[Part, ...] = ("compute", "communication", "input", "overhead")

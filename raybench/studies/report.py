@@ -1,6 +1,7 @@
-"""What is made of a scaling study's records: tables, pictures, what is printed."""
+"""What is made of a scaling study: its tables and pictures, what is printed, its page."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,28 +12,88 @@ from rich.console import Console
 from raybench.core.errors import UserError
 from raybench.core.scaling_study import ScalingStudy
 from raybench.core.text import clean, command_line
-from raybench.results.console import print_table, say, say_pairs, say_wrapped, wrapped
+from raybench.results.console import make_console, print_table, say, say_pairs, say_wrapped, wrapped
 from raybench.results.export import export, to_csv
 from raybench.results.load import StudyResults
+from raybench.results.page import Extra, try_page
 from raybench.results.place import shown
-from raybench.results.scaling.answer import scaling_answer
 from raybench.results.scaling.model_files import MODEL_FILE, PLAN_FILE, model_frame
 from raybench.results.scaling.printed import (
     other_lines,
     outlier_lines,
     print_cells,
+    scaling_answer,
     texts,
 )
 from raybench.results.store import StudyFiles
-from raybench.scaling.fit_command import FittedGroup
+from raybench.results.tables import print_frame
+from raybench.scaling.fit_command import (
+    FittedGroup,
+    check_out,
+    fit_groups,
+    prediction_table,
+    write_predictions,
+)
 from raybench.scaling.measurements import name_of
 from raybench.scaling.named.claims import Claim
 from raybench.scaling.named.find import STUDIES
-from raybench.scaling.predictions import prediction_table
-from raybench.studies.fits import fit_study, measurements, not_measured
-from raybench.studies.noise import critical_batches, noise_sentence
-from raybench.studies.show_fit import show_fit
-from raybench.studies.target_plan import TargetPlan, target_plans
+from raybench.studies.fits import (
+    TargetPlan,
+    critical_batches,
+    fit_study,
+    measurements,
+    noise_sentence,
+    not_measured,
+    target_plans,
+)
+
+MOST_PRINTED = 40
+BASELINE = (
+    "same-batch efficiency: samples/s a worker over those predicted for one worker with the same "
+    "batch, not for the best one"
+)
+"""Not that of measured cells, whose efficiency is over the best cell of one worker."""
+
+
+def show_fit(console: Console, fitted: FittedGroup, table: pd.DataFrame) -> None:
+    """Print what to know of a fit, and its predictions."""
+    name = name_of(fitted.group)
+    for line in [*([f"{name}:"] if name else []), *fitted.words()]:
+        say_wrapped(console, line)
+    if len(table):
+        below = BASELINE
+        if table["extrapolated"].any():
+            below = f"~ beyond what was measured. {below}"
+        more = len(table) - MOST_PRINTED
+        if more > 0:
+            below = f"{below}. {more} more rows are left out here"
+        title = f"Predicted{f': {name}' if name else ''}"
+        print_frame(console, printed_fit(table.head(MOST_PRINTED)), title, below=below)
+    else:
+        console.print()
+
+
+def printed_fit(table: pd.DataFrame) -> pd.DataFrame:
+    """Return predictions in their units, those beyond what was measured with a `~`."""
+    marks = ["~" if beyond else "" for beyond in table["extrapolated"]]
+    columns = {
+        "~": marks,
+        "workers": table["num_workers"],
+        "nodes": table["num_nodes"],
+        "batch per worker": table["batch_size_per_worker"],
+        "accumulate": table["accumulate"],
+        "step s": [f"{value:.4g}" for value in table["step_s"]],
+        "90 % interval": [
+            f"{low:.4g} to {high:.4g}"
+            for low, high in zip(table["low_s"], table["high_s"], strict=True)
+        ],
+        "samples/s": table["samples_per_s"].round(1),
+        "same-batch efficiency": [f"{value:.0%}" for value in table["efficiency"]],
+    }
+    if table["accumulate"].eq(1).all():
+        del columns["accumulate"]
+    return pd.DataFrame(columns)
+
 
 PREDICT, NAMED = "predict", "named"
 """Keys of a scaling study's `study.yaml`: the numbers of workers that `--predict` asked for last,
@@ -64,7 +125,7 @@ class ScalingReport:
     results: StudyResults
     fitted: list[FittedGroup]
     predicted: list[pd.DataFrame]
-    """`scaling.predictions.prediction_table` of each fit, for what was asked."""
+    """`scaling.fit_command.prediction_table` of each fit, for what was asked."""
     plans: list[TargetPlan]
     not_predicted: tuple[str, ...] = ()
     """Sentences on what was asked and not measured."""
@@ -226,3 +287,50 @@ def _claims(claims: Sequence[Claim]) -> pd.DataFrame:
         for one in claims
     ]
     return pd.DataFrame(rows)
+
+
+def try_scaling_page(report: ScalingReport, folder: Path, say: Callable[[str], None]) -> list[Path]:
+    """Write the page of a scaling study, as `results.page.try_page` does."""
+    extras = [] if report.results.scaling.empty else extras_of(report)
+    return try_page(report.results, folder, say, extras)
+
+
+def extras_of(report: ScalingReport) -> list[Extra]:
+    """Return what a report knows beyond the records, in the order in which it is printed."""
+    found = []
+    for fitted, table in zip(report.fitted, report.predicted, strict=True):
+        name = name_of(fitted.group)
+        title = f"Predicted{f': {name}' if name else ''}"
+        tables = [(f"~ beyond what was measured; {BASELINE}", printed_fit(table))]
+        found.append(Extra(title, fitted.words(), tables if len(table) else ()))
+    noise = [
+        f"{series}: {noise_sentence(values)}"
+        for series, values in critical_batches(report.results).items()
+    ]
+    if lines := [*report.not_predicted, *noise]:
+        found.append(Extra("What else is told of other sizes", lines))
+    for plan in report.plans:
+        tables = [(PREDICTED, plan_table(plan))] if len(plan.answers) else []
+        found.append(Extra(f"To the target: {plan.series}", plan.sentences, tables))
+    named = report.results.study.get(NAMED)
+    if named in STUDIES:
+        title = f"What {named} published, and what held here"
+        found.append(Extra(title, (), [("Claims of its paper", claims_table(report.results))]))
+    return found
+
+
+def fit_to_files(file: Path, predict: str | None, out: Path | None) -> None:
+    """Fit each group, print how good it is and what it predicts, write the predictions."""
+    if out is not None:
+        if predict is None:
+            raise UserError(
+                f"--out {clean(str(out))}: there is nothing to write without --predict."
+            )
+        check_out(out, file)
+    console, tables = make_console(sys.stdout), []
+    for fitted in fit_groups(file, predict):
+        tables.append(fitted.predictions)
+        show_fit(console, fitted, tables[-1])
+    if out is not None:
+        write_predictions(out, tables)
+        say(console, f"predictions: {out}")

@@ -46,7 +46,7 @@ from raybench.results.load import load
 from raybench.results.loggers.processes import Loggers, check_loggers
 from raybench.results.place import check_place, refuse_other_scaling
 from raybench.results.records import read_records
-from raybench.results.scaling.kinds import series_of
+from raybench.results.scaling.cells import series_of
 from raybench.results.storage import open_storage, study_file
 from raybench.results.store import SCALING, STUDY_FILE, Store, with_session
 from raybench.scaling.named.find import STUDIES
@@ -56,8 +56,7 @@ from raybench.search.pipeline.single_run import SingleRun
 from raybench.search.saved_runs import SavedRuns
 from raybench.search.wait_watch import live_session, watching
 from raybench.studies.fits import check_predict
-from raybench.studies.page import try_scaling_page
-from raybench.studies.report import NAMED, PREDICT, ScalingReport
+from raybench.studies.report import NAMED, PREDICT, ScalingReport, try_scaling_page
 
 
 def run_study(

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from raybench.core.spec import DatasetSpec, RunSpec
-from raybench.scaling.probes import Probe, Probes
+from raybench.scaling.shares import Probe, Probes
 
 MNIST = DatasetSpec(name="mnist")
 

@@ -6,10 +6,9 @@ import pytest
 from made_up_probes import spec_of, step_of, times_of
 
 from raybench.core.spec import FRAMEWORKS
-from raybench.scaling.gains import Outlook
-from raybench.scaling.probes import Probe, Probes
+from raybench.scaling.shares import Probe, Probes
 from raybench.scaling.throughput import FEED_OVERLAP
-from raybench.scaling.verdict import NOT_SURE, judge
+from raybench.scaling.verdict import NOT_SURE, Outlook, judge
 
 KINDS = {
     "compute": {"compute": 0.2, "overhead": 0.01, "exchange": 0.02, "reading": 0.01},

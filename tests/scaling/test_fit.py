@@ -6,10 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from raybench.scaling.cells import Cell
 from raybench.scaling.fit import Prediction, ThroughputModel
 from raybench.scaling.fit_command import leave_one_out, median_error
-from raybench.scaling.observed import Observed
+from raybench.scaling.measurements import Cell, Observed
 
 BATCHES = (16, 32, 64, 128, 256)
 SMALL = ((1, 1), (2, 1), (4, 1), (2, 2), (4, 2), (4, 4))

@@ -10,7 +10,7 @@ from made_up_probes import spec_of
 from raybench.core.record import Evaluation
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset, Split
-from raybench.scaling.probes import (
+from raybench.scaling.shares import (
     FEWEST_STEPS,
     INTERVALS,
     MOST_STEPS,

@@ -13,7 +13,7 @@ from raybench.backends.run import run
 from raybench.core.clock import Ledger
 from raybench.core.spec import DatasetSpec, RunSpec
 from raybench.data.dataset import Dataset, Split
-from raybench.scaling.probes import Probes, probe_spec, rounds, step_seconds, steps_for
+from raybench.scaling.shares import Probes, probe_spec, rounds, step_seconds, steps_for
 from raybench.scaling.verdict import NOT_SURE, Verdict, judge
 from raybench.workloads.find import load_workload_dataset
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from made_up_probes import spec_of, times_of
 
-from raybench.scaling.probes import Probe, Probes
-from raybench.scaling.shares import PARTS, Estimate, Shares
+from raybench.scaling.shares import PARTS, Estimate, Probe, Probes, Shares
 
 MIXED = {"compute": 0.04, "overhead": 0.01, "exchange": 0.03, "reading": 0.02}
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from raybench.scaling.cells import Cell, Layout
+from raybench.scaling.measurements import Cell, Layout
 from raybench.scaling.throughput import NUM_PARAMETERS, PRIORS, Law, Parameters, Scale
 
 SCALE = Scale(batch=64.0, seconds=0.1)

@@ -12,8 +12,13 @@ from raybench.core.errors import UserError
 from raybench.core.spec import RunSpec
 from raybench.results.load import StudyResults, load
 from raybench.scaling.fit_command import median_error
-from raybench.studies.fits import check_predict, fit_study, measurements
-from raybench.studies.target_plan import measured_runs, target_plans
+from raybench.studies.fits import (
+    check_predict,
+    fit_study,
+    measured_runs,
+    measurements,
+    target_plans,
+)
 from tests.studies.made_up import point, run_of, study_of, write
 
 TARGET = 0.9

@@ -8,7 +8,7 @@ import numpy as np
 
 from raybench.core.step_times import NoiseSums, NoiseTerms
 from raybench.results.load import load
-from raybench.studies.noise import critical_batches, noise_sentence, of_run
+from raybench.studies.fits import critical_batches, noise_sentence, of_run
 from tests.studies.made_up import point, run_of, study_of, write
 
 CRITICAL = 50.0

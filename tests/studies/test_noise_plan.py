@@ -10,8 +10,7 @@ import pytest
 from raybench.core.spec import RunSpec
 from raybench.core.step_times import NoiseSums
 from raybench.results.load import StudyResults, load
-from raybench.studies.fits import fit_study
-from raybench.studies.target_plan import TargetPlan, sizes_near, target_plans
+from raybench.studies.fits import TargetPlan, fit_study, sizes_near, target_plans
 from tests.studies.made_up import point, run_of, study_of, write
 
 TARGET, BATCH = 0.9, 64

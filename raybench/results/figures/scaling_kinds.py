@@ -4,17 +4,18 @@ import pandas as pd
 
 from raybench.results.figures.parts import FigureKind, drawn
 from raybench.results.load import StudyResults
-from raybench.results.scaling.accuracy_plot import accuracy_figure
-from raybench.results.scaling.curves import curves_of
+from raybench.results.scaling.cells import curves_of
 from raybench.results.scaling.model_files import (
     MODEL_FILE,
     PLAN_FILE,
     has_file,
+    plan_figure,
+    predicted_figure,
     read_model,
     read_plan,
 )
-from raybench.results.scaling.plan_plot import plan_figure
 from raybench.results.scaling.plots import (
+    accuracy_figure,
     cell_label,
     cell_rows,
     efficiency_figure,
@@ -23,7 +24,6 @@ from raybench.results.scaling.plots import (
     speedup_figure,
     step_shares,
 )
-from raybench.results.scaling.predicted_plot import predicted_figure
 
 MOST_ROWS = 50
 

@@ -15,9 +15,8 @@ from raybench.results.live.replay import driver_of, owner_of
 from raybench.results.load import StudyResults
 from raybench.results.page.html import Html, isolated, join, text, trial_link, trial_links
 from raybench.results.remarks import edge_lines, effort_words, sensitivity_lines, target_warning
-from raybench.results.scaling.answer import scaling_answer as answer_lines
-from raybench.results.scaling.answer import scaling_headline
-from raybench.results.scaling.printed import other_lines, outlier_lines
+from raybench.results.scaling.printed import other_lines, outlier_lines, scaling_headline
+from raybench.results.scaling.printed import scaling_answer as answer_lines
 from raybench.results.verdict import Verdict, judge, judge_each
 from raybench.results.words import (
     by_the_wall,

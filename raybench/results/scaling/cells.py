@@ -1,15 +1,119 @@
-"""The cells of a scaling study as a table: medians over their repeats, speed-up, efficiency."""
+"""The cells of a scaling study as a table: medians over their repeats, speed-up, efficiency.
 
+Of a **series** are cells that differ in workers, nodes and batch size alone; a throughput model is
+fitted to each. Of a **kind** are cells of one scaling, topology, framework, strategy, workload and
+dataset (whatever else they have): a speed-up is over the best of a kind with one worker.
+
+Cells that differ in kind are refused as one curve: studies that mixed weak with strong scaling, or
+one machine with another, have said of frameworks what was true of neither.
+"""
+
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from raybench.core.errors import UserError
 from raybench.core.record import Evaluation, RunRecord
 from raybench.core.scaling_study import Scaling, ScalingStudy, StudyCell, study_cells
-from raybench.results.scaling.kinds import Topology, kind_of, series_of, topology_of
+from raybench.core.spec import RunSpec
 from raybench.results.scaling.runs import MISSES, named, run_table
+
+GRID_KEYS = ("num_workers", "batch_size_per_worker", "seed")
+"""What cells of a series differ in, beside the nodes they were on."""
+NAMED_ALONE = ("framework", "strategy", "workload", "dataset.name", "optimizer", "precision")
+"""Keys whose values say enough in a label."""
+SYNTHETIC_KEYS = ("dataset.shape", "dataset.num_classes", "dataset.num_samples")
+"""Keys that are read for `dataset.name: synthetic` alone."""
+
+
+class Topology(NamedTuple):
+    """What workers have and where they are put; how many nodes that takes follows from it."""
+
+    accelerators: str
+    placement_strategy: str
+    cpus_per_worker: int
+    gpus_per_worker: float
+
+    @property
+    def words(self) -> str:
+        """For a table or a sentence."""
+        each = f"{self.cpus_per_worker} CPU{'s' if self.cpus_per_worker != 1 else ''}"
+        if self.gpus_per_worker:
+            each += f" and {self.gpus_per_worker:g} {self.accelerators or 'GPU'}"
+        return f"{each} a worker" + (", spread" if self.placement_strategy == "spread" else "")
+
+
+def topology_of(spec: RunSpec, accelerators: str) -> Topology:
+    """Return the topology of runs of a spec that were on such GPUs ("": none)."""
+    return Topology(
+        accelerators, spec.placement_strategy, spec.cpus_per_worker, spec.gpus_per_worker
+    )
+
+
+def kind_of(scaling: Scaling, spec: RunSpec, topology: Topology) -> tuple[Any, ...]:
+    """Return what cells must have in common for one to be the other's baseline."""
+    data = json.dumps(spec.dataset.model_dump(mode="json"), sort_keys=True)
+    # Runs without exchange are no training: they are compared with each other alone.
+    exchanges = spec.exchange_gradients
+    own = spec.framework, spec.strategy, spec.workload
+    return scaling, topology, *own, data, exchanges
+
+
+def series_of(specs: Sequence[RunSpec]) -> list[str]:
+    """Return each spec's series: the keys in which the specs differ, and its values of them.
+
+    Framework and workload are always told, a workload by its class where that is enough. What is
+    off, or as usual where it is on or off, is not: it is what is told of others that differs.
+    """
+    classes = _class_names({spec.workload for spec in specs})
+    flat = [_read_keys(spec) | {"workload": classes[spec.workload]} for spec in specs]
+    keys = dict.fromkeys(key for one in flat for key in one if key not in GRID_KEYS)
+    values = {key: {json.dumps(one[key]) for one in flat if key in one} for key in keys}
+    first = ("framework", "workload")
+    told = [*first, *(key for key in keys if key not in first and len(values[key]) > 1)]
+    words = [[_words(key, one[key]) for key in told if key in one] for one in flat]
+    return [", ".join(filter(None, one)) for one in words]
+
+
+def _read_keys(spec: RunSpec) -> dict[str, Any]:
+    """Return a spec's keys, dotted, without those that its dataset does not read."""
+    flat = _flat(spec.document())
+    unread = () if spec.dataset.name == "synthetic" else SYNTHETIC_KEYS
+    return {key: value for key, value in flat.items() if key not in unread}
+
+
+def _class_names(workloads: set[str]) -> dict[str, str]:
+    """Return the class of each `module:Class`, or all of it where two have one name."""
+    names = {one: one.rpartition(":")[2] for one in workloads}
+    return names if len(set(names.values())) == len(names) else {one: one for one in workloads}
+
+
+def _words(key: str, value: Any) -> str:
+    """Return what a label says of a key: "" of what is off, or as usual."""
+    if isinstance(value, bool):
+        if key in RunSpec.model_fields and RunSpec.model_fields[key].default is value:
+            return ""
+        return key if value else f"no {key}"
+    if value in (None, "none", 0):
+        return ""
+    if (key, value) == ("dataset.name", "workload"):
+        return "data of its own"
+    shown = f"{value:g}" if isinstance(value, float) else str(value)
+    return shown if key in NAMED_ALONE else f"{key} {shown}"
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
 
 SPEEDUPS = (
     *("speedup", "speedup_low", "speedup_high", "efficiency", "efficiency_low", "efficiency_high"),
@@ -223,3 +327,68 @@ def _shares(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, An
             share = 1 - other["step_median_s"] / row["step_median_s"]
             found.setdefault("communication_share", share)
     return found
+
+
+ONE_OF = {
+    "scaling": "weak and strong scaling (the batch of a worker stays in one, of all in the other)",
+    "topology": "topologies",
+    "framework": "frameworks",
+    "strategy": "strategies",
+    "workload": "workloads",
+    "dataset": "datasets",
+    "exchange_gradients": "runs with and without exchange of gradients",
+    "curve": "series or batches",
+}
+"""What a curve has one value of, and what several of them are; what says most first."""
+
+
+def speedup_curve(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return cells (rows of `raybench.load(DIR).scaling`) as one curve, by number of workers.
+
+    UserError where they are no one curve: weak and strong scaling, two topologies, series or
+    batches, or two cells with as many workers.
+    """
+    for column, words in ONE_OF.items():
+        values = list(dict.fromkeys(cells[column]))
+        if len(values) > 1:
+            raise UserError(
+                f"a speed-up curve never mixes {words}, and here are "
+                f"{_list([str(value) for value in values])}: choose one, such as "
+                f"scaling[scaling[{column!r}] == {values[0]!r}]."
+            )
+    twice = cells[cells["num_workers"].duplicated()]
+    if len(twice):
+        workers = int(twice["num_workers"].iloc[0])
+        same = cells[cells["num_workers"] == workers]
+        on = sorted(set(same["num_nodes"]))
+        what = (
+            f"on {_list([str(nodes) for nodes in on])} hosts, which are two topologies"
+            if len(on) > 1
+            else f"of several cells ({_list(list(same['cell']))})"
+        )
+        raise UserError(
+            f"a speed-up curve has one cell for each number of workers, and {len(same)} here have "
+            f"{workers}, {what}: choose those of one."
+        )
+    return cells.sort_values("num_workers", ignore_index=True)
+
+
+def curves_of(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return all speed-up curves of a study by their name, each as `speedup_curve` has it.
+
+    Left out are cells without a speed-up, runs that exchange no gradients (they are no training),
+    and cells on more hosts than others with as many workers (`on_more_hosts`).
+    """
+    usable = cells[cells["speedup"].notna() & cells["exchange_gradients"]]
+    usable = usable.drop(on_more_hosts(usable).index)
+    return {str(name): speedup_curve(group) for name, group in usable.groupby("curve", sort=False)}
+
+
+def on_more_hosts(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return cells that ran on more hosts than others of the same curve with as many workers."""
+    fewest = cells.groupby(["curve", "num_workers"])["num_nodes"].transform("min")
+    return cells[cells["num_nodes"] > fewest]
+
+
+def _list(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 2 else words)

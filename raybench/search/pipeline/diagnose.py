@@ -34,18 +34,20 @@ from raybench.results.store import (
     versions,
 )
 from raybench.results.tables import print_frame
-from raybench.scaling.probes import (
+from raybench.scaling.shares import (
+    FEWEST_ROUNDS,
     PILOT_INTERVALS,
     PILOT_STEPS,
+    Estimate,
     Probe,
     Probes,
+    Shares,
     probe_spec,
     rounds,
     step_seconds,
     steps_for,
     whole_rounds,
 )
-from raybench.scaling.shares import FEWEST_ROUNDS, Estimate, Shares
 from raybench.scaling.verdict import Verdict, judge, milliseconds
 from raybench.search.pipeline.preflight import check_address, check_gpus, check_task
 from raybench.search.pipeline.train import holds_own, names_target, read_spec

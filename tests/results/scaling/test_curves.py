@@ -9,8 +9,7 @@ import pytest
 from raybench.core.errors import UserError
 from raybench.core.scaling_study import Cell, ScalingStudy
 from raybench.core.spec import RunSpec
-from raybench.results.scaling.cells import cell_table
-from raybench.results.scaling.curves import curves_of, on_more_hosts, speedup_curve
+from raybench.results.scaling.cells import cell_table, curves_of, on_more_hosts, speedup_curve
 from raybench.results.scaling.printed import other_lines, printed_cells
 from tests.studies.made_up import run_of, study_of
 

@@ -1,7 +1,7 @@
 """What tells the series of a study apart, in words."""
 
 from raybench.core.spec import DatasetSpec, RunSpec
-from raybench.results.scaling.kinds import series_of
+from raybench.results.scaling.cells import series_of
 
 
 def test_a_series_tells_what_differs_and_nothing_else() -> None:

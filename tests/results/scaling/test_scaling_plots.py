@@ -11,10 +11,14 @@ from raybench.results.figures import parts
 from raybench.results.figures.scaling_kinds import SCALING_FIGURES
 from raybench.results.load import StudyResults, load
 from raybench.results.scaling import plots
-from raybench.results.scaling.accuracy_plot import accuracy_figure
-from raybench.results.scaling.model_files import MODEL_FILE, model_frame, read_model
-from raybench.results.scaling.plan_plot import plan_figure
-from raybench.results.scaling.predicted_plot import predicted_figure
+from raybench.results.scaling.model_files import (
+    MODEL_FILE,
+    model_frame,
+    plan_figure,
+    predicted_figure,
+    read_model,
+)
+from raybench.results.scaling.plots import accuracy_figure
 from tests.studies.made_up import run_of, study_of, write
 
 
