@@ -1,8 +1,10 @@
 """A Ray session: connect or start, find out what the cluster has, start the pool."""
 
+import contextlib
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -183,10 +185,26 @@ def start_pool(capacity: Capacity, *, scratch: str, is_local: bool) -> Any:
     return pool
 
 
+@contextlib.contextmanager
+def _meanwhile(environment: dict[str, str]) -> Iterator[None]:
+    """Let what starts meanwhile have these variables, and nothing that this process starts later:
+    a node of several hosts that inherits them would have its workers meet on its own address."""
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 def _start_local(log_level: str) -> None:
     # Ray's own processes read these too, so they are set before it starts.
-    os.environ.update(WORKER_ENVIRONMENT | LOCAL_ENVIRONMENT)
-    with on_loopback(), own_niceness():
+    os.environ.update(WORKER_ENVIRONMENT)
+    with on_loopback(), own_niceness(), _meanwhile(LOCAL_ENVIRONMENT):
         ray.init(
             address="local",
             num_cpus=num_local_cores(),

@@ -36,11 +36,11 @@ def test_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text(SPACE.replace("TRIALS", str(TRIALS)))
     folder, log = tmp_path / "out", tmp_path / "log"
     rng = random.Random(0)
-    finished: dict[str, float] = {}
+    finished: dict[tuple[str, int], float] = {}
     for number in range(KILLS + 1):
         process = start("tune", "space.yaml", "--out", folder, cwd=tmp_path, log=log)
         if number < KILLS:
-            wait_for_runs(folder, len(finished) + 1, log)
+            wait_for_runs(folder, len({name for name, _ in finished}) + 1, log)
             time.sleep(rng.uniform(0.0, 1.5))
             process.send_signal(signal.SIGKILL)
             process.wait(timeout=600)
@@ -48,12 +48,12 @@ def test_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
             assert process.wait(timeout=ENDS_S) == 0, log.read_text()
         lines = [line for _, line in read_lines(folder / "records.jsonl")]
         runs = [line for line in lines if line["kind"] == "run"]
-        # What was finished stands as it was, once.
-        names = [run["trial"] for run in runs if run["phase"] == "search"]
+        # What was finished stands as it was, once; one that was disturbed runs again, and says so.
+        names = [(run["trial"], run["reruns"]) for run in runs if run["phase"] == "search"]
         assert len(names) == len(set(names)), names
         for run in runs:
             seconds = run["ledger"]["train"]
-            assert finished.setdefault(run["trial"], seconds) == seconds
+            assert finished.setdefault((run["trial"], run["reruns"]), seconds) == seconds
     trials = raybench.load(folder).trials
     trials = trials[trials["phase"] == "search"]
     assert sorted(trials["trial"]) == [f"{n:04d}" for n in range(TRIALS)]
