@@ -15,7 +15,7 @@ from raybench.results.figures.parts import metric_axis, new_figure
 from raybench.results.live.progress import Progress
 from raybench.results.live.screen import screen_lines
 from raybench.results.live.words import BLOCKS
-from raybench.results.remarks import fastest_at, sensitivity_lines, target_warning
+from raybench.results.remarks import sensitivity_lines, target_warning
 from raybench.results.show import show
 from raybench.results.store import Store
 from raybench.results.verdict import configurations, judge
@@ -112,7 +112,7 @@ def test_one_point_is_a_hundredth_of_the_gap_to_chance(tmp_path):
     assert "after 1.96 s; 8 trials reached it" in easier
     assert harder.startswith("With target RMSE 0.485 trial 0007")
     assert "after 2.72 s" in harder
-    assert fastest_at(results, 0.6)[1] == pytest.approx(1.0 + 0.3 / 0.402)
+    assert results.time_to(0.6)["seconds"].min() == pytest.approx(1.0 + 0.3 / 0.402)
     assert "a target this high hardly distinguishes them; try a lower one" in target_warning(
         results
     )
