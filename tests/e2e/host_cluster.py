@@ -13,6 +13,8 @@ from .hosts import Host
 RAY = Path(sys.executable).with_name("ray")
 STARTS_S, RUNS_S = 600.0, 600.0
 TOKEN = {"RAY_AUTH_MODE": "token"}
+NODE = TOKEN | {"RAY_worker_niceness": "0"}
+"""Environment of a node: what its workers train is not what gives way to the tests beside them."""
 TOKEN_FILE = "$HOME/.ray/auth_token"
 PARTS = ("raylet/raylet", "--node_ip_address")
 """Of the command line of a node's own process."""
@@ -28,7 +30,7 @@ def start_head(host: Host, cpus: int) -> None:
     """Start Ray's head on a host, with a token; others send jobs to it."""
     done(host.run(RAY, *shlex.split(command("ray get-auth-token"))[1:], **TOKEN))
     words = shlex.split(command("ray start --head"))
-    done(host.run(RAY, *words[1:], f"--num-cpus={cpus}", timeout=STARTS_S, **TOKEN))
+    done(host.run(RAY, *words[1:], f"--num-cpus={cpus}", timeout=STARTS_S, **NODE))
 
 
 def start_node(host: Host, head: Host, cpus: int, *more: str) -> None:
@@ -37,7 +39,7 @@ def start_node(host: Host, head: Host, cpus: int, *more: str) -> None:
     keep = f"mkdir -p $HOME/.ray && umask 077 && printf %s '{token}' > {TOKEN_FILE}"
     done(host.run("sh", "-c", keep))
     words = shlex.split(command("ray start --address").replace("HEAD", head.address))
-    done(host.run(RAY, *words[1:], f"--num-cpus={cpus}", *more, timeout=STARTS_S, **TOKEN))
+    done(host.run(RAY, *words[1:], f"--num-cpus={cpus}", *more, timeout=STARTS_S, **NODE))
 
 
 def stop_node(host: Host) -> None:
