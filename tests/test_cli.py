@@ -218,7 +218,6 @@ def test_the_plan_counts_every_phase_on_what_there_is(tmp_path, settings, capaci
     [
         ([], "then a race of 24 runs over the best 12, 3 runs of each winner alone"),
         (["--confirm", "race=40, fresh=1"], "a race of 40 runs over the best 20, 1 run of each"),
-        (["--confirm", "top=2"], "a race of 6 runs over the best 3, 3 runs of each winner"),
         (["--no-confirm"], "120 trials (a reference run sets how long each may train), not con"),
     ],
 )

@@ -421,4 +421,6 @@ def written(path: Path, text: str) -> Path:
 
 def study_of(folder: Path) -> StudySpec:
     """The study of a results folder, as a command reads it."""
-    return build_study(raybench.load(folder).study["study"], "study.yaml")[0]
+    written = raybench.load(folder).study["study"]
+    derived = ("auto", "is_set")
+    return build_study({k: v for k, v in written.items() if k not in derived}, "study.yaml")[0]

@@ -49,6 +49,7 @@ def in_two_processes(specs: list[RunSpec], folder: Path) -> None:
     )
 
 
+@pytest.mark.all
 def test_two_replicas_equal_two_workers(tmp_path: Path) -> None:
     """Plain gradients, an adaptive optimizer over two passes, and what each replica has of its own:
     running averages and dropout."""
