@@ -17,16 +17,13 @@ SCRIPT = Path(__file__).with_name("continued.py")
 FRAMEWORKS = [
     pytest.param(
         name,
-        # TensorFlow traces every optimizer's step twice: two minutes.
-        marks=[
-            pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"no {name}"),
-            *([pytest.mark.all] if name == "tensorflow" else []),
-        ],
+        marks=pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"no {name}"),
     )
     for name in ("torch", "tensorflow")
 ]
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.slow
 def test_two_workers_continue_in_new_processes(framework: str, tmp_path: Path) -> None:

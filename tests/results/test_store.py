@@ -291,6 +291,7 @@ def test_a_study_of_another_format_is_refused(tmp_path):
         load(tmp_path)
 
 
+@pytest.mark.all
 def test_no_line_that_lacks_a_key_or_has_another_value_there_is_a_traceback(tmp_path):
     """Whatever one value is changed to, the study is read, or refused in a sentence."""
     results_folder(tmp_path, [])
