@@ -18,7 +18,6 @@ FRAMEWORKS = [
         name,
         marks=[
             pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"no {name}"),
-            *([pytest.mark.all] if name == "tensorflow" else []),
         ],
     )
     for name in ("torch", "tensorflow")
@@ -30,6 +29,7 @@ LAZY = {
 
 
 @pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_two_workers_on_demand_are_two_in_memory(framework: str, tmp_path: Path) -> None:
     common = {"num_workers": 2, "batch_size_per_worker": 8, "accumulate": 2}

@@ -21,7 +21,9 @@ import pytest
             "torch._dynamo",
             marks=pytest.mark.all,
         ),
-        "import tensorflow, raybench.backends.tensorflow.model",
+        pytest.param(
+            "import tensorflow, raybench.backends.tensorflow.model", marks=pytest.mark.all
+        ),
     ],
 )
 def test_both_frameworks_share_a_process(imports):

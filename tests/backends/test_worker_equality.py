@@ -109,6 +109,7 @@ leave(framework, rank, folder)
 
 
 @pytest.mark.slow
+@pytest.mark.all
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_workers_that_build_different_models_say_so_on_every_rank(
     framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

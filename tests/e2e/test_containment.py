@@ -1,4 +1,4 @@
-"""A whole study whose workers are killed in search and race; one with a group for each trial.
+"""A whole study whose workers are killed in search and race.
 
 `RAYBENCH_DEATHS=all` in the environment kills TensorFlow's workers too; without it a run of two in
 test_live_session.py loses one.
@@ -16,11 +16,9 @@ import raybench
 from raybench.results.records import read_lines, read_records
 from raybench.results.verdict import judge
 
-from .commands import raybench as run
 from .commands import start
 
 pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(700)]
-SMALL = Path(__file__).with_name("small.yaml")
 WORKLOAD = Path(__file__).with_name("deadly_workload.py")
 SPACE = """
 workload: deadly_workload:Deadly
@@ -33,7 +31,6 @@ space:
 fixed:  # the distance of evaluations is named, so that no reference run comes first, and dies
   {framework: FRAMEWORK, num_workers: 2, batch_size_per_worker: 32, eval_every_samples: 1257}
 """
-QUICK = ("--set", "confirm.race=0", "--set", "space.framework=[torch]")
 
 # With two workers, the other one waits in a gradient exchange for the one that died. TensorFlow's
 # traced loop holds training and its exchanges; its other phases are the same code as torch's.
@@ -122,10 +119,3 @@ def test_a_study_survives_workers_killed_in_every_phase_and_leaves_none_behind(
     while any(is_alive(pid) for pid in seen):
         assert time.monotonic() < deadline, "a worker outlived its search"
         time.sleep(0.2)
-
-
-def test_isolation_gives_every_trial_new_workers(tmp_path: Path) -> None:
-    changes = ("--set", "num_workers=1", "--set", "space.learning_rate=[1.0e-3, 3.0e-3]")
-    run("tune", SMALL, *QUICK, *changes, "--trials", "2", "--isolation", "process", cwd=tmp_path)
-    trials = raybench.load(tmp_path / "results" / "small").trials
-    assert (trials[trials["phase"] == "search"]["start_s"] > 0).sum() >= 1

@@ -18,7 +18,7 @@ from .hosts import Host, Hosts, why_not
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.skipif(why_not() is not None, reason=why_not() or ""),
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(900),
 ]
 LINK = "100mbit"
 """The 1.6 MB of gradients of `mnist_small` take an eighth of a second."""

@@ -14,7 +14,7 @@ from .hosts import Hosts, why_not
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.skipif(why_not() is not None, reason=why_not() or ""),
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(900),
 ]
 CPUS = 2
 SPACE = """
@@ -22,8 +22,8 @@ dataset: {name: digits}
 objective: {kind: best_at_budget, max_train_seconds: 0.5}
 search: {sampler: grid, early_stopping: false, factorise: false}
 confirm: {race: 2, fresh: 1}
-space: {placement_strategy: [pack, spread]}
-fixed: {framework: FRAMEWORK, num_workers: 2, batch_size_per_worker: 64, eval_every_samples: 2874}
+space: {framework: [torch, tensorflow], placement_strategy: [pack, spread]}
+fixed: {num_workers: 2, batch_size_per_worker: 64, eval_every_samples: 2874}
 """
 TWO = ("--set", "num_workers=2", "--set", "placement_strategy=spread", "--set", "epochs=2")
 
@@ -39,25 +39,24 @@ def cluster() -> Iterator[Hosts]:
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
-def test_job_trains_inside_a_host_and_over_both(
-    framework: str, cluster: Hosts, tmp_path: Path
-) -> None:
-    pytest.importorskip(framework)
+def test_job_trains_inside_a_host_and_over_both(cluster: Hosts, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
     other = cluster[1]
-    (tmp_path / "space.yaml").write_text(SPACE.replace("FRAMEWORK", framework))
+    (tmp_path / "space.yaml").write_text(SPACE)
     words = job_line(tmp_path / "out")
     words.insert(words.index("raybench.tune") + 1, str(tmp_path / "space.yaml"))
     screen = done(submit(other, words))
     assert "succeeded" in screen
     runs = package.load(tmp_path / "out").runs
-    trials = {run.spec.placement_strategy: run for run in runs.values() if run.role == "trial"}
-    assert {run.failure for run in trials.values()} == {None}, screen
-    assert trials["pack"].workers_per_node == [2]
-    assert trials["spread"].workers_per_node == [1, 1]
-    assert sorted(trials["spread"].hosts) == ["host1", "host2"]
+    trials = [run for run in runs.values() if run.role == "trial"]
+    assert {run.failure for run in trials} == {None}, screen
+    on = {(run.spec.framework, run.spec.placement_strategy): run for run in trials}
+    for framework in ("torch", "tensorflow"):
+        assert on[framework, "pack"].workers_per_node == [2]
+        assert on[framework, "spread"].workers_per_node == [1, 1]
+        assert sorted(on[framework, "spread"].hosts) == ["host1", "host2"]
     raced = [run for run in runs.values() if run.role == "race"]
-    assert {run.source for run in raced} == {run.trial for run in trials.values()}
+    assert len({run.source for run in raced} & {run.trial for run in trials}) >= 2
     assert all(run.workers_per_node == runs[run.source or ""].workers_per_node for run in raced)
     verdict = judge(package.load(tmp_path / "out"))
     assert verdict is not None

@@ -22,20 +22,17 @@ TORCH = ("--set", "space.framework=[torch]", "--set", "space.batch_size_per_work
 @pytest.mark.all
 @pytest.mark.timeout(600)
 def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) -> None:
-    """Once in the search, once in the race; nothing is run twice, and what is left is run."""
+    """In the search (in the race: test_signals.py); nothing runs twice, what is left runs."""
     folder = tmp_path / "results" / "small"
     records, log = folder / "records.jsonl", tmp_path / "log"
     confirm = ("--set", "confirm.race=4", "--set", "confirm.fresh=1")
     again: list[str | Path] = ["tune", SPACE, *TORCH, *confirm]
-    for role in ("trial", "race"):
-        process = start(*again, cwd=tmp_path, log=log)
-        wait_for_run(records, log, role)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=600) == 130, log.read_text()
-        done = {run.trial for run in read_records(folder).runs.values() if run.is_answer}
-        assert (folder / "trials.csv").is_file()
-        assert {"0000", "0001", "0002", "0003"} <= done if role == "race" else len(done) < 4
-        assert not any("-confirm" in name for name in done)
+    process = start(*again, cwd=tmp_path, log=log)
+    wait_for_run(records, log)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=600) == 130, log.read_text()
+    assert (folder / "trials.csv").is_file()
+    assert len([run for run in read_records(folder).runs.values() if run.is_answer]) < 4
     process = start(*again, cwd=tmp_path, log=log)
     assert process.wait(timeout=600) == 0, log.read_text()
     runs = read_records(folder).runs
@@ -75,7 +72,7 @@ def test_ctrl_c_twice_ends_at_once_and_leaves_no_process(tmp_path: Path) -> None
 
 def wait_for_run(records: Path, log: Path, role: str = "trial") -> None:
     """Wait until a finished run of that role is recorded."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while f'"role": "{role}"' not in (records.read_text() if records.is_file() else ""):
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.1)

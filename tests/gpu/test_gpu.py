@@ -28,7 +28,7 @@ GPU = pytest.param(
 LONG = pytest.param("cpu", marks=pytest.mark.all)
 ON = pytest.mark.parametrize("device", [LONG, GPU])
 IN = pytest.mark.parametrize("framework", ["torch", "tensorflow"])
-PARITY = Path(__file__).parents[2] / "benchmarks" / "parity_loops.py"
+PARITY = Path(__file__).parents[2] / "benchmarks" / "speed" / "parity_loops.py"
 BAR = 0.98
 """Least samples by second, over a plain script's."""
 TRAIN = """
@@ -111,7 +111,7 @@ def test_a_run_there_is_as_fast_as_a_plain_script(
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize("device", [LONG, GPU])
+@pytest.mark.parametrize("device", [GPU])
 def test_a_search_there_ends_with_an_answer(device: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     gpus = int(device != "cpu")

@@ -75,7 +75,7 @@ def diagnosed(spec: RunSpec, slowed: Callable[[Dataset], Dataset]) -> Verdict:
         ("input", "torch"),
         *(
             pytest.param(*case, marks=pytest.mark.all)
-            for case in (("input", "tensorflow"), ("compute", "torch"), ("overhead", "torch"))
+            for case in (("compute", "torch"), ("overhead", "torch"))
         ),
     ],
 )
