@@ -1,11 +1,14 @@
 """Claim: what else the machine does changes neither the winner of a study nor its seconds.
 
-The same study (a grid of batch sizes and rates, so that configurations lie apart; the same seeds in
-each run of it) twice: undisturbed, and with a busy loop per core that is switched on for the
-middle third of the seconds that the first took. Compared are the configuration of `best.yaml` and
-the seconds of its runs alone; both are printed with how many runs were disturbed and ran again.
+The same study (a grid of batch sizes and rates; the same seeds in each run of it) three times:
+undisturbed, with a busy loop per core that is switched on for the middle third of the seconds that
+the first took, and undisturbed again. Compared are the configuration of `best.yaml` and the
+seconds of its runs alone; both are printed with how many runs were disturbed and ran again. The
+third says what the machine does to a study by itself. Batch sizes lie a factor of eight apart: of
+factors of two (`--batches 8,16,32,64,128,256`) 16 and 32 are tied, and name each other's winner.
 
-    python benchmarks/reliability/busy_machine.py [--rounds 3] [--trials 12] [--tree BEFORE ...]
+    python benchmarks/reliability/busy_machine.py [--rounds 3] [--batches 4,32,256,2048]
+        [--tree BEFORE ...]
 
 Bar, for the last `--tree`: in every round the same winner, its seconds within 10 % of each other.
 Nothing else may run on the machine. About 5 minutes a round and tree on two cores. Writes
@@ -30,7 +33,7 @@ from raybench.results.store import machine, versions
 BAR = 0.10
 LIMIT_S = 1800.0
 RESULTS = Path(__file__).parents[1] / "results" / "busy_machine.md"
-BATCHES, RATES = [8, 16, 32, 64, 128, 256], [1e-3, 3e-3]
+BATCHES, RATES = "4,32,256,2048", [3e-4, 1e-3, 3e-3]
 
 
 @dataclass(frozen=True)
@@ -48,19 +51,15 @@ class Found:
     runs: int
 
 
-def space(trials: int) -> dict[str, object]:
-    """A grid of as many configurations, with a winner that is far ahead in seconds."""
-    rates = RATES if trials > len(BATCHES) else RATES[1:]
+def space(batches: list[int]) -> dict[str, object]:
+    """A grid of so many batch sizes, each with every rate."""
     return {
         "workload": "mnist_small",
         "dataset": {"name": "digits", "image_size": 28},
         "objective": {"target": 0.95, "hold": 2, "max_train_seconds": 60},
-        "search": {"trials": trials, "sampler": "grid", "seed": 0},
-        "confirm": {"race": 8, "fresh": 5} if trials > 2 else {"race": 2, "fresh": 2},
-        "space": {
-            "batch_size_per_worker": BATCHES[-(trials // len(rates)) :],
-            "learning_rate": rates,
-        },
+        "search": {"trials": len(batches) * len(RATES), "sampler": "grid", "seed": 0},
+        "confirm": {"race": 8, "fresh": 5},
+        "space": {"batch_size_per_worker": batches, "learning_rate": RATES},
         "fixed": {"framework": "torch", "optimizer": "adam", "num_workers": 1},
     }
 
@@ -80,11 +79,11 @@ def busy_loops(on: threading.Event, off: threading.Event, begin_s: float, end_s:
         loop.wait()
 
 
-def run(tree: Path, trials: int, busy: tuple[float, float] | None) -> Found:
+def run(tree: Path, batches: list[int], busy: tuple[float, float] | None) -> Found:
     """Run the study, beside busy loops from `busy[0]` to `busy[1]` seconds if those are given."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "space.yaml").write_text(json.dumps(space(trials)))  # JSON is YAML
+        (folder / "space.yaml").write_text(json.dumps(space(batches)))  # JSON is YAML
         on, off = threading.Event(), threading.Event()
         thread = threading.Thread(target=busy_loops, args=(on, off, *(busy or (LIMIT_S, LIMIT_S))))
         thread.start()
@@ -117,10 +116,10 @@ def run(tree: Path, trials: int, busy: tuple[float, float] | None) -> Found:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--batches", default=BATCHES)
     trees.add_tree_option(parser)
     options = parser.parse_args()
-    names = trees.trees(options)
+    names, batches = trees.trees(options), [int(one) for one in options.batches.split(",")]
     lines = [
         "| round | tree | study | winner | seconds | wall s | disturbed | ran again | runs |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -128,9 +127,11 @@ def main() -> int:
     is_met = True
     for number in range(options.rounds):
         for name, tree in names.items():
-            quiet = run(tree, options.trials, None)
-            busy = run(tree, options.trials, (quiet.wall_s / 3, 2 * quiet.wall_s / 3))
-            for kind, one in (("undisturbed", quiet), ("busy middle third", busy)):
+            quiet = run(tree, batches, None)
+            busy = run(tree, batches, (quiet.wall_s / 3, 2 * quiet.wall_s / 3))
+            again = run(tree, batches, None)
+            kinds = ("undisturbed", "busy middle third", "undisturbed again")
+            for kind, one in zip(kinds, (quiet, busy, again), strict=True):
                 cells = f"{one.winner} | {one.seconds:.3f} | {one.wall_s:.0f} | {one.disturbed}"
                 lines.append(f"| {number} | {name} | {kind} | {cells} | {one.again} | {one.runs} |")
                 print(lines[-1], flush=True)

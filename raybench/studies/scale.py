@@ -51,7 +51,13 @@ from raybench.results.storage import open_storage, study_file
 from raybench.results.store import SCALING, STUDY_FILE, Store, with_session
 from raybench.scaling.named.find import STUDIES
 from raybench.search.deadline import Deadline
-from raybench.search.pipeline.preflight import check_address, check_gpus, check_task, num_at_most
+from raybench.search.pipeline.preflight import (
+    check_address,
+    check_gpus,
+    check_task,
+    num_at_most,
+    spec_on_gpus,
+)
 from raybench.search.pipeline.single_run import SingleRun
 from raybench.search.saved_runs import SavedRuns
 from raybench.search.wait_watch import live_session, watching
@@ -266,8 +272,12 @@ def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
     check_address(options.address)
     check_predict(options.predict)
     place = check_place(options.out or f"results/{chosen.study.name}")
-    study = _continued(chosen.study, place, study_file(place))
-    is_local = chosen_address(options.address) is None
+    study, is_local = chosen.study, chosen_address(options.address) is None
+    if is_local:
+        study, words = with_gpus_there(study, local_capacity())
+        for sentence in words:
+            say(console, sentence)
+    study = _continued(study, place, study_file(place))
     if is_local:
         study = with_room(study, local_capacity(), chosen.source)
     # Where only the cluster knows how many workers there are, one stands for them.
@@ -307,6 +317,16 @@ def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
         console.print(f"interrupted{tail}")
         return INTERRUPTED
     return DONE if (report.results.scaling["n"] > 0).any() else FAILED
+
+
+def with_gpus_there(study: ScalingStudy, capacity: Capacity) -> tuple[ScalingStudy, list[str]]:
+    """Return the study with a GPU a worker where this machine has enough and it does not say."""
+    if "gpus_per_worker" in study.axes or study.cells is not None:
+        return study, []
+    most = study.base.model_copy(update={"num_workers": max(study.num_workers or [1])})
+    found, words = spec_on_gpus(most, capacity, "base.gpus_per_worker")
+    base = study.base.model_copy(update={"gpus_per_worker": found.gpus_per_worker})
+    return (study.model_copy(update={"base": base}) if words else study), words
 
 
 def with_room(study: ScalingStudy, capacity: Capacity, source: str) -> ScalingStudy:

@@ -10,6 +10,7 @@ import pytest
 
 import raybench
 from raybench import cli, report, scale
+from raybench.backends.machine import Seen
 from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node
 from raybench.core.documents import read_mapping
@@ -17,6 +18,7 @@ from raybench.core.errors import UserError
 from raybench.core.scaling_study import ScalingStudy
 from raybench.results.load import load
 from raybench.results.store import Store
+from raybench.search.pipeline import preflight
 from raybench.studies import scale as body
 from tests.search.made_up import record
 from tests.studies.made_up import run_of, study_of, write
@@ -67,6 +69,24 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes a second; most tests look elsewhere."""
     monkeypatch.setattr(body.ScalingReport, "write", lambda report, files: [])
+
+
+def test_a_study_takes_the_gpus_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "framework_sees", lambda name: Seen(names=("H100", "H100")))
+    gpus = Capacity((Node(16, 2),), 0.0)
+
+    def study(**content: Any) -> ScalingStudy:
+        return ScalingStudy.model_validate({"name": "of-gpus", "base": {"epochs": 3}} | content)
+
+    found, (said,) = body.with_gpus_there(study(), gpus)
+    assert (found.base.gpus_per_worker, body.with_room(found, gpus, "").num_workers) == (1, [1, 2])
+    assert said.endswith("--set base.gpus_per_worker=0 takes cores alone.")
+    four = study(num_workers=[1, 4])
+    found, (said,) = body.with_gpus_there(four, gpus)
+    assert found == four
+    assert "fewer than 4 workers" in said
+    for asked in (study(base={"gpus_per_worker": 0}), study(axes={"gpus_per_worker": [0, 1]})):
+        assert body.with_gpus_there(asked, gpus) == (asked, [])
 
 
 def study_file(text: str = GOOD) -> str:

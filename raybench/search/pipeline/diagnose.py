@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
-from raybench.cluster.admission import local_capacity
 from raybench.cluster.protocol import fault_of
 from raybench.cluster.run_client import run_once
 from raybench.cluster.session import chosen_address
@@ -49,8 +48,8 @@ from raybench.scaling.shares import (
     whole_rounds,
 )
 from raybench.scaling.verdict import Verdict, judge, milliseconds
-from raybench.search.pipeline.preflight import check_address, check_gpus, check_task
-from raybench.search.pipeline.train import holds_own, names_target, read_spec
+from raybench.search.pipeline.preflight import check_address, check_task
+from raybench.search.pipeline.train import for_this_machine, holds_own, names_target, read_spec
 from raybench.search.wait_watch import Waits, live_session
 
 
@@ -244,15 +243,14 @@ def diagnose(options: argparse.Namespace, interrupt: Interrupt) -> int:
     check_address(options.address)
     name = options.spec.stem if options.spec else "default"
     place = check_place(options.out or f"results/diagnose-{name}")
+    console = make_console(file=sys.stdout)
     if chosen_address(options.address) is None:
-        local_capacity().refuse_infeasible(spec.placement.group)
-        check_gpus([spec.placement])
+        spec = for_this_machine(spec, console)
     objective, dataset = check_task(
         spec, [spec.framework], is_target_ours=not names_target(options)
     )
     spec = spec.model_copy(update={"objective": objective})
     _check_data(spec, dataset)
-    console = make_console(file=sys.stdout)
     if options.dry_run:
         _print_plan(console, spec, dataset)
         return DONE

@@ -243,21 +243,43 @@ def with_gpus(
     """
     if not capacity.gpus or GPUS in space or GPUS in study.fixed:
         return content, []
-    there = f"This machine has {capacity.gpus} GPU{'s' if capacity.gpus > 1 else ''}"
     workers = [one.num_workers * one.replicas_per_process for one in groups(study, space)]
+    frameworks = [str(one) for one in values_of("framework", space, study.fixed)]
     wanted = max(workers) if all_workers else min(workers)
-    if wanted > capacity.gpus:
-        return content, [f"{there}, fewer than {wanted} workers: runs train on its cores."]
-    for framework, seen in _seen_by(
-        [str(one) for one in values_of("framework", space, study.fixed)]
-    ):
+    is_used, said = _uses_gpus(frameworks, wanted, capacity.gpus, "--gpus-per-worker 0")
+    if is_used:
+        content = content | {"fixed": content.get("fixed", {}) | {GPUS: 1}}
+    return content, [said]
+
+
+def spec_on_gpus(spec: RunSpec, capacity: Capacity, key: str = GPUS) -> tuple[RunSpec, list[str]]:
+    """Do the same for one run, or what the runs of a scaling study have in common.
+
+    `key` is how `--set` calls it. A value that the user, or the file of a search, has set stands.
+    """
+    if not capacity.gpus or GPUS in spec.model_fields_set:
+        return spec, []
+    wanted = spec.placement.num_workers * spec.placement.replicas_per_process
+    is_used, said = _uses_gpus([spec.framework], wanted, capacity.gpus, f"--set {key}=0")
+    if is_used:
+        spec = RunSpec.model_validate(spec.model_dump(exclude_unset=True) | {GPUS: 1})
+    return spec, [said]
+
+
+def _uses_gpus(
+    frameworks: list[str], num_workers: int, num_gpus: int, otherwise: str
+) -> tuple[bool, str]:
+    """Return whether each worker trains on a GPU of this machine, and why or why not."""
+    there = f"This machine has {num_gpus} GPU{'s' if num_gpus > 1 else ''}"
+    if num_workers > num_gpus:
+        return False, f"{there}, fewer than {num_workers} workers: runs train on its cores."
+    for framework, seen in _seen_by(frameworks):
         if not seen.names:
             why = f"{framework} sees none of them: {LACKING[framework]}"
             if seen.problem:
                 why = f"nobody knows whether {framework} sees them: {seen.problem}"
-            return content, [f"{there}, and runs train on its cores, because {why}."]
-    found = content | {"fixed": content.get("fixed", {}) | {GPUS: 1}}
-    return found, [f"{there}: each worker trains on one; --gpus-per-worker 0 takes cores alone."]
+            return False, f"{there}, and runs train on its cores, because {why}."
+    return True, f"{there}: each worker trains on one; {otherwise} takes cores alone."
 
 
 def unused_gpus(study: StudySpec, space: Space, capacity: Capacity) -> list[str]:

@@ -42,7 +42,7 @@ from raybench.results.store import (
     versions,
 )
 from raybench.results.words import target_words
-from raybench.search.pipeline.preflight import check_address, check_gpus, check_task
+from raybench.search.pipeline.preflight import check_address, check_gpus, check_task, spec_on_gpus
 from raybench.search.saved_runs import SavedRuns
 from raybench.search.wait_watch import Waits, live_session
 from raybench.workloads.find import load_workload_dataset
@@ -58,13 +58,12 @@ def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
     check_address(options.address)
     name = options.spec.stem if options.spec else "default"
     place = check_place(options.out or f"results/train-{name}")
+    console = make_console(file=sys.stdout)
     if chosen_address(options.address) is None:
-        local_capacity().refuse_infeasible(spec.placement.group)
-        check_gpus([spec.placement])
+        spec = for_this_machine(spec, console)
     ours = not names_target(options)
     objective, dataset = check_task(spec, [spec.framework], is_target_ours=ours)
     spec = spec.model_copy(update={"objective": objective})
-    console = make_console(file=sys.stdout)
     for warning in check_models(spec, [spec.framework], several=in_groups([spec])).warnings:
         say(console, warning)
     if options.dry_run:
@@ -119,6 +118,17 @@ def read_spec(options: argparse.Namespace) -> RunSpec:
     if not options.spec and any(one.startswith(("dataset=", "dataset.name=")) for one in settings):
         del content["dataset"]  # the size of its pictures is for the digits
     return validate(RunSpec, with_whole_paths(apply_settings(content, settings)), source)
+
+
+def for_this_machine(spec: RunSpec, console: Console) -> RunSpec:
+    """Return the spec, on GPUs if there are some and it names none; UserError without room."""
+    capacity = local_capacity()
+    spec, words = spec_on_gpus(spec, capacity)
+    for sentence in words:
+        say(console, sentence)
+    capacity.refuse_infeasible(spec.placement.group)
+    check_gpus([spec.placement])
+    return spec
 
 
 def names_target(options: argparse.Namespace) -> bool:

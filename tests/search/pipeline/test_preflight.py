@@ -31,6 +31,7 @@ from raybench.search.pipeline.preflight import (
     first_values,
     groups,
     other_starts,
+    spec_on_gpus,
     unused_gpus,
     with_gpus,
     without_too_wide,
@@ -337,6 +338,28 @@ def test_workers_that_the_user_named_are_not_left_out_for_gpus(torch_alone: None
     found, words = with_gpus(content, *build_study(content, "test"), TWO_GPUS, all_workers=True)
     assert (found, words) == (content, ["This machine has 2 GPUs, fewer than 4 workers: runs "
                                         "train on its cores."])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "gpus", "says"),
+    [
+        ({}, 1, "2 GPUs: each worker trains on one; --set gpus_per_worker=0 takes cores alone"),
+        ({"framework": "tensorflow"}, 0, "on its cores, because tensorflow sees none of them"),
+        ({"num_workers": 3}, 0, "fewer than 3 workers"),
+        ({"gpus_per_worker": 0}, 0, None),
+        ({"gpus_per_worker": 0.5}, 0.5, None),
+        (RunSpec().document(), 0, None),
+    ],
+)
+def test_one_run_trains_on_gpus_that_are_there(
+    content: dict[str, Any], gpus: float, says: str | None, torch_alone: None
+) -> None:
+    spec = RunSpec.model_validate(content)
+    found, words = spec_on_gpus(spec, TWO_GPUS)
+    assert found == spec.model_copy(update={"gpus_per_worker": gpus})
+    assert (says is None) == (not words)
+    assert says is None or says in words[0]
+    assert spec_on_gpus(spec, Capacity((Node(16, 0),), 0.0)) == (spec, [])
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
