@@ -15,7 +15,8 @@ SLACK = 1.5
 RACE_SLACK = 1.2
 """So much longer may those of a race take together: not all were lucky, and the slow are capped."""
 MOST = 0.4
-"""Share of the budget that is set aside at most, unless one run alone needs more."""
+"""Share of what is left when the search begins that is set aside at most, unless one run alone
+needs more."""
 MOST_FRESH = 0.5
 """Share of what is left that runs of the winners alone take at most, where there is little."""
 BESIDE = ("setup", "compile", "eval", "report")
@@ -71,6 +72,8 @@ class ConfirmBudget:
     """How many runs of a spec there is room for at the same time."""
     least_race: int = 0
     """Race whose contenders are kept even where the study asks for a smaller one."""
+    left_s: float | None = None
+    """Seconds of the time budget that were left when the search began; None: all of it."""
     chance: float | None = None
     """What the metric is before a run has begun, where the objective does not say it."""
     _costs: dict[str, Cost] = field(default_factory=dict)
@@ -247,8 +250,8 @@ class ConfirmBudget:
         winners, budget = self.winners(), self.study.search.time_budget_s
         if not winners or budget is None:
             return 0.0
-        one = self.alone_s(winners[0])
-        return min(self.confirming_s() + NUM_FINALISTS * one, max(MOST * budget, one))
+        one, left_s = self.alone_s(winners[0]), budget if self.left_s is None else self.left_s
+        return min(self.confirming_s() + NUM_FINALISTS * one, max(MOST * left_s, one))
 
 
 def affordable(run_s: list[float], repeats: int, left_s: float) -> tuple[int, int]:

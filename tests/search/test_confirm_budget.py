@@ -66,6 +66,8 @@ def test_long_runs_are_set_aside_a_part_of_the_budget_but_one_run_at_least() -> 
     budget = ConfirmBudget(build_study(STUDY, "test")[0])
     budget.add(reached("0000", 60.0))
     assert budget.reserve_s() == pytest.approx(0.4 * 400)
+    budget.left_s = 250.0  # what came before the search took time too
+    assert budget.reserve_s() == pytest.approx(0.4 * 250)
     budget = ConfirmBudget(build_study(STUDY | {"search": {"time_budget_s": 200}}, "test")[0])
     budget.add(reached("0000", 60.0))
     assert budget.reserve_s() == pytest.approx(min(SLACK * 61, budget.confirming_s() + SLACK * 183))

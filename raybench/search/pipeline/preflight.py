@@ -3,7 +3,7 @@
 import importlib.util
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -212,6 +212,10 @@ def without_too_wide(
     return content | {"space": content["space"] | {"num_workers": kept}}, [sentence]
 
 
+Kind = tuple[str, int]
+"""Framework and number of workers."""
+
+
 def groups(study: StudySpec, space: Space) -> list[Placement]:
     """Return every worker group a study can ask for (bounds only, where a range is searched)."""
     found = [
@@ -226,6 +230,23 @@ def groups(study: StudySpec, space: Space) -> list[Placement]:
             one.in_one_process if strategy == "single_process" else one for strategy, one in found
         )
     )
+
+
+STARTING = 1 / 3
+"""Share of what is left of a time budget that starting further kinds of groups may take."""
+
+
+def kinds_in_time(
+    every: Collection[Kind], started: Collection[Kind], *, start_s: float, left_s: float
+) -> set[Kind] | None:
+    """Return the kinds of worker group that a search has time for; None: all of them.
+
+    Those that were `started`, one in `start_s` seconds, where starting each of the others once
+    would take more than a third of the `left_s` seconds.
+    """
+    num_others = len(set(every) - set(started))
+    is_in_time = num_others * start_s <= STARTING * left_s
+    return None if is_in_time else set(started)
 
 
 def with_gpus(

@@ -62,6 +62,8 @@ NEARLY = 0.9
 """Share of what a trial may train that a reference run has, unless the budget left it less."""
 FEW_S = 10.0
 """Seconds of a run below which one after the other says less than fewer, longer ones."""
+ENOUGH_S = 20.0
+"""Seconds of a run below which the time budget is too short for a second round of them."""
 PARTS_OF_EPOCH = 8
 FEWEST_SAMPLES = 512
 USUAL_BUDGET_S = 600.0
@@ -156,10 +158,12 @@ def _train(
     if CADENCE in study.auto:
         spec = spec.model_copy(update={CADENCE: cadence})
     slots = at_once(spec)
-    if share_s(budget, deadline.left_s) / math.ceil(number / slots) < FEW_S:
-        number = min(number, slots)
     rounds = math.ceil(number / slots)
+    if share_s(budget, deadline.left_s) / rounds < FEW_S:
+        rounds = 1
     seconds = share_s(budget, deadline.left_s) / rounds
+    if rounds == 1 or seconds < ENOUGH_S:
+        number = min(number, slots)
     objective = spec.objective
     most_s = min(objective.max_train_seconds, seconds)
     objective = objective.model_copy(update={"max_train_seconds": most_s})

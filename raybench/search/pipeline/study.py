@@ -28,7 +28,15 @@ from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
 from raybench.search.deadline import Deadline
 from raybench.search.live_trials import LiveTrials
-from raybench.search.pipeline.preflight import following, num_at_most, num_at_once, slots_now
+from raybench.search.pipeline.preflight import (
+    Kind,
+    following,
+    groups,
+    kinds_in_time,
+    num_at_most,
+    num_at_once,
+    slots_now,
+)
 from raybench.search.pipeline.race import KEY, OVER, Confirmation, More, num_raced
 from raybench.search.pipeline.reference import set_by_reference, uncount
 from raybench.search.pipeline.single_run import SingleRun
@@ -66,6 +74,9 @@ class StudyPipeline:
     disturbed: Disturbed = field(default_factory=Disturbed)
     more: dict[str, int] | None = None
     """The `--more` of which runs are left."""
+
+    only: set[Kind] | None = None
+    """The kinds of worker group that there is time for; None: all."""
 
     is_over: bool | None = None
     """Whether the confirming came to its end, and no trial has begun since; None: an earlier
@@ -112,7 +123,8 @@ class StudyPipeline:
         progress = self._progress(search.num_trials, search.num_finished)
         with progress, watching(self.session, progress, self.deadline, self.wait_s):
             self._search(search, progress, confirm_budget)
-            verify(search.placer, self._single_run(progress), confirm_budget)
+            if self.only is None:
+                verify(search.placer, self._single_run(progress), confirm_budget)
             if not self.deadline.interrupted:
                 self._confirmation(progress).run()
                 self.is_over = not self.deadline.interrupted
@@ -150,6 +162,7 @@ class StudyPipeline:
         if found is None:
             return False
         self.study, words = found
+        self._leave_out_of_time()
         self.set_by += words
         self._write_study()
         for sentence in words:
@@ -171,7 +184,7 @@ class StudyPipeline:
             factors=factors if isinstance(factors, Factors) else None,
             runs=records.runs,
             curves=records.curves,
-            has_room=self._has_room,
+            has_room=self._is_searched,
         )
         told = search.learn_from(earlier) if earlier is not None else None
         if earlier is not None and told is not None:
@@ -179,7 +192,7 @@ class StudyPipeline:
         if self.earlier and (records.runs or records.curves):
             say(self.console, f"continuing {folder}: {search.num_finished} trials are done")
         at_once = partial(num_at_once, capacity=self.session.capacity, slots=self.concurrency)
-        confirm_budget = ConfirmBudget(self.study, at_once=at_once)
+        confirm_budget = ConfirmBudget(self.study, at_once=at_once, left_s=self.deadline.left_s)
         confirm_budget.learn(records.runs.values())
         return search, confirm_budget
 
@@ -251,6 +264,29 @@ class StudyPipeline:
 
     def _has_room(self, spec: RunSpec) -> bool:
         return self.session.capacity.may_hold(spec.placement.group)
+
+    def _is_searched(self, spec: RunSpec) -> bool:
+        kind = spec.framework, spec.num_workers
+        return self._has_room(spec) and (self.only is None or kind in self.only)
+
+    def _leave_out_of_time(self) -> None:
+        """Search only on the workers that reference runs have started where time is short."""
+        runs = read_records(self.store.folder).runs.items()
+        references = [run for name, run in runs if name.startswith("reference") and run.is_answer]
+        if not references:
+            return
+        self.only = kinds_in_time(
+            {(group.framework, group.num_workers) for group in groups(self.study, self.space)},
+            {(run.spec.framework, run.spec.num_workers) for run in references},
+            start_s=max(run.ledger["start"] for run in references),
+            left_s=self.deadline.left_s,
+        )
+        if self.only is not None:
+            there = " and ".join(f"{name} with {n} worker{'s' * (n > 1)}" for name, n in self.only)
+            self._note(
+                f"{self._budget()} had no room to start other workers than the reference's, "
+                f"{there}: no others were tried; a longer one tries all."
+            )
 
     def _note(self, sentence: str) -> None:
         self.notes = list(dict.fromkeys([*self.notes, sentence]))  # `--more` keeps earlier ones

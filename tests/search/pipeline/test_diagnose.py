@@ -10,10 +10,13 @@ import pytest
 
 import raybench as package
 from raybench import cli, diagnose
+from raybench.cluster.admission import Capacity
+from raybench.cluster.layout import Node
 from raybench.core.documents import read_mapping
 from raybench.core.record import Evaluation, RunOutcome, RunRecord
 from raybench.core.spec import RunSpec
 from raybench.search.pipeline import diagnose as body
+from raybench.search.pipeline import train
 
 SPEC = "num_workers: 2\nbatch_size_per_worker: 32\ndataset: {name: digits, image_size: 28}\n"
 SPEC += "objective: {target: 0.95}\n"
@@ -97,7 +100,7 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
         )
 
     monkeypatch.setattr(body, "live_session", session)
-    monkeypatch.setattr(body, "local_capacity", lambda: session(0, 0, 0).__enter__().capacity)
+    monkeypatch.setattr(train, "local_capacity", lambda: Capacity((Node(4, 0),), 0.0))
     monkeypatch.setattr(body, "run_once", found.run_once)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "spec.yaml").write_text(SPEC)

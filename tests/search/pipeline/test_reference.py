@@ -298,6 +298,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ma
         (3600.0, 3500.0, 2, [120.0] * 3),  # as long as a trial may
         (240.0, 200.0, 2, [24.0] * 3),  # two rounds of a tenth of the budget each
         (240.0, 200.0, 3, [48.0] * 3),
+        (120.0, 100.0, 2, [12.0] * 2),  # no time for a second round
         (60.0, 30.0, 2, [10.0] * 2),  # start-up took half of it: a third of the rest, one round
         (60.0, 30.0, 1, [10.0]),
         (None, math.inf, 2, [120.0] * 3),

@@ -1,6 +1,8 @@
 """What a session of a study writes anew of the earlier one, without a cluster."""
 
 import io
+import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,6 +49,24 @@ def test_a_reference_that_was_the_answer_is_no_trial_of_the_study_s_target(tmp_p
         roles = {one.trial: one.role for one in read_records(tmp_path).runs.values()}
     assert roles == {"reference0": "reference", "reference1": "trial"}
     assert search.num_finished == 1
+
+
+@pytest.mark.parametrize(("left_s", "is_short"), [(59.0, True), (61.0, False)])
+def test_where_time_is_short_no_other_workers_are_started(
+    tmp_path: Path, left_s: float, is_short: bool
+) -> None:
+    with Store(tmp_path) as store:
+        pipeline = pipeline_in(store)
+        one, two = (pipeline.study.run_spec({"num_workers": n}) for n in (1, 2))
+        pipeline._leave_out_of_time()
+        assert pipeline.only is None, "no reference ran"
+        ran = record("reference0", one, role="reference")
+        store.append(replace(ran, ledger=ran.ledger | {"start": 20.0}).line())
+        pipeline.deadline = Deadline(100.0, began=time.perf_counter() - 94.0 + left_s)
+        pipeline._leave_out_of_time()
+        assert [pipeline._is_searched(spec) for spec in (one, two)] == [True, not is_short]
+        assert bool(pipeline.notes) == is_short
+        assert not is_short or "with 1 worker: no others were tried" in pipeline.notes[0]
 
 
 def test_a_study_with_new_trials_is_over_after_its_next_race(
