@@ -57,6 +57,8 @@ def test_where_time_is_short_no_other_workers_are_started(
 ) -> None:
     with Store(tmp_path) as store:
         pipeline = pipeline_in(store)
+        search = pipeline.study.search.model_copy(update={"time_budget_s": 100.0})
+        pipeline.study = pipeline.study.model_copy(update={"search": search})
         one, two = (pipeline.study.run_spec({"num_workers": n}) for n in (1, 2))
         pipeline._leave_out_of_time()
         assert pipeline.only is None, "no reference ran"
