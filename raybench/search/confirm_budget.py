@@ -19,8 +19,8 @@ MOST = 0.4
 needs more."""
 MOST_FRESH = 0.5
 """Share of what is left that runs of the winners alone take at most, where there is little."""
-BESIDE = ("setup", "compile", "eval", "report")
-"""Phases of a run that take time beside training, in warm workers."""
+ONCE, EACH = ("setup", "compile"), ("eval", "report")
+"""Phases of a run that take time beside training, in warm workers: once, with each evaluation."""
 NUM_FINALISTS = 3
 """Runs of splits that were only predicted come before the race."""
 
@@ -111,13 +111,14 @@ class ConfirmBudget:
         if not repeat.is_hit:
             return
         # Not only to where the target was crossed: to the evaluation that saw it, and was held.
-        train_s = ledger["train"]
+        train_s, share = ledger["train"], 1.0
         if record.time_to_target_s is not None and record.trial.startswith("reference"):
             train_s = record.time_to_target_s  # it went on, where a trial ends
+            share = min(1.0, train_s / max(ledger["train"], 1e-9))
         if not self._is_timed and not is_told(record):  # stopped early; again it trains to its end
             train_s = max(train_s, spec.objective.max_train_seconds)
         # The first runs of a worker import much of the framework: the least is that of warm ones.
-        beside = sum(ledger[phase] for phase in BESIDE)
+        beside = sum(ledger[phase] for phase in ONCE) + share * sum(ledger[one] for one in EACH)
         self._beside[spec.framework] = min(beside, self._beside.get(spec.framework, beside))
         layout = layout_of(record)
         # An earlier run of the trial, or those on more hosts, may be among the best.

@@ -31,6 +31,16 @@ def reached(trial: str, seconds: float | None, *, workers: int = 1, **changes: A
     return replace(ended, ledger=ended.ledger | {"eval": 1.0})
 
 
+def test_a_reference_run_that_went_on_takes_again_what_it_took_to_the_target() -> None:
+    ran = reached("reference1", 4.0)
+    ran = replace(ran, ledger=ran.ledger | {"train": 16.0, "setup": 0.5, "eval": 8.0})
+    budget = ConfirmBudget(build_study(STUDY, "test")[0])
+    budget.add(ran)
+    (winner,) = budget.winners()
+    beside = 0.5 + ran.ledger["compile"] + (8.0 + ran.ledger["report"]) / 4
+    assert budget.alone_s(winner) == pytest.approx(SLACK * (4.0 + beside))
+
+
 def test_nothing_is_set_aside_while_nothing_can_be_confirmed() -> None:
     budget = ConfirmBudget(build_study(STUDY, "test")[0])
     budget.add(reached("0000", None))

@@ -272,8 +272,8 @@ class StudyPipeline:
     def _leave_out_of_time(self) -> None:
         """Search only on the workers that reference runs have started where time is short."""
         runs = read_records(self.store.folder).runs.items()
-        references = [run for name, run in runs if name.startswith("reference") and run.is_answer]
-        if not references:
+        references = [run for name, run in runs if name.startswith("reference") and run.samples]
+        if not references or self.deadline.time_budget_s is None:
             return
         self.only = kinds_in_time(
             {(group.framework, group.num_workers) for group in groups(self.study, self.space)},
