@@ -123,6 +123,7 @@ class StudyPipeline:
         progress = self._progress(search.num_trials, search.num_finished)
         with progress, watching(self.session, progress, self.deadline, self.wait_s):
             self._search(search, progress, confirm_budget)
+            self.deadline.reserve_s = 0.0
             if self.only is None:
                 verify(search.placer, self._single_run(progress), confirm_budget)
             if not self.deadline.interrupted:
