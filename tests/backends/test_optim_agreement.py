@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
 
-from raybench.backends.optimizers import READS, own_settings  # noqa: E402
+from raybench.backends.optimizers import DEFAULTS  # noqa: E402
 from raybench.backends.tensorflow import optim as keras_optim  # noqa: E402
 from raybench.backends.torch import optim as torch_optim  # noqa: E402
 from raybench.core.spec import OPTIMIZERS  # noqa: E402
@@ -69,14 +69,10 @@ def test_same_gradients_same_weights(name, weight_decay, scale):
 
 def test_same_names_and_defaults():
     assert list(torch_optim.OPTIMIZERS) == list(keras_optim.OPTIMIZERS) == list(OPTIMIZERS)
-    assert list(READS) == list(OPTIMIZERS)
+    assert list(DEFAULTS) == list(OPTIMIZERS)
     assert set(NAMES) == set(OPTIMIZERS) - {"adamw"}
     for optimizers in (torch_optim.OPTIMIZERS, keras_optim.OPTIMIZERS):
         assert optimizers["adamw"] is optimizers["adam"]
-    for name in OPTIMIZERS:  # those of the classes are those of `own_settings`
-        own = keras_optim.OPTIMIZERS[name].SETTINGS
-        assert own_settings(name) == own
-        assert getattr(torch_optim.OPTIMIZERS[name], "SETTINGS", own) == own
     ours, theirs = (
         {p.name: p.default for p in inspect.signature(build).parameters.values()}
         for build in (torch_optim.build_optimizer, keras_optim.build_optimizer)

@@ -49,7 +49,7 @@ def build_optimizer(
     updates as `raybench.backends.torch.optim.build_optimizer`. The rate is changed between steps
     through `optimizer.learning_rate.assign`.
     """
-    own: dict[str, Any] = {**own_settings(name, **settings)}  # type: ignore[arg-type]
+    own: dict[str, Any] = {**own_settings(name, **settings)}
     if name == "muon":
         own["model"] = model
     return OPTIMIZERS[name](learning_rate=learning_rate, weight_decay=weight_decay, **own)

@@ -9,6 +9,14 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from raybench.backends.optimizers import (
+    COEFFICIENTS,
+    DEFAULTS,
+    NO_MATRICES,
+    RMS,
+    SMALLEST_NORM,
+    newton_schulz,
+)
 from raybench.backends.tensorflow.internals import all_layers
 from raybench.backends.tensorflow.optim.kernels import (
     Optimizer,
@@ -21,19 +29,10 @@ from raybench.backends.tensorflow.optim.kernels import (
 
 @keras.saving.register_keras_serializable(package="raybench")
 class Lion(Optimizer):
-    """Evolved sign momentum (Chen et al. 2023, arXiv:2302.06675, Algorithm 2).
-
-        c = beta1 m + (1 - beta1) g
-        w <- w - lr (sign(c) + wd w)
-        m <- beta2 m + (1 - beta2) g
-
-    Every weight moves by lr, so that its usual rates are 3 to 10 times below those of AdamW, and
-    its weight decay as much above. keras.optimizers.Lion is the same, with weight decay on biases
-    too. These and norm parameters (ndim <= 1) are left out here while `exclude_1d` holds.
-    """
+    """Evolved sign momentum."""
 
     STATES = ("exp_avg",)
-    SETTINGS = {"beta1": 0.9, "beta2": 0.99}
+    SETTINGS = DEFAULTS["lion"]
 
     def update(
         self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
@@ -50,27 +49,10 @@ class Lion(Optimizer):
 
 @keras.saving.register_keras_serializable(package="raybench")
 class ScheduleFreeAdamW(Optimizer):
-    """Defazio et al. 2024 (arXiv:2405.15682), Algorithm 1, as in the authors' AdamWScheduleFree.
-
-        v as in Adam;  u = g / (sqrt(v_hat) + epsilon) + wd y
-        z <- z - lr u
-        x <- (1 - c) x + c z,  c = lr_max^2 / (sum of lr_max^2 so far), lr_max the largest rate
-        y <- (1 - beta1) z + beta1 x
-
-    The weights in training are y, at which gradients are taken; those to be evaluated and saved are
-    x, see `weights_and_aheads`. Kept are v and d = z - y, so that all states begin at 0:
-
-        d <- (1 - c) (d - lr beta1 u)
-        y <- y + c d - lr (1 - beta1 (1 - c)) u     (with the d of before)
-        x = y - (1 / beta1 - 1) d
-
-    keras.optimizers.ScheduleFreeAdamW gives all points the same share, those of the warm-up too,
-    and its weight decay moves y alone. Biases and norm parameters (ndim <= 1) are left out of
-    weight decay while `exclude_1d` holds. Moving averages of batch normalisation are those of y.
-    """
+    """Schedule-Free AdamW."""
 
     STATES = ("ahead", "exp_avg_sq")
-    SETTINGS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+    SETTINGS = DEFAULTS["schedule_free_adamw"]
 
     def build(self, variables: list[keras.Variable]) -> None:
         """Create the states of each variable, and what is counted of the rates."""
@@ -121,8 +103,6 @@ class ScheduleFreeAdamW(Optimizer):
 
 Shape = tuple[int, int]
 """Rows and columns: of inputs and of outputs."""
-NO_MATRICES = ("embed", "position", "depthwise")
-"""What the names of layers and weights say that are tables, or filters of one channel each."""
 
 
 def hidden_matrices(model: keras.Model | None, variables: list[keras.Variable]) -> dict[int, Shape]:
@@ -160,16 +140,6 @@ def _einsum_shape(layer: keras.layers.EinsumDense) -> Shape:
     return math.prod(sizes.values()) // columns, columns
 
 
-NUM_STEPS = 5
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of Jordan et al. 2024: they raise small singular values fastest, and leave all between 0.7 and
-1.2, which serves as well as 1."""
-SMALLEST_NORM = 1e-7
-WIDE = 2
-"""Columns a row above which the steps are taken with the rows' products: of 9 (filters of 3 x 3) in
-0.4 of the time."""
-
-
 def orthogonalised(matrix: tf.Tensor) -> tf.Tensor:
     """Return U S V^T with S near 1 in place of the matrix's own singular values; 0 of 0.
 
@@ -181,26 +151,12 @@ def orthogonalised(matrix: tf.Tensor) -> tf.Tensor:
     if found.dtype != tf.float64:
         found = tf.cast(found, tf.float32)
     found = found / (tf.norm(found) + SMALLEST_NORM)
-    found = _of_wide(found) if found.shape[1] > WIDE * found.shape[0] else _of_any(found)
+    found = newton_schulz(found, _products, _polynomial)
     return tf.cast(tf.transpose(found) if is_tall else found, matrix.dtype)
 
 
-def _of_any(found: tf.Tensor) -> tf.Tensor:
-    for _ in range(NUM_STEPS):
-        found = tf.matmul(_polynomial(tf.matmul(found, found, transpose_b=True)), found)
-    return found
-
-
-def _of_wide(found: tf.Tensor) -> tf.Tensor:
-    """Return the same: each step multiplies by a polynomial of the rows' products, which the step
-    changes in a way that needs no columns."""
-    products = tf.matmul(found, found, transpose_b=True)
-    factor = polynomial = _polynomial(products)
-    for _ in range(NUM_STEPS - 1):
-        products = tf.matmul(tf.matmul(polynomial, products), polynomial)
-        polynomial = _polynomial(products)
-        factor = tf.matmul(polynomial, factor)
-    return tf.matmul(factor, found)
+def _products(matrix: tf.Tensor) -> tf.Tensor:
+    return tf.matmul(matrix, matrix, transpose_b=True)
 
 
 def _polynomial(products: tf.Tensor) -> tf.Tensor:
@@ -209,30 +165,12 @@ def _polynomial(products: tf.Tensor) -> tf.Tensor:
     return tf.linalg.set_diag(found, tf.linalg.diag_part(found) + first)
 
 
-RMS = 0.2
-"""Root mean square of an update of AdamW, which those of matrices are given too."""
-
-
 @keras.saving.register_keras_serializable(package="raybench")
 class Muon(Optimizer):
-    """Momentum orthogonalised (Jordan et al. 2024, kellerjordan.github.io/posts/muon), scaled as
-    by Liu et al. 2025 (arXiv:2502.16982, equation 4).
-
-        b <- momentum b + (1 - momentum) g
-        o = orthogonalised((1 - momentum) g + momentum b)
-        w <- (1 - lr wd) w - lr 0.2 sqrt(max(rows, columns)) o
-
-    That is for `hidden_matrices`; a convolution is the matrix (height x width x inputs, outputs).
-    All others, embeddings, the head, biases and norm parameters, take AdamW's steps. By the scale
-    an update of a matrix is as large as one of AdamW, so that one learning rate and one weight
-    decay serve both, as there. torch.optim.Muon takes matrices alone, and keras.optimizers.Muon
-    leaves convolutions to Adam.
-
-    `model`, whose layers say what is an embedding, is not kept in the configuration.
-    """
+    """Orthogonalised momentum."""
 
     STATES = ("exp_avg", "exp_avg_sq")
-    SETTINGS = {"momentum": 0.95, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+    SETTINGS = DEFAULTS["muon"]
 
     def __init__(
         self, learning_rate: float = 0.001, *, model: keras.Model | None = None, **settings: Any

@@ -35,7 +35,7 @@ def build_optimizer(
     updates as `raybench.backends.tensorflow.optim.build_optimizer`. The rate is changed between
     steps through `param_group["lr"]`.
     """
-    own = own_settings(name, **settings)  # type: ignore[arg-type]
+    own = own_settings(name, **settings)
     if not isinstance(model, nn.Module):
         model = list(model)
     named = model.named_parameters() if isinstance(model, nn.Module) else model

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from raybench.backends.optimizers import DEFAULTS
 from raybench.backends.torch.internals import foreach, fused_adamw, fused_sgd
 from raybench.backends.torch.optim.kernels import (
     Bucket,
@@ -26,22 +27,10 @@ from raybench.backends.torch.optim.kernels import (
 
 
 class Lars(Optimizer):
-    """Layer-wise adaptive rate scaling (You, Gitman, Ginsburg 2017, arXiv:1708.03888).
-
-        ratio = trust_coefficient |w| / (|g| + wd |w|)
-        b <- momentum b + ratio (g + wd w)
-        w <- w - lr b
-
-    The ratio is 1 where |w| or the denominator is 0. Biases and norm parameters (ndim <= 1) take
-    plain momentum steps without weight decay while `exclude_1d` holds.
-
-    The paper (Algorithm 1) puts lr inside the buffer, b <- momentum b + lr ratio (g + wd w). The
-    two agree under a constant rate; under a changing one, ours scales the whole buffer by the
-    present rate, as torch.optim.SGD does, so a drop of the rate acts at once.
-    """
+    """Layer-wise adaptive rate scaling."""
 
     STATES = ("momentum_buffer",)
-    SETTINGS = {"momentum": 0.9, "trust_coefficient": 0.001}
+    SETTINGS = DEFAULTS["lars"]
 
     def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
         """Take one step with all tensors of a bucket, with the settings of its group."""
@@ -131,25 +120,10 @@ _LARS: dict[Path, Callable[..., None]] = {
 
 
 class RAdam(Optimizer):
-    """Rectified Adam (Liu et al. 2019, arXiv:1908.03265, Algorithm 2), decoupled weight decay.
-
-        m, v, m_hat as in Adam;  w <- (1 - lr wd) w
-        rho_inf = 2 / (1 - beta2) - 1
-        rho_t = rho_inf - 2 t beta2^t / (1 - beta2^t)
-        rho_t > 5:  w <- w - lr r_t m_hat sqrt(1 - beta2^t) / (sqrt(v) + epsilon),
-            r_t^2 = (rho_t - 4)(rho_t - 2) rho_inf / ((rho_inf - 4)(rho_inf - 2) rho_t)
-        otherwise:  w <- w - lr m_hat
-
-    The threshold 5 (the paper says 4) and the place of epsilon are those of the authors' code and
-    of torch.optim.RAdam, which has no fused path. Biases and norm parameters (ndim <= 1) are left
-    out of weight decay while `exclude_1d` holds.
-
-    t counts the steps of the parameter group. `path` forces fused or plain (see kernels.py); None
-    picks the faster for each tensor, fused on CUDA too: nothing here needs a norm.
-    """
+    """Rectified Adam."""
 
     STATES = ("exp_avg", "exp_avg_sq")
-    SETTINGS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+    SETTINGS = DEFAULTS["radam"]
     CUDA_PATH = "fused"
 
     def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
@@ -196,22 +170,10 @@ def rectification_term(step: int, beta2: float) -> float | None:
 
 
 class NAdamW(Optimizer):
-    """AdamW with Nesterov's momentum (Dozat 2016), as in AlgoPerf (Dahl et al. 2023, 2306.07179).
-
-        m, v, v_hat as in Adam;  w <- (1 - lr wd) w
-        n_hat = (beta1 m + (1 - beta1) g) / (1 - beta1^t)
-        w <- w - lr n_hat / (sqrt(v_hat) + epsilon)
-
-    So do AlgoPerf's baseline and timm's NAdamW. torch.optim.NAdam and keras.optimizers.Nadam let
-    the momentum grow by a schedule of Dozat's, at two different paces, and neither has a fused
-    path. Biases and norm parameters (ndim <= 1) are left out of weight decay while `exclude_1d`
-    holds.
-
-    t counts the steps of the parameter group.
-    """
+    """AdamW with Nesterov's momentum."""
 
     STATES = ("exp_avg", "exp_avg_sq")
-    SETTINGS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+    SETTINGS = DEFAULTS["nadamw"]
     CUDA_PATH = "fused"
 
     def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
@@ -249,22 +211,10 @@ class NAdamW(Optimizer):
 
 
 class Lamb(Optimizer):
-    """Layer-wise adaptive moments (You et al. 2019, arXiv:1904.00962, Algorithm 2).
-
-        m <- beta1 m + (1 - beta1) g            m_hat = m / (1 - beta1^t)
-        v <- beta2 v + (1 - beta2) g^2          v_hat = v / (1 - beta2^t)
-        u = m_hat / (sqrt(v_hat) + epsilon) + wd w
-        w <- w - lr (|w| / |u|) u
-
-    phi is the identity: norms are not clamped. The ratio is 1 where |w| or |u| is 0. Biases and
-    norm parameters (ndim <= 1) take plain Adam steps without weight decay while `exclude_1d`
-    holds; adapted, a bias that starts at 0 would hardly ever leave it.
-
-    t counts the steps of the parameter group.
-    """
+    """Layer-wise adaptive moments."""
 
     STATES = ("exp_avg", "exp_avg_sq")
-    SETTINGS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6}
+    SETTINGS = DEFAULTS["lamb"]
 
     def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
         """Take one step with all tensors of a bucket, with the settings of its group."""

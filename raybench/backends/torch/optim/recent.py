@@ -9,6 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from raybench.backends.optimizers import (
+    COEFFICIENTS,
+    DEFAULTS,
+    NO_MATRICES,
+    RMS,
+    SMALLEST_NORM,
+    newton_schulz,
+)
 from raybench.backends.torch.internals import foreach, fused_adamw, fused_sgd
 from raybench.backends.torch.optim.kernels import Bucket, Optimizer, adamw_plain, add_all, like
 
@@ -18,19 +26,10 @@ hide that a run has diverged."""
 
 
 class Lion(Optimizer):
-    """Evolved sign momentum (Chen et al. 2023, arXiv:2302.06675, Algorithm 2).
-
-        c = beta1 m + (1 - beta1) g
-        w <- w - lr (sign(c) + wd w)
-        m <- beta2 m + (1 - beta2) g
-
-    Every weight moves by lr, so that its usual rates are 3 to 10 times below those of AdamW, and
-    its weight decay as much above. Biases and norm parameters (ndim <= 1) are left out of weight
-    decay while `exclude_1d` holds.
-    """
+    """Evolved sign momentum."""
 
     STATES = ("exp_avg",)
-    SETTINGS = {"beta1": 0.9, "beta2": 0.99}
+    SETTINGS = DEFAULTS["lion"]
 
     def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
         """Take one step with all tensors of a bucket, with the settings of its group."""
@@ -65,29 +64,10 @@ first steps."""
 
 
 class ScheduleFreeAdamW(Optimizer):
-    """Defazio et al. 2024 (arXiv:2405.15682), Algorithm 1, as in the authors' AdamWScheduleFree.
-
-        v as in Adam;  u = g / (sqrt(v_hat) + epsilon) + wd y
-        z <- z - lr u
-        x <- (1 - c) x + c z,  c = lr_max^2 / (sum of lr_max^2 so far), lr_max the largest rate
-        y <- (1 - beta1) z + beta1 x
-
-    The weights in training are y, at which gradients are taken; those to be evaluated and saved are
-    x, see `evaluation_weights`. Kept are v and d = z - y, so that all states begin at 0:
-
-        d <- (1 - c) (d - lr beta1 u)
-        y <- y + c d - lr (1 - beta1 (1 - c)) u     (with the d of before)
-        x = y - (1 / beta1 - 1) d
-
-    keras.optimizers.ScheduleFreeAdamW gives all points the same share, those of the warm-up too,
-    and its weight decay moves y alone. Biases and norm parameters (ndim <= 1) are left out of
-    weight decay while `exclude_1d` holds. Running averages of batch normalisation are those of y.
-
-    t counts the steps of the parameter group.
-    """
+    """Schedule-Free AdamW."""
 
     STATES = ("ahead", "exp_avg_sq")
-    SETTINGS = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+    SETTINGS = DEFAULTS["schedule_free_adamw"]
     GROUP_KEYS = {"largest_rate": 0.0, "rates_squared": 0.0}
     CUDA_PATH = "fused"
 
@@ -173,8 +153,6 @@ def _schedule_free_plain(
 
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-NO_MATRICES = ("embed", "position", "depthwise")
-"""What the names of layers and weights say that are tables, or filters of one channel each."""
 
 
 def hidden_matrices(model: nn.Module | Iterable[tuple[str, nn.Parameter]]) -> set[nn.Parameter]:
@@ -212,16 +190,6 @@ def _is_matrix(weight: nn.Parameter) -> bool:
     return weight.shape[0] > 1 and weight[0].numel() > 1
 
 
-NUM_STEPS = 5
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of Jordan et al. 2024: they raise small singular values fastest, and leave all between 0.7 and
-1.2, which serves as well as 1."""
-SMALLEST_NORM = 1e-7
-WIDE = 2
-"""Columns a row above which the steps are taken with the rows' products: of 9 (filters of 3 x 3) in
-0.4 of the time."""
-
-
 def orthogonalised(matrix: Tensor) -> Tensor:
     """Return U S V^T with S near 1 in place of the matrix's own singular values; 0 of 0.
 
@@ -233,26 +201,9 @@ def orthogonalised(matrix: Tensor) -> Tensor:
     if found.dtype != torch.float64:
         found = found.float()
     found = found / (torch.linalg.vector_norm(found) + SMALLEST_NORM)
-    found = _of_wide(found) if found.shape[1] > WIDE * found.shape[0] else _of_any(found)
-    return (found.T if is_tall else found).to(matrix.dtype)
-
-
-def _of_any(found: Tensor) -> Tensor:
-    for _ in range(NUM_STEPS):
-        found = _polynomial(found @ found.T) @ found
-    return found
-
-
-def _of_wide(found: Tensor) -> Tensor:
-    """Return the same: each step multiplies by a polynomial of the rows' products, which the step
-    changes in a way that needs no columns."""
-    products = found @ found.T
-    factor = polynomial = _polynomial(products)
-    for _ in range(NUM_STEPS - 1):
-        products = polynomial @ products @ polynomial
-        polynomial = _polynomial(products)
-        factor = polynomial @ factor
-    return factor @ found
+    found = newton_schulz(found, lambda one: one @ one.T, _polynomial)
+    done: Tensor = found.T if is_tall else found
+    return done.to(matrix.dtype)
 
 
 def _polynomial(products: Tensor) -> Tensor:
@@ -262,29 +213,11 @@ def _polynomial(products: Tensor) -> Tensor:
     return found
 
 
-RMS = 0.2
-"""Root mean square of an update of AdamW, which those of matrices are given too."""
-
-
 class Muon(Optimizer):
-    """Momentum orthogonalised (Jordan et al. 2024, kellerjordan.github.io/posts/muon), scaled as
-    by Liu et al. 2025 (arXiv:2502.16982, equation 4).
-
-        b <- momentum b + (1 - momentum) g
-        o = orthogonalised((1 - momentum) g + momentum b)
-        w <- (1 - lr wd) w - lr 0.2 sqrt(max(rows, columns)) o
-
-    That is for groups of parameters with `orthogonal`, see `hidden_matrices`; a convolution is the
-    matrix (outputs, inputs x height x width). All others, embeddings, the head, biases and norm
-    parameters, take AdamW's steps. By the scale an update of a matrix is as large as one of AdamW,
-    so that one learning rate and one weight decay serve both, as there. torch.optim.Muon takes
-    matrices alone, and keras.optimizers.Muon leaves convolutions to Adam.
-
-    t counts the steps of the parameter group.
-    """
+    """Orthogonalised momentum."""
 
     STATES = ("exp_avg", "exp_avg_sq")
-    SETTINGS = {"momentum": 0.95, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+    SETTINGS = DEFAULTS["muon"]
     GROUP_KEYS = {"orthogonal": False}
     CUDA_PATH = "fused"
 
