@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from raybench.backends.base import find_part
-from raybench.backends.probe import Probed, ProbeModel, needs_check, start_warnings
+from raybench.backends.probe import Probed, needs_check, start_warnings
 from raybench.core.documents import validate
 from raybench.core.errors import UserError
 from raybench.core.metric import find_metric
@@ -157,16 +157,17 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
     spec = validate(RunSpec, request["spec"], "spec")
     try:
         workload = find_workload(spec.workload, _shape_of(request["shape"]))
-        probe_model: ProbeModel = find_part(request["framework"], "probe").probe_model
-        check_start = find_part(request["framework"], "probe").check_start
+        probe = find_part(request["framework"], "probe")
         starts = [spec, *(validate(RunSpec, one, "spec") for one in request["others"])]
-        found = [sentence for one in starts for sentence in check_start(workload, one)]
+        found = [sentence for one in starts for sentence in probe.check_start(workload, one)]
         warnings = list(dict.fromkeys(found))
         inputs, labels = _of_sample(request["sample"])
         metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
         gpu = bool(spec.gpus_per_worker)
         several = bool(request["several"])
-        probed = probe_model(workload, inputs, labels, metric=metric, gpu=gpu, several=several)
+        probed: Probed = probe.probe_model(
+            workload, inputs, labels, metric=metric, gpu=gpu, several=several
+        )
         return {
             "warnings": warnings + probed.warnings,
             "batch_statistics": probed.batch_statistics and not spec.sync_batch_norm,

@@ -7,7 +7,7 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,8 @@ from raybench.backends.base import World
 from raybench.core.errors import UserError
 from raybench.core.metric import Metric
 from raybench.core.spec import RunSpec
-from raybench.data.inputs import Batch
-from raybench.workloads.base import LayerWorkload, Workload
+from raybench.data.inputs import Batch, each, shown
+from raybench.workloads.base import LayerWorkload, Workload, users_code
 from raybench.workloads.named import NamedWorkload, size_warnings
 
 Array = npt.NDArray[Any]
@@ -35,24 +35,86 @@ class Probed(NamedTuple):
     tried."""
 
 
-class ProbeModel(Protocol):
-    """Signature of a backend's `probe_model`."""
+class Trial:
+    """A user's model tried in a framework; each framework's own has the calls."""
 
-    def __call__(
-        self,
-        workload: Workload,
-        inputs: Batch,
-        labels: Array,
-        *,
-        metric: Metric,
-        gpu: bool,
-        several: bool,
-    ) -> Probed:
-        """Build the model, take a batch through it and back; UserError for what cannot train.
+    framework: ClassVar[str]
+    model_words: ClassVar[str]
+    """What its models are called."""
+    all_gradients: ClassVar[bool] = False
+    """Whether several workers wait for the gradient of each parameter, as torch's DDP does."""
 
-        `several`: by several workers too, which have to build the same one.
+    build: Any
+    """(workload): a whole model with parameters, or UserError."""
+    shapes: Any
+    """(model): name and shape of all that workers exchange."""
+    tensors: Any
+    """(model, inputs, labels): (model, batch, answers), on the device where it is tried."""
+    forward: Any
+    """(model, batch, training): what the model returns."""
+    refused_kind: Any
+    """(outputs): what they are, where they are no tensor of numbers; else None."""
+    gradients: Any
+    """(model, batch, answers, losses): the gradient of each parameter by its name, or None."""
+    batch_statistics: Any
+    """(model): whether a layer normalises over the samples of one worker's batch."""
+    array: Any
+    """(tensor): an array of float32."""
+
+    def __init__(self, workload: Workload, metric: Metric, judge: Any) -> None:
+        self.workload, self._metric, self.judge = workload, metric, judge
+
+    def run(self, inputs: Batch, labels: Array, *, several: bool) -> Probed:
+        """Build the model, take a batch through it, loss and metric, and back.
+
+        UserError for what cannot train, by `several` workers too, which build the same one.
         """
-        ...
+        workload, judge, array = self.workload, self.judge, self.array
+        model = self.build(workload)
+        if several:
+            with as_another_worker():
+                other = self.build(workload)
+            check_same(workload, self.shapes(model), self.shapes(other))
+        model, batch, answers = self.tensors(model, inputs, labels)
+        own_loss = judge.hook("loss")
+        default = is_default(workload, self._metric, loss=own_loss, correct=judge.hook("correct"))
+        half = each(batch, lambda one: one[: len(one) // 2])
+        whole, alone = (self._outputs(model, one, training=False) for one in (batch, half))
+        check_outputs(workload, array(whole), labels, is_default=default)
+        outputs = self._outputs(model, batch, training=True)
+        check_outputs(workload, array(outputs), labels, is_default=default)
+        with users_code(f"Workload {workload.name}: its loss failed in {self.framework}"):
+            losses = judge.losses(outputs, answers)
+        check_per_sample(workload, f"its {self.model_words} loss", array(losses), len(labels))
+        with users_code(
+            f"Workload {workload.name}: its {self._metric.words} failed in {self.framework}"
+        ):
+            values = judge.values(outputs, answers, losses)
+        measured = f"its {self._metric.words} in {self.model_words}"
+        check_per_sample(workload, measured, array(values), len(labels))
+        with users_code(
+            f"Workload {workload.name}: the way back through its {self.model_words} model failed"
+        ):
+            gradients = self.gradients(model, batch, answers, losses)
+        needed = several and self.all_gradients
+        warnings = check_gradients(workload, gradients, all_needed=needed)
+        warnings += check_alone(workload, array(alone), array(whole))
+        if own_loss is None:
+            warnings += softmax_warning(workload, array(outputs))
+        return Probed(warnings, self.batch_statistics(model))
+
+    def _outputs(self, model: Any, batch: Any, *, training: bool) -> Any:
+        shapes = shown(each(batch, lambda one: tuple(one.shape)))
+        with users_code(
+            f"Workload {self.workload.name}: its {self.model_words} model failed on inputs {shapes}"
+        ):
+            outputs = self.forward(model, batch, training)
+        if (kind := self.refused_kind(outputs)) is not None:
+            raise UserError(
+                f"Workload {self.workload.name}: its model must return a tensor of floating point "
+                f"numbers, not {kind}."
+            )
+        return outputs
 
 
 def check_parameters(workload: Workload, count: int) -> None:
@@ -93,14 +155,6 @@ def _what_of(workload: Workload, labels: Array) -> str:
         tokens = " and ".join(f"{size}" for size in labels.shape[1:])
         return f"{len(labels)} samples of {tokens} tokens out of {workload.num_classes}"
     return f"{len(labels)} samples of {workload.num_classes} classes"
-
-
-def refuse_outputs(workload: Workload, kind: str) -> UserError:
-    """Return the error for outputs that are no tensor of numbers."""
-    return UserError(
-        f"Workload {workload.name}: its model must return a tensor of floating point numbers, not "
-        f"{kind}."
-    )
 
 
 def is_default(workload: Workload, metric: Metric, *, loss: object, correct: object) -> bool:

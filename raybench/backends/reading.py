@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from raybench.core.dataset_spec import Mixup
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Array, Split
 from raybench.data.inputs import Batch, Rows
+
+if TYPE_CHECKING:
+    from raybench.data.augment import Augmenter
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -64,25 +67,6 @@ AHEAD = 2
 Read = Callable[[Rows], Batch]
 
 
-class Augmented(Protocol):
-    """Samples after their augmentation."""
-
-    inputs: Batch
-    """Of the shapes and types that they had before."""
-    other_rows: Rows | None
-    """(samples,): rows of the samples that each is mixed with; None where none is mixed."""
-    shares: Array | None
-    """(samples,) float32: what each has of itself; the other has the rest."""
-
-
-class Augmenter(Protocol):
-    """Changes samples by (seed, round, row) alone."""
-
-    def __call__(self, inputs: Batch, rows: Rows, rounds: Rows) -> Augmented:
-        """Return the samples of `rows` as they are in `rounds`; `inputs` may be written to."""
-        ...
-
-
 @dataclass(frozen=True)
 class Samples:
     """What is read of some rows."""
@@ -100,7 +84,9 @@ class Reader:
     Samples on demand are read by one of them at a time (`OnDemand`).
     """
 
-    def __init__(self, split: Split, read: Read | None = None, augmenter: Augmenter | None = None):
+    def __init__(
+        self, split: Split, read: Read | None = None, augmenter: "Augmenter | None" = None
+    ):
         self.split = split
         self._read, self._augmenter = read or split.read, augmenter
 

@@ -32,8 +32,8 @@ def losses_and_values(framework: str, workload, outputs, labels, metric=ACCURACY
     module = judging(framework)
     outputs, labels = to_framework(outputs, framework), to_framework(labels, framework)
     scale = to_framework(np.asarray(scale, np.float32), framework)
-    losses = module.sample_losses(workload, outputs, labels)
-    values = module.sample_values(workload, metric, outputs, labels, losses=losses, scale=scale)
+    judge = module.Judge(workload, metric, scale=scale)
+    losses, values = judge.losses_and_values(outputs, labels)
     return to_numpy(losses), to_numpy(values)
 
 

@@ -13,6 +13,7 @@ from optim_reference import Reference, gradients, initial_weights, rates
 from raybench.backends.base import find_backend
 from raybench.backends.steps import take_until, training_steps
 from raybench.core.errors import UserError
+from raybench.core.metric import ACCURACY
 from raybench.core.spec import RunSpec
 from raybench.workloads.base import Workload, refuse_label_smoothing
 from raybench.workloads.find import load_workload_dataset
@@ -152,7 +153,7 @@ def test_labels_are_smoothed_in_training_alone(framework: str) -> None:
     given = [to_framework(array, framework) for array in (outputs, labels)]
     logs = outputs - np.log(np.exp(outputs.astype(np.float64)).sum(1, keepdims=True))
     expected = -0.9 * logs[range(6), labels] - 0.1 * logs.mean(1)
-    found = judging(framework).sample_losses(workload, *given, 0.1)
+    found = judging(framework).Judge(workload, ACCURACY).losses(*given, 0.1)
     np.testing.assert_allclose(to_numpy(found), expected, rtol=1e-5)
     curves = []
     for smoothing in (0.0, 0.1):

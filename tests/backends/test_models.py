@@ -12,6 +12,7 @@ from framework_models import (
     to_numpy,
 )
 
+from raybench.core.metric import ACCURACY
 from raybench.workloads.base import Workload
 from raybench.workloads.find import find_workload
 from raybench.workloads.shape import DataShape
@@ -100,7 +101,12 @@ def torch_losses(workload: Workload, inputs: np.ndarray, labels: np.ndarray) -> 
     losses = []
     for _ in range(10):
         outputs = model(module.prepare_inputs(torch.from_numpy(inputs)))
-        loss = judging("torch").sample_losses(workload, outputs, torch.from_numpy(labels)).mean()
+        loss = (
+            judging("torch")
+            .Judge(workload, ACCURACY)
+            .losses(outputs, torch.from_numpy(labels))
+            .mean()
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -119,7 +125,7 @@ def keras_losses(workload: Workload, inputs: np.ndarray, labels: np.ndarray) -> 
         with tf.GradientTape() as tape:
             outputs = model(module.prepare_inputs(tf.constant(inputs)), training=False)
             loss = tf.reduce_mean(
-                judging("tensorflow").sample_losses(workload, outputs, tf.constant(labels))
+                judging("tensorflow").Judge(workload, ACCURACY).losses(outputs, tf.constant(labels))
             )
         for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
             variable.assign_sub(0.05 * gradient)

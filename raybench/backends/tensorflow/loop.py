@@ -211,7 +211,7 @@ class Trainer:
             self._averaging = Averaging(spec, self._model, world.strategy)
         self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
         self._fresh = [values_of(one) for one in self._optimizer_copies()] if self._freezing else []
-        self._judge = Judge(spec, workload, dataset)
+        self._judge = Judge.of(spec, workload, dataset)
         self.metric = self._judge.metric
         self._evaluation_batch = evaluation_batch(spec, dataset, EVALUATION_BATCH)
         room = room_for_data(spec.gpus_per_worker)

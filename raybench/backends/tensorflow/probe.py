@@ -6,23 +6,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from raybench.backends.probe import (
-    Array,
-    Probed,
-    as_another_worker,
-    check_alone,
-    check_gradients,
-    check_outputs,
-    check_parameters,
-    check_per_sample,
-    check_same,
-    is_default,
-    needs_check,
-    refuse_outputs,
-    softmax_warning,
-)
+from raybench.backends.probe import Array, Probed, Trial, check_parameters, needs_check
 from raybench.backends.tensorflow.internals import all_layers
-from raybench.backends.tensorflow.judging import sample_losses, sample_values
+from raybench.backends.tensorflow.judging import Judge
 from raybench.backends.tensorflow.model import (
     Inputs,
     batch_statistics,
@@ -42,86 +28,70 @@ from raybench.workloads.named import NamedWorkload
 
 
 def probe_model(
-    workload: Workload,
-    inputs: Batch,
-    labels: Array,
-    *,
-    metric: Metric,
-    gpu: bool,
-    several: bool,
+    workload: Workload, inputs: Batch, labels: Array, *, metric: Metric, gpu: bool, several: bool
 ) -> Probed:
-    """Build the model, take a batch through it, loss and metric, and back.
-
-    UserError for what cannot train, by `several` workers too.
-
-    With `gpu`, there; where this machine has none, nothing is tried.
-    """
+    """Try the model (`Trial.run`), with `gpu` there; where this machine has none, not at all."""
     if gpu and not tf.config.list_physical_devices("GPU"):
         return Probed([])
-    model = _build(workload)
-    if several:
-        with as_another_worker():
-            other = _build(workload)
-        check_same(workload, parameter_shapes(model), parameter_shapes(other))
-    batch = prepare_inputs(each(inputs, tf.constant))
-    answers = tf.constant(labels)
-    default = is_default(workload, metric, loss=workload.keras_loss, correct=workload.keras_correct)
-    whole, alone = (
-        _outputs(workload, model, one, training=False) for one in (batch, _first(batch))
+    return KerasTrial(workload, metric, Judge(workload, metric)).run(
+        inputs, labels, several=several
     )
-    check_outputs(workload, _array(whole), labels, is_default=default)
-    outputs = _outputs(workload, model, batch, training=True)
-    check_outputs(workload, _array(outputs), labels, is_default=default)
-    with users_code(f"Workload {workload.name}: its loss failed in TensorFlow"):
-        loss = sample_losses(workload, outputs, answers)
-    check_per_sample(workload, "its Keras loss", _array(loss), len(labels))
-    with users_code(f"Workload {workload.name}: its {metric.words} failed in TensorFlow"):
-        values = sample_values(workload, metric, outputs, answers, losses=loss, scale=1.0)
-    check_per_sample(workload, f"its {metric.words} in Keras", _array(values), len(labels))
-    warnings = check_gradients(
-        workload, _gradients(workload, model, batch, answers), all_needed=False
-    )
-    warnings += check_alone(workload, _array(alone), _array(whole))
-    if workload.keras_loss is None:
-        warnings += softmax_warning(workload, _array(outputs))
-    return Probed(warnings, batch_statistics(model))
 
 
-def _outputs(workload: Workload, model: keras.Model, batch: Inputs, *, training: bool) -> tf.Tensor:
-    shapes = shown(each(batch, lambda one: tuple(one.shape)))
-    with users_code(f"Workload {workload.name}: its Keras model failed on inputs {shapes}"):
-        outputs = model(batch, training=training)
-    if not isinstance(outputs, tf.Tensor):
-        raise refuse_outputs(workload, type(outputs).__name__)
-    if not outputs.dtype.is_floating:
-        raise refuse_outputs(workload, outputs.dtype.name)
-    return outputs
+class KerasTrial(Trial):
+    """A model tried in Keras."""
 
+    framework, model_words = "TensorFlow", "Keras"
+    shapes = staticmethod(parameter_shapes)
+    batch_statistics = staticmethod(batch_statistics)
 
-def _gradients(
-    workload: Workload, model: keras.Model, batch: Inputs, answers: tf.Tensor
-) -> dict[str, Array | None]:
-    """Return every trainable variable's gradient, by a traced step with the batch size left open.
+    def build(self, workload: Workload) -> keras.Model:
+        """Return a model with parameters, which is built."""
+        return _build(workload)
 
-    Training traces so; code that needs values in Python, or a fixed batch size, fails here.
-    """
+    def tensors(
+        self, model: keras.Model, inputs: Batch, labels: Array
+    ) -> tuple[keras.Model, Inputs, tf.Tensor]:
+        """Return all as tensors."""
+        return model, prepare_inputs(each(inputs, tf.constant)), tf.constant(labels)
 
-    def step(inputs: Inputs, labels: tf.Tensor) -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            outputs = model(inputs, training=True)
-            total = tf.reduce_sum(sample_losses(workload, outputs, labels))
-        gradients = tape.gradient(total, [v.value for v in model.trainable_variables])
-        used.extend(gradient is not None for gradient in gradients)
-        return [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
+    def forward(self, model: keras.Model, batch: Inputs, training: bool) -> object:
+        """Return what the model returns."""
+        return model(batch, training=training)
 
-    used: list[bool] = []  # known while it is traced, once
-    signature = each(batch, _any_rows), _any_rows(answers)
-    with users_code(f"Workload {workload.name}: the way back through its Keras model failed"):
-        found = tf.function(step, input_signature=signature)(batch, answers)
-    values = iter(found)
-    arrays = [_array(next(values)) if is_used else None for is_used in used]
-    names = [variable.path for variable in model.trainable_variables]
-    return dict(zip(names, arrays, strict=True))
+    def refused_kind(self, outputs: object) -> str | None:
+        """Return what outputs are that are no tensor of numbers."""
+        if not isinstance(outputs, tf.Tensor):
+            return type(outputs).__name__
+        return None if outputs.dtype.is_floating else str(outputs.dtype.name)
+
+    def gradients(
+        self, model: keras.Model, batch: Inputs, answers: tf.Tensor, losses: tf.Tensor
+    ) -> dict[str, Array | None]:
+        """Return every trainable variable's gradient, by a traced step of any batch size.
+
+        Training traces so; code that needs values in Python, or a fixed batch size, fails here.
+        """
+        del losses
+
+        def step(inputs: Inputs, labels: tf.Tensor) -> list[tf.Tensor]:
+            with tf.GradientTape() as tape:
+                outputs = model(inputs, training=True)
+                total = tf.reduce_sum(self.judge.losses(outputs, labels))
+            gradients = tape.gradient(total, [v.value for v in model.trainable_variables])
+            used.extend(gradient is not None for gradient in gradients)
+            return [tf.convert_to_tensor(one) for one in gradients if one is not None]
+
+        used: list[bool] = []  # known while it is traced, once
+        signature = each(batch, _any_rows), _any_rows(answers)
+        values = iter(tf.function(step, input_signature=signature)(batch, answers))
+        arrays = [self.array(next(values)) if is_used else None for is_used in used]
+        names = [variable.path for variable in model.trainable_variables]
+        return dict(zip(names, arrays, strict=True))
+
+    def array(self, tensor: tf.Tensor) -> Array:
+        """Return float32."""
+        return np.asarray(tf.cast(tensor, tf.float32))
 
 
 def _any_rows(tensor: tf.Tensor) -> tf.TensorSpec:
@@ -143,15 +113,6 @@ def _build(workload: Workload) -> keras.Model:
         )
     check_parameters(workload, num_parameters(model))
     return model
-
-
-def _first(batch: Inputs) -> Inputs:
-    """Return the first half of the samples."""
-    return each(batch, lambda one: one[: len(one) // 2])
-
-
-def _array(tensor: tf.Tensor) -> Array:
-    return np.asarray(tf.cast(tensor, tf.float32))
 
 
 SLOW = 0.99

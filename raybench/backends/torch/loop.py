@@ -3,6 +3,7 @@
 import contextlib
 import copy
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import chain
 
 import torch
@@ -89,7 +90,8 @@ class Trainer:
             self._recorder = StepRecorder(self._devices, self._exchange.squares)
         self._optimizer = self._build_optimizer()
         self._averaging = Averaging(spec, self._model)
-        self._judge = Judge(spec, workload, dataset, self._device)
+        on_device = partial(torch.as_tensor, dtype=torch.float32, device=self._device)
+        self._judge = Judge.of(spec, workload, dataset, on_device)
         self.metric = self._judge.metric
         room = room_for_data(self._device, spec.gpus_per_worker)
         self._parts: dict[str, Part] = {

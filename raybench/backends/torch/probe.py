@@ -5,25 +5,11 @@ Mirrors tensorflow's.
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from raybench.backends.probe import (
-    Array,
-    Probed,
-    as_another_worker,
-    check_alone,
-    check_gradients,
-    check_outputs,
-    check_parameters,
-    check_per_sample,
-    check_same,
-    is_default,
-    needs_check,
-    refuse_outputs,
-    softmax_warning,
-)
-from raybench.backends.torch.judging import sample_losses, sample_values
+from raybench.backends.probe import Array, Probed, Trial, check_parameters, needs_check
+from raybench.backends.torch.judging import Judge
 from raybench.backends.torch.layers import synchronise
 from raybench.backends.torch.model import (
     Inputs,
@@ -39,80 +25,71 @@ from raybench.backends.torch.state import Freezing
 from raybench.core.errors import UserError
 from raybench.core.metric import Metric
 from raybench.core.spec import RunSpec
-from raybench.data.inputs import Batch, each, shown
+from raybench.data.inputs import Batch, each
 from raybench.workloads.base import Workload, users_code
 from raybench.workloads.named import NamedWorkload
 
 
 def probe_model(
-    workload: Workload,
-    inputs: Batch,
-    labels: Array,
-    *,
-    metric: Metric,
-    gpu: bool,
-    several: bool,
+    workload: Workload, inputs: Batch, labels: Array, *, metric: Metric, gpu: bool, several: bool
 ) -> Probed:
-    """Build the model, take a batch through it, loss and metric, and back.
-
-    UserError for what cannot train, by `several` workers too.
-
-    With `gpu`, there; where this machine has none, nothing is tried.
-    """
+    """Try the model (`Trial.run`), with `gpu` there; where this machine has none, not at all."""
     if gpu and not torch.cuda.is_available():
         return Probed([])
-    device = "cuda" if gpu else "cpu"
-    model = _build(workload)
-    if several:
-        with as_another_worker():
-            other = _build(workload)
-        check_same(workload, parameter_shapes(model), parameter_shapes(other))
-    model = model.to(device)
-    if has_channels(each(inputs, lambda one: tuple(one.shape[1:]))):
-        model = model.to(memory_format=torch.channels_last)  # as in training
-    batch = prepare_inputs(each(inputs, lambda one: torch.from_numpy(one).to(device)))
-    answers = torch.from_numpy(labels).to(device)
-    default = is_default(workload, metric, loss=workload.torch_loss, correct=workload.torch_correct)
-    with torch.no_grad():
-        whole, alone = (_outputs(workload, model.eval(), one) for one in (batch, _first(batch)))
-    check_outputs(workload, _array(whole), labels, is_default=default)
-    outputs = _outputs(workload, model.train(), batch)
-    check_outputs(workload, _array(outputs), labels, is_default=default)
-    with users_code(f"Workload {workload.name}: its loss failed in torch"):
-        loss = sample_losses(workload, outputs, answers)
-    check_per_sample(workload, "its torch loss", _array(loss), len(labels))
-    with users_code(f"Workload {workload.name}: its {metric.words} failed in torch"):
-        scale = torch.ones((), device=device)
-        values = sample_values(workload, metric, outputs, answers, losses=loss, scale=scale)
-    check_per_sample(workload, f"its {metric.words} in torch", _array(values), len(labels))
-    warnings = check_gradients(workload, _gradients(workload, model, loss), all_needed=several)
-    warnings += check_alone(workload, _array(alone), _array(whole))
-    if workload.torch_loss is None:
-        warnings += softmax_warning(workload, _array(outputs))
-    return Probed(warnings, batch_statistics(model))
+    trial = TorchTrial(workload, metric, Judge(workload, metric))
+    trial.device = "cuda" if gpu else "cpu"
+    return trial.run(inputs, labels, several=several)
 
 
-def _outputs(workload: Workload, model: nn.Module, batch: Inputs) -> torch.Tensor:
-    shapes = shown(each(batch, lambda one: tuple(one.shape)))
-    with users_code(f"Workload {workload.name}: its torch model failed on inputs {shapes}"):
-        outputs = model(batch)
-    if not isinstance(outputs, torch.Tensor):
-        raise refuse_outputs(workload, type(outputs).__name__)
-    if not outputs.is_floating_point():
-        raise refuse_outputs(workload, str(outputs.dtype))
-    return outputs
+class TorchTrial(Trial):
+    """A model tried in torch."""
 
+    framework = model_words = "torch"
+    all_gradients = True
+    device = "cpu"
+    shapes = staticmethod(parameter_shapes)
+    batch_statistics = staticmethod(batch_statistics)
 
-def _gradients(workload: Workload, model: nn.Module, loss: torch.Tensor) -> dict[str, Array | None]:
-    """Return the gradient of every trainable parameter, None where there is none."""
-    if loss.requires_grad:
-        with users_code(f"Workload {workload.name}: the way back through its torch model failed"):
-            torch.autograd.backward(loss.sum())
-    return {
-        name: None if parameter.grad is None else _array(parameter.grad)
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-    }
+    def build(self, workload: Workload) -> nn.Module:
+        """Return a model with parameters, all of known sizes."""
+        return _build(workload)
+
+    def tensors(
+        self, model: nn.Module, inputs: Batch, labels: Array
+    ) -> tuple[nn.Module, Inputs, Tensor]:
+        """Return all on the device, images in the order of training."""
+        model = model.to(self.device)
+        if has_channels(each(inputs, lambda one: tuple(one.shape[1:]))):
+            model = model.to(memory_format=torch.channels_last)
+        batch = prepare_inputs(each(inputs, lambda one: torch.from_numpy(one).to(self.device)))
+        return model, batch, torch.from_numpy(labels).to(self.device)
+
+    def forward(self, model: nn.Module, batch: Inputs, training: bool) -> object:
+        """Return what the model returns."""
+        with torch.set_grad_enabled(training):
+            return model.train(training)(batch)
+
+    def refused_kind(self, outputs: object) -> str | None:
+        """Return what outputs are that are no tensor of numbers."""
+        if not isinstance(outputs, Tensor):
+            return type(outputs).__name__
+        return None if outputs.is_floating_point() else str(outputs.dtype)
+
+    def gradients(
+        self, model: nn.Module, batch: Inputs, answers: Tensor, losses: Tensor
+    ) -> dict[str, Array | None]:
+        """Return the gradient of every trainable parameter, None where there is none."""
+        if losses.requires_grad:
+            torch.autograd.backward(losses.sum())
+        return {
+            name: None if parameter.grad is None else self.array(parameter.grad)
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
+        }
+
+    def array(self, tensor: Tensor) -> Array:
+        """Return float32."""
+        return tensor.detach().float().cpu().numpy()
 
 
 def _build(workload: Workload) -> nn.Module:
@@ -129,15 +106,6 @@ def _build(workload: Workload) -> nn.Module:
         )
     check_parameters(workload, num_parameters(model))
     return model
-
-
-def _first(batch: Inputs) -> Inputs:
-    """Return the first half of the samples."""
-    return each(batch, lambda one: one[: len(one) // 2])
-
-
-def _array(tensor: torch.Tensor) -> Array:
-    return tensor.detach().float().cpu().numpy()
 
 
 SIDES = (32, 48, 64, 80, 96, 128, 160, 192, 224, 256, 299, 384)
