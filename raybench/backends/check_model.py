@@ -163,11 +163,8 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
         warnings = list(dict.fromkeys(found))
         inputs, labels = _of_sample(request["sample"])
         metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
-        gpu = bool(spec.gpus_per_worker)
-        several = bool(request["several"])
-        probed: Probed = probe.probe_model(
-            workload, inputs, labels, metric=metric, gpu=gpu, several=several
-        )
+        given = {"gpu": bool(spec.gpus_per_worker), "several": bool(request["several"])}
+        probed: Probed = probe.probe_model(workload, inputs, labels, metric=metric, **given)
         return {
             "warnings": warnings + probed.warnings,
             "batch_statistics": probed.batch_statistics and not spec.sync_batch_norm,

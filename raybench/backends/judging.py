@@ -1,4 +1,4 @@
-"""What outputs are worth, sample by sample: losses and metrics, in the operations of a framework."""
+"""Losses and metrics of each sample, in the operations of a framework."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
