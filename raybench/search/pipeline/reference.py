@@ -62,8 +62,6 @@ NEARLY = 0.9
 """Share of what a trial may train that a reference run has, unless the budget left it less."""
 FEW_S = 10.0
 """Seconds of a run below which one after the other says less than fewer, longer ones."""
-ENOUGH_S = 20.0
-"""Seconds of a run below which the time budget is too short for a second round of them."""
 PARTS_OF_EPOCH = 8
 FEWEST_SAMPLES = 512
 USUAL_BUDGET_S = 600.0
@@ -158,12 +156,12 @@ def _train(
     if CADENCE in study.auto:
         spec = spec.model_copy(update={CADENCE: cadence})
     slots = at_once(spec)
-    rounds = math.ceil(number / slots)
-    if share_s(budget, deadline.left_s) / rounds < FEW_S:
-        rounds = 1
-    seconds = share_s(budget, deadline.left_s) / rounds
-    if rounds == 1 or seconds < ENOUGH_S:
+    left_s = deadline.left_s
+    share = share_s(budget, left_s)
+    if share / math.ceil(number / slots) < FEW_S:
         number = min(number, slots)
+    rounds = math.ceil(number / slots)
+    seconds = share / rounds
     objective = spec.objective
     most_s = min(objective.max_train_seconds, seconds)
     objective = objective.model_copy(update={"max_train_seconds": most_s})
@@ -172,6 +170,8 @@ def _train(
     records: dict[int, RunRecord] = {}
 
     def train(index: int) -> None:
+        if index >= slots and left_s - deadline.left_s >= share:
+            return  # starting workers took the time of a further round
         seed = (study.search.seed + SEEDS_FROM + index) % 2**32
         limit_s: list[float] = []
 

@@ -236,10 +236,13 @@ class Machine:
         self.deadline = Deadline(study.search.time_budget_s)
         self.left_s = left_s
         self.seconds: dict[str, float] = {}
+        self.wall_s = 0.0
+        """Of each run, by which less of the budget is left."""
         self.progress: Any = SimpleNamespace(begin=lambda *given: None)
         self.saved: Any = SimpleNamespace(over=lambda record: None)
 
     def train(self, spec: RunSpec, name: str, role: Any, *, judge: Any) -> RunRecord:
+        self.left_s -= self.wall_s
         reason, points, end_s = None, list[Evaluation](), spec.objective.max_train_seconds
         while reason is None and name not in self.failing:
             samples = (len(points) + 1) * (spec.eval_every_samples or 1000)
@@ -298,7 +301,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ma
         (3600.0, 3500.0, 2, [120.0] * 3),  # as long as a trial may
         (240.0, 200.0, 2, [24.0] * 3),  # two rounds of a tenth of the budget each
         (240.0, 200.0, 3, [48.0] * 3),
-        (120.0, 100.0, 2, [12.0] * 2),  # no time for a second round
+        (120.0, 100.0, 2, [12.0] * 3),
         (60.0, 30.0, 2, [10.0] * 2),  # start-up took half of it: a third of the rest, one round
         (60.0, 30.0, 1, [10.0]),
         (None, math.inf, 2, [120.0] * 3),
@@ -316,6 +319,15 @@ def test_reference_runs_take_a_fifth_of_the_budget_in_all(
     assert len(one.seconds) == len(seconds)
     for taken, most in zip(one.seconds.values(), seconds, strict=True):
         assert taken == pytest.approx(most, abs=5.2), "to an evaluation, these are 5 s apart"
+
+
+def test_no_further_reference_run_begins_once_they_have_taken_their_share(
+    machine: Callable[..., Machine],
+) -> None:
+    one = machine(240.0, 200.0)
+    one.wall_s = 25.0  # of which 9 start workers: the second begins within the 48 s
+    assert one.set(slots=1) is not None
+    assert list(one.seconds) == ["reference0", "reference1"]
 
 
 @pytest.mark.parametrize("left_s", [200.0, 3000.0])
