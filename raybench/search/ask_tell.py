@@ -40,7 +40,8 @@ class Search:
 
     `factors` is the space taken apart, or None where it is not. `runs` and `curves` are what
     earlier sessions of the study have recorded, by name. `has_room`: whether the cluster holds a
-    run's workers; of others none is proposed.
+    run's workers; of others none is proposed. `is_in_time`: whether this session has time to start
+    them; others are for a later one.
     """
 
     def __init__(
@@ -54,9 +55,12 @@ class Search:
         curves: Mapping[str, list[Evaluation]] | None = None,
         policy: SearchPolicy = DEFAULT,
         has_room: Callable[[RunSpec], bool] = lambda spec: True,
+        is_in_time: Callable[[RunSpec], bool] = lambda spec: True,
     ) -> None:
         is_equal = factors is not None and "framework" not in factors.sampled
-        self._infeasible = infeasible = Infeasible(equal_frameworks=is_equal, has_room=has_room)
+        self._infeasible = infeasible = Infeasible(
+            equal_frameworks=is_equal, has_room=has_room, is_in_time=is_in_time
+        )
         self.placer: Placer | None = None
         """What tells how fast configurations run; None where the space is not taken apart."""
         if factors is not None:

@@ -185,7 +185,8 @@ class StudyPipeline:
             factors=factors if isinstance(factors, Factors) else None,
             runs=records.runs,
             curves=records.curves,
-            has_room=self._is_searched,
+            has_room=self._has_room,
+            is_in_time=self._is_in_time,
         )
         told = search.learn_from(earlier) if earlier is not None else None
         if earlier is not None and told is not None:
@@ -266,9 +267,8 @@ class StudyPipeline:
     def _has_room(self, spec: RunSpec) -> bool:
         return self.session.capacity.may_hold(spec.placement.group)
 
-    def _is_searched(self, spec: RunSpec) -> bool:
-        kind = spec.framework, spec.num_workers
-        return self._has_room(spec) and (self.only is None or kind in self.only)
+    def _is_in_time(self, spec: RunSpec) -> bool:
+        return self.only is None or (spec.framework, spec.num_workers) in self.only
 
     def _leave_out_of_time(self) -> None:
         """Search only on the workers that reference runs have started where time is short."""

@@ -49,9 +49,10 @@ class Infeasible:
         *,
         equal_frameworks: bool = False,
         has_room: Callable[[RunSpec], bool] = lambda spec: True,
+        is_in_time: Callable[[RunSpec], bool] = lambda spec: True,
     ) -> None:
-        self.has_room = has_room
-        """Whether the cluster holds a run's workers."""
+        self.has_room, self.is_in_time = has_room, is_in_time
+        """Whether the cluster holds a run's workers, and this session has time to start them."""
         self.num_failed = 0
         """Runs that were added; while it stays the same, so do the answers."""
         self._out_of_memory: dict[Key, RunSpec] = {}
@@ -72,7 +73,7 @@ class Infeasible:
 
     def is_feasible(self, spec: RunSpec) -> bool:
         """Whether a run of `spec` has room, and would not fail as an earlier one has."""
-        if not self.has_room(spec):
+        if not self.has_room(spec) or not self.is_in_time(spec):
             return False
         limit = self._out_of_memory.get(_memory_key(spec))
         if limit is not None and spec.batch_size_per_worker >= limit.batch_size_per_worker:

@@ -25,6 +25,7 @@ from raybench.search.sampling.optuna_study import (
     DUPLICATE,
     EARLIER_STUDY,
     NO_ROOM,
+    NO_TIME,
     NOT_RUN,
     PLACEMENT,
     PRIOR,
@@ -104,6 +105,8 @@ class Tried:
         """Score and number of the best trials that Optuna was told of."""
         for trial in proposed_trials(journal):
             reason = trial.user_attrs.get(NOT_RUN)
+            if reason == NO_TIME:
+                continue  # an earlier session had none
             self.drawn.add(key_of(trial.params))
             if reason in (WOULD_FAIL, NO_ROOM):
                 self.rejected(trial, would_fail=True)
@@ -284,8 +287,9 @@ class Proposer:
             may_repeat = attempt >= len(draws) and not self._is_grid and self._size is None
             if is_new or is_last_round or (options and may_repeat):
                 break
-            trial.set_user_attr(NOT_RUN, DUPLICATE if options else self._reason(values))
-            if options:
+            reason = DUPLICATE if options else self._reason(values)
+            trial.set_user_attr(NOT_RUN, reason)
+            if reason in (DUPLICATE, NO_TIME):
                 self._journal.tell(trial, state=TrialState.FAIL)
             else:  # the sampler learns it as if it had
                 self._feedback.tell_would_fail(trial)
@@ -404,7 +408,10 @@ class Proposer:
 
     def _reason(self, values: dict[str, Any]) -> str:
         """Return why nothing that is feasible is among the run specs of a proposal."""
-        return WOULD_FAIL if any(map(self._infeasible.has_room, self._specs(values))) else NO_ROOM
+        fitting = list(filter(self._infeasible.has_room, self._specs(values)))
+        if not fitting:
+            return NO_ROOM
+        return WOULD_FAIL if any(map(self._infeasible.is_in_time, fitting)) else NO_TIME
 
     def _specs(self, values: dict[str, Any]) -> list[RunSpec]:
         if self._placer is None:

@@ -66,7 +66,7 @@ def test_where_time_is_short_no_other_workers_are_started(
         store.append(replace(ran, ledger=ran.ledger | {"start": 20.0}).line())
         pipeline.deadline = Deadline(100.0, began=time.perf_counter() - 94.0 + left_s)
         pipeline._leave_out_of_time()
-        assert [pipeline._is_searched(spec) for spec in (one, two)] == [True, not is_short]
+        assert [pipeline._is_in_time(spec) for spec in (one, two)] == [True, not is_short]
         assert bool(pipeline.notes) == is_short
         assert not is_short or "with 1 worker: no others were tried" in pipeline.notes[0]
 
