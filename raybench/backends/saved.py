@@ -20,7 +20,7 @@ from raybench.core.record import Evaluation
 from raybench.core.spec import RunSpec
 from raybench.data.dataset import Array
 from raybench.data.inputs import each, parts
-from raybench.workloads.find import find_workload, load_workload_dataset
+from raybench.workloads.find import find_workload
 from raybench.workloads.model_data import ModelData
 
 MODEL_FILES = {"torch": "model.pt", "tensorflow": "model.weights.h5"}
@@ -69,18 +69,14 @@ def load_model(folder: Path, spec: RunSpec) -> Any:
     """Build the model of a run and load its weights: an `nn.Module` or a `keras.Model`.
 
     It takes images as the workload's model does; its attribute `raybench`, a `Trained`, takes
-    samples as the user has them. The data are needed for models alone that an earlier version has
-    saved. UserError where no weights were saved.
+    samples as the user has them. UserError where no weights were saved.
     """
     path = folder / MODEL_FILES[spec.framework]
-    if not path.is_file():
-        raise UserError(f"{folder}: holds no {path.name}; raybench.train saves one.")
-    if (folder / DATA_FILE).is_file():
-        data = ModelData.read(folder / DATA_FILE)
-        workload = find_workload(spec.workload, data.shape)
-    else:
-        workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
-        data = ModelData.of(dataset, spec.dataset)
+    for file in (path, folder / DATA_FILE):
+        if not file.is_file():
+            raise UserError(f"{folder}: holds no {file.name}; raybench.train saves one.")
+    data = ModelData.read(folder / DATA_FILE)
+    workload = find_workload(spec.workload, data.shape)
     module = find_part(spec.framework, "model")
     model = module.build_model(workload, spec.seed)
     module.load_weights(model, path.read_bytes())

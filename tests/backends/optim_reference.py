@@ -26,22 +26,15 @@ RATES = {
 }
 NAMES = list(RATES)
 """All but adamw, which is adam under another name."""
-IN_GROUPS = [name for name in NAMES if name not in ("nadamw", "lion")]
-"""Those that several workers are tried with: the two others have nothing that adam has not."""
-BIAS_AFTER_100 = {
-    "adam": -0.1,
-    "radam": -0.01873,
-    "lars": -0.91,
-    "lamb": -0.1,
-    "sgd": -0.91,
-    "nadamw": -0.10271,
-    "lion": -0.1,
-    "schedule_free_adamw": -0.05545,
-    "muon": -0.1,
-}
-"""A bias after 100 unit gradients at a rate of 1e-3: momentum adds up to nearly tenfold, RAdam
-warms up by itself, NAdamW looks ahead before its moments are full, and Schedule-Free's weights are
-0.1 (-0.1) + 0.9 (-0.0505), the average of all points being half way."""
+IN_GROUPS = ["lamb", "schedule_free_adamw", "muon"]
+"""Those that several workers are tried with: norms, what is counted beside steps, shapes."""
+SETTINGS = {"momentum": 0.5, "beta1": 0.8, "beta2": 0.95, "trust_coefficient": 0.02}
+CHANGED = [
+    *((name, changes) for name in NAMES for changes in (SETTINGS, {"exclude_1d": False})),
+    ("lars", {"momentum": 0.0}),
+    *(("sgd", {"momentum": momentum, "nesterov": True}) for momentum in (0.9, 0.0)),
+]
+"""Names with settings that are not the usual ones."""
 
 
 def initial_weights() -> Arrays:

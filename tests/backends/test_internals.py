@@ -76,19 +76,6 @@ def test_a_gpu_without_foreach_takes_the_plain_path(foreach, path, monkeypatch):
         assert kernels._best_path(on_gpu, [on_gpu], "foreach") == path
 
 
-@pytest.mark.parametrize("name", ["lars", "lamb", "sgd"])
-def test_a_run_without_torchs_kernels_has_the_same_curve(name, probes, monkeypatch):
-    spec = small_spec("torch", optimizer=name, weight_decay=1e-3, epochs=1.0)
-    expected, _ = train(spec)
-    for missing in ("_fused_adamw_", "_fused_sgd_", *(f"_foreach_{one}" for one in FOREACH)):
-        monkeypatch.delattr(torch, missing)
-    for probe in probes:
-        probe.cache_clear()
-    found, _ = train(spec)
-    assert found[-1].train_loss == pytest.approx(expected[-1].train_loss, rel=1e-5)
-    assert found[-1].value == pytest.approx(expected[-1].value, abs=0.005)
-
-
 class Inside(keras.layers.Layer):
     """A user's layer that holds others in a list, a dict and an attribute."""
 

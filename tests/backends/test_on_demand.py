@@ -1,6 +1,5 @@
 """Splits that are read on demand: the same run as in memory, and what it waits for on the clock."""
 
-import importlib.util
 import threading
 import time
 from dataclasses import replace
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from continued import END, FOR_EVER, MIDDLE, all_of, continued, facts, spec_of, whole
+from local import FRAMEWORKS
 from on_demand_data import NAP_S, Kept, Napping, on_demand
 from regularised import Regularised
 
@@ -23,13 +23,6 @@ from raybench.data.dataset import Dataset
 from raybench.data.load import load_dataset
 from raybench.workloads.base import Workload
 
-FRAMEWORKS = [
-    pytest.param(
-        name,
-        marks=pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"no {name}"),
-    )
-    for name in ("torch", "tensorflow")
-]
 pytestmark = pytest.mark.parametrize("framework", FRAMEWORKS)
 DATA = DatasetSpec(name="digits", limit=90)
 

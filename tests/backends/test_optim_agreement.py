@@ -53,14 +53,13 @@ def keras_weights(name, scale, **settings):
     return [w.numpy() for w in weights]
 
 
-# At 1e-7 the gradients are as small as epsilon, and its place in the formula decides the step.
-@pytest.mark.parametrize("scale", [1.0, 1e-7])
-@pytest.mark.parametrize("weight_decay", [0.0, 0.05])
 @pytest.mark.parametrize("name", NAMES)
-def test_same_gradients_same_weights(name, weight_decay, scale):
-    settings = {"learning_rate": 0.1, "weight_decay": weight_decay}
-    ours = torch_weights(name, scale, **settings)
-    theirs = keras_weights(name, scale, **settings)
+def test_same_gradients_same_weights(name):
+    """Of gradients as small as epsilon, whose place in the formula decides the step then; others
+    both frameworks' own tests hold to the papers."""
+    settings = {"learning_rate": 0.1, "weight_decay": 0.05}
+    ours = torch_weights(name, 1e-7, **settings)
+    theirs = keras_weights(name, 1e-7, **settings)
     moved = max(np.abs(w - v).max() for w, v in zip(ours, initial_weights(), strict=True))
     assert moved > 1e-8
     for w, v in zip(ours, theirs, strict=True):

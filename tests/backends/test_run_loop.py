@@ -10,12 +10,13 @@ from local import FRAMEWORKS, small_spec, train
 
 from raybench.backends.base import find_backend
 from raybench.backends.run import evaluate_split, run
-from raybench.backends.saved import MODEL_FILES, load_model
+from raybench.backends.saved import DATA_FILE, MODEL_FILES, load_model
 from raybench.backends.steps import Step
 from raybench.core.clock import WORKER_PHASES, Ledger
 from raybench.core.errors import UserError
 from raybench.core.objective import Objective
 from raybench.workloads.find import load_workload_dataset
+from raybench.workloads.model_data import ModelData
 
 pytestmark = pytest.mark.parametrize("framework", FRAMEWORKS)
 
@@ -189,6 +190,8 @@ def test_saved_model_reproduces_its_accuracy(framework: str, tmp_path: Path) -> 
     with pytest.raises(UserError, match=f"holds no {MODEL_FILES[framework]}"):
         load_model(tmp_path, spec)
     (tmp_path / MODEL_FILES[framework]).write_bytes(trainer.save())
+    told = ModelData.of(dataset, spec.dataset).model_dump_json()
+    (tmp_path / DATA_FILE).write_text(told)
     model = load_model(tmp_path, spec)
     inputs = dataset.test.inputs.astype(np.float32) / 255
     if framework == "torch":

@@ -49,16 +49,28 @@ def in_two_processes(specs: list[RunSpec], folder: Path) -> None:
     )
 
 
-@pytest.mark.all
-def test_two_replicas_equal_two_workers(tmp_path: Path) -> None:
-    """Plain gradients, an adaptive optimizer over two passes, and what each replica has of its own:
-    running averages and dropout."""
-    workers = [equal_spec("tensorflow", *case, num_workers=2) for case in CASES]
-    workers.append(spec_of("tensorflow", "sgd", num_workers=2, batch_size_per_worker=8))
-    in_two_processes(workers, tmp_path)
-    in_one_process([one.model_copy(update=SINGLE) for one in workers], tmp_path)
-    for index, spec in enumerate(workers):
-        two, one = (dict(np.load(tmp_path / f"{index}{name}.npz")) for name in ("-0", ""))
+WORKERS = [
+    *(equal_spec("tensorflow", *case, num_workers=2) for case in CASES),
+    spec_of("tensorflow", "sgd", num_workers=2, batch_size_per_worker=8),
+]
+"""Plain gradients, an adaptive optimizer over two passes, and what each replica has of its own:
+running averages and dropout."""
+MORE = {"batch_size_per_worker": 8, "record_steps": True, "ema_decay": 0.9}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where one process has saved all runs; its start is what takes long."""
+    found = tmp_path_factory.mktemp("one_process")
+    again = spec_of("tensorflow", "adam", **MORE, **SINGLE)
+    in_one_process([*(one.model_copy(update=SINGLE) for one in WORKERS), again], found)
+    return found
+
+
+def test_two_replicas_equal_two_workers(folder: Path) -> None:
+    in_two_processes(WORKERS, folder)
+    for index, spec in enumerate(WORKERS):
+        two, one = (dict(np.load(folder / f"{index}{name}.npz")) for name in ("-0", ""))
         assert one.keys() == two.keys()
         assert one["steps"] == two["steps"]
         losses = slice(0, 1 if "regularised" in spec.workload else 2)
@@ -71,17 +83,14 @@ def test_two_replicas_equal_two_workers(tmp_path: Path) -> None:
             np.testing.assert_allclose(one[name], two[name], atol=1e-6, rtol=1e-4)
 
 
-def test_a_continued_run_equals_a_whole_one(tmp_path: Path) -> None:
-    more = {"batch_size_per_worker": 8, "record_steps": True, "ema_decay": 0.9}
-    spec = spec_of("tensorflow", "adam", **more, **SINGLE)
-    in_one_process([spec], tmp_path)
-    whole, rest = (dict(np.load(tmp_path / f"{name}.npz")) for name in ("whole", "rest"))
+def test_a_continued_run_equals_a_whole_one(folder: Path) -> None:
+    whole, rest = (dict(np.load(folder / f"{name}.npz")) for name in ("whole", "rest"))
     np.testing.assert_array_equal(whole.pop("facts")[MIDDLE + 1 :], rest.pop("facts"))
     assert whole.keys() == rest.keys()
     for name, array in whole.items():
         np.testing.assert_array_equal(array, rest[name], err_msg=name)
     check_copies(list(whole.values()))
-    for line in json.loads((tmp_path / "curve.json").read_text()):
+    for line in json.loads((folder / "curve.json").read_text()):
         assert line["steps"]
         assert line.get("noise_scale") is None
         assert line.get("evenness") is None

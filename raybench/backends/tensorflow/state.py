@@ -63,7 +63,7 @@ def unpack_state(state: bytes, copies: Copies, rank: int) -> tuple[float, bool]:
     try:
         with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
             own, rows = arrays["own"].tolist(), arrays["ranks"][rank : rank + len(copies)]
-            is_frozen = "is_frozen" in arrays and bool(arrays["is_frozen"])
+            is_frozen = bool(arrays["is_frozen"])
             saved = [arrays[name] for name in sorted(arrays.files) if name.isdigit()]
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise not_ours(error) from None
