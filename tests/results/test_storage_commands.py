@@ -14,7 +14,7 @@ from s3_server import FAST
 
 import raybench
 from raybench import cli, report, train, tune
-from raybench.backends.saved import MODEL_FILES
+from raybench.backends.saved import DATA_FILE, MODEL_FILES
 from raybench.core.errors import UserError
 from raybench.results import lock, storage
 from raybench.results.bucket import Bucket
@@ -197,11 +197,14 @@ def test_a_model_is_saved_below_a_url_and_loaded_from_there(url, monkeypatch, ca
     torch = pytest.importorskip("torch")
     from raybench.backends.torch.model import build_model
     from raybench.workloads.find import load_workload_dataset
+    from raybench.workloads.model_data import ModelData
 
     saved = []
 
     def run(options, spec, store, console, *rest):
-        workload, _ = load_workload_dataset(spec.workload, spec.dataset)
+        workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+        told = ModelData.of(dataset, spec.dataset)
+        (store.folder / DATA_FILE).write_text(told.model_dump_json())
         model = build_model(workload, spec.seed)
         with torch.no_grad():
             next(model.parameters()).fill_(0.125)
