@@ -6,11 +6,28 @@ the others no more, and then reads its standard input to the end, which comes wh
 """
 
 import os
+import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 LIMIT_S = 600.0
+
+
+def run_two(command: list[str], folder: Path) -> None:
+    """Run Python with a command as two workers, which are given rank, folder and both ports."""
+    ports = [str(_free_port()), str(_free_port())]
+    run_group(
+        [[sys.executable, *command, str(rank), str(folder), *ports] for rank in range(2)],
+        [folder / f"done-{rank}" for rank in range(2)],
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def run_group(commands: list[list[str]], files: list[Path]) -> None:

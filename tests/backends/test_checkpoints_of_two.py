@@ -1,15 +1,13 @@
 """Two workers continued in new processes equal those that were not interrupted."""
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from continued import END, MIDDLE, spec_of
-from group import run_group
+from group import run_two
 from local import FRAMEWORKS
-from test_worker_equality import free_port
 
 OPTIMIZERS = ("lars", "schedule_free_adamw", "muon")
 """Of the kinds of state that there are; test_checkpoints.py has all of them, in one process."""
@@ -27,10 +25,11 @@ def test_two_workers_continue_in_new_processes(framework: str, tmp_path: Path) -
     documents = {name: spec.document() for name, spec in specs.items()}
     first = [(name, documents[name], -1) for name in OPTIMIZERS]
     points = [*((name, MIDDLE) for name in OPTIMIZERS), ("lars", END)]
-    group(first, tmp_path)
+    run_two([str(SCRIPT), json.dumps(first)], tmp_path)
     for rank in range(2):
         (tmp_path / f"done-{rank}").unlink()
-    group([(name, documents[name], at) for name, at in points], tmp_path)
+    rest = [(name, documents[name], at) for name, at in points]
+    run_two([str(SCRIPT), json.dumps(rest)], tmp_path)
     for rank in range(2):
         for name, at in points:
             one = dict(np.load(tmp_path / f"{name}-1-{rank}.npz"))
@@ -40,14 +39,3 @@ def test_two_workers_continue_in_new_processes(framework: str, tmp_path: Path) -
             assert one.keys() == other.keys()
             for key in one.keys() - {"seconds"}:
                 np.testing.assert_array_equal(one[key], other[key], err_msg=f"{name} {key}")
-
-
-def group(tasks: list[tuple[str, dict, int]], folder: Path) -> None:
-    ports = [str(free_port()), str(free_port())]
-    run_group(
-        [
-            [sys.executable, str(SCRIPT), json.dumps(tasks), str(rank), str(folder), *ports]
-            for rank in range(2)
-        ],
-        [folder / f"done-{rank}" for rank in range(2)],
-    )

@@ -5,7 +5,6 @@ One group of each framework serves all tests here: its start is what takes long.
 
 import importlib.util
 import json
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from exchanging import RATE, STEPS, part_of_batch, spec_of
-from group import run_group
+from group import run_two
 from one_worker import weights_of
-from test_worker_equality import free_port
 
 from raybench.backends.base import find_backend
 from raybench.core.step_times import NoiseSums
@@ -49,12 +47,7 @@ def groups(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Group]:
         if importlib.util.find_spec(framework) is None:
             pytest.skip(f"no {framework}")
         folder = tmp_path_factory.mktemp(framework)
-        ports = [str(free_port()), str(free_port())]
-        command = [sys.executable, str(SCRIPT), framework]
-        run_group(
-            [[*command, str(rank), str(folder), *ports] for rank in range(2)],
-            [folder / f"done-{rank}" for rank in range(2)],
-        )
+        run_two([str(SCRIPT), framework], folder)
         found = [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(2)]
         _GROUPS[framework] = Group(framework, folder, found)
     return _GROUPS

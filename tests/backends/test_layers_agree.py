@@ -159,5 +159,7 @@ def test_layers_in_bf16_give_float32():
     finally:
         keras.mixed_precision.set_dtype_policy("float32")
     assert others.dtype == "float32"
+    assert model.trainable_variables[0].dtype == "float32"
+    assert model.layers[0].compute_dtype == "bfloat16"
     for found in (to_numpy(outputs), to_numpy(others)):
         np.testing.assert_allclose(found, exact, rtol=0, atol=0.1)

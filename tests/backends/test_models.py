@@ -181,29 +181,3 @@ def test_saved_weights_come_back(framework, shipped):
     np.testing.assert_array_equal(
         logits(framework, model, inputs), logits(framework, other, inputs)
     )
-
-
-def test_logits_are_float32_in_bf16_torch():
-    module = backend("torch")
-    import torch
-
-    workload = find_workload("mnist_small")
-    prepared = module.prepare_inputs(torch.from_numpy(samples(workload)[0]))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert module.build_model(workload, 0)(prepared).dtype == torch.float32
-
-
-def test_logits_are_float32_in_bf16_keras():
-    module = backend("tensorflow")
-    import keras
-
-    workload = find_workload("mnist_small")
-    prepared = module.prepare_inputs(to_framework(samples(workload)[0], "tensorflow"))
-    keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
-    try:
-        model = module.build_model(workload, 0)
-        assert model(prepared).dtype == "float32"
-        assert model.layers[0].compute_dtype == "bfloat16"
-        assert model.trainable_variables[0].dtype == "float32"
-    finally:
-        keras.mixed_precision.set_dtype_policy("float32")

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from continued import MIDDLE, spec_of
-from group import run_group
-from test_worker_equality import CASES, SCRIPT, free_port
+from group import run_two
+from test_worker_equality import CASES, SCRIPT
 from test_worker_equality import spec_of as equal_spec
 
 from raybench.core.spec import RunSpec
@@ -37,18 +37,6 @@ def in_one_process(specs: list[RunSpec], folder: Path) -> None:
     assert ended.returncode == 0, ended.stderr[-3000:]
 
 
-def in_two_processes(specs: list[RunSpec], folder: Path) -> None:
-    documents = json.dumps([spec.document() for spec in specs])
-    ports = [str(free_port()), str(free_port())]
-    run_group(
-        [
-            [sys.executable, str(SCRIPT), documents, str(rank), str(folder), *ports]
-            for rank in range(2)
-        ],
-        [folder / f"done-{rank}" for rank in range(2)],
-    )
-
-
 WORKERS = [
     *(equal_spec("tensorflow", *case, num_workers=2) for case in CASES),
     spec_of("tensorflow", "sgd", num_workers=2, batch_size_per_worker=8),
@@ -68,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_two_replicas_equal_two_workers(folder: Path) -> None:
-    in_two_processes(WORKERS, folder)
+    run_two([str(SCRIPT), json.dumps([spec.document() for spec in WORKERS])], folder)
     for index, spec in enumerate(WORKERS):
         two, one = (dict(np.load(folder / f"{index}{name}.npz")) for name in ("-0", ""))
         assert one.keys() == two.keys()

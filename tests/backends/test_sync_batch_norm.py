@@ -1,13 +1,11 @@
 """Batch normalisation over all workers: two workers are one with twice the batch."""
 
 import json
-import socket
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from group import run_group
+from group import run_two
 from headed_worker import outcome
 from local import FOR_EVER
 
@@ -42,7 +40,8 @@ def test_two_workers_equal_one_with_twice_the_batch(framework: str, tmp_path: Pa
     pytest.importorskip(framework)
     alone: dict[str, object] = {"sync_batch_norm": False, "gpus_per_worker": 0}
     cases = [alone] if framework == "torch" else [alone, {}, {"frozen_epochs": 1.0}]
-    two_workers([spec_of(framework, 2, **case) for case in cases], tmp_path)
+    content = json.dumps([spec_of(framework, 2, **case).document() for case in cases])
+    run_two([str(SCRIPT), content], tmp_path)
     check_average_statistics([dict(np.load(tmp_path / f"0-{rank}.npz")) for rank in range(2)])
     for index, case in enumerate(cases[1:], start=1):
         backend = find_backend(framework)
@@ -96,21 +95,3 @@ def test_layers_with_an_activation_keep_it_and_their_names() -> None:
     assert torch.equal(ours(inputs), theirs(inputs)), "of one process"
     for name, value in theirs.state_dict().items():
         assert torch.equal(ours.state_dict()[name], value), name
-
-
-def two_workers(specs: list[RunSpec], folder: Path) -> None:
-    content = json.dumps([spec.document() for spec in specs])
-    ports = [str(free_port()) for _ in range(2)]
-    run_group(
-        [
-            [sys.executable, str(SCRIPT), content, str(rank), str(folder), *ports]
-            for rank in range(2)
-        ],
-        [folder / f"done-{rank}" for rank in range(2)],
-    )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

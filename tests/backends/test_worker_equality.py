@@ -2,13 +2,12 @@
 
 import json
 import os
-import socket
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from group import run_group
+from group import run_two
 from local import FRAMEWORKS
 from one_worker import outcome
 from optim_reference import IN_GROUPS, TOLERANCE, Reference, gradients, initial_weights, rates
@@ -42,26 +41,13 @@ def two_workers(framework: str, folder: Path) -> Path:
     """Train every case in one group of two processes; return the folder of what they saved."""
     specs = [spec_of(framework, *case, num_workers=2) for case in CASES]
     arguments = json.dumps([spec.document() for spec in specs])
-    ports = [free_port(), free_port()]
-    run_group(
-        [
-            [sys.executable, str(SCRIPT), arguments, str(rank), str(folder), *map(str, ports)]
-            for rank in range(2)
-        ],
-        [folder / f"done-{rank}" for rank in range(2)],
-    )
+    run_two([str(SCRIPT), arguments], folder)
     return folder
 
 
 def one_worker(spec: RunSpec) -> dict[str, np.ndarray]:
     backend = find_backend(spec.framework)
     return outcome(spec, backend.join(rank=0, num_workers=1, device="cpu", num_threads=1))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.slow
@@ -115,12 +101,7 @@ def test_workers_that_build_different_models_say_so_on_every_rank(
     framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SCRIPT.parent), *filter(None, sys.path)]))
-    begin = [sys.executable, "-c", DIFFERING, framework]
-    ports = [str(free_port()), str(free_port())]
-    run_group(
-        [[*begin, str(rank), str(tmp_path), *ports] for rank in range(2)],
-        [tmp_path / f"done-{rank}" for rank in range(2)],
-    )
+    run_two(["-c", DIFFERING, framework], tmp_path)
     one, other = ((tmp_path / f"said-{rank}").read_text() for rank in range(2))
     assert one == other
     fault = fault_of(f"UserError: {one}")
