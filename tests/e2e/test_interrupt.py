@@ -1,14 +1,12 @@
-"""Ctrl-C in search and race: what is finished stays, and the same command continues."""
+"""Ctrl-C in the search: what is finished stays, and the same command continues."""
 
 import signal
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 import raybench
-from raybench.cluster.signals import is_running
 from raybench.results.records import read_lines, read_records
 from raybench.results.verdict import judge
 
@@ -49,25 +47,6 @@ def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) ->
     verdict = judge(raybench.load(folder))
     assert verdict is not None
     assert verdict.is_confirmed
-
-
-@pytest.mark.all
-def test_ctrl_c_twice_ends_at_once_and_leaves_no_process(tmp_path: Path) -> None:
-    records = tmp_path / "results" / "small" / "records.jsonl"
-    process = start("tune", SPACE, cwd=tmp_path, log=tmp_path / "log")
-    wait_for_run(records, tmp_path / "log")
-    started = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
-    assert len(started) > 5, "Ray, its agents and workers"
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=600) == 130
-    assert "the same command continues" in (tmp_path / "log").read_text()
-    assert read_records(records.parent).runs
-    deadline = time.monotonic() + 120
-    while left := [pid for pid in started if is_running(pid)]:
-        assert time.monotonic() < deadline, [Path(f"/proc/{p}/cmdline").read_text() for p in left]
-        time.sleep(0.1)
 
 
 def wait_for_run(records: Path, log: Path, role: str = "trial") -> None:

@@ -13,7 +13,7 @@ from .test_interrupt import wait_for_run
 
 pytestmark = pytest.mark.ray
 STUDY = """\
-base: {epochs: 2, framework: tensorflow}
+base: {epochs: 2}
 num_workers: [1, 2]
 batch_sizes: [64]
 repeats: 2
@@ -22,7 +22,7 @@ repeats: 2
 
 @pytest.mark.all
 def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) -> None:
-    pytest.importorskip("tensorflow")  # torch's study is in test_live_session.py
+    pytest.importorskip("torch")
     (tmp_path / "tiny.yaml").write_text(STUDY)
     folder = tmp_path / "results" / "tiny"
     process = start("scale", "tiny.yaml", cwd=tmp_path, log=tmp_path / "log")

@@ -19,6 +19,7 @@ from raybench.results.spool import fetch_logs
 from tests.results.s3_server import S3Server
 
 from .commands import start
+from .test_resume import assert_sampler_knows
 
 pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(900)]
 STARTS_S, ENDS_S = 600, 600
@@ -90,6 +91,8 @@ def test_a_killed_driver_is_continued_from_elsewhere(server, tmp_path, monkeypat
     trials = trials[trials["phase"] == "search"]
     assert sorted(trials["trial"]) == [f"{number:04d}" for number in range(TRIALS)]
     assert set(trials["state"]) == {"complete"}
+    (log_of_sampler,) = (other / "cache").rglob("optuna.log")
+    assert_sampler_knows(log_of_sampler.parent, trials)
     runs = [line for line in map(json.loads, after) if line["kind"] == "run"]
     # One that a busy machine disturbed runs again, and says so.
     names = [(run["trial"], run["reruns"]) for run in runs]
