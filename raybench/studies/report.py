@@ -35,8 +35,7 @@ from raybench.scaling.fit_command import (
     write_predictions,
 )
 from raybench.scaling.measurements import name_of
-from raybench.scaling.named.claims import Claim
-from raybench.scaling.named.find import STUDIES
+from raybench.scaling.published import STUDIES, Claim
 from raybench.studies.fits import (
     TargetPlan,
     critical_batches,

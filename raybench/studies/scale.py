@@ -49,7 +49,7 @@ from raybench.results.records import read_records
 from raybench.results.scaling.cells import series_of
 from raybench.results.storage import open_storage, study_file
 from raybench.results.store import SCALING, STUDY_FILE, Store, with_session
-from raybench.scaling.named.find import STUDIES
+from raybench.scaling.published import STUDIES
 from raybench.search.deadline import Deadline
 from raybench.search.pipeline.preflight import (
     check_address,
@@ -175,7 +175,7 @@ class Chosen:
     source: str
     """For messages."""
     is_named: bool = False
-    """Whether it is one of `raybench.scaling.named`."""
+    """Whether it is one of `raybench.scaling.published`."""
 
 
 def chosen_study(options: argparse.Namespace) -> Chosen:

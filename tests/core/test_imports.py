@@ -196,7 +196,7 @@ def violations(code, module, *, commands=("cli", "tune"), is_package=False):
         ("raybench.scaling.plan", "from raybench.search import asha"),
         ("raybench.scaling.plan", "from raybench.results import load"),
         ("raybench.scaling.plan", "import ray"),
-        ("raybench.scaling.named.claims", "from raybench.studies import fits"),
+        ("raybench.scaling.published", "from raybench.studies import fits"),
         ("raybench.studies.scale", "import ray"),
         ("raybench.studies.scale", "from raybench import cli"),
         ("raybench.search.pipeline.single_run", "from raybench.studies import scale"),

@@ -13,7 +13,7 @@ from nbformat import NotebookNode
 
 import raybench
 from raybench.core.errors import UserError
-from raybench.scaling.named.find import STUDIES
+from raybench.scaling.published import STUDIES
 from raybench.studies.report import claims_table, published_claims
 from tests.notebooks.executing import FOLDER, PNG, STUDY_VARIABLE, execute, outputs
 

@@ -11,8 +11,7 @@ from raybench.core.scaling_study import ScalingStudy, study_cells
 from raybench.core.spec import RunSpec
 from raybench.core.step_times import StepTimes
 from raybench.results.scaling.cells import cell_table
-from raybench.scaling.named.claims import Claim
-from raybench.scaling.named.find import STUDIES
+from raybench.scaling.published import STUDIES, Claim
 
 PARAMETERS = {
     "mnist_small": 402_442,

@@ -5,9 +5,7 @@ from made_up_study import PARAMETERS, Machine, compared, usual
 
 from raybench.core.scaling_study import study_cells
 from raybench.core.spec import RunSpec
-from raybench.scaling.named import (
-    bottleneck_probe,
-)
+from raybench.scaling.published import STUDIES
 from raybench.workloads.base import LayerWorkload
 from raybench.workloads.find import load_workload_dataset
 from raybench.workloads.layers import num_parameters
@@ -45,7 +43,7 @@ def test_study_3_sees_slow_data() -> None:
 @pytest.mark.parametrize("quick", [True, False])
 def test_study_3_compares_data_that_are_decoded_with_data_in_memory(quick: bool) -> None:
     """Two arrays in memory differ in nothing that an input pipeline does."""
-    specs = [cell.spec for cell in study_cells(bottleneck_probe.study(quick))]
+    specs = [cell.spec for cell in study_cells(STUDIES["bottleneck_probe"].study(quick))]
     assert {spec.dataset.name for spec in specs} == {"workload", "synthetic"}
     for spec in {(one.workload, one.dataset.name): one for one in specs}.values():
         assert spec.prefetch == 0

@@ -5,13 +5,11 @@ from collections import Counter
 from made_up_study import Machine, compared, usual
 
 from raybench.core.scaling_study import study_cells
-from raybench.scaling.named import (
-    mnist_data_parallel,
-)
+from raybench.scaling.published import STUDIES
 
 
 def test_the_full_matrix_of_study_5_is_that_of_its_108_rows() -> None:
-    cells = study_cells(mnist_data_parallel.study(False))
+    cells = study_cells(STUDIES["mnist_data_parallel"].study(False))
     assert len(cells) == 108
     assert Counter(cell.spec.num_workers for cell in cells) == {1: 36, 2: 36, 4: 36}
     assert {cell.scalings for cell in cells} == {("weak",)}

@@ -3,19 +3,17 @@
 from made_up_study import Machine, compared, usual
 
 from raybench.core.scaling_study import study_cells
-from raybench.scaling.named import (
-    synthetic_throughput,
-)
+from raybench.scaling.published import STUDIES
 
 
 def test_study_4_says_that_torch_runs_under_the_names_of_others() -> None:
     specs = [
         cell.spec
         for quick in (True, False)
-        for cell in study_cells(synthetic_throughput.study(quick))
+        for cell in study_cells(STUDIES["synthetic_throughput"].study(quick))
     ]
     assert {spec.framework for spec in specs} == {"torch"}
-    text = synthetic_throughput.__doc__ or ""
+    text = STUDIES["synthetic_throughput"].file.read_text()
     assert "Here torch runs" in text
     assert "--set framework=tensorflow" in text
 
@@ -23,7 +21,7 @@ def test_study_4_says_that_torch_runs_under_the_names_of_others() -> None:
 def test_study_4_says_that_both_its_data_are_in_memory() -> None:
     claims = compared("synthetic_throughput", Machine(usual))
     assert "Synthetic data give the same speed as real data, both in memory" in claims
-    for cell in study_cells(synthetic_throughput.study(True)):
+    for cell in study_cells(STUDIES["synthetic_throughput"].study(True)):
         assert cell.spec.dataset.name in ("digits", "synthetic")
 
 

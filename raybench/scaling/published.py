@@ -1,0 +1,372 @@
+"""Published scaling studies, each run again by its name: `named/NAME.yaml` says what its cells are
+and what it claims; here its cells are laid out and its claims compared with what was measured.
+
+A block of `cells` is all combinations of its lists. `batch` is that of a worker in weak scaling and
+of all together in strong; an entry of `together` sets several keys. A claim looks at the cells that
+match `where` (or one of several):
+
+| key | holds |
+|---|---|
+| of | a column of the results, or one over another; samples_per_s where it is left out |
+| over | the key that cells are compared over, then those that may differ with it |
+| how | what is taken of its least and greatest value: ratio (greatest over least), inverse (least \
+over greatest), share (1 - least over greatest), difference; or the range of all of them |
+| first | compares every other value with this one instead |
+| then | compares the results again, over another key |
+| holds | what a value must be: above, below, from, to |
+| unit, scale | how values are shown |
+| judged_at | values of the greatest key alone, and judged only where it is this |
+| against | a second key to take the range over, which must be the smaller one |
+| best | a key, and the value of it that is expected to have the greatest mean |
+| most | a key, and a column: what has the most of it must have the greater median |
+"""
+
+import itertools
+import json
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+
+from raybench.core.documents import read_mapping, validate
+from raybench.core.scaling_study import Scaling, ScalingStudy, study_cells
+from raybench.core.spec import RunSpec
+
+NOT_MEASURED = "not measured here"
+AGREE = 0.75
+"""Share of the pairs that must say so for a claim to hold, or not to."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim of a study."""
+
+    claim: str
+    published: str
+    """The figures that it was made from."""
+    ours: str
+    """Those of this study."""
+    holds: bool | None
+    """Whether it held here; None where it was not measured, not as it was published, or where
+    pairs disagree."""
+
+
+class Results(Protocol):
+    """What `raybench.load(DIR)` returns, as far as a comparison reads it."""
+
+    @property
+    def scaling(self) -> pd.DataFrame:
+        """One row per cell."""
+        ...
+
+    @property
+    def scaling_study(self) -> ScalingStudy:
+        """The study that was run."""
+        ...
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A cell that was measured, as a point of one kind of scaling."""
+
+    spec: RunSpec
+    scaling: Scaling
+    row: dict[str, Any]
+
+    def number(self, column: str) -> float:
+        """Return a number of the cell's row; NaN where it has none."""
+        value = self.row.get(column)
+        return math.nan if value is None or pd.isna(value) else float(value)
+
+    def key(self, name: str) -> Any:
+        """Return a key of its run spec, dotted where it lies deeper; else a column, or None."""
+        if name == "scaling":
+            return self.scaling
+        found: Any = self.spec
+        for part in name.split("."):
+            if not hasattr(found, part):
+                return self.row.get(name)
+            found = getattr(found, part)
+        return found
+
+    def quotient(self, of: str) -> float:
+        """Return a column, or `one / other`; NaN where they are not known."""
+        numbers = [self.number(name.strip()) for name in of.split("/")]
+        return numbers[0] if len(numbers) == 1 else _over(*numbers)
+
+
+Point = tuple[Measured, float]
+"""A cell and what is compared of it."""
+
+
+def _over(one: float, other: float) -> float:
+    return one / other if one > 0 and other > 0 else math.nan
+
+
+COMPARED: dict[str, Callable[[float, float], float]] = {
+    "ratio": lambda first, last: _over(last, first),
+    "inverse": _over,
+    "share": lambda first, last: 1 - _over(first, last),
+    "difference": lambda first, last: last - first,
+}
+BOUNDS = {"above": operator.gt, "below": operator.lt, "from": operator.ge, "to": operator.le}
+
+
+def measured(results: Results) -> list[Measured]:
+    """Return the cells that were measured."""
+    specs = {cell.name: cell.spec for cell in study_cells(results.scaling_study)}
+    return [
+        Measured(specs[row["cell"]], row["scaling"], {str(k): v for k, v in row.items()})
+        for row in results.scaling.to_dict("records")
+        if row["n"]
+    ]
+
+
+def _matches(one: Measured, where: Mapping[str, Any]) -> bool:
+    return all(
+        within(one.key(name), wanted) if isinstance(wanted, dict) else one.key(name) == wanted
+        for name, wanted in where.items()
+    )
+
+
+def within(value: Any, bounds: Mapping[str, float]) -> bool:
+    """Return whether a value is within all bounds; one that is missing is in none."""
+    return value is not None and all(BOUNDS[name](value, at) for name, at in bounds.items())
+
+
+def grouped(
+    points: Iterable[Point], over: Sequence[str], gone: Sequence[str] = ()
+) -> list[dict[Any, Point]]:
+    """Return points that differ in `over` alone, by their value of its first key; two at least.
+
+    Numbers of workers are compared within one kind of scaling: the batch of each of them stays the
+    same, or that of all. `gone` are keys that were compared before.
+    """
+    groups: dict[str, dict[Any, Point]] = {}
+    for one, value in points:
+        content = one.spec.document()
+        kind: str = one.scaling
+        left_out = [*over, *gone]
+        if over[0] == "scaling" or (over[0] == "num_workers" and one.scaling == "strong"):
+            is_strong = one.scaling == "strong"
+            spec = one.spec
+            content["of"] = spec.global_batch_size if is_strong else spec.batch_size_per_worker
+            left_out.append("batch_size_per_worker")
+        if over[0] == "scaling":
+            kind = ""
+        for name in left_out:
+            *parents, last = name.split(".")
+            inner = content
+            for parent in parents:
+                inner = inner.get(parent, {})
+            inner.pop(last, None)
+        rest = json.dumps([kind, content], sort_keys=True)
+        groups.setdefault(rest, {})[one.key(over[0])] = one, value
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def compared(
+    points: Iterable[Point],
+    over: Sequence[str],
+    how: str = "ratio",
+    first: Any = None,
+    gone: Sequence[str] = (),
+) -> list[Point]:
+    """Return what points of a group are compared with each other, and the last cell of each."""
+    found = []
+    for group in grouped(points, over, gone):
+        if how == "range":
+            values = finite(value for _, value in group.values())
+            if len(values) > 1:
+                found.append((next(iter(group.values()))[0], max(values) - min(values)))
+            continue
+        start = min(group) if first is None else first
+        ends = [max(group)] if first is None else [key for key in group if key != first]
+        if start in group:
+            before = group[start][1]
+            found += [(group[end][0], COMPARED[how](before, group[end][1])) for end in ends]
+    return found
+
+
+def points_of(cells: Iterable[Measured], said: Mapping[str, Any]) -> list[Point]:
+    """Return the values that a claim speaks of, and a cell of each."""
+    where = said.get("where", {})
+    choices = where if isinstance(where, list) else [where]
+    of = said.get("of", "samples_per_s")
+    points = [
+        (one, one.quotient(of)) for one in cells if any(_matches(one, each) for each in choices)
+    ]
+    if "over" in said:
+        points = compared(points, said["over"], said.get("how", "ratio"), said.get("first"))
+    if "then" in said:
+        points = compared(points, said["then"]["over"], said["then"]["how"], gone=said["over"])
+    return points
+
+
+def judged(said: Mapping[str, Any], cells: Sequence[Measured]) -> Claim:
+    """Return a claim of a study's file beside what was measured."""
+    points = points_of(cells, said)
+    for name, judge in (("against", _against), ("best", _best), ("most", _most)):
+        if name in said:
+            words, published = said["claim"], said["published"]
+            found = judge(said, cells, points)
+            ours, holds = (NOT_MEASURED, None) if found is None else found
+            return Claim(words, published, ours, holds)
+    unit, at = said.get("unit", "times"), said.get("judged_at")
+    last = at
+    if at is not None:
+        last = max((one.key(said["over"][0]) for one, _ in points), default=at)
+        points = [(one, value) for one, value in points if one.key(said["over"][0]) == last]
+        unit = unit.format(last=last)
+    found_claim = claim(
+        said["claim"],
+        said["published"],
+        [value for _, value in points],
+        lambda value: within(value, said["holds"]),
+        unit=unit,
+        scale=said.get("scale", 1),
+    )
+    return found_claim if last == at else replace(found_claim, holds=None)
+
+
+Judged = tuple[str, bool] | None
+"""What was measured, in words, and whether the claim holds; None where nothing was."""
+
+
+def _against(said: Mapping[str, Any], cells: Sequence[Measured], points: list[Point]) -> Judged:
+    """Compare the range over one key with that over another."""
+    other = points_of(cells, {**said, "over": said["against"]})
+    if not points or not other:
+        return None
+    one, beside = (
+        said["scale"] * float(np.median([value for _, value in each])) for each in (points, other)
+    )
+    return f"{one:.1f} {said['unit']} against {beside:.1f}", one > beside
+
+
+def _best(said: Mapping[str, Any], cells: Sequence[Measured], points: list[Point]) -> Judged:
+    """Compare the means of all cells that have the same value of a key."""
+    ((key, expected),) = said["best"].items()
+    groups: dict[Any, list[float]] = {}
+    for one, value in points:
+        groups.setdefault(one.key(key), []).append(value)
+    known = {at: finite(values) for at, values in groups.items() if len(values) > 1}
+    means = {at: float(np.mean(values)) for at, values in known.items() if values}
+    if len(means) < 2:
+        return None
+    order = sorted(means, key=lambda at: -means[at])
+    return ", ".join(f"{at}: {means[at]:.1%}" for at in order), order[0] == expected
+
+
+def _most(said: Mapping[str, Any], cells: Sequence[Measured], points: list[Point]) -> Judged:
+    """Compare the cells that have the most of a column with those that have the least."""
+    ((key, column),) = said["most"].items()
+    sizes = {one.key(key): one.number(column) for one in cells}
+    values: dict[Any, list[float]] = {}
+    for one, value in points:
+        if math.isfinite(value) and sizes[one.key(key)] > 0:
+            values.setdefault(one.key(key), []).append(value)
+    if len(values) < 2:
+        return None
+    large, *_, small = sorted(values, key=lambda name: -sizes[name])
+    texts = [
+        f"{name.rpartition(':')[2]} ({sizes[name]:,.0f}): "
+        + shown(values[name], unit=said["unit"], scale=said["scale"])
+        for name in (large, small)
+    ]
+    return ", ".join(texts), bool(np.median(values[large]) > np.median(values[small]))
+
+
+def claim(
+    words: str,
+    published: str,
+    values: Sequence[float],
+    holds: Callable[[float], bool],
+    *,
+    unit: str = "times",
+    scale: float = 1.0,
+) -> Claim:
+    """Return a claim that holds where AGREE of some values say so; unknown ones are left out.
+
+    Where that many say neither yes nor no, it is not told.
+    """
+    known = finite(values)
+    if not known:
+        return Claim(words, published, NOT_MEASURED, None)
+    agreeing = sum(map(holds, known)) / len(known)
+    verdict = agreeing >= AGREE if agreeing >= AGREE or agreeing <= 1 - AGREE else None
+    return Claim(words, published, shown(known, unit=unit, scale=scale), verdict)
+
+
+def finite(values: Iterable[float]) -> list[float]:
+    """Return the values that are known: a cell without a figure of a kind has NaN in its place."""
+    return [value for value in values if math.isfinite(value)]
+
+
+def shown(values: Sequence[float], *, unit: str = "times", scale: float = 1.0) -> str:
+    """Return a median and the range, for people."""
+    low, middle, high = (scale * float(np.quantile(values, q)) for q in (0.0, 0.5, 1.0))
+    text = f"{middle:.3g} {unit}"
+    if len(values) == 1:
+        return text
+    return f"{text} ({low:.3g} to {high:.3g}, {len(values)} pairs)"
+
+
+@dataclass(frozen=True)
+class NamedStudy:
+    """A published study, as its file tells of it."""
+
+    name: str
+
+    @property
+    def file(self) -> Path:
+        """Where it stands; its head has claims, source and command."""
+        return Path(__file__).parent / "named" / f"{self.name}.yaml"
+
+    def study(self, quick: bool) -> ScalingStudy:
+        """Return the study; `quick` for two cores in at most five minutes."""
+        content = read_mapping(self.file)
+        own = content["quick" if quick else "full"]
+        study = {**own, "name": self.name, "base": content["base"] | own.get("base", {})}
+        if "cells" in own:
+            study["cells"] = [cell for block in own["cells"] for cell in _cells(block)]
+        return validate(ScalingStudy, study, str(self.file))
+
+    def compare(self, results: Results) -> list[Claim]:
+        """Return the published claims beside what was measured."""
+        cells = measured(results)
+        return [judged(said, cells) for said in read_mapping(self.file)["claims"]]
+
+
+def _cells(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the cells of a block; one worker has nothing to exchange, so no cell without it."""
+    axes = [
+        [each if key == "together" else {key: each} for each in _several(value)]
+        for key, value in block.items()
+    ]
+    for combination in itertools.product(*axes):
+        changes = {key: value for part in combination for key, value in part.items()}
+        scaling, batch = changes.pop("scaling", "weak"), changes.pop("batch")
+        workers = changes["num_workers"]
+        if workers > 1 or changes.get("exchange_gradients", True):
+            changes["batch_size_per_worker"] = batch // workers if scaling == "strong" else batch
+            yield {"scaling": scaling, "changes": changes}
+
+
+def _several(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+STUDIES = {
+    name: NamedStudy(name)
+    for name in (
+        *("mnist_data_parallel", "batch_size_vs_workers", "finetune_lr_schedule"),
+        *("bottleneck_probe", "synthetic_throughput"),
+    )
+}
+"""The named studies by their names."""
