@@ -97,6 +97,39 @@ def test_settings_reach_the_update(name, path, settings):
     assert_follows(params, Reference(name, initial_weights(), weight_decay=0.05, **settings), name)
 
 
+def test_radam_is_torch_radam():
+    ours, theirs = parameters(), parameters()
+    run(build("radam", ours), ours, "radam")
+    run(torch.optim.RAdam(theirs, decoupled_weight_decay=True), theirs, "radam")
+    for p, q in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(p.detach(), q.detach(), **TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["nadamw", "lion"])
+def test_what_timm_has_is_the_same(name):
+    timm = pytest.importorskip("timm.optim")
+    kind = {"nadamw": timm.NAdamW, "lion": timm.Lion}[name]
+    ours, theirs = parameters(), parameters()
+    run(build(name, ours, weight_decay=0.05), ours, name)
+    groups = [
+        {"params": theirs[:3], "weight_decay": 0.05},
+        {"params": theirs[3:], "weight_decay": 0.0},
+    ]
+    run(kind(groups), theirs, name)
+    for p, q in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(p.detach(), q.detach(), **TOLERANCE)
+
+
+def test_muon_takes_matrices_as_torch_does():
+    """Theirs computes in bfloat16, of two digits."""
+    ours, theirs = parameters(), parameters()
+    run(build("muon", ours, weight_decay=0.05), ours, "muon", last=5)
+    settings = {"weight_decay": 0.05, "adjust_lr_fn": "match_rms_adamw"}
+    run(torch.optim.Muon(theirs[:1], **settings), theirs, "muon", last=5)
+    moved = (ours[0] - torch.tensor(initial_weights()[0])).abs().max()
+    assert (ours[0] - theirs[0]).abs().max() < 0.05 * moved
+
+
 def test_wide_matrices_are_orthogonalised_in_the_same_steps(monkeypatch):
     from raybench.backends import optimizers
     from raybench.backends.torch.optim import recent
@@ -316,6 +349,11 @@ def test_frozen_parameters_are_left_out():
     model.weight.requires_grad_(False)
     optimizer = build_optimizer("lamb", model, learning_rate=0.1)
     assert [p for group in optimizer.param_groups for p in group["params"]] == [model.bias]
+
+
+def test_unknown_setting():
+    with pytest.raises(ValueError, match="unknown setting 'moment'"):
+        build("sgd", parameters(), moment=0.9)
 
 
 def test_unknown_name():
