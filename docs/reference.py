@@ -17,7 +17,7 @@ from raybench.core.objective import Objective
 from raybench.core.scaling_study import ScalingStudy
 from raybench.core.spec import RunSpec
 from raybench.core.study import ConfirmSpec, SearchSpec, StudySpec
-from raybench.results.glossary import SECTIONS
+from raybench.results.page.document import SECTIONS
 
 ROOT = Path(__file__).parents[1]
 NOTE = "<!-- Written by `python docs/reference.py`; change the code, not this file. -->\n"

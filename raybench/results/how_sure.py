@@ -19,7 +19,7 @@ from statistics import fmean
 from raybench.core.repeats import Noise, Repeat, measures, noise_at_least, pooled
 from raybench.core.standing import MOST, best_first, next_to_run, on_axis, stages
 from raybench.core.study import ConfirmSpec
-from raybench.core.text import clean, command_line, split_command
+from raybench.core.text import clean, split_command
 from raybench.results.load import StudyResults
 from raybench.results.ranking import cost_of, noise_of, ranked, repeat
 from raybench.results.verdict import Verdict
@@ -268,14 +268,9 @@ def next_steps(results: StudyResults, verdict: Verdict | None) -> list[Step]:
     return [*steps, *left]
 
 
-def again(results: StudyResults, name: str, *arguments: object) -> str:
-    """Return a command of ours about a study, in the words in which that was begun."""
-    return command_line(name, *arguments, given=str(results.study.get("command", "")))
-
-
 def _use(results: StudyResults, verdict: Verdict) -> list[Step]:
-    best = again(results, "train", results.folder / "best.yaml")
-    cheap = again(results, "train", results.folder / "cheapest.yaml")
+    best = results.command("train", results.folder / "best.yaml")
+    cheap = results.command("train", results.folder / "cheapest.yaml")
     steps = [Step("train it, keep the model", best)]
     if verdict.fastest != verdict.cheapest:
         steps.append(Step("or the cheapest", cheap))
@@ -330,4 +325,4 @@ def _own_command(results: StudyResults, *more: str, without: str = "") -> str:
     is_named = any(word.startswith("--out") for word in given)
     if is_fresh or (not is_named and Path(results.place).parent.name != RESULTS):
         given += ["--out", results.place]
-    return again(results, "tune", *given, *more)
+    return results.command("tune", *given, *more)

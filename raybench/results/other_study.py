@@ -23,9 +23,9 @@ import pandas as pd
 from raybench.core.errors import UserError
 from raybench.core.metric import METRICS, Direction, Metric
 from raybench.core.text import clean
+from raybench.results.analyses import Analysed
 from raybench.results.answer import table_html
 from raybench.results.place import is_url
-from raybench.results.study_analyses import Analysed
 from raybench.results.trials import (
     COUNT,
     CURVE_TYPES,

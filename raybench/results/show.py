@@ -10,9 +10,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from raybench.results.answer import answer_lines
+from raybench.results.answer import answer_lines, verdict_lines
 from raybench.results.console import say, say_pairs, say_wrapped
-from raybench.results.how_sure import PAGE, Step, again, how_sure_lines, next_steps
+from raybench.results.how_sure import PAGE, Step, how_sure_lines, next_steps
 from raybench.results.load import StudyResults
 from raybench.results.place import shown
 from raybench.results.ranking import ranked
@@ -43,9 +43,8 @@ from raybench.results.tables import (
     top,
     with_alone,
 )
-from raybench.results.verdict import Verdict, judge
+from raybench.results.verdict import Verdict
 from raybench.results.words import counted, target_in_words, unranked_lines
-from raybench.results.words import verdict_lines as verdict_lines
 
 LABEL = "configuration: framework, workers x samples a step each, optimizer, rate"
 MOST_CAUSES = 8
@@ -278,7 +277,7 @@ def _said(results: StudyResults, *, verbose: bool) -> _Said:
     notes = [str(note) for note in results.study.get("notes", [])]
     if results.trials.empty:
         return _Said([], ["no run has finished."], notes, [])
-    verdict = judge(results)
+    verdict = results.verdict
     warning, answer = target_warning(results), answer_lines(results, verdict)
     details = [
         *([] if verbose else [ledger_line(results), *failed_line(results)]),
@@ -296,7 +295,7 @@ def _said(results: StudyResults, *, verbose: bool) -> _Said:
 def _steps(results: StudyResults, verdict: Verdict | None, verbose: bool) -> list[Step]:
     steps = next_steps(results, verdict)
     if not verbose:
-        steps.append(Step("all tables", again(results, "report", results.place, "--verbose")))
+        steps.append(Step("all tables", results.command("report", results.place, "--verbose")))
     return steps
 
 

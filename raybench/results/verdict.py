@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from raybench.core.objective import BEST_OF_ALL, GUESSES, ONE_SIDED, share_error
+from raybench.core.objective import BEST_OF_ALL, ONE_SIDED
 from raybench.core.repeats import Repeat, Ties, tied
+from raybench.core.spec import RunSpec
 from raybench.core.standing import Axis, is_told, on_axis
 from raybench.results.analyses import BEST, ONCE, TIED, WORSE
 from raybench.results.analyses import not_dominated as not_dominated
@@ -18,9 +19,7 @@ from raybench.results.analyses import pareto_front as pareto_front
 from raybench.results.load import StudyResults
 from raybench.results.ranking import Repeated, best_first, cost_of, kind_of, kinds, noise_of, repeat
 from raybench.results.ranking import ranked as ranked_runs
-
-BEYOND = 2.33
-"""Standard errors of a difference that chance leaves in 1 of 100, one-sided."""
+from raybench.results.words import counted
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def find_verdicts(results: StudyResults, *, untested: bool = False) -> dict[str,
     """
     found: dict[str, Verdict] = {}
     for kind in kinds(results.trials):
-        verdict = _best_of(results, kind)
+        verdict = best_of(results, kind)
         if verdict is None:
             continue
         is_due = untested and not _ran_alone(results, verdict.fastest)
@@ -80,7 +79,8 @@ def find_verdicts(results: StudyResults, *, untested: bool = False) -> dict[str,
     return dict(sorted(found.items(), key=lambda one: not one[1].is_confirmed))
 
 
-def _best_of(results: StudyResults, kind: str) -> Verdict | None:
+def best_of(results: StudyResults, kind: str) -> Verdict | None:
+    """Return who did best among the runs on a model of GPU, whatever guessing reaches."""
     return _confirmed_winners(results, kind) or _winners_of_the_search(results, kind)
 
 
@@ -92,7 +92,7 @@ def is_better_than_baseline(results: StudyResults, verdict: Verdict) -> bool | N
     alone were no better, by the validation split against the luck of the best of all evaluations.
     None where that is not known (yet).
     """
-    judged = _judged_on(results, verdict)
+    judged = judged_on(results, verdict)
     if judged is None:
         return None
     part, value = judged
@@ -101,17 +101,17 @@ def is_better_than_baseline(results: StudyResults, verdict: Verdict) -> bool | N
     return None if beyond is None else results.metric.reaches(value, beyond)
 
 
-def _judged_on(results: StudyResults, verdict: Verdict) -> tuple[str, float] | None:
+def judged_on(results: StudyResults, verdict: Verdict) -> tuple[str, float] | None:
     """Return the split that has the last word, and what the runs with new seeds reach there."""
     if not verdict.is_confirmed:
         return None
-    tested = _new_value(results, verdict.fastest, "test")
+    tested = new_value(results, verdict.fastest, "test")
     if "test" in results.baselines:
         if tested is not None:
             return "test", tested
         if not _ran_alone(results, verdict.fastest) and not _were_all_guessing(results):
             return None  # its runs alone are yet to come
-    value = _new_value(results, verdict.fastest, "validation")
+    value = new_value(results, verdict.fastest, "validation")
     return None if value is None or "validation" not in results.baselines else ("validation", value)
 
 
@@ -123,62 +123,19 @@ def _ran_alone(results: StudyResults, trial: str) -> bool:
 def _were_all_guessing(results: StudyResults) -> bool:
     """Whether some were tested, and none of them was better than its baseline."""
     beyond = results.baselines["test"].beyond(results.metric, ONE_SIDED)
-    tests = [_new_value(results, trial, "test") for trial in results.repeated]
+    tests = [new_value(results, trial, "test") for trial in results.repeated]
     known = [value for value in tests if value is not None]
     if beyond is None or not known:
         return False
     return not any(results.metric.reaches(value, beyond) for value in known)
 
 
-def _new_value(results: StudyResults, trial: str, part: str) -> float | None:
+def new_value(results: StudyResults, trial: str, part: str) -> float | None:
     """Return the mean over the runs that are printed of a configuration."""
     runs = [results.runs[name] for name in results.repeated[trial].printed_runs]
     values = [one.test_value if part == "test" else one.best_value for one in runs]
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
-
-
-def guessing_lines(results: StudyResults) -> list[str]:
-    """Say of what did best that it is no better than guessing; [] where something won."""
-    lines = []
-    for kind in [] if results.verdicts else kinds(results.trials):
-        verdict = _best_of(results, kind)
-        if verdict is None or is_better_than_baseline(results, verdict) is not False:
-            continue
-        found, metric = _judged_on(results, verdict), results.metric
-        assert found is not None
-        base, value = results.baselines[found[0]], metric.shown(found[1])
-        than = "it is no better than guessing" if found[0] == "test" else "that may be luck"
-        guess = GUESSES.get(metric.name, "guessing")
-        lines.append(
-            f"No winner: {results.label(results.specs[verdict.fastest])} (trial {verdict.fastest}) "
-            f"did best in validation, but on the {found[0]} rows {than} "
-            f"({value} of {base.rows:,}; {guess} gives {metric.shown(base.value)}). "
-            "There may be nothing to learn in these inputs, or too few rows to show it."
-        )
-    return lines
-
-
-def optimism_lines(results: StudyResults, verdict: Verdict) -> list[str]:
-    """Say where the validation split said more of the fastest than the test split, by more than
-    the sampling errors of both. Of shares alone: of others a value does not tell its error."""
-    both, metric = results.baselines, results.metric
-    if not metric.is_share or not verdict.is_confirmed or len(both) < 2:
-        return []
-    said, found = (_new_value(results, verdict.fastest, part) for part in ("validation", "test"))
-    if said is None or found is None:
-        return []
-    errors = [share_error(said, both["validation"].rows), share_error(found, both["test"].rows)]
-    if metric.gap(said, found) <= BEYOND * math.hypot(*errors):
-        return []
-    shown = [
-        f"{metric.shown(value)} of {both[part].rows:,}"
-        for value, part in ((said, "validation"), (found, "test"))
-    ]
-    return [
-        f"Validation said more than the test rows do: {' against '.join(shown)}, which "
-        "is more than luck of the rows; believe the latter."
-    ]
 
 
 def _confirmed_winners(results: StudyResults, kind: str) -> Verdict | None:
@@ -242,8 +199,141 @@ def _tied(
     return tied(groups, noise_of(results.repeated, results), is_timed=results.is_timed)
 
 
-if TYPE_CHECKING:
-    from raybench.results.load import StudyResults
+@dataclass(frozen=True)
+class Winner:
+    """The numbers of a named configuration."""
+
+    trial: str
+    spec: RunSpec
+    label: str
+    search_s: float
+    """Seconds to the target of the search's run; NaN where it missed."""
+    search_mark: str
+    """What is to be said behind these: ` (interpolated)`."""
+    runs: int = 0
+    """New runs that its printed numbers are of; 0 before any."""
+    hits: int = 0
+    """Those of them that reached the target."""
+    how_run: str = ""
+    """`run alone`, or `run beside others`."""
+    printed_s: float = math.inf
+    """Median or expected seconds of the new runs; infinite where none hit."""
+    ends_s: tuple[float, float] = (math.nan, math.nan)
+    """The 90 % interval of these."""
+    mark: str = ""
+    """What is to be said behind it: `, interpolated`."""
+    chosen_runs: int = 0
+    """Runs that it was chosen by, and those of them that hit."""
+    chosen_hits: int = 0
+    is_chosen_as_printed: bool = True
+    """Whether these are those that are printed."""
+    expected_s: float = math.nan
+    """By the runs that it was chosen by."""
+    value: float = math.nan
+    """Median of the metric over the new runs."""
+    ends: tuple[float, float] | None = None
+    """The 90 % interval of it; None with a target, and where nobody knows."""
+    test_value: float = math.nan
+    """Mean on the test split; NaN where that was not measured."""
+    test_ends: tuple[float, float] | None = None
+
+    @property
+    def seconds(self) -> float:
+        """What is printed: of the new runs, of the search's where none of these hit."""
+        return self.printed_s if self.hits else self.search_s
+
+    @property
+    def cost(self) -> float:
+        """Worker-seconds of training to the target."""
+        return self.spec.num_workers * self.seconds
+
+    @property
+    def seeds(self) -> str:
+        """`3 new seeds`."""
+        return counted(self.runs, "new seed")
+
+
+@dataclass(frozen=True)
+class VerdictFacts:
+    """What every sentence about a verdict is made of: screen, page, notebook and best.yaml."""
+
+    fastest: Winner
+    cheapest: Winner
+    is_confirmed: bool
+    tied: tuple[str, ...]
+    """Those that ran again and are statistically tied with the fastest."""
+    cheapest_tied: tuple[str, ...]
+    once: tuple[str, ...]
+    """Those that cannot be excluded either, and ran once: beside the fastest."""
+    cheapest_once: tuple[str, ...]
+
+    @property
+    def is_one(self) -> bool:
+        """Whether one configuration is both."""
+        return self.fastest.trial == self.cheapest.trial
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether new seeds have reached what the fastest is named for."""
+        return self.is_confirmed and self.fastest.hits > 0
+
+    @property
+    def every_once(self) -> int:
+        """How many ran once and cannot be excluded, on either axis."""
+        return len({*self.once, *self.cheapest_once})
+
+    @property
+    def every_tied(self) -> int:
+        """How many are tied with a winner."""
+        return len({*self.tied, *self.cheapest_tied})
+
+
+def facts_of(results: StudyResults, verdict: Verdict) -> VerdictFacts:
+    """Return the facts of a verdict."""
+    fastest, cheapest = (
+        winner_of(results, trial, is_confirmed=verdict.is_confirmed)
+        for trial in (verdict.fastest, verdict.cheapest)
+    )
+    ties = verdict.others(), verdict.others(is_cheapest=True)
+    return VerdictFacts(
+        fastest, cheapest, verdict.is_confirmed, *ties, verdict.once, verdict.cheapest_once
+    )
+
+
+def winner_of(results: StudyResults, trial: str, *, is_confirmed: bool) -> Winner:
+    """Return the numbers of a trial; not `is_confirmed`: those of its run in the search alone."""
+    spec, metric = results.specs[trial], results.metric
+    row = results.trials[results.trials["trial"] == trial].iloc[0]
+    is_between = not pd.isna(row["is_interpolated"]) and bool(row["is_interpolated"])
+    mark = " (interpolated)" if is_between else ""
+    single = Winner(trial, spec, results.label(spec), float(row["crossed_s"]), mark)
+    if not is_confirmed:
+        return single
+    found: Any = results.confirmed.set_index("trial").loc[trial]
+    one = results.repeated[trial]
+
+    def ends(before: str, after: str) -> tuple[float, float]:
+        return float(found[f"{before}low_{after}"]), float(found[f"{before}high_{after}"])
+
+    value_ends, test_ends = ends("interval_", metric.name), ends("test_", metric.name)
+    return replace(
+        single,
+        runs=int(found["new_runs"]),
+        hits=int(found["new_hits"]),
+        how_run="run alone" if found["is_alone"] else "run beside others",
+        printed_s=float(found["printed_s"]),
+        ends_s=ends("interval_", "s"),
+        mark=", interpolated" if results.is_timed and found["is_interpolated"] else "",
+        chosen_runs=int(found["runs"]),
+        chosen_hits=int(found["hits"]),
+        is_chosen_as_printed=one.chosen_runs == one.printed_runs,
+        expected_s=float(found["expected_s"]),
+        value=float(found[f"median_{metric.name}"]),
+        ends=value_ends if all(map(math.isfinite, value_ends)) else None,
+        test_value=float(found[metric.test_column]),
+        test_ends=None if any(map(math.isnan, test_ends)) else test_ends,
+    )
+
 
 COLUMNS = (
     *("trial", "standing", "is_cheapest", "config", "num_workers", "is_confirmed"),
@@ -251,7 +341,7 @@ COLUMNS = (
 )
 
 
-def winners(results: "StudyResults") -> pd.DataFrame:
+def winners(results: StudyResults) -> pd.DataFrame:
     """Return the winner and the configurations that cannot be told from it.
 
     | column | holds |
@@ -294,7 +384,7 @@ def winners(results: "StudyResults") -> pd.DataFrame:
     return table.reset_index()[columns]
 
 
-def repeats(results: "StudyResults") -> pd.DataFrame:
+def repeats(results: StudyResults) -> pd.DataFrame:
     """Return the runs by which configurations are compared: for `analyses.standings`.
 
     Columns: trial (the configuration), run (its name), seconds, is_hit. With best_at_budget

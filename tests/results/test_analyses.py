@@ -14,6 +14,7 @@ from raybench.core.objective import time_to_target as recorded_time
 from raybench.results.analyses import (
     around_target,
     best_at_every_budget,
+    importance,
     ledger_totals,
     not_dominated,
     pareto_front,
@@ -21,7 +22,6 @@ from raybench.results.analyses import (
     standings,
     time_to_target,
 )
-from raybench.results.study_analyses import importance
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "digits_study"
 LOSS = METRICS["loss"]

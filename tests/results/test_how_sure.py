@@ -12,13 +12,12 @@ from test_verdict import again, at_budget, judged_at_budget
 
 from raybench.core.repeats import Repeat
 from raybench.core.standing import Contender, more
-from raybench.results.answer import answer_lines
+from raybench.results.answer import answer_lines, verdict_lines
 from raybench.results.how_sure import how_sure_lines
 from raybench.results.load import load
 from raybench.results.ranking import noise_of
 from raybench.results.remarks import edge_lines
 from raybench.results.verdict import judge
-from raybench.results.words import verdict_lines
 
 
 def sure(folder, *groups, **study):

@@ -15,8 +15,7 @@ from raybench.core.documents import read_mapping, to_yaml
 from raybench.core.errors import StudyError, UserError
 from raybench.core.objective import Objective
 from raybench.core.spec import RunSpec
-from raybench.results.chosen import arguments_of
-from raybench.results.load import load
+from raybench.results.load import arguments_of, load
 from raybench.results.lock import OWNER_FILE
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE

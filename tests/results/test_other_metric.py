@@ -8,7 +8,8 @@ from made_results import curve, results_folder, run_line
 from rich.console import Console
 
 from raybench.core.objective import Objective
-from raybench.results.export import export, read_csv, spec_comment
+from raybench.results.answer import spec_comment, verdict_lines
+from raybench.results.export import export, read_csv
 from raybench.results.figures.curves import curves_figure
 from raybench.results.figures.pareto import pareto_figure
 from raybench.results.figures.parts import metric_axis, new_figure
@@ -19,7 +20,6 @@ from raybench.results.remarks import sensitivity_lines, target_warning
 from raybench.results.show import show
 from raybench.results.store import Store
 from raybench.results.verdict import configurations, judge
-from raybench.results.words import verdict_lines
 from tests.search.made_up import evaluation, record
 
 RMSE = {"metric": "rmse", "direction": "min", "chance": 2.0, "max_train_seconds": 60.0}

@@ -8,10 +8,9 @@ from test_tables import shown
 from test_verdict import again
 
 from raybench.core.objective import Objective
-from raybench.results.answer import answer_lines
-from raybench.results.export import export, spec_comment
+from raybench.results.answer import answer_lines, spec_comment, verdict_lines
+from raybench.results.export import export
 from raybench.results.ranking import noise_of
-from raybench.results.show import verdict_lines
 from raybench.results.store import StudyFiles
 from raybench.results.verdict import judge
 

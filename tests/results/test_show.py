@@ -16,9 +16,9 @@ from test_verdict import again, at_budget, judged_at_budget
 from raybench import report
 from raybench.core.errors import UserError
 from raybench.core.objective import Objective
-from raybench.results.answer import answer_lines
+from raybench.results.answer import answer_lines, spec_comment, verdict_lines
 from raybench.results.console import wrapped
-from raybench.results.export import export, spec_comment
+from raybench.results.export import export
 from raybench.results.how_sure import next_steps
 from raybench.results.load import load
 from raybench.results.loggers.feed import _sentence
@@ -26,7 +26,7 @@ from raybench.results.page.trials import columns_of
 from raybench.results.show import SCREEN
 from raybench.results.store import Store
 from raybench.results.verdict import judge
-from raybench.results.words import duration, verdict_lines
+from raybench.results.words import duration
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 

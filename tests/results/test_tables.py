@@ -12,9 +12,10 @@ from raybench.core.documents import read_mapping, to_yaml
 from raybench.core.objective import Objective
 from raybench.core.record import Prediction
 from raybench.core.text import clean
+from raybench.results.answer import verdict_lines
 from raybench.results.console import make_console, say
 from raybench.results.load import load
-from raybench.results.show import show, verdict_lines
+from raybench.results.show import show
 from raybench.results.store import STUDY_FILE
 from raybench.results.tables import (
     best_per_framework,

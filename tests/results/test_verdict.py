@@ -7,9 +7,9 @@ from rich.console import Console
 
 from raybench.core.errors import UserError
 from raybench.core.objective import TIME, Objective
-from raybench.results.answer import answer_lines
-from raybench.results.export import export, spec_comment
-from raybench.results.show import show, verdict_lines
+from raybench.results.answer import answer_lines, spec_comment, verdict_lines
+from raybench.results.export import export
+from raybench.results.show import show
 from raybench.results.store import Store
 from raybench.results.verdict import judge
 from raybench.search.pipeline.tune import exit_code

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from raybench.core.record import RunRecord
-from raybench.results.answer import in_words
+from raybench.results.answer import between, in_words, verdict_lines
 from raybench.results.how_sure import PAGE, Step, how_sure_lines, next_steps
 from raybench.results.live.replay import driver_of, owner_of
 from raybench.results.load import StudyResults
@@ -17,10 +17,10 @@ from raybench.results.page.html import Html, isolated, join, text, trial_link, t
 from raybench.results.remarks import edge_lines, effort_words, sensitivity_lines, target_warning
 from raybench.results.scaling.printed import other_lines, outlier_lines, scaling_headline
 from raybench.results.scaling.printed import scaling_answer as answer_lines
-from raybench.results.verdict import Verdict, judge, judge_each
+from raybench.results.verdict import VerdictFacts, Winner, facts_of
 from raybench.results.words import (
+    MOST_NAMED,
     by_the_wall,
-    confirmed_row,
     counted,
     duration,
     price_of,
@@ -28,11 +28,8 @@ from raybench.results.words import (
     target_sentence,
     unranked_lines,
     value_words,
-    verdict_lines,
+    within_budget,
 )
-
-MOST_TIES = 5
-"""Statistically tied trials that are named."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +63,10 @@ def answer_of(results: StudyResults, study: str) -> Answer:
 
 def search_answer(results: StudyResults, study: str) -> Answer:
     """Return the answer of a search; `study` is the part of the page that its links lead to."""
-    verdict = judge(results)
-    facts = [*_winners(results, verdict, study), ("Target", text(target_sentence(results)))]
+    verdict = results.verdict
+    known = None if verdict is None else facts_of(results, verdict)
+    facts = [] if known is None else _winners(results, known, study)
+    facts.append(("Target", text(target_sentence(results))))
     facts.append(("What the study took", text(effort_words(results))))
     warning = target_warning(results)
     mind = [
@@ -79,7 +78,7 @@ def search_answer(results: StudyResults, study: str) -> Answer:
     ]
     if results.trials.empty:
         return Answer("No run has finished yet, so there is no answer.", facts, mind)
-    headline = verdict_lines(results, None)[0] if verdict is None else _headline(results, verdict)
+    headline = verdict_lines(results, None)[0] if known is None else _headline(results, known)
     details = [
         *(verdict_lines(results, verdict) if verdict else ()),
         *how_sure_lines(results, verdict),
@@ -89,118 +88,88 @@ def search_answer(results: StudyResults, study: str) -> Answer:
     return Answer(headline, facts, mind, details, steps)
 
 
-def _headline(results: StudyResults, verdict: Verdict) -> str:
-    metric = results.metric
-    name = in_words(results, results.specs[verdict.fastest])
-    sure = "" if verdict.is_confirmed else " (one run, not confirmed)"
+def _headline(results: StudyResults, facts: VerdictFacts) -> str:
+    fastest = facts.fastest
+    name = in_words(results, fastest.spec)
+    sure = "" if facts.is_confirmed else " (one run, not confirmed)"
     if not results.is_timed:
-        value, _ = _value(results, verdict)
         budget = results.study["study"]["objective"].get("max_train_seconds")
-        within = "" if budget is None else f" within {duration(budget)} of training"
-        best = metric.superlative
-        return f"{best[0].upper()}{best[1:]}{within}: {name} reaches {value}{sure}."
-    seconds, hits = _seconds(results, verdict.fastest, verdict)
-    both = "fastest and cheapest" if verdict.cheapest == verdict.fastest else "fastest"
-    kinds = judge_each(results)
-    on = f" on {next(iter(kinds)) or 'no GPU'}" if len(kinds) > 1 else ""
+        within = "" if budget is None else f" {within_budget(budget)}"
+        return f"{_superlative(results)}{within}: {name} reaches {_value(results, facts)}{sure}."
+    both = "fastest and cheapest" if facts.is_one else "fastest"
+    kinds = list(results.verdicts)
+    on = f" on {kinds[0] or 'no GPU'}" if len(kinds) > 1 else ""
+    wall = by_the_wall(results, fastest.trial, fastest.seconds)
     return (
         f"The {both} way found to {target_in_words(results)}{on} is {name}: "
-        f"{duration(seconds)} of training{hits}{by_the_wall(results, verdict.fastest, seconds)}"
-        f"{sure}."
+        f"{duration(fastest.seconds)} of training{_misses(fastest)}{wall}{sure}."
     )
 
 
-def _winners(results: StudyResults, verdict: Verdict | None, study: str) -> list[tuple[str, Html]]:
+def _superlative(results: StudyResults) -> str:
+    best = results.metric.superlative
+    return best[0].upper() + best[1:]
+
+
+def _winners(results: StudyResults, facts: VerdictFacts, study: str) -> list[tuple[str, Html]]:
     """Return the facts of the winners, and how sure they are."""
-    if verdict is None:
-        return []
+    sure = ("How sure", _how_sure(results, facts, study))
     if not results.is_timed:
-        value, range_ = _value(results, verdict)
-        words = [_name(results, verdict.fastest, study), text(f"{value}{range_}")]
-        best = results.metric.superlative
-        return [
-            (f"{best[0].upper()}{best[1:]}", join(words, ": ")),
-            ("How sure", _how_sure(results, verdict, study)),
-        ]
-    facts = []
-    for what, trial in (("Fastest", verdict.fastest), ("Cheapest", verdict.cheapest)):
-        facts.append((what, _winner(results, verdict, trial, study)))
-    if verdict.fastest == verdict.cheapest:
-        facts = [("Fastest and cheapest", facts[0][1])]
-    return [*facts, ("How sure", _how_sure(results, verdict, study))]
+        ends = facts.fastest.ends
+        range_ = "" if ends is None else f" (90 %: {between(results.metric, ends)})"
+        words = text(f"{_value(results, facts)}{range_}")
+        best = join([_name(results, facts.fastest, study), words], ": ")
+        return [(_superlative(results), best), sure]
+    found = [("Fastest", facts.fastest), ("Cheapest", facts.cheapest)]
+    if facts.is_one:
+        found = [("Fastest and cheapest", facts.fastest)]
+    return [*((what, _winner(results, one, study)) for what, one in found), sure]
 
 
-def _winner(results: StudyResults, verdict: Verdict, trial: str, study: str) -> Html:
-    seconds, hits = _seconds(results, trial, verdict)
-    cost = results.runs[trial].spec.num_workers * seconds
-    words = f"{duration(seconds)}{_interval(results, trial, verdict)}{hits}"
-    price = price_of(results, cost, trial)
-    return join(
-        [
-            _name(results, trial, study),
-            text(f"{words}; {_digits(cost)} worker-seconds{price}"),
-        ],
-        ": ",
-    )
+def _winner(results: StudyResults, one: Winner, study: str) -> Html:
+    interval = f" (90 % interval: {' to '.join(map(_digits, one.ends_s))})" if one.hits else ""
+    words = f"{duration(one.seconds)}{interval}{_misses(one)}"
+    price = price_of(results, one.cost, one.trial)
+    cost = text(f"{words}; {_digits(one.cost)} worker-seconds{price}")
+    return join([_name(results, one, study), cost], ": ")
 
 
-def _name(results: StudyResults, trial: str, study: str) -> Html:
-    label = isolated(results.label(results.specs[trial]))
-    return join([label, text(" ("), trial_link(results, trial, study), text(")")], "")
+def _name(results: StudyResults, one: Winner, study: str) -> Html:
+    link = trial_link(results, one.trial, study)
+    return join([isolated(one.label), text(" ("), link, text(")")], "")
 
 
-def _how_sure(results: StudyResults, verdict: Verdict, study: str) -> Html:
-    if not verdict.is_confirmed:
+def _how_sure(results: StudyResults, facts: VerdictFacts, study: str) -> Html:
+    if not facts.is_confirmed:
         return text("Not confirmed: every configuration ran once, and the best may be a lucky run.")
-    found = confirmed_row(results, verdict.fastest)
-    how = "each alone on the machine" if found["is_alone"] else "beside other runs"
-    seeds = (
-        "1 run with a new seed"
-        if found["new_runs"] == 1
-        else (f"{found['new_runs']} runs with new seeds")
-    )
+    one = facts.fastest
+    how = "each alone on the machine" if one.how_run == "run alone" else "beside other runs"
+    seeds = "1 run with a new seed" if one.runs == 1 else f"{one.runs} runs with new seeds"
+    words = f"Confirmed by {seeds}, {how}."
     if results.is_timed:
-        words = f"Confirmed: {found['new_hits']} of {seeds} reached the target, {how}."
-    else:
-        words = f"Confirmed by {seeds}, {how}."
+        words = f"Confirmed: {one.hits} of {seeds} reached the target, {how}."
     parts = [text(words)]
-    ties = verdict.others()
-    if ties:
-        more = len(ties) - MOST_TIES
+    if ties := facts.tied:
+        more = len(ties) - MOST_NAMED
         tail = f" and {more} more" if more > 0 else ""
-        links = trial_links(results, ties[:MOST_TIES], study)
+        links = trial_links(results, ties[:MOST_NAMED], study)
         parts.append(join([text(" Statistically tied with it: "), links, text(f"{tail}.")], ""))
     elif len(results.repeated) > 1:
         parts.append(text(" None that ran again is statistically tied with it."))
-    if verdict.once:
-        number = len(verdict.once)
+    if facts.once:
+        number = len(facts.once)
         who = "1 other that ran once" if number == 1 else f"{number} others that ran once"
         parts.append(text(f" {who} cannot be excluded."))
     return join(parts, "")
 
 
-def _seconds(results: StudyResults, trial: str, verdict: Verdict) -> tuple[float, str]:
-    """Return the seconds that are named of a winner, and what is to be said of misses."""
-    if not verdict.is_confirmed:
-        own = results.trials["crossed_s"][results.trials["trial"] == trial]
-        return float(own.iloc[0]), ""
-    found = confirmed_row(results, trial)
-    if not found["new_hits"]:
-        return float(found["search_s"]), ", in the search alone: no new seed reached it"
-    if found["new_hits"] < found["new_runs"]:
-        return float(found["printed_s"]), (
-            f", what misses cost counted ({found['new_hits']} of {found['new_runs']} runs "
-            "reached it)"
-        )
-    return float(found["printed_s"]), ""
-
-
-def _interval(results: StudyResults, trial: str, verdict: Verdict) -> str:
-    if not verdict.is_confirmed or not confirmed_row(results, trial)["new_hits"]:
-        return ""
-    found = confirmed_row(results, trial)
-    low, high = (_digits(float(found[f"interval_{end}_s"])) for end in ("low", "high"))
-    return f" (90 % interval: {low} to {high})"
+def _misses(one: Winner) -> str:
+    """Say of a winner's seconds what misses do to them."""
+    if one.runs and not one.hits:
+        return ", in the search alone: no new seed reached it"
+    if one.hits < one.runs:
+        return f", what misses cost counted ({one.hits} of {one.runs} runs reached it)"
+    return ""
 
 
 def _digits(seconds: float) -> str:
@@ -208,18 +177,11 @@ def _digits(seconds: float) -> str:
     return f"{seconds:.2f}" if seconds < 10 else f"{seconds:.3g}"
 
 
-def _value(results: StudyResults, verdict: Verdict) -> tuple[str, str]:
-    """Return the winner's value of the metric, and its interval, in words."""
-    metric = results.metric
-    if not verdict.is_confirmed:
-        return f"{value_words(results, results.runs[verdict.fastest].best_value)}", ""
-    found = confirmed_row(results, verdict.fastest)
-    value, low, high = (
-        metric.shown(float(found[f"{which}_{metric.name}"]))
-        for which in ("median", "interval_low", "interval_high")
-    )
-    range_ = "" if "none" in (low, high) else f" (90 %: {low.removesuffix(' %')} to {high})"
-    return f"validation {metric.words} {value}", range_
+def _value(results: StudyResults, facts: VerdictFacts) -> str:
+    """Return the winner's value of the metric."""
+    one = facts.fastest
+    value = one.value if facts.is_confirmed else results.runs[one.trial].best_value
+    return value_words(results, value)
 
 
 def unfinished(results: StudyResults) -> str | None:

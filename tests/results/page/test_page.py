@@ -18,11 +18,11 @@ from raybench.core.errors import UserError
 from raybench.core.objective import Objective
 from raybench.core.spec import RunSpec
 from raybench.results import page as pages_of
-from raybench.results.glossary import SECTIONS
 from raybench.results.lock import OWNER_FILE
 from raybench.results.page import document, page_text, study_part, try_page
 from raybench.results.page.answer import answer_of
 from raybench.results.page.comparison import differing, study_names, winner_sentence
+from raybench.results.page.document import SECTIONS
 from raybench.results.page.html import element, frame_table, text
 from raybench.results.page.trials import POINTS, columns_of, details_json, order_of, settings_of
 
