@@ -290,8 +290,14 @@ def _surer(results: StudyResults, verdict: Verdict) -> list[Step]:
     return [Step(what, _own_command(results, "--more", str(number)))]
 
 
+NOTHING_LEFT = "nothing new is left to try in the space."
+"""How a note ends of a search that came to its end before it had all its trials."""
+
+
 def _go_on(results: StudyResults) -> list[Step]:
     """Return the step that searches on, where trials are left."""
+    if any(str(note).endswith(NOTHING_LEFT) for note in results.study.get("notes") or []):
+        return []
     asked = (results.study["study"].get("search") or {}).get("trials")
     done = int((results.trials["role"] == "trial").sum())
     if not isinstance(asked, int) or done >= asked or not len(ranked(results.trials)):

@@ -19,7 +19,7 @@ from raybench.core.objective import Objective
 from raybench.results.answer import answer_lines, spec_comment, verdict_lines
 from raybench.results.console import wrapped
 from raybench.results.export import export
-from raybench.results.how_sure import next_steps
+from raybench.results.how_sure import NOTHING_LEFT, next_steps
 from raybench.results.load import load
 from raybench.results.loggers.feed import _sentence
 from raybench.results.page.trials import columns_of
@@ -198,6 +198,8 @@ def test_the_steps_are_the_studys_own_commands(tmp_path):
         "run the 7 trials left",
     ]
     assert found["run the 7 trials left"] == f"python -m raybench.tune my.yaml --out {tmp_path}"
+    results.study["notes"] = [f"The search ended after 3 of 10 trials: {NOTHING_LEFT}"]
+    assert "run the 7 trials left" not in steps(results)
 
 
 def test_a_study_without_a_race_is_confirmed_not_told_to_run_more_which_would_be_refused(tmp_path):

@@ -170,7 +170,7 @@ TITLE_WIDTH = 32
 """Characters of a panel's title."""
 PREDICTED_PANEL = 2.6
 """Inches of a panel's height."""
-MOST_LINES, MOST_PANELS = 6, 8
+MOST_SERIES = 8
 
 
 def predicted_figure(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
@@ -180,7 +180,7 @@ def predicted_figure(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
     `predicted`: the same of the model's table, with low and high, and `extrapolated`, which is
     drawn dashed and named.
     """
-    names = list(dict.fromkeys(predicted["series"]))[:MOST_PANELS]
+    names = list(dict.fromkeys(predicted["series"]))[:MOST_SERIES]
     width, rows = min(max(len(names), 1), 2), -(-max(len(names), 1) // 2)
     size = (parts.WIDTH, PREDICTED_PANEL * rows + 0.4)
     figure = Figure(figsize=size, dpi=100, layout="constrained")

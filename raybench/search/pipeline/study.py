@@ -20,6 +20,7 @@ from raybench.data.dataset import Dataset
 from raybench.data.load import STORED
 from raybench.data.shared import share, shared_key
 from raybench.results.console import say
+from raybench.results.how_sure import NOTHING_LEFT
 from raybench.results.live.progress import Progress
 from raybench.results.load import StudyResults
 from raybench.results.records import read_records
@@ -234,7 +235,8 @@ class StudyPipeline:
         if search.num_finished < search.num_trials and ended_by == "time_budget":
             self._note(f"{self._budget()} ended the search after {done}.")
         elif search.num_finished < search.num_trials and ended_by is None:
-            self._note(f"The search ended after {done}: nothing new is left to try in the space.")
+            left = NOTHING_LEFT if self.only is None else "these workers have tried all they can."
+            self._note(f"The search ended after {done}: {left}")
 
     def _trial_begun(self) -> None:
         """Note that what an earlier session had confirmed is not the end of the study."""
