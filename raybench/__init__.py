@@ -11,7 +11,6 @@ from raybench.core.errors import UserError as UserError
 
 if TYPE_CHECKING:
     from raybench.results.load import StudyResults
-    from raybench.results.other_study import Mode, OtherStudy
     from raybench.results.several import Studies
     from raybench.workloads.base import Workload as Workload
 
@@ -39,49 +38,21 @@ def load(place: "str | Path") -> "StudyResults": ...
 
 @overload
 def load(
-    place: "str | Path",
-    *,
-    metric: str | None = ...,
-    mode: "Mode | None" = ...,
-    time: str | None = ...,
-    study_name: str | None = ...,
-) -> "OtherStudy": ...
-
-
-@overload
-def load(
     place: "list[str] | list[Path] | list[str | Path] | tuple[str | Path, ...]",
-    *,
-    metric: str | None = ...,
-    mode: "Mode | None" = ...,
-    time: str | None = ...,
-    study_name: str | None = ...,
 ) -> "Studies": ...
 
 
-def load(
-    place: "str | Path | Sequence[str | Path]",
-    *,
-    metric: str | None = None,
-    mode: "Mode | None" = None,
-    time: str | None = None,
-    study_name: str | None = None,
-) -> "StudyResults | OtherStudy | Studies":
+def load(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Studies":
     """Read a study from its results folder or URL, or several from a list of them.
 
     A study has DataFrames (`trials`, `curves`, `confirmed`, `configurations`, of a scaling study
     `scaling`), `best` (`.spec`, `.command`, `.train()`), `winners`, analyses (`importance`,
     `best_at_every_budget()`, ...) and figures (`plot.curves()`, ...). One that is running is read
     as it is now. Neither Ray nor a framework is needed. See `raybench.results.load`.
-
-    `place` may also be an experiment folder of Ray Tune or a storage of Optuna (a journal file, an
-    SQLite file, a database's URL), which tell less: `raybench.results.other_study`. For these,
-    `metric` names what trials are judged by, `mode` (`max` or `min`) whether more is better, `time`
-    Tune's column of seconds (`time_total_s`), `study_name` which study of a storage.
     """
-    from raybench.search.load_any import load_any  # pandas is only imported when needed
+    from raybench.results.several import load_any  # pandas is only imported when needed
 
-    return load_any(place, metric=metric, mode=mode, time=time, study_name=study_name)
+    return load_any(place)
 
 
 def load_model(folder: str | Path) -> Any:

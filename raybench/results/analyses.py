@@ -37,10 +37,7 @@ def need(
             )
     for name in known:
         if len(frame) and frame[name].isna().all():
-            raise UserError(
-                f"{what}: nothing is known of '{name}' there, so this cannot be told; raybench "
-                "records it of its own runs."
-            )
+            raise UserError(f"{what}: nothing is known of '{name}' there, so this cannot be told.")
 
 
 def best_at_every_budget(curves: pd.DataFrame, metric: Metric) -> pd.DataFrame:
@@ -406,7 +403,7 @@ def _scores(trials: pd.DataFrame, metric: Metric) -> "pd.Series[float]":
         if column in trials:
             says &= ~trials[column].isin(words)
     if "role" in trials:
-        says &= trials["role"].isin(("trial", "finalist")) | trials["role"].isna()
+        says &= trials["role"].isin(SEARCH)
     return score.where(says)
 
 
@@ -449,7 +446,7 @@ SEARCH = ("trial", "finalist")
 
 
 class Analysed:
-    """What every study answers, raybench's own and another tool's."""
+    """What a study answers of its frames."""
 
     if TYPE_CHECKING:
         # Read-only here: a study may compute them.

@@ -1,43 +1,92 @@
-"""Several studies side by side: their frames in one, and what each found."""
+"""What `raybench.load` takes: results folders and their URLs, one or several; and several studies
+side by side: their frames in one, and what each found."""
 
 import html
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
 import pandas as pd
 
 from raybench.core.errors import UserError
-from raybench.core.text import clean
+from raybench.core.text import clean, shorten
 from raybench.results.analyses import TIED
 from raybench.results.answer import answer_of, table_html
-from raybench.results.load import StudyResults
-from raybench.results.other_study import OtherStudy
+from raybench.results.load import StudyResults, load
+from raybench.results.place import LONGEST_NAME, is_url, local_path
+from raybench.results.store import RECORDS_FILE, STUDY_FILE
+
+MOST_NAMED = 3
+"""Studies below a folder that a sentence names."""
 
 STUDY = "study"
 WINNER_COLUMNS = (
     *(STUDY, "metric", "target", "trial", "config", "num_workers", "is_confirmed"),
     *("seconds", "low_s", "high_s", "worker_seconds", "value", "ties", "trials"),
 )
-One = StudyResults | OtherStudy
 
 
-class Studies(Sequence[One]):
+def load_any(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Studies":
+    """Read a study, or several; see `raybench.load`."""
+    if isinstance(place, str | Path) or not isinstance(place, Iterable):
+        return load_one(place)
+    places = list(place)
+    if not places:
+        raise UserError("raybench.load: the list is empty; name folders of studies.")
+    return Studies([load_one(one) for one in places])
+
+
+def load_one(place: str | Path) -> StudyResults:
+    """Read one study; UserError names what is there instead of one."""
+    if not isinstance(place, str | Path):
+        kind = type(place).__name__
+        raise TypeError(f"raybench.load: takes a folder, a URL or a list of them, not {kind}.")
+    text = str(place)
+    if not is_url(text):
+        if max(map(len, text.split("/"))) > LONGEST_NAME:
+            raise UserError(f"{shorten(text, 60)}: is too long for a path; name a folder.")
+        folder = local_path(text)
+        if folder.is_file():
+            raise UserError(f"{folder}: is no study of raybench; name a folder.")
+        if folder.is_dir() and not (folder / RECORDS_FILE).is_file():
+            _refuse(folder)
+        text = str(folder)
+    return load(text)
+
+
+def _refuse(folder: Path) -> None:
+    """Raise UserError for a folder that holds no study, naming those below it."""
+    below = sorted(one.parent for one in folder.glob(f"*/{RECORDS_FILE}"))
+    if below:
+        named = ", ".join(f"'{clean(str(one))}'" for one in below[:MOST_NAMED])
+        more = ", ..." if len(below) > MOST_NAMED else ""
+        raise UserError(
+            f"{folder}: is no study itself, below it are {len(below)}: name one, or several, as in "
+            f"raybench.load([{named}{more}])."
+        )
+    if (folder / STUDY_FILE).is_file():
+        raise UserError(
+            f"{folder}: holds a {STUDY_FILE} and no {RECORDS_FILE}: nothing was recorded there, or "
+            "the file was lost; restore it, or run the study."
+        )
+
+
+class Studies(Sequence[StudyResults]):
     """Studies that were loaded together; of the frames, the column `study` says whose a row is."""
 
-    def __init__(self, studies: Sequence[One]) -> None:
+    def __init__(self, studies: Sequence[StudyResults]) -> None:
         self._studies = tuple(studies)
         self.names = unlike([(one.name, one.place) for one in studies])
         """A name for each, which no other has."""
 
     @overload
-    def __getitem__(self, index: int | str) -> One: ...
+    def __getitem__(self, index: int | str) -> StudyResults: ...
 
     @overload
     def __getitem__(self, index: slice) -> "Studies": ...
 
-    def __getitem__(self, index: int | str | slice) -> "One | Studies":
+    def __getitem__(self, index: int | str | slice) -> "StudyResults | Studies":
         if isinstance(index, slice):
             return Studies(self._studies[index])
         if isinstance(index, str):
@@ -51,7 +100,7 @@ class Studies(Sequence[One]):
     def __len__(self) -> int:
         return len(self._studies)
 
-    def __iter__(self) -> Iterator[One]:
+    def __iter__(self) -> Iterator[StudyResults]:
         return iter(self._studies)
 
     @property
@@ -66,19 +115,13 @@ class Studies(Sequence[One]):
 
     @property
     def confirmed(self) -> pd.DataFrame:
-        """The configurations that ran again, of raybench's own studies."""
-        own = [one.confirmed if isinstance(one, StudyResults) else pd.DataFrame() for one in self]
-        return self._joined(own)
+        """The configurations that ran again."""
+        return self._joined([one.confirmed for one in self])
 
     @property
     def scaling(self) -> pd.DataFrame:
         """The cells of those that are scaling studies."""
-        return self._joined(
-            [
-                one.scaling if isinstance(one, StudyResults) and one.is_scaling else pd.DataFrame()
-                for one in self
-            ]
-        )
+        return self._joined([one.scaling if one.is_scaling else pd.DataFrame() for one in self])
 
     @property
     def winners(self) -> pd.DataFrame:
@@ -145,18 +188,16 @@ class Studies(Sequence[One]):
         return named[0] if named else pd.DataFrame(columns=[STUDY])
 
 
-def said(study: One) -> str:
+def said(study: StudyResults) -> str:
     """Return what a study found, in one line."""
-    return " ".join(answer_of(study) if isinstance(study, StudyResults) else study.answer)
+    return " ".join(answer_of(study))
 
 
-def winner_row(study: One) -> dict[str, Any]:
+def winner_row(study: StudyResults) -> dict[str, Any]:
     """Return a study's row of `Studies.winners`, without its name."""
-    search = study.trials["role"].isin(["trial", "finalist"]) | study.trials["role"].isna()
+    search = study.trials["role"].isin(["trial", "finalist"])
     row: dict[str, Any] = {"metric": study.metric.name, "target": study.target}
     row["trials"] = int(search.sum())
-    if isinstance(study, OtherStudy):
-        return row | study.winner_row()
     if study.is_scaling or study.winners.empty:
         return row
     first = study.winners.iloc[0]
