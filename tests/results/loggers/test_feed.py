@@ -93,10 +93,11 @@ def test_a_run_that_goes_on_in_another_session_stands_there_once(tmp_path, sessi
     written = file.stat().st_mtime_ns
     # From its checkpoint behind the second evaluation: the driver writes the curve anew.
     more = [point("0000", index, 0.1) for index in range(2)] + [point("0000", 2, 0.8)]
-    assert session(*done, *begun, cut, *more, ended("0000", 3.5)) == 1
+    last = ended("0000", 3.5)
+    assert session(*done, *begun, cut, *more, last) == 1
     assert curve(tmp_path, "0000") == [(1000, 0.1), (2000, 0.1), (3000, 0.8)]
     assert file.stat().st_mtime_ns == written
-    assert session(*done, *begun, cut, *more, ended("0000", 3.5)) == 0
+    assert session(*done, *begun, cut, *more, last) == 0
 
 
 def test_a_folder_that_was_deleted_is_written_anew(tmp_path, session, point):
