@@ -250,8 +250,8 @@ FIGURES: dict[str, FigureKind] = {
     ),
     "race": FigureKind(
         "The contenders, trained again",
-        "A mark is a run, a bar the 90 % interval of its configuration. Where it says 'not told "
-        "apart', a lucky seed may be all that is between it and the first.",
+        "A mark is a run, a bar the 90 % interval of its configuration. Where it says 'tied', a "
+        "lucky seed may be all that is between it and the first.",
         race_figure,
         race_table,
         _is_repeated,
