@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import raybench
-from raybench.results.export import png
-from raybench.results.figures.kinds import kinds_of
+from raybench.report.export import png
+from raybench.report.figures.kinds import kinds_of
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from raybench.core.dataset_spec import DatasetSpec
-from raybench.core.objective import Objective
-from raybench.core.scaling_study import ScalingStudy
-from raybench.core.spec import RunSpec
-from raybench.core.study import ConfirmSpec, SearchSpec, StudySpec
-from raybench.results.page.document import SECTIONS
+from raybench.report.page.document import SECTIONS
+from raybench.spec.dataset_spec import DatasetSpec
+from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
+from raybench.spec.scaling_study import ScalingStudy
+from raybench.spec.study import ConfirmSpec, SearchSpec, StudySpec
 
 ROOT = Path(__file__).parents[1]
 NOTE = "<!-- Written by `python docs/reference.py`; change the code, not this file. -->\n"

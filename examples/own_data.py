@@ -9,8 +9,8 @@ import numpy as np
 from sklearn.datasets import load_diabetes
 
 from raybench import Workload
-from raybench.core.metric import Metric
 from raybench.data.dataset import Dataset, Split
+from raybench.spec.metric import Metric
 
 
 class Diabetes(Workload):

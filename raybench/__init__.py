@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from raybench.core.errors import UserError as UserError
+from raybench.spec.errors import UserError as UserError
 
 if TYPE_CHECKING:
+    from raybench.models.base import Workload as Workload
+    from raybench.report.several import Studies
     from raybench.results.load import StudyResults
-    from raybench.results.several import Studies
-    from raybench.workloads.base import Workload as Workload
 
     __version__: str
 
@@ -22,7 +22,7 @@ __all__ = ["UserError", "Workload", "__version__", "load", "load_model"]
 def __getattr__(name: str) -> Any:
     """Import `Workload` (numpy) and look up `__version__` when they are first asked for."""
     if name == "Workload":
-        from raybench.workloads.base import Workload
+        from raybench.models.base import Workload
 
         return Workload
     if name == "__version__":
@@ -50,7 +50,7 @@ def load(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Studies"
     `best_at_every_budget()`, ...) and figures (`plot.curves()`, ...). One that is running is read
     as it is now. Neither Ray nor a framework is needed. See `raybench.results.load`.
     """
-    from raybench.results.several import load_any  # pandas is only imported when needed
+    from raybench.report.several import load_any  # pandas is only imported when needed
 
     return load_any(place)
 
@@ -61,9 +61,9 @@ def load_model(folder: str | Path) -> Any:
     `folder` may be the URL that it was saved below. Its attribute `raybench` takes new samples as
     they are and answers in names of classes or the labels' unit: `model.raybench.predict(rows)`.
     """
-    from raybench.backends.saved import DATA_FILE, MODEL_FILES
-    from raybench.backends.saved import load_model as read
     from raybench.results.load import load as read_study
+    from raybench.training.saved import DATA_FILE, MODEL_FILES
+    from raybench.training.saved import load_model as read
 
     results = read_study(folder, files=(*MODEL_FILES.values(), DATA_FILE))
     return read(results.folder, next(iter(results.specs.values())))

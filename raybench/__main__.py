@@ -1,6 +1,6 @@
 """`python -m raybench`: lists the commands; `python -m raybench COMMAND ...` runs one."""
 
-from raybench import cli
+from raybench.commands import cli
 
 if __name__ == "__main__":
     cli.leave(cli.main())

@@ -6,7 +6,7 @@ import pytest
 
 # It settles the order in which LLVM's two users (Triton, TensorFlow) load; imports neither
 # framework itself.
-import raybench.backends.tensorflow  # noqa: F401
+import raybench.training.tensorflow  # noqa: F401
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from raybench import cli, init, train, tune
-from raybench.workloads import find
+from raybench.commands import cli, init, train, tune
+from raybench.models import find
 
 from .bad_inputs import ENDLESS, FILES, FLAGS, USERS, Bad
 

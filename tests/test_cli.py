@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from raybench import cli, tune
 from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node
-from raybench.core.errors import UserError
-from raybench.core.study import build_study
+from raybench.commands import cli, tune
 from raybench.data.load import load_dataset
-from raybench.results.console import make_console
-from raybench.search.pipeline.tune import print_plan
-from raybench.speed.factorisation import factorise
+from raybench.report.console import make_console
+from raybench.search.factorisation import factorise
+from raybench.search.tune import print_plan
+from raybench.spec.errors import UserError
+from raybench.spec.study import build_study
 from tests.search.made_up import STUDY
 
 GOOD = """\

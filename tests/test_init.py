@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from raybench import init
-from raybench.core.documents import parse_yaml
-from raybench.core.study import build_study
-from raybench.workloads.shipped import WORKLOADS
+from raybench.commands import init
+from raybench.models.shipped import WORKLOADS
+from raybench.spec.documents import parse_yaml
+from raybench.spec.study import build_study
 
 pytestmark = pytest.mark.usefixtures("own_store")
 OWN = """

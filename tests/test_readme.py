@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from raybench import cli
-from raybench.backends.base import find_backend
-from raybench.backends.run import run
-from raybench.core import errors
-from raybench.core.clock import Ledger
-from raybench.core.spec import RunSpec
-from raybench.workloads.find import load_workload_dataset
+from raybench.commands import cli
+from raybench.models.find import load_workload_dataset
+from raybench.spec import errors
+from raybench.spec.run import RunSpec
+from raybench.stats.clock import Ledger
+from raybench.training.base import find_backend
+from raybench.training.run import run
 
 ROOT = Path(__file__).parents[1]
 PAGES = {path.relative_to(ROOT): path.read_text() for path in sorted(ROOT.glob("docs/*.md"))}

@@ -16,15 +16,15 @@ import pytest
 import yaml
 
 import raybench
-from raybench import cli
-from raybench.core.documents import read_mapping
-from raybench.core.errors import StudyError, UserError
-from raybench.core.study import StudySpec, build_study, load_content
-from raybench.core.text import redact_text
+from raybench.commands import cli
 from raybench.data.dataset import Dataset, Split
 from raybench.data.shared import open_shared
 from raybench.results.store import Store, command, keep_error
 from raybench.search.sampling.transfer import load_earlier
+from raybench.spec.documents import read_mapping
+from raybench.spec.errors import StudyError, UserError
+from raybench.spec.study import StudySpec, build_study, load_content
+from raybench.spec.text import redact_text
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "raybench").rglob("*.py"))
@@ -134,7 +134,7 @@ def test_reading_results_imports_no_workload_of_theirs(mark: Path, folder: Path)
 
 def test_torch_weights_are_only_weights(mark: Path, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from raybench.backends.torch.model import load_weights
+    from raybench.training.torch.model import load_weights
 
     model = torch.nn.Linear(1, 1)
     saved = io.BytesIO()
@@ -146,7 +146,7 @@ def test_torch_weights_are_only_weights(mark: Path, tmp_path: Path) -> None:
 
 def test_keras_weights_are_only_weights(mark: Path, tmp_path: Path) -> None:
     keras = pytest.importorskip("keras")
-    from raybench.backends.tensorflow.model import load_weights
+    from raybench.training.tensorflow.model import load_weights
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     touch = f"__import__('pathlib').Path({str(mark)!r}).touch()"
@@ -385,7 +385,7 @@ def test_a_worker_tells_no_secret_of_its_environment(secret: str) -> None:
 
 
 def test_what_ray_tune_prints_is_kept_without_secrets(secret: str, tmp_path: Path) -> None:
-    from raybench.search.wait_watch import quiet
+    from raybench.runs.wait_watch import quiet
 
     with quiet(tmp_path / "ray.log"):
         print(f"401 for {secret}")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raybench.core.spec import DatasetSpec
 from raybench.data.dataset import Dataset, Split, hold_out
-from raybench.workloads.base import Workload
+from raybench.models.base import Workload
+from raybench.spec.run import DatasetSpec
 
 if TYPE_CHECKING:
     import torch

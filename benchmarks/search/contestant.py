@@ -6,12 +6,12 @@ from typing import Any
 from noisy import Leader
 from recorded import Config, Point, Space
 
-from raybench.core.record import Evaluation, RunOutcome, RunRecord
-from raybench.core.spec import RunSpec
-from raybench.core.study import build_study
 from raybench.search.asha import DEFAULT, SearchPolicy
 from raybench.search.ask_tell import Search
-from raybench.speed.factorisation import Factors, factorise, placed
+from raybench.search.factorisation import Factors, factorise, placed
+from raybench.spec.run import RunSpec
+from raybench.spec.study import build_study
+from raybench.stats.record import Evaluation, RunOutcome, RunRecord
 
 REACHED = -1e9
 """Puts trials that reached the target before all that missed it."""

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from recorded import SLOTS, Config, Point, Task
 
-from raybench.core.repeats import Repeat
-from raybench.core.standing import Contender, Stages
 from raybench.search.race import Race
+from raybench.stats.repeats import Repeat
+from raybench.stats.standing import Contender, Stages
 
 NOISE = 0.03
 """Of a trial's seconds, as a standard deviation of their logarithm; measured between runs."""

@@ -15,9 +15,9 @@ from contestant import space_of
 from peer import Peer
 from recorded import Config, Point, Space
 
-from raybench.core.study import build_study
 from raybench.search.asha import DEFAULT
 from raybench.search.sampling.default_rates import priors
+from raybench.spec.study import build_study
 
 Values = dict[str, Any]
 

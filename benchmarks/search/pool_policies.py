@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from pool_worlds import Draws, Pool, Run
 
-from raybench.core.repeats import Repeat
-from raybench.core.standing import Contender, stages
-from raybench.core.study import SearchSpec
 from raybench.search.asha import DEFAULT, SearchPolicy
 from raybench.search.race import Race
+from raybench.spec.study import SearchSpec
+from raybench.stats.repeats import Repeat
+from raybench.stats.standing import Contender, stages
 
 TOP, REPEATS = 3, 3
 """Of the confirm phase that the race replaces."""

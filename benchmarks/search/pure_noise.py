@@ -23,18 +23,18 @@ from pathlib import Path
 
 import numpy as np
 
-from raybench.core.errors import UserError
-from raybench.core.metric import METRICS, Metric
-from raybench.core.objective import BEST_OF_MANY, BUDGET, TIME, Baseline, Objective, time_to_target
-from raybench.core.record import Evaluation, Role, RunOutcome
-from raybench.core.repeats import Repeat, pooled, ranked
-from raybench.core.spec import RunSpec
 from raybench.data.chance import baselines, chance_level
 from raybench.data.dataset import Dataset, Split
 from raybench.results.load import load
 from raybench.results.store import STUDY_FILE, Store
 from raybench.results.verdict import judge
-from raybench.search.pipeline.reference_settings import held, target_from
+from raybench.search.reference_settings import held, target_from
+from raybench.spec.errors import UserError
+from raybench.spec.metric import METRICS, Metric
+from raybench.spec.objective import BEST_OF_MANY, BUDGET, TIME, Baseline, Objective, time_to_target
+from raybench.spec.run import RunSpec
+from raybench.stats.record import Evaluation, Role, RunOutcome
+from raybench.stats.repeats import Repeat, pooled, ranked
 
 ROWS = (100, 300, 1000, 5000)
 EVALUATIONS, TRIALS, RACED, LIMIT_S = 20, 40, 6, 20.0

@@ -47,8 +47,8 @@ from race_policies import (
 )
 from race_worlds import PRINTED, Study, World, misses, plateau, pool, real, uneven
 
-from raybench.core.standing import stages
 from raybench.results.store import machine, versions
+from raybench.stats.standing import stages
 
 RESULTS = Path(__file__).parents[1] / "results" / "race.md"
 DEFAULT, TODAY = "race 24", "three by three, least median (today)"

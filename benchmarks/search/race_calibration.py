@@ -9,7 +9,7 @@ import numpy as np
 from race_policies import Outcome
 from race_worlds import Study, World
 
-from raybench.core.repeats import Repeat, expected_running_time, interval, tied
+from raybench.stats.repeats import Repeat, expected_running_time, interval, tied
 
 TIES_BAR, BIAS_BAR, INTERVAL_BAR = 90, 0.03, 85
 

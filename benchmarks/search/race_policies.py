@@ -7,9 +7,9 @@ from statistics import fmean, median
 
 from race_worlds import Study
 
-from raybench.core.repeats import Noise, Repeat, expected_running_time
-from raybench.core.standing import Contender, Stages, group_of, more, undecided
 from raybench.search.race import CAP, Race
+from raybench.stats.repeats import Noise, Repeat, expected_running_time
+from raybench.stats.standing import Contender, Stages, group_of, more, undecided
 
 TODAY = (3, 3)
 """Best single runs, new runs of each."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import ndtri
 
-from raybench.core.repeats import Repeat
+from raybench.stats.repeats import Repeat
 
 ROUNDS, PRINTED, LATER = 24, 3, 20
 COLUMNS = 1 + ROUNDS + PRINTED + LATER

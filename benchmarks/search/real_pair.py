@@ -14,8 +14,8 @@ import real_task
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from raybench.backends.base import find_backend
-from raybench.core.record import Evaluation
+from raybench.stats.record import Evaluation
+from raybench.training.base import find_backend
 
 
 class Pair:

@@ -4,13 +4,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from raybench.backends.base import World, find_backend
-from raybench.backends.run import run
-from raybench.core.clock import Ledger
-from raybench.core.objective import Objective, search_score
-from raybench.core.record import Evaluation
-from raybench.core.spec import DatasetSpec, RunSpec
-from raybench.workloads.find import load_workload_dataset
+from raybench.models.find import load_workload_dataset
+from raybench.spec.objective import Objective, search_score
+from raybench.spec.run import DatasetSpec, RunSpec
+from raybench.stats.clock import Ledger
+from raybench.stats.record import Evaluation
+from raybench.training.base import World, find_backend
+from raybench.training.run import run
 
 T_MAX = 10.0
 OBJECTIVE = Objective(kind="time_to_target", target=0.95, max_train_seconds=T_MAX)

@@ -32,18 +32,18 @@ import numpy as np
 from table_best import best_cells, summary
 from table_grids import DATA, GRIDS, TABLES, Cell
 
-from raybench.core.metric import ACCURACY
 from raybench.data.chance import chance_level
 from raybench.data.load import load_dataset
 from raybench.results.store import machine, versions
+from raybench.spec.metric import ACCURACY
 
 
 def record(job: tuple[str, Cell]) -> dict[str, Any]:
     """Train one cell in this process; return its curve."""
-    from raybench.backends.base import find_backend
-    from raybench.backends.run import run
-    from raybench.core.clock import Ledger
-    from raybench.workloads.find import load_workload_dataset
+    from raybench.models.find import load_workload_dataset
+    from raybench.stats.clock import Ledger
+    from raybench.training.base import find_backend
+    from raybench.training.run import run
 
     table, cell = job
     spec = GRIDS[table].spec_of(cell)

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from raybench.core.objective import Objective, search_score
-from raybench.core.repeats import Repeat, expected_running_time
+from raybench.spec.objective import Objective, search_score
+from raybench.stats.repeats import Repeat, expected_running_time
 
 TABLES = Path(__file__).parents[1] / "tables"
 NAMES = (

@@ -53,8 +53,8 @@ from replay import LIMIT, MARGINS, MAX_TRIALS, search
 from search_plot import Row, draw, key_of
 
 from benchmarks import installed
-from raybench.core.standing import stages
 from raybench.results.store import machine, versions
+from raybench.stats.standing import stages
 
 BARS = (
     ("stock Ray by seconds", "Ray, ASHA by seconds", 2.5),

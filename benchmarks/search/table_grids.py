@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from raybench.core.objective import Objective
-from raybench.core.spec import DatasetSpec, RunSpec
+from raybench.spec.objective import Objective
+from raybench.spec.run import DatasetSpec, RunSpec
 
 TABLES = Path(__file__).parents[1] / "tables"
 DATA = TABLES / "data"

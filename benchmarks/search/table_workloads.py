@@ -3,8 +3,8 @@
 import time
 from typing import TYPE_CHECKING
 
-from raybench.workloads.base import LayerWorkload, Workload
-from raybench.workloads.layers import (
+from raybench.models.base import LayerWorkload, Workload
+from raybench.models.layers import (
     Conv,
     Dense,
     GlobalAveragePool,
@@ -14,7 +14,7 @@ from raybench.workloads.layers import (
     ReLU,
     Residual,
 )
-from raybench.workloads.shipped import text_bag
+from raybench.models.shipped import text_bag
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +54,7 @@ class ThrottledText(Workload):
 
     def build_torch(self) -> "torch.nn.Module":
         """Return the network with a hook before it that sleeps in training."""
-        from raybench.backends.torch.model import build_model
+        from raybench.training.torch.model import build_model
 
         model = build_model(text_bag(self.input_shape, self.num_classes, 2000), seed=0)
 

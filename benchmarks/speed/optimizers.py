@@ -50,7 +50,7 @@ import torch
 from peer_optimizers import Params, groups, left_out, peer_variants
 
 from benchmarks import installed
-from raybench.backends.torch.optim import build_optimizer
+from raybench.training.torch.optim import build_optimizer
 
 Optimizer = torch.optim.Optimizer
 

@@ -35,13 +35,13 @@ BARS = {"tiny": 0.75, "resnet50": 1.1}
 
 def serve(name: str, call: str, shapes: list[list[int]], steps: int) -> None:
     """Take `steps` steps for every line that comes in, and answer with the seconds of one."""
-    from raybench.backends.tensorflow.world import join
+    from raybench.training.tensorflow.world import join
 
     world = join(rank=0, num_workers=1, device="cpu", num_threads=1)
     import keras
     import tensorflow as tf
 
-    from raybench.backends.tensorflow.optim import build_optimizer
+    from raybench.training.tensorflow.optim import build_optimizer
 
     with world.strategy.scope():
         weights = [keras.Variable(np.full(shape, 0.01, np.float32)) for shape in shapes]

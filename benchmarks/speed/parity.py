@@ -29,9 +29,9 @@ from typing import Any
 from parity_groups import BATCH, REPEATS, SAMPLES, Pair, compare, spec_of
 
 from benchmarks import installed
-from raybench.backends import memory
 from raybench.cluster.session import Session
 from raybench.results.store import machine, versions
+from raybench.training import memory
 
 BAR = 0.98
 HERE = Path(__file__).parent

@@ -16,10 +16,10 @@ from parity_channel import Script
 
 from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
-from raybench.core.objective import Objective
-from raybench.core.spec import DatasetSpec, RunSpec
-from raybench.workloads.find import load_workload_dataset
-from raybench.workloads.layers import initial_weights, to_keras_layout
+from raybench.models.find import load_workload_dataset
+from raybench.models.layers import initial_weights, to_keras_layout
+from raybench.spec.objective import Objective
+from raybench.spec.run import DatasetSpec, RunSpec
 
 HERE = Path(__file__).parent
 BATCH = 64

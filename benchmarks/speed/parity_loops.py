@@ -21,11 +21,11 @@ from typing import Protocol
 import numpy as np
 from parity_groups import compared, spec_of, write_task
 
-from raybench.backends.base import Trainer, find_backend
-from raybench.backends.steps import take_until, training_steps, warm_up_step
-from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset
-from raybench.workloads.find import load_workload_dataset
+from raybench.models.find import load_workload_dataset
+from raybench.spec.run import RunSpec
+from raybench.training.base import Trainer, find_backend
+from raybench.training.steps import take_until, training_steps, warm_up_step
 
 Side = Callable[[int], object]
 """Trains the epoch of that number."""

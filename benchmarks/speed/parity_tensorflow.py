@@ -22,7 +22,7 @@ import tensorflow as tf
 from keras import layers
 from parity_channel import serve
 
-from raybench.backends.tensorflow.optim import build_optimizer
+from raybench.training.tensorflow.optim import build_optimizer
 
 
 def mnist_small() -> keras.Model:

@@ -28,10 +28,10 @@ import ray
 from benchmarks import installed
 from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
-from raybench.core.objective import Objective
-from raybench.core.record import RunOutcome
-from raybench.core.spec import RunSpec
 from raybench.results.store import machine, versions
+from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
+from raybench.stats.record import RunOutcome
 
 BARS = {"torch": 0.15, "tensorflow": 0.3}
 FACTOR = 30.0
@@ -70,11 +70,11 @@ def warm(session: Session, spec: RunSpec, name: str) -> tuple[dict[str, float], 
 
 def stock_worker(config: dict[str, Any]) -> None:
     """Train function of the stock side: one run, its ledger reported as metrics."""
-    from raybench.backends.base import find_backend
-    from raybench.backends.run import run
     from raybench.cluster.worker import join_group
-    from raybench.core.clock import Ledger
-    from raybench.workloads.find import load_workload_dataset
+    from raybench.models.find import load_workload_dataset
+    from raybench.stats.clock import Ledger
+    from raybench.training.base import find_backend
+    from raybench.training.run import run
 
     ledger = Ledger("setup")
     spec = RunSpec(**config["spec"])

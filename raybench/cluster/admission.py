@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from raybench.cluster.layout import Node, Reservation, lay_out, num_nodes
-from raybench.core.errors import UserError
-from raybench.core.spec import Placement
+from raybench.spec.errors import UserError
+from raybench.spec.run import Placement
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,18 +14,12 @@ import numpy as np
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raybench.backends.base import PACKAGES as FRAMEWORKS
-from raybench.backends.machine import (
-    Facts,
-    machine_facts,
-    notes_of,
-    problems_between,
-    problems_of,
-)
 from raybench.cluster.protocol import Measure, Measured, RunFailed
 from raybench.cluster.session import Session
-from raybench.core.clock import unix_seconds
-from raybench.core.spec import Placement
+from raybench.spec.run import Placement
+from raybench.stats.clock import unix_seconds
+from raybench.training.base import PACKAGES as FRAMEWORKS
+from raybench.training.machine import Facts, machine_facts, notes_of, problems_between, problems_of
 
 VERSION = 1
 """Of the document: raised where a key changes its meaning or goes."""

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from raybench.core.spec import ROUNDING, Placement
+from raybench.spec.run import ROUNDING, Placement
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from raybench.backends.probe import DIFFERENT
 from raybench.cluster.reach import MISNAMED
-from raybench.core.checkpoint import Checkpoint, RunState
-from raybench.core.errors import StudyError, UserError
-from raybench.core.record import Evaluation, Failure
-from raybench.core.spec import Placement, RunSpec
+from raybench.spec.errors import StudyError, UserError
+from raybench.spec.run import Placement, RunSpec
+from raybench.stats.checkpoint import Checkpoint, RunState
+from raybench.stats.record import Evaluation, Failure
+from raybench.training.probe import DIFFERENT
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from raybench.cluster.ray_internals.nodes import (
     taken_by_others,
 )
 from raybench.cluster.worker_group import PoolOptions
-from raybench.core.spec import Placement
+from raybench.spec.run import Placement
 
 LOOK_S = 2.0
 """Seconds between two looks at the nodes and at what others hold, while a trial waits."""

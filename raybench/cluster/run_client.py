@@ -24,11 +24,18 @@ from raybench.cluster.protocol import (
     Start,
 )
 from raybench.cluster.reach import MISNAMED
-from raybench.core.clock import OTHER, PHASES, merge_ranks
-from raybench.core.objective import chance_of
-from raybench.core.record import MACHINE_FAULTS, Evaluation, Role, RunOutcome, RunRecord, StopReason
-from raybench.core.spec import RunSpec
 from raybench.data.load import STORED
+from raybench.spec.objective import chance_of
+from raybench.spec.run import RunSpec
+from raybench.stats.clock import OTHER, PHASES, merge_ranks
+from raybench.stats.record import (
+    MACHINE_FAULTS,
+    Evaluation,
+    Role,
+    RunOutcome,
+    RunRecord,
+    StopReason,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,6 @@ import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raybench.backends import memory
 from raybench.cluster.admission import Admission, Capacity, num_local_cores
 from raybench.cluster.layout import Node, as_nodes
 from raybench.cluster.queue import Waiting
@@ -35,7 +34,8 @@ from raybench.cluster.signals import without_hangup
 from raybench.cluster.worker import Scratch
 from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
-from raybench.core.errors import UserError
+from raybench.spec.errors import UserError
+from raybench.training import memory
 
 WORKER_MEMORY_BYTES = 1.2e9
 """Resident memory of an idle worker, measured: torch 0.7 GB, TensorFlow 0.8 GB, and data."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Literal
 
-from raybench.core.errors import FAILED, INTERRUPTED
+from raybench.spec.errors import FAILED, INTERRUPTED
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WATCH_S, LAST_WORDS_S = 0.5, 1.0

@@ -22,11 +22,6 @@ from typing import Any, TextIO
 
 import ray
 
-from raybench.backends.base import Trainer, World, find_backend
-from raybench.backends.machine import cores_near
-from raybench.backends.memory import give_back
-from raybench.backends.run import evaluate_split, run
-from raybench.backends.saved import Checkpoints, RefusedStateError
 from raybench.cluster.protocol import (
     REFUSED,
     Close,
@@ -43,11 +38,16 @@ from raybench.cluster.protocol import (
     Saved,
     Start,
 )
-from raybench.core.clock import AWAY, Ledger
-from raybench.core.errors import UserError
-from raybench.core.record import Evaluation
-from raybench.core.text import redact_text
-from raybench.workloads.find import load_workload_dataset
+from raybench.models.find import load_workload_dataset
+from raybench.spec.errors import UserError
+from raybench.spec.text import redact_text
+from raybench.stats.clock import AWAY, Ledger
+from raybench.stats.record import Evaluation
+from raybench.training.base import Trainer, World, find_backend
+from raybench.training.machine import cores_near
+from raybench.training.memory import give_back
+from raybench.training.run import evaluate_split, run
+from raybench.training.saved import Checkpoints, RefusedStateError
 
 PREFIX = "raybench-"
 DATA = "data"

@@ -40,7 +40,7 @@ from raybench.cluster.ray_internals.trainer import (
 )
 from raybench.cluster.reach import UNREACHED
 from raybench.cluster.worker import serve
-from raybench.core.spec import Placement
+from raybench.spec.run import Placement
 
 NODE_ID = "ray.io/node-id"
 """The label by which Ray knows every node, and puts a worker there."""

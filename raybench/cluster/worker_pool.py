@@ -36,8 +36,8 @@ from raybench.cluster.protocol import (
 from raybench.cluster.queue import Queue, Waiting
 from raybench.cluster.ray_internals.nodes import draining_nodes
 from raybench.cluster.worker_group import LiveGroups, PoolOptions, trainer_class
-from raybench.core.checkpoint import Checkpoint, RunState
-from raybench.core.spec import Placement
+from raybench.spec.run import Placement
+from raybench.stats.checkpoint import Checkpoint, RunState
 
 URGENT_S = 10.0
 """Seconds between two checkpoints of a run that is about to lose a node."""

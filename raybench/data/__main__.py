@@ -2,7 +2,7 @@
 
 import sys
 
-from raybench.data_command import main
+from raybench.commands.data import main
 
 if __name__ == "__main__":
     sys.exit(main())

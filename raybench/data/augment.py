@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raybench.core.dataset_spec import Augmentation, Mixup, RandomCrop
-from raybench.core.errors import UserError
 from raybench.data.dataset import Dataset, Split
 from raybench.data.image_changes import (
     ONE,
@@ -29,6 +27,8 @@ from raybench.data.image_changes import (
     sample_keys,
 )
 from raybench.data.inputs import Array, Batch, Rows, each, parts
+from raybench.spec.dataset_spec import Augmentation, Mixup, RandomCrop
+from raybench.spec.errors import UserError
 
 Drawn = tuple[npt.NDArray[Any], ...]
 """What is drawn for the samples of a batch, (n, ...) each."""

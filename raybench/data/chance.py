@@ -18,10 +18,10 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from raybench.core.metric import Metric
-from raybench.core.objective import BEST_OF_ALL, Baseline, Objective, share_error
 from raybench.data.dataset import Dataset, Split
 from raybench.data.inputs import Array
+from raybench.spec.metric import Metric
+from raybench.spec.objective import BEST_OF_ALL, Baseline, Objective, share_error
 
 Floats = npt.NDArray[np.float64]
 ROWS = 2**16

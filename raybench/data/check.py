@@ -5,10 +5,10 @@ What can be wrong with the labels of a split, for each task.
 
 import numpy as np
 
-from raybench.core.dataset_spec import TASKS
-from raybench.core.errors import UserError
 from raybench.data.dataset import IGNORED, SPLITS, Array, Dataset, Split
 from raybench.data.inputs import One
+from raybench.spec.dataset_spec import TASKS
+from raybench.spec.errors import UserError
 
 TRIED = 8
 """Samples of a split on demand that are read: from its end to its begin, some twice of a short

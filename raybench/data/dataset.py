@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raybench.core.dataset_spec import Task
-from raybench.core.errors import UserError
 from raybench.data.inputs import Array as Array
 from raybench.data.inputs import (
     Batch,
@@ -26,6 +24,8 @@ from raybench.data.inputs import (
     sample_shape,
     select,
 )
+from raybench.spec.dataset_spec import Task
+from raybench.spec.errors import UserError
 
 SPLITS = ("train", "validation", "test")
 LABEL_KINDS = (np.dtype(np.int64), np.dtype(np.float32))

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import pooch
 
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
 from raybench.data.dataset import Array, Dataset, Split, hold_out, num_of
 from raybench.data.memory import require_memory
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 _CHUNK = 2**22  # pixels scaled at a time: bounds the float32 copies to some 16 MB
 

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from raybench.core.dataset_spec import ColorJitter, Cutout, Flip, RandomCrop, RandomResizedCrop
 from raybench.data.inputs import Array
+from raybench.spec.dataset_spec import ColorJitter, Cutout, Flip, RandomCrop, RandomResizedCrop
 
 Key = npt.NDArray[np.uint64]
 Uniform = npt.NDArray[np.float64]

@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from raybench.core.errors import UserError
 from raybench.data.memory import is_beyond_memory
+from raybench.spec.errors import UserError
 
 Array = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]

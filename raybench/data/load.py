@@ -15,11 +15,11 @@ from typing import Literal
 
 import numpy as np
 
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
 from raybench.data.dataset import Array, Dataset, Split, num_of
 from raybench.data.digits import load_digits, load_mnist
 from raybench.data.memory import require_memory
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 LABEL_BYTES = 8
 
@@ -163,7 +163,7 @@ def load_dataset(spec: DatasetSpec) -> Dataset:
     """Load, scale and split the dataset; a second call with an equal spec costs nothing.
 
     The arrays are shared between callers: do not write to them. Name `workload` is not for
-    here, see `raybench.workloads.find.load_workload_dataset`. Missing or damaged files, and
+    here, see `raybench.models.find.load_workload_dataset`. Missing or damaged files, and
     sizes that the dataset cannot give, are UserErrors.
     """
     # A spec holds a list, so it cannot be hashed: its JSON is the key.

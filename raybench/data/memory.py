@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raybench.core.errors import UserError
+from raybench.spec.errors import UserError
 
 GIB = 2**30
 _MEMINFO = Path("/proc/meminfo")

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
 from raybench.data.dataset import SPLITS, Array, Dataset, Split
 from raybench.data.inputs import OnDemand, parts
 from raybench.data.memory import is_mapped, map_array
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 
 def about_dataset(dataset: Dataset) -> dict[str, Any]:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from raybench.core.clock import OTHER, PHASES
-from raybench.core.errors import UserError
-from raybench.core.metric import Metric
-from raybench.core.objective import small_difference
-from raybench.core.record import MACHINE_FAULTS
-from raybench.core.repeats import Repeat, expected_running_time, interval, pooled, ranked, tied
-from raybench.core.standing import LONG_PERIOD
+from raybench.spec.errors import UserError
+from raybench.spec.metric import Metric
+from raybench.spec.objective import small_difference
+from raybench.stats.clock import OTHER, PHASES
+from raybench.stats.record import MACHINE_FAULTS
+from raybench.stats.repeats import Repeat, expected_running_time, interval, pooled, ranked, tied
+from raybench.stats.standing import LONG_PERIOD
 
 
 def need(

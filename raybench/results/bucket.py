@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from raybench.core.errors import UserError
-from raybench.core.text import clean, redact_text, shorten
+from raybench.spec.errors import UserError
+from raybench.spec.text import clean, redact_text, shorten
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss")
 CHUNK = 2**20

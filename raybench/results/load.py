@@ -16,14 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from raybench.core.documents import read_mapping, validate
-from raybench.core.errors import WRONG_INPUT, StudyError, UserError
-from raybench.core.metric import ACCURACY, Metric, named_metric
-from raybench.core.objective import TIME, Baseline
-from raybench.core.record import Evaluation, RunRecord
-from raybench.core.scaling_study import ScalingStudy, study_cells
-from raybench.core.spec import RunSpec, describe, label_keys
-from raybench.core.text import clean, command_line
 from raybench.results.analyses import Analysed
 from raybench.results.lock import owner_in
 from raybench.results.place import is_url, local_path
@@ -34,6 +26,14 @@ from raybench.results.trials import CURVE_COLUMNS as CURVE_COLUMNS
 from raybench.results.trials import PREDICTION_COLUMNS as PREDICTION_COLUMNS
 from raybench.results.trials import TRIAL_COLUMNS as TRIAL_COLUMNS
 from raybench.results.trials import curve_table, prediction_table, trial_table
+from raybench.spec.documents import read_mapping, validate
+from raybench.spec.errors import WRONG_INPUT, StudyError, UserError
+from raybench.spec.metric import ACCURACY, Metric, named_metric
+from raybench.spec.objective import TIME, Baseline
+from raybench.spec.run import RunSpec, describe, label_keys
+from raybench.spec.scaling_study import ScalingStudy, study_cells
+from raybench.spec.text import clean, command_line
+from raybench.stats.record import Evaluation, RunRecord
 
 SAID = "raybench: "
 """How the sentence begins that a command ends with."""
@@ -105,7 +105,7 @@ def winner(results: "StudyResults", *, is_cheapest: bool = False) -> Chosen:
         return chosen_trial(results, next(iter(results.runs)))
     verdict = results.verdict
     if verdict is None:
-        from raybench.results.answer import answer_of
+        from raybench.report.answer import answer_of
 
         raise UserError(f"{results.place}: has no winner. {' '.join(answer_of(results))}")
     return chosen_trial(results, verdict.cheapest if is_cheapest else verdict.fastest)
@@ -187,7 +187,7 @@ def value_at_start(study: Mapping[str, Any], metric: Metric) -> float | None:
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from raybench.results.figures.kinds import FigureKind
+    from raybench.report.figures.kinds import FigureKind
     from raybench.results.ranking import Repeated
     from raybench.results.verdict import Verdict
 
@@ -322,15 +322,15 @@ class StudyResults(Analysed):
 
     @cached_property
     def scaling(self) -> pd.DataFrame:
-        """One row per cell of a scaling study; see `raybench.results.scaling.cells`."""
-        from raybench.results.scaling.cells import cell_table
+        """One row per cell of a scaling study; see `raybench.scaling.cells`."""
+        from raybench.scaling.cells import cell_table
 
         return cell_table(self.scaling_study, self.runs, self.evaluations)
 
     @cached_property
     def scaling_runs(self) -> pd.DataFrame:
-        """One row per run of a scaling study; see `raybench.results.scaling.runs`."""
-        from raybench.results.scaling.runs import run_table
+        """One row per run of a scaling study; see `raybench.scaling.runs`."""
+        from raybench.scaling.runs import run_table
 
         study = self.scaling_study
         metric = study.base.objective.judged_by
@@ -386,7 +386,7 @@ class StudyResults(Analysed):
     def runs_needed(self) -> int | None:
         """Runs of `--more` that distinguish all from the winners in 8 of 10 cases, as far as the
         runs that there are can say; None where too many would be needed, or nobody won."""
-        from raybench.results.how_sure import find_runs_needed
+        from raybench.report.how_sure import find_runs_needed
 
         return None if self.verdict is None else find_runs_needed(self, self.verdict)
 
@@ -395,12 +395,12 @@ class StudyResults(Analysed):
         return command_line(name, *arguments, given=str(self.study.get("command", "")))
 
     def __repr__(self) -> str:
-        from raybench.results.answer import lines_of
+        from raybench.report.answer import lines_of
 
         return "\n".join(lines_of(self))
 
     def _repr_html_(self) -> str:
-        from raybench.results.answer import html_of
+        from raybench.report.answer import html_of
 
         return html_of(self)
 
@@ -454,7 +454,7 @@ class StudyPlots:
 
 def _kinds(results: "StudyResults") -> "dict[str, FigureKind]":
     # Late: matplotlib takes a second, and they read what `load` makes.
-    from raybench.results.figures.kinds import kinds_of
+    from raybench.report.figures.kinds import kinds_of
 
     return kinds_of(results)
 

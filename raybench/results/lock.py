@@ -23,10 +23,10 @@ from typing import Any, Self
 
 from filelock import BaseFileLock, FileLock, SoftFileLease, Timeout
 
-from raybench.core.errors import StudyError, UserError
-from raybench.core.text import clean
 from raybench.results.bucket import Bucket
 from raybench.results.store import command
+from raybench.spec.errors import StudyError, UserError
+from raybench.spec.text import clean
 
 LOCK_FILE = "study.lock"
 OWNER_FILE = f"{LOCK_FILE}.owner"

@@ -11,13 +11,13 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import raybench
-from raybench.core.documents import read_mapping, to_yaml, validate
-from raybench.core.errors import UserError
-from raybench.core.scaling_study import ScalingStudy
-from raybench.core.study import StudySpec
-from raybench.core.text import shorten
 from raybench.results.bucket import check_url
 from raybench.results.store import SCALING
+from raybench.spec.documents import read_mapping, to_yaml, validate
+from raybench.spec.errors import UserError
+from raybench.spec.scaling_study import ScalingStudy
+from raybench.spec.study import StudySpec
+from raybench.spec.text import shorten
 
 MAY_CHANGE = (
     "search.trials",

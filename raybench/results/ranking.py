@@ -15,15 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from raybench.core import standing
-from raybench.core.metric import Metric
-from raybench.core.objective import BEST_OF_MANY, ONE_SIDED, share_error
-from raybench.core.record import RunRecord
-from raybench.core.repeats import Noise, Repeat, expected_running_time, interval, pooled
-from raybench.core.spec import BASE_KEYS
-from raybench.core.standing import Axis, first_trial, held_per_trained, is_told, on_axis, repeat_of
 from raybench.results.load import StudyResults
 from raybench.results.trials import searched_columns
+from raybench.spec.metric import Metric
+from raybench.spec.objective import BEST_OF_MANY, ONE_SIDED, share_error
+from raybench.spec.run import BASE_KEYS
+from raybench.stats import standing
+from raybench.stats.record import RunRecord
+from raybench.stats.repeats import Noise, Repeat, expected_running_time, interval, pooled
+from raybench.stats.standing import Axis, first_trial, held_per_trained, is_told, on_axis, repeat_of
 
 ROLES = ("race", "confirm")
 

@@ -16,14 +16,14 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from raybench.core.clock import OTHER, PHASES
-from raybench.core.documents import problem_of, read_mapping
-from raybench.core.errors import UserError
-from raybench.core.metric import METRIC_NAME, Direction
-from raybench.core.record import CURVE_KEYS, Evaluation, Prediction, Role, RunRecord
-from raybench.core.spec import BASE_KEYS, RunSpec
-from raybench.core.text import clean
 from raybench.results.store import FORMAT, RECORDS_FILE, plain
+from raybench.spec.documents import problem_of, read_mapping
+from raybench.spec.errors import UserError
+from raybench.spec.metric import METRIC_NAME, Direction
+from raybench.spec.run import BASE_KEYS, RunSpec
+from raybench.spec.text import clean
+from raybench.stats.clock import OTHER, PHASES
+from raybench.stats.record import CURVE_KEYS, Evaluation, Prediction, Role, RunRecord
 
 MOST_DIGITS = 18
 """Of a whole number that 64 bits hold for certain."""

@@ -28,11 +28,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote
 
-from raybench.core.checkpoint import STATE_FILE
-from raybench.core.errors import StudyError, UserError
 from raybench.results.bucket import Bucket
 from raybench.results.lock import LEASE_KEY
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, WINNERS
+from raybench.spec.errors import StudyError, UserError
+from raybench.stats.checkpoint import STATE_FILE
 
 LOGS = (RECORDS_FILE, "optuna.log")
 """What is only ever appended to, in the order in which it is uploaded."""

@@ -18,7 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from raybench.core.errors import StudyError, UserError
 from raybench.results.bucket import Bucket, BucketError, check_url
 from raybench.results.lock import LEASE_BEAT_S, Lease, LeaseLostError, StudyLock
 from raybench.results.place import is_url, local_path
@@ -34,6 +33,7 @@ from raybench.results.spool import (
     log_of,
 )
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, StudyFiles
+from raybench.spec.errors import StudyError, UserError
 
 
 def study_file(place: str) -> Path | None:

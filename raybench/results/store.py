@@ -15,9 +15,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from raybench.core.documents import to_yaml
-from raybench.core.errors import StudyError, UserError
-from raybench.core.text import clean, clean_lines, program, redact, redact_text
+from raybench.spec.documents import to_yaml
+from raybench.spec.errors import StudyError, UserError
+from raybench.spec.text import clean, clean_lines, program, redact, redact_text
 
 ERRORS_FOLDER = "errors"
 WINNERS = ("best.yaml", "cheapest.yaml")

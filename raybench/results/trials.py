@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from raybench.core.clock import CPU_NAMES, OTHER, PHASES
-from raybench.core.metric import ACCURACY, Metric
-from raybench.core.record import CURVE_KEYS, Evaluation, Prediction, RunRecord
-from raybench.core.spec import RunSpec, describe, label_keys, short
-from raybench.core.standing import crossing
+from raybench.spec.metric import ACCURACY, Metric
+from raybench.spec.run import RunSpec, describe, label_keys, short
+from raybench.stats.clock import CPU_NAMES, OTHER, PHASES
+from raybench.stats.record import CURVE_KEYS, Evaluation, Prediction, RunRecord
+from raybench.stats.standing import crossing
 
 STRATEGY = "placement_strategy"
 NOT_EXCHANGED = "its workers exchanged no gradients: a measurement, not a training"

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from raybench.core.objective import BEST_OF_ALL, ONE_SIDED
-from raybench.core.repeats import Repeat, Ties, tied
-from raybench.core.spec import RunSpec
-from raybench.core.standing import Axis, is_told, on_axis
+from raybench.report.words import counted
 from raybench.results.analyses import BEST, ONCE, TIED, WORSE
 from raybench.results.analyses import not_dominated as not_dominated
 from raybench.results.analyses import pareto_front as pareto_front
 from raybench.results.load import StudyResults
 from raybench.results.ranking import Repeated, best_first, cost_of, kind_of, kinds, noise_of, repeat
 from raybench.results.ranking import ranked as ranked_runs
-from raybench.results.words import counted
+from raybench.spec.objective import BEST_OF_ALL, ONE_SIDED
+from raybench.spec.run import RunSpec
+from raybench.stats.repeats import Repeat, Ties, tied
+from raybench.stats.standing import Axis, is_told, on_axis
 
 
 @dataclass(frozen=True)

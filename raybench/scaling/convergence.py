@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from raybench.core.errors import UserError
+from raybench.spec.errors import UserError
 
 Floats = npt.NDArray[np.float64]
 REQUIRED = ("batch_size", "samples_to_target")

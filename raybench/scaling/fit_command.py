@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from raybench.core.errors import UserError
-from raybench.core.text import clean
 from raybench.scaling.fit import Prediction, ThroughputModel
 from raybench.scaling.measurements import (
     CELL_COLUMNS,
@@ -26,6 +24,8 @@ from raybench.scaling.measurements import (
     read_measurements,
     read_rows,
 )
+from raybench.spec.errors import UserError
+from raybench.spec.text import clean
 
 MOST_WORKERS = 1_000_000
 

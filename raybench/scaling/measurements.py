@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from raybench.core.errors import UserError
-from raybench.core.text import clean
+from raybench.spec.errors import UserError
+from raybench.spec.text import clean
 
 Floats = npt.NDArray[np.float64]
 

@@ -22,7 +22,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from raybench.core.step_times import NoiseSums, noise_terms
+from raybench.stats.step_times import NoiseSums, noise_terms
 
 DECAY = 0.99
 """Of the moving averages, per step: the last hundred steps count."""

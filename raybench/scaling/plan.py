@@ -12,9 +12,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pandas as pd
 
-from raybench.core.errors import UserError
 from raybench.scaling.convergence import Floats
 from raybench.scaling.samples_to_target import SamplesToTarget
+from raybench.spec.errors import UserError
 
 TIE = 0.05
 """Configurations within this share of the best are a tie: the one that saves most elsewhere wins,

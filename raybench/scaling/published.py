@@ -33,9 +33,9 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
-from raybench.core.documents import read_mapping, validate
-from raybench.core.scaling_study import Scaling, ScalingStudy, study_cells
-from raybench.core.spec import RunSpec
+from raybench.spec.documents import read_mapping, validate
+from raybench.spec.run import RunSpec
+from raybench.spec.scaling_study import Scaling, ScalingStudy, study_cells
 
 NOT_MEASURED = "not measured here"
 AGREE = 0.75

@@ -24,8 +24,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from raybench.core.errors import UserError
 from raybench.scaling.convergence import BatchSize, Convergence, Floats, read
+from raybench.spec.errors import UserError
 
 POWERS = np.array([0.4, 0.5, 0.63, 0.8, 1.0, 1.26, 1.6, 2.0, 2.5])
 POWER_FACTOR = 1.5

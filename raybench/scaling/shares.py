@@ -13,12 +13,12 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from raybench.core.errors import UserError
-from raybench.core.objective import Objective
-from raybench.core.record import Evaluation
-from raybench.core.spec import DatasetSpec, RunSpec
 from raybench.data.dataset import Dataset
 from raybench.scaling.measurements import Floats
+from raybench.spec.errors import UserError
+from raybench.spec.objective import Objective
+from raybench.spec.run import DatasetSpec, RunSpec
+from raybench.stats.record import Evaluation
 
 ENDLESS_S = 1e6
 """On the training clock: a probe ends by its number of steps."""

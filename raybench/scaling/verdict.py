@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from raybench.core.spec import RunSpec
-from raybench.core.step_times import bytes_exchanged
 from raybench.scaling.fit import ThroughputModel
 from raybench.scaling.measurements import Cell, Floats, Layout, Observed
 from raybench.scaling.shares import Estimate, Part, Probe, Probes, Shares
 from raybench.scaling.throughput import FEED_OVERLAP, Law, Parameters
+from raybench.spec.run import RunSpec
+from raybench.stats.step_times import bytes_exchanged
 
 MORE = 4
 """How many times the batch, or the passes between two exchanges, is made."""

@@ -14,11 +14,11 @@ from typing import Literal
 
 import numpy as np
 
-from raybench.core.objective import small_difference
-from raybench.core.record import Evaluation, RunRecord, StopReason
-from raybench.core.spec import RunSpec
-from raybench.core.study import TIME, StudySpec
-from raybench.speed.placement import Placer
+from raybench.search.placement import Placer
+from raybench.spec.objective import small_difference
+from raybench.spec.run import RunSpec
+from raybench.spec.study import TIME, StudySpec
+from raybench.stats.record import Evaluation, RunRecord, StopReason
 
 Draw = Literal["sampler", "neighbour", "random"]
 Reference = Callable[[Sequence[float]], float]

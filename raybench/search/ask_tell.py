@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from raybench.core.record import Evaluation, RunOutcome, RunRecord, StopReason
-from raybench.core.space import Space
-from raybench.core.spec import RunSpec, label_keys
-from raybench.core.study import StudySpec
 from raybench.results.load import StudyResults
 from raybench.search.asha import DEFAULT, EarlyStopping, SearchPolicy
+from raybench.search.factorisation import Factors
+from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import num_trials
 from raybench.search.sampling.feedback import Feedback, Infeasible
 from raybench.search.sampling.optuna_study import (
@@ -26,8 +24,10 @@ from raybench.search.sampling.optuna_study import (
 )
 from raybench.search.sampling.proposer import Proposal, Proposer
 from raybench.search.sampling.transfer import Told, tell_earlier
-from raybench.speed.factorisation import Factors
-from raybench.speed.placement import Placer
+from raybench.spec.run import RunSpec, label_keys
+from raybench.spec.space import Space
+from raybench.spec.study import StudySpec
+from raybench.stats.record import Evaluation, RunOutcome, RunRecord, StopReason
 
 RECORDED = " (recorded)"
 """Tells the totals of an earlier session's run from those of its rerun."""

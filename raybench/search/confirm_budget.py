@@ -4,11 +4,11 @@ import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raybench.core.record import Evaluation, RunRecord
-from raybench.core.spec import RunSpec
-from raybench.core.standing import is_told, repeat_of, stages
-from raybench.core.study import TIME, StudySpec
 from raybench.results.trials import Layout, Usual, layout_of, usual_of
+from raybench.spec.run import RunSpec
+from raybench.spec.study import TIME, StudySpec
+from raybench.stats.record import Evaluation, RunRecord
+from raybench.stats.standing import is_told, repeat_of, stages
 
 SLACK = 1.5
 """A winner's run alone may take so much longer than the search's, which was a lucky one."""

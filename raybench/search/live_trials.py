@@ -8,16 +8,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from raybench.cluster.protocol import fault_of
-from raybench.core.errors import StudyError
-from raybench.core.record import Evaluation, RunOutcome, RunRecord, StopReason
-from raybench.core.spec import RunSpec
-from raybench.results.live.progress import Progress
+from raybench.report.live.progress import Progress
+from raybench.report.tables import BATCH_STATISTICS
 from raybench.results.store import Store, keep_error
-from raybench.results.tables import BATCH_STATISTICS
+from raybench.runs.deadline import Deadline
+from raybench.runs.saved_runs import RUNS_AGAIN, Disturbed, SavedRuns, is_cut
 from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
-from raybench.search.deadline import Deadline
-from raybench.search.saved_runs import RUNS_AGAIN, Disturbed, SavedRuns, is_cut
+from raybench.spec.errors import StudyError
+from raybench.spec.run import RunSpec
+from raybench.stats.record import Evaluation, RunOutcome, RunRecord, StopReason
 
 LOST = "the trial's own process was lost"
 

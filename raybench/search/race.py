@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from raybench.core.repeats import Noise, Repeat, is_apart, pooled, ranked, score, upper_score
-from raybench.core.spec import RunSpec
-from raybench.core.standing import Axis, Contender, Run, Stages, group_of
+from raybench.spec.run import RunSpec
+from raybench.stats.repeats import Noise, Repeat, is_apart, pooled, ranked, score, upper_score
+from raybench.stats.standing import Axis, Contender, Run, Stages, group_of
 
 DROP = 2.0
 """Standard errors behind the leader from which on a contender runs no more."""

@@ -25,10 +25,10 @@ from raybench.cluster.layout import Node
 from raybench.cluster.ray_internals.nodes import waits_by_driver
 from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
-from raybench.core.record import RunOutcome
-from raybench.search.deadline import Deadline
+from raybench.runs.deadline import Deadline
+from raybench.runs.wait_watch import quiet
 from raybench.search.live_trials import LiveTrials
-from raybench.search.wait_watch import quiet
+from raybench.stats.record import RunOutcome
 
 
 class TuneCallback(Callback):  # type: ignore[misc, unused-ignore]

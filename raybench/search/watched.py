@@ -7,19 +7,19 @@ from typing import Any
 
 import yaml
 
-from raybench.core.documents import validate
-from raybench.core.errors import UserError
-from raybench.core.record import RunRecord
-from raybench.core.scaling_study import ScalingStudy, study_cells
-from raybench.core.spec import RunSpec, label_keys
-from raybench.core.study import StudySpec
-from raybench.results.live.replay import Driver, Plan, Replay, Source
-from raybench.results.live.state import LiveState
-from raybench.results.live.words import spent
+from raybench.report.live.replay import Driver, Plan, Replay, Source
+from raybench.report.live.state import LiveState
+from raybench.report.live.words import spent
 from raybench.results.records import left_out
 from raybench.results.store import SCALING, STUDY_FILE
 from raybench.search.confirm_budget import ConfirmBudget
-from raybench.search.pipeline.reference import RUNS
+from raybench.search.reference import RUNS
+from raybench.spec.documents import validate
+from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec, label_keys
+from raybench.spec.scaling_study import ScalingStudy, study_cells
+from raybench.spec.study import StudySpec
+from raybench.stats.record import RunRecord
 
 
 class StudyForecast:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raybench.core.repeats import Repeat
+from raybench.stats.repeats import Repeat
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks/search"
 DATA = Path(os.environ.get("RAYBENCH_DATA", "nowhere"))

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from raybench.cluster.protocol import Command, Finish, Finished, Lent, Progress, RunFailed, Start
-from raybench.core.checkpoint import RunState
-from raybench.core.clock import WORKER_PHASES
-from raybench.core.objective import Objective
-from raybench.core.record import Evaluation
-from raybench.core.spec import RunSpec
+from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
+from raybench.stats.checkpoint import RunState
+from raybench.stats.clock import WORKER_PHASES
+from raybench.stats.record import Evaluation
 
 SPEC = RunSpec(objective=Objective(target=0.9))
 SAVING_S = 0.5

@@ -5,7 +5,7 @@ import pytest
 
 from raybench.cluster.admission import Admission
 from raybench.cluster.layout import Node, lay_out
-from raybench.core.spec import Placement
+from raybench.spec.run import Placement
 
 WIDTHS = (1, 2, 4, 8)
 FRAMEWORKS = ("torch", "tensorflow")

@@ -13,8 +13,8 @@ from raybench.cluster.protocol import HostLeaves, RunFailed
 from raybench.cluster.queue import Queue, Scaling, missing
 from raybench.cluster.ray_internals.nodes import bundles_of
 from raybench.cluster.worker_group import PoolOptions
-from raybench.core.errors import UserError
-from raybench.core.spec import Placement
+from raybench.spec.errors import UserError
+from raybench.spec.run import Placement
 
 A, B, C = (Node(2, 0, f"id-{name}", name) for name in "abc")
 ONE, TWO = Placement("torch", 1), Placement("torch", 2)

@@ -9,13 +9,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from raybench import cli
-from raybench import doctor as command
-from raybench.backends import machine
-from raybench.backends.machine import Seen, machine_facts, notes_of, problems_between, problems_of
 from raybench.cluster import doctor
 from raybench.cluster.protocol import Measured, RunFailed
-from raybench.core.spec import Placement
+from raybench.commands import cli
+from raybench.commands import doctor as command
+from raybench.spec.run import Placement
+from raybench.training import machine
+from raybench.training.machine import Seen, machine_facts, notes_of, problems_between, problems_of
 
 A100 = "NVIDIA A100"
 NUMBER, TEXT, TEXTS = {"type": "number"}, {"type": "string"}, {"type": "array"}
@@ -265,7 +265,7 @@ def test_what_will_not_work_is_said_and_the_code_is_1(
         def __exit__(self, *error: object) -> None:
             """End it."""
 
-    from raybench.search import wait_watch
+    from raybench.runs import wait_watch
 
     monkeypatch.setattr(wait_watch, "live_session", lambda *given: Live())
     monkeypatch.setattr(doctor, "examine", lambda *given: found)

@@ -9,7 +9,7 @@ import ray
 
 from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
-from raybench.core.spec import RunSpec
+from raybench.spec.run import RunSpec
 
 pytestmark = [
     pytest.mark.ray,
@@ -18,7 +18,7 @@ pytestmark = [
 WORKLOAD = """
 import os
 from pathlib import Path
-from raybench.workloads.base import Workload
+from raybench.models.base import Workload
 
 class Tells(Workload):
     name, input_shape, num_classes = "tells", (8, 8, 1), 10

@@ -30,9 +30,9 @@ from raybench.cluster.worker_pool import (
     KeptCheckpoints,
     WorkerPool,
 )
-from raybench.core.checkpoint import Checkpoint, RunState
-from raybench.core.record import Evaluation
-from raybench.core.spec import Placement, RunSpec
+from raybench.spec.run import Placement, RunSpec
+from raybench.stats.checkpoint import Checkpoint, RunState
+from raybench.stats.record import Evaluation
 
 SPEC = RunSpec()
 

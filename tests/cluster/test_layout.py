@@ -7,8 +7,8 @@ import pytest
 from raybench.cluster.admission import Admission, Capacity
 from raybench.cluster.layout import Node, lay_out, num_nodes, workers_per_node
 from raybench.cluster.queue import missing
-from raybench.core.errors import UserError
-from raybench.core.spec import Placement
+from raybench.spec.errors import UserError
+from raybench.spec.run import Placement
 
 
 def nodes_of(*each: tuple[float, float]) -> tuple[Node, ...]:

@@ -9,8 +9,8 @@ import pytest
 from raybench.cluster import worker
 from raybench.cluster.protocol import Ready
 from raybench.cluster.worker_group import WorkerGroup
-from raybench.core.spec import Placement
-from tests.backends.fake_gpus import FakeNvml
+from raybench.spec.run import Placement
+from tests.training.fake_gpus import FakeNvml
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")

@@ -20,7 +20,7 @@ from raybench.cluster.layout import Node
 from raybench.cluster.protocol import RunFailed
 from raybench.cluster.ray_internals import local_ray, trainer
 from raybench.cluster.worker_group import LOST, NOT_STARTED, OUT_OF_REACH, PoolOptions, WorkerGroup
-from raybench.core.spec import Placement
+from raybench.spec.run import Placement
 
 
 @pytest.fixture(autouse=True)

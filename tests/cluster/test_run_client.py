@@ -4,8 +4,8 @@ import pytest
 
 from raybench.cluster.protocol import STOPPED, Advance, Finish, Lent, RunFailed, Start
 from raybench.cluster.run_client import RESTARTS, RunClient, release
-from raybench.core.clock import PHASES
-from raybench.core.record import RunOutcome
+from raybench.stats.clock import PHASES
+from raybench.stats.record import RunOutcome
 from tests.cluster.fake_pool import BROKEN, LOST, SPEC, FakePool, time
 
 pytestmark = pytest.mark.usefixtures("no_ray")

@@ -7,7 +7,7 @@ import pytest
 
 from raybench.cluster.protocol import STOPPED, Lent, RunFailed
 from raybench.cluster.run_client import RunClient, run_once
-from raybench.core.checkpoint import RunState
+from raybench.stats.checkpoint import RunState
 from tests.cluster.fake_pool import BROKEN, LOST, REFUSAL, SPEC, FakePool
 
 pytestmark = pytest.mark.usefixtures("no_ray")

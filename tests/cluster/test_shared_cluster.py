@@ -13,7 +13,7 @@ from raybench.cluster.protocol import RunFailed
 from raybench.cluster.queue import Queue
 from raybench.cluster.ray_internals.nodes import available, taken_by_others
 from raybench.cluster.worker_group import PoolOptions
-from raybench.core.spec import Placement
+from raybench.spec.run import Placement
 
 ENTRIES = [
     {"NodeID": "id-a", "NodeManagerHostname": "a", "Resources": {"CPU": 2.0, "GPU": 1.0}},

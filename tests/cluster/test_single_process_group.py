@@ -6,7 +6,7 @@ import pytest
 
 from raybench.cluster.layout import Node
 from raybench.cluster.worker_group import PoolOptions, build_trainer
-from raybench.core.spec import RunSpec
+from raybench.spec.run import RunSpec
 
 
 def test_ray_is_asked_for_one_worker_that_has_it_all(tmp_path: Path) -> None:

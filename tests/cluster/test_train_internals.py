@@ -23,7 +23,7 @@ from raybench.cluster.ray_internals import network_meeting
 from raybench.cluster.ray_internals import trainer as trainer_internals
 from raybench.cluster.reach import Place, sum_over_workers
 from raybench.cluster.worker_group import PoolOptions, build_trainer, end_message, trainer_class
-from raybench.core.spec import Placement
+from raybench.spec.run import Placement
 
 NODES = (Node(2, 0, "id-a", "a"), Node(2, 0, "id-b", "b"))
 INTERNALS = "raybench.cluster.ray_internals"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import ray
 
-from raybench.backends.saved import check_same_model
 from raybench.cluster import worker, worker_group
 from raybench.cluster.protocol import (
     REFUSED,
@@ -21,8 +20,9 @@ from raybench.cluster.protocol import (
     RunFailed,
 )
 from raybench.cluster.worker_group import PoolOptions, WorkerGroup
-from raybench.core.errors import UserError
-from raybench.core.spec import Placement
+from raybench.spec.errors import UserError
+from raybench.spec.run import Placement
+from raybench.training.saved import check_same_model
 
 OPTIONS = PoolOptions(scratch="", search_path="", nodes=(), is_local=True)
 FIRST, SECOND = Finished(ledger={"train": 1.0}), Finished(ledger={"train": 2.0})

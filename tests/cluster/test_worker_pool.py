@@ -12,7 +12,7 @@ from raybench.cluster.protocol import Command, Finish, Finished, Reply, RunFaile
 from raybench.cluster.reach import UNREACHED
 from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
-from raybench.core.spec import Placement, RunSpec
+from raybench.spec.run import Placement, RunSpec
 
 ONE, TWO = Placement("torch", 1), Placement("torch", 2)
 OPTIONS = PoolOptions(scratch="", search_path="", nodes=(Node(2, 0, "here"),), is_local=True)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from raybench.core.dataset_spec import KINDS, Augmentation
-from raybench.core.errors import UserError
 from raybench.data.augment import Augmenter, check_augment
 from raybench.data.dataset import Dataset, Split
 from raybench.data.image_changes import Draws, sample_keys
+from raybench.spec.dataset_spec import KINDS, Augmentation
+from raybench.spec.errors import UserError
 
 ALL = ["random_resized_crop", "random_crop", "flip", "color_jitter", "mixup", "cutout"]
 

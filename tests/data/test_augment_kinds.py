@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from raybench.core.dataset_spec import ColorJitter, Cutout, Flip, RandomCrop, RandomResizedCrop
 from raybench.data.image_changes import (
     Draws,
     Mixing,
@@ -22,6 +21,7 @@ from raybench.data.image_changes import (
     random_resized_crop,
     sample_keys,
 )
+from raybench.spec.dataset_spec import ColorJitter, Cutout, Flip, RandomCrop, RandomResizedCrop
 
 SHAPES = [(7, 5, 3), (5, 8, 1), (6, 6, 4), (1, 1, 3), (1, 9, 2)]
 CASES = [(shape, kind) for shape in SHAPES for kind in ("uint8", "float32")]

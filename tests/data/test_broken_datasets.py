@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
 from raybench.data.load import build_dataset
 from raybench.data.store.entries import EntryLock
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 pytestmark = pytest.mark.usefixtures("own_store")
 NAMES = "size,colour,kind"

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from raybench.core.metric import METRICS, Metric
-from raybench.core.objective import Objective
 from raybench.data.chance import baselines, chance_level
 from raybench.data.dataset import Dataset, Split
+from raybench.spec.metric import METRICS, Metric
+from raybench.spec.objective import Objective
 
 
 def split(labels):

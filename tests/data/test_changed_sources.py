@@ -8,15 +8,15 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from raybench.core.documents import parse_yaml
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
+from raybench.commands.init import main
 from raybench.data.load import build_dataset
 from raybench.data.store import build
 from raybench.data.store.entries import remove_entry
 from raybench.data.store.place import store_folder
 from raybench.data.store.source import pinning
-from raybench.init import main
+from raybench.spec.documents import parse_yaml
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 pytestmark = pytest.mark.usefixtures("own_store")
 

@@ -5,12 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
 from raybench.data import check
 from raybench.data.check import check_dataset
 from raybench.data.dataset import Dataset, Split
 from raybench.data.load import load_dataset
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 
 def split(size=6, *, shape=(4,), kind=np.float32, labels=None):

@@ -6,11 +6,11 @@ import time
 import numpy as np
 import pytest
 
-from raybench import cli
+from raybench.commands import cli
+from raybench.commands.data import main
 from raybench.data.store import build as store
 from raybench.data.store.build import stored
 from raybench.data.store.source import Source
-from raybench.data_command import main
 
 
 @pytest.fixture

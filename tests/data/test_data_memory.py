@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
 from raybench.data import memory
 from raybench.data.load import load_dataset
 from raybench.data.memory import available_bytes, require_memory
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 
 @pytest.mark.parametrize(

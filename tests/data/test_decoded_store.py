@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raybench.core.errors import UserError
 from raybench.data import memory
 from raybench.data.store import build as store
 from raybench.data.store import place
 from raybench.data.store.build import stored
 from raybench.data.store.entries import list_entries, remove_entry, remove_unfinished
 from raybench.data.store.source import Source, file_at
+from raybench.spec.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
 from raybench.data.load import build_dataset
 from raybench.data.memory import is_mapped
 from raybench.data.sources.cut import mixed_order
 from raybench.data.store import build as store
-from raybench.workloads.find import load_workload_dataset
+from raybench.models.find import load_workload_dataset
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 pytestmark = pytest.mark.usefixtures("own_store")
 

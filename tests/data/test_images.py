@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
 from raybench.data.sources import decode_images as many
 from raybench.data.sources.decode_images import decode_images, probe
 from raybench.data.sources.images import (
@@ -27,6 +25,8 @@ from raybench.data.sources.images import (
     read_head,
 )
 from raybench.data.store.place import Writer
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 RED = (200, 30, 40)
 

@@ -5,13 +5,13 @@ import re
 import numpy as np
 import pytest
 
-from raybench.core.dataset_spec import DatasetSpec
-from raybench.core.errors import UserError
 from raybench.data.dataset import Dataset, Split
 from raybench.data.digits import load_digits
 from raybench.data.load import build_dataset
 from raybench.data.look.find import see
 from raybench.data.look.leaks import leak_lines
+from raybench.spec.dataset_spec import DatasetSpec
+from raybench.spec.errors import UserError
 
 RNG = np.random.default_rng(0)
 ROWS = 600

@@ -8,9 +8,9 @@ import struct
 import numpy as np
 import pytest
 
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
 from raybench.data.load import build_dataset
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 pytestmark = pytest.mark.usefixtures("own_store")
 

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
 from raybench.data import load
 from raybench.data.dataset import Dataset, Split
 from raybench.data.load import load_dataset
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 SPECS = {
     "digits": DatasetSpec(name="digits", image_size=28),

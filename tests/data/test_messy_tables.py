@@ -6,10 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
+from raybench.commands.init import main
 from raybench.data.load import build_dataset
-from raybench.init import main
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 pytestmark = pytest.mark.usefixtures("own_store")
 ROWS = 60

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
 from raybench.data import digits as mnist
 from raybench.data.digits import IDX_FILES, load_mnist
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 SPEC = DatasetSpec(name="mnist", validation_size=10)
 SIZES = (40, 15)  # of the small stand-ins for training and test files

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
 from raybench.data import shared
 from raybench.data.dataset import Dataset, Split
 from raybench.data.load import build_dataset
 from raybench.data.shared import open_shared, share, shared_key
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("train", "validation", "test")

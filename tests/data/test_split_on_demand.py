@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
 from raybench.data import check, memory
 from raybench.data.check import check_dataset
 from raybench.data.dataset import Dataset, Split, hold_out
 from raybench.data.inputs import Selected
 from raybench.data.load import limit_and_repeat
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 
 class Squares:

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from raybench.core.errors import UserError
 from raybench.data.dataset import Dataset, Split
 from raybench.data.store.build import read_dataset, stored, write_dataset
 from raybench.data.store.source import Source, list_files
+from raybench.spec.errors import UserError
 
 
 def test_a_whole_dataset_comes_back(tmp_path, monkeypatch):

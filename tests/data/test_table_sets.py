@@ -9,9 +9,6 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from raybench.core.errors import UserError
-from raybench.core.objective import Objective
-from raybench.core.spec import DatasetSpec
 from raybench.data.chance import baselines
 from raybench.data.check import check_dataset
 from raybench.data.dataset import SPLITS
@@ -19,6 +16,9 @@ from raybench.data.load import build_dataset
 from raybench.data.sources.files import open_tables
 from raybench.data.sources.table import Tables
 from raybench.data.sources.table_set import prepare
+from raybench.spec.errors import UserError
+from raybench.spec.objective import Objective
+from raybench.spec.run import DatasetSpec
 
 pytestmark = pytest.mark.usefixtures("own_store")
 ROWS = 400

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
 from raybench.data.load import build_dataset
 from raybench.data.sources.texts import PADDING, UNKNOWN, Tokenizer
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 pytestmark = pytest.mark.usefixtures("own_store")
 

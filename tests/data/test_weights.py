@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
 from raybench.data.dataset import Dataset, Split
 from raybench.data.load import limit_and_repeat
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 LABELS = np.array([0, 0, 0, 1, 2, 2], np.int64)
 

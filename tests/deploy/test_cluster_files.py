@@ -13,8 +13,8 @@ import yaml
 from packaging.requirements import Requirement
 
 from raybench.cluster.session import WORKER_ENVIRONMENT
-from raybench.core.errors import UserError
 from raybench.results.place import check_folder
+from raybench.spec.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

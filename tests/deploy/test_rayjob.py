@@ -12,13 +12,13 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from raybench import tune
-from raybench.core.documents import to_yaml
-from raybench.core.study import build_study
+from raybench.commands import tune
 from raybench.results.place import check_place, refuse_other_study
 from raybench.results.storage import study_file
 from raybench.results.store import STUDY_FILE
-from raybench.search.pipeline.tune import study_content
+from raybench.search.tune import study_content
+from raybench.spec.documents import to_yaml
+from raybench.spec.study import build_study
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -1,6 +1,6 @@
 """A user's workload that does not work."""
 
-from raybench.workloads.base import Workload
+from raybench.models.base import Workload
 
 
 class Broken(Workload):

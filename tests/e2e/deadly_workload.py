@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raybench.workloads.base import Workload
+from raybench.models.base import Workload
 
 if TYPE_CHECKING:
     import keras

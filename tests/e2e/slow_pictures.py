@@ -5,9 +5,9 @@ import time
 import numpy as np
 
 from raybench import Workload
-from raybench.core.spec import DatasetSpec
 from raybench.data.dataset import Dataset, Split
 from raybench.data.load import load_dataset
+from raybench.spec.run import DatasetSpec
 
 READ_S = 0.02
 

@@ -28,7 +28,7 @@ LISTS = (
 SHELL = """
 import time
 from raybench.cluster.session import Session
-from raybench.core.spec import Placement
+from raybench.spec.run import Placement
 import ray
 with Session(address="auto") as session:
     assert session.capacity.grows

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from raybench.core.record import Evaluation
 from raybench.results.records import read_lines, read_records
+from raybench.stats.record import Evaluation
 
 from .commands import raybench as run
 from .commands import start

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raybench.core.documents import read_mapping
+from raybench.spec.documents import read_mapping
 
 from .host_cluster import done, raybench, start_head, start_node
 from .hosts import Host, Hosts, why_not

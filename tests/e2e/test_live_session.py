@@ -17,22 +17,22 @@ from rich.console import Console
 import raybench
 from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
-from raybench.core.objective import Objective
-from raybench.core.record import RunOutcome
-from raybench.core.scaling_study import build_scaling_study
-from raybench.core.spec import DatasetSpec, Placement, RunSpec
-from raybench.results.live.progress import Progress
+from raybench.report.live.progress import Progress
+from raybench.report.scaling_report import ScalingReport
 from raybench.results.store import Store, StudyFiles
-from raybench.search.deadline import Deadline
-from raybench.studies.report import ScalingReport
-from raybench.studies.scale import run_study
+from raybench.runs.deadline import Deadline
+from raybench.runs.scale import run_study
+from raybench.spec.objective import Objective
+from raybench.spec.run import DatasetSpec, Placement, RunSpec
+from raybench.spec.scaling_study import build_scaling_study
+from raybench.stats.record import RunOutcome
 
 pytestmark = pytest.mark.ray
 SPEC = RunSpec(
     batch_size_per_worker=32, objective=Objective(target=1.0, max_train_seconds=1.5), seed=3
 )
 CONTINUED = RunSpec(
-    workload="tests.backends.regularised:Regularised",
+    workload="tests.training.regularised:Regularised",
     dataset=DatasetSpec(limit=300),
     objective=Objective(kind="best_at_budget", max_train_seconds=1e6),
     optimizer="lamb",

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 import raybench
-from raybench.core.clock import OTHER, PHASES
-from raybench.core.documents import read_mapping
 from raybench.results.load import CURVE_COLUMNS, TRIAL_COLUMNS
 from raybench.results.records import read_records
+from raybench.spec.documents import read_mapping
+from raybench.stats.clock import OTHER, PHASES
 
 from .commands import raybench as run
 

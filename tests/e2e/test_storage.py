@@ -16,7 +16,7 @@ import pytest
 import raybench
 from raybench.results.bucket import Bucket
 from raybench.results.spool import fetch_logs
-from tests.results.s3_server import S3Server
+from tests.s3_server import S3Server
 
 from .commands import start
 from .test_resume import assert_sampler_knows

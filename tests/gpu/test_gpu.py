@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import raybench
-from raybench.backends.machine import nvml_sees
 from raybench.results.verdict import judge
+from raybench.training.machine import nvml_sees
 from tests.e2e.commands import raybench as run
 
 GPU = pytest.param(
@@ -34,11 +34,11 @@ BAR = 0.98
 TRAIN = """
 import json, sys
 import numpy as np
-from raybench.backends.base import find_backend
-from raybench.backends.run import run
-from raybench.core.clock import Ledger
-from raybench.core.spec import RunSpec
-from raybench.workloads.find import load_workload_dataset
+from raybench.training.base import find_backend
+from raybench.training.run import run
+from raybench.stats.clock import Ledger
+from raybench.spec.run import RunSpec
+from raybench.models.find import load_workload_dataset
 
 framework, device, file = sys.argv[1:]
 gpus = int(device != "cpu")

@@ -12,9 +12,9 @@ import pytest
 from nbformat import NotebookNode
 
 import raybench
-from raybench.core.errors import UserError
+from raybench.report.scaling_report import claims_table, published_claims
 from raybench.scaling.published import STUDIES
-from raybench.studies.report import claims_table, published_claims
+from raybench.spec.errors import UserError
 from tests.notebooks.executing import FOLDER, PNG, STUDY_VARIABLE, execute, outputs
 
 ROOT = FOLDER.parent

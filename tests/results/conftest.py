@@ -1,11 +1,11 @@
 """An object store for the tests: a server on this machine, a new URL for each, short waits."""
 
 import pytest
-from made_results import results_folder
-from s3_server import FAST, S3Server
 
 from raybench.results import lock, storage
 from raybench.results.store import STUDY_FILE
+from tests.made_results import results_folder
+from tests.s3_server import FAST, S3Server
 
 
 @pytest.fixture(scope="session")

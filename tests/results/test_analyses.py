@@ -8,9 +8,6 @@ import pandas as pd
 import pytest
 
 import raybench
-from raybench.core.errors import UserError
-from raybench.core.metric import ACCURACY, METRICS
-from raybench.core.objective import time_to_target as recorded_time
 from raybench.results.analyses import (
     around_target,
     best_at_every_budget,
@@ -22,6 +19,9 @@ from raybench.results.analyses import (
     standings,
     time_to_target,
 )
+from raybench.spec.errors import UserError
+from raybench.spec.metric import ACCURACY, METRICS
+from raybench.spec.objective import time_to_target as recorded_time
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "digits_study"
 LOSS = METRICS["loss"]

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from raybench.core.errors import UserError
 from raybench.results import bucket
 from raybench.results.bucket import Bucket, check_url
+from raybench.spec.errors import UserError
 
 fs = pytest.importorskip("pyarrow.fs")
 

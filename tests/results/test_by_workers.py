@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
-from raybench.core.errors import UserError
-from raybench.core.metric import ACCURACY
 from raybench.results.analyses import WORKER_COLUMNS, by_workers
+from raybench.spec.errors import UserError
+from raybench.spec.metric import ACCURACY
 
 NAMES = ["trial", "config", "is_confirmed", "hits", "num_workers", "time_to_target_s"]
 

@@ -1,13 +1,13 @@
 import pandas as pd
 import pytest
-from made_results import curve, results_folder, run_line
 from test_loaded_columns import CURVE_COLUMNS, TRIAL_COLUMNS
 
-from raybench.core.documents import read_mapping, to_yaml, validate
-from raybench.core.spec import RunSpec
-from raybench.results.export import export, read_csv
+from raybench.report.export import export, read_csv
 from raybench.results.load import load
 from raybench.results.store import STUDY_FILE, Store
+from raybench.spec.documents import read_mapping, to_yaml, validate
+from raybench.spec.run import RunSpec
+from tests.made_results import curve, results_folder, run_line
 
 WIDE = {"num_workers": 4, "optimizer": "lamb", "learning_rate": 1e-4, "framework": "tensorflow"}
 NARROW = {"num_workers": 1, "optimizer": "lars", "learning_rate": 2.5}

@@ -5,19 +5,19 @@ import random
 from statistics import fmean
 
 import pytest
-from made_results import OBJECTIVE, results_folder, run_line
 from test_repeated import COLD, raced
 from test_tables import write_space
 from test_verdict import again, at_budget, judged_at_budget
 
-from raybench.core.repeats import Repeat
-from raybench.core.standing import Contender, more
-from raybench.results.answer import answer_lines, verdict_lines
-from raybench.results.how_sure import how_sure_lines
+from raybench.report.answer import answer_lines, verdict_lines
+from raybench.report.how_sure import how_sure_lines
+from raybench.report.remarks import edge_lines
 from raybench.results.load import load
 from raybench.results.ranking import noise_of
-from raybench.results.remarks import edge_lines
 from raybench.results.verdict import judge
+from raybench.stats.repeats import Repeat
+from raybench.stats.standing import Contender, more
+from tests.made_results import OBJECTIVE, results_folder, run_line
 
 
 def sure(folder, *groups, **study):

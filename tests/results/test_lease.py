@@ -6,12 +6,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from s3_server import FAST
 
-from raybench.core.errors import UserError
 from raybench.results import lock
 from raybench.results.bucket import Bucket
 from raybench.results.lock import Lease
+from raybench.spec.errors import UserError
+from tests.s3_server import FAST
 
 
 class TestLease:

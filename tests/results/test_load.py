@@ -6,17 +6,17 @@ from dataclasses import replace
 from time import process_time
 
 import pytest
-from made_results import POINT, curve, results_folder, run_line
 
 import raybench
-from raybench.core.errors import UserError
-from raybench.core.objective import Objective
-from raybench.core.record import Evaluation
-from raybench.core.spec import RunSpec
-from raybench.core.step_times import NoiseSums, NoiseTerms, StepTimes
 from raybench.results.load import describe
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE
+from raybench.spec.errors import UserError
+from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
+from raybench.stats.record import Evaluation
+from raybench.stats.step_times import NoiseSums, NoiseTerms, StepTimes
+from tests.made_results import POINT, curve, results_folder, run_line
 
 
 def test_a_run_that_never_trained_has_no_speed(tmp_path):

@@ -4,12 +4,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from made_results import curve, results_folder, run_line
 
 import raybench
-from raybench.core.errors import UserError
-from raybench.core.objective import Objective
-from raybench.results.several import Studies, unlike
+from raybench.report.several import Studies, unlike
+from raybench.spec.errors import UserError
+from raybench.spec.objective import Objective
+from tests.made_results import curve, results_folder, run_line
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "digits_study"
 

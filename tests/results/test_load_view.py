@@ -8,19 +8,19 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from made_results import curve, results_folder, run_line
 
 import raybench
-from raybench.core.documents import read_mapping, to_yaml
-from raybench.core.errors import StudyError, UserError
-from raybench.core.objective import Objective
-from raybench.core.spec import RunSpec
+from raybench.commands.train import parser
 from raybench.results.load import arguments_of, load
 from raybench.results.lock import OWNER_FILE
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
-from raybench.search.pipeline.train import read_spec
-from raybench.train import parser
+from raybench.runs.train import read_spec
+from raybench.spec.documents import read_mapping, to_yaml
+from raybench.spec.errors import StudyError, UserError
+from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
+from tests.made_results import curve, results_folder, run_line
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "digits_study"
 MARKUP = "<script>alert(1)</script>[red]&\"'"

@@ -5,12 +5,12 @@ import re
 
 import pandas as pd
 import pytest
-from made_results import curve, results_folder, run_line
 
-from raybench.core.documents import read_mapping, to_yaml
 from raybench.results.load import load
 from raybench.results.store import STUDY_FILE
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES
+from raybench.spec.documents import read_mapping, to_yaml
+from tests.made_results import curve, results_folder, run_line
 
 # What design.md section 4 says scripts may rely on.
 TRIAL_COLUMNS = re.split(

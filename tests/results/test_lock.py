@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from raybench.core.errors import UserError
 from raybench.results import lock
 from raybench.results.lock import OWNER_FILE, SOFT_LOCK_FILE, StudyLock
+from raybench.spec.errors import UserError
 
 HOLD = """
 import sys, time
@@ -34,7 +34,7 @@ with StudyLock(Path(sys.argv[1])):
 SLEEPER = """
 import sys
 from pathlib import Path
-from raybench.core.errors import StudyError
+from raybench.spec.errors import StudyError
 from raybench.results import lock
 lock.BEAT_S, lock.STALE_S = 0.4, 2.0
 with lock.StudyLock(Path(sys.argv[1])) as held:

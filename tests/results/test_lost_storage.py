@@ -8,17 +8,17 @@ import threading
 import time
 
 import pytest
-from below_url import WRITER, names, on_another_machine, uploaded, wait_for, wanted, write
-from made_results import run_line
-from s3_server import FAST
 
-from raybench.core.errors import StudyError, UserError
 from raybench.results import lock
 from raybench.results.bucket import Bucket
 from raybench.results.lock import Lease
 from raybench.results.records import read_records
 from raybench.results.storage import open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
+from raybench.spec.errors import StudyError, UserError
+from tests.below_url import WRITER, names, on_another_machine, uploaded, wait_for, wanted, write
+from tests.made_results import run_line
+from tests.s3_server import FAST
 
 
 @pytest.mark.all

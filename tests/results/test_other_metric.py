@@ -4,22 +4,22 @@ import io
 
 import numpy as np
 import pytest
-from made_results import curve, results_folder, run_line
 from rich.console import Console
 
-from raybench.core.objective import Objective
-from raybench.results.answer import spec_comment, verdict_lines
-from raybench.results.export import export, read_csv
-from raybench.results.figures.curves import curves_figure
-from raybench.results.figures.pareto import pareto_figure
-from raybench.results.figures.parts import metric_axis, new_figure
-from raybench.results.live.progress import Progress
-from raybench.results.live.screen import screen_lines
-from raybench.results.live.words import BLOCKS
-from raybench.results.remarks import sensitivity_lines, target_warning
-from raybench.results.show import show
+from raybench.report.answer import spec_comment, verdict_lines
+from raybench.report.export import export, read_csv
+from raybench.report.figures.curves import curves_figure
+from raybench.report.figures.pareto import pareto_figure
+from raybench.report.figures.parts import metric_axis, new_figure
+from raybench.report.live.progress import Progress
+from raybench.report.live.screen import screen_lines
+from raybench.report.live.words import BLOCKS
+from raybench.report.remarks import sensitivity_lines, target_warning
+from raybench.report.show import show
 from raybench.results.store import Store
 from raybench.results.verdict import configurations, judge
+from raybench.spec.objective import Objective
+from tests.made_results import curve, results_folder, run_line
 from tests.search.made_up import evaluation, record
 
 RMSE = {"metric": "rmse", "direction": "min", "chance": 2.0, "max_train_seconds": 60.0}

@@ -10,23 +10,23 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from made_results import curve, results_folder, run_line
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import raybench
-from raybench import report
-from raybench.core.clock import PHASES
-from raybench.core.documents import read_mapping, to_yaml
-from raybench.core.objective import Objective
-from raybench.results.export import write_plots
-from raybench.results.figures import parts
-from raybench.results.figures.curves import curves_figure, repeats_figure
-from raybench.results.figures.pareto import pareto_figure
-from raybench.results.figures.timeline import ledger_figure
+from raybench.commands import report
+from raybench.report.export import write_plots
+from raybench.report.figures import parts
+from raybench.report.figures.curves import curves_figure, repeats_figure
+from raybench.report.figures.pareto import pareto_figure
+from raybench.report.figures.timeline import ledger_figure
 from raybench.results.load import StudyResults
 from raybench.results.verdict import configurations, pareto_front
+from raybench.spec.documents import read_mapping, to_yaml
+from raybench.spec.objective import Objective
+from raybench.stats.clock import PHASES
+from tests.made_results import curve, results_folder, run_line
 
 STUDY = Path(__file__).parents[1] / "fixtures" / "digits_study"
 FIGURES = (curves_figure, repeats_figure, pareto_figure, ledger_figure)
@@ -218,7 +218,7 @@ def test_run_that_failed_before_its_first_evaluation_is_drawn(tmp_path: Path) ->
 def test_drawing_leaves_pyplot_alone() -> None:
     code = f"""
 import sys, raybench
-from raybench.results.figures.curves import curves_figure
+from raybench.report.figures.curves import curves_figure
 curves_figure(raybench.load({str(STUDY)!r})).draw_without_rendering()
 print(sorted({{"matplotlib.pyplot", "ray", "torch", "tensorflow"}} & set(sys.modules)))
 """

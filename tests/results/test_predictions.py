@@ -2,13 +2,13 @@
 
 import io
 
-from made_results import results_folder, run_line
 from rich.console import Console
 
-from raybench.core.record import Prediction
-from raybench.results.show import show
-from raybench.results.tables import predictions, top
+from raybench.report.show import show
+from raybench.report.tables import predictions, top
 from raybench.results.verdict import judge
+from raybench.stats.record import Prediction
+from tests.made_results import results_folder, run_line
 
 
 def predicted(trial, seconds, *, workers, batch, framework="torch"):

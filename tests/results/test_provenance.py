@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from raybench.core.documents import parse_yaml, to_yaml
-from raybench.core.text import redact
 from raybench.results.store import command
+from raybench.spec.documents import parse_yaml, to_yaml
+from raybench.spec.text import redact
 
 SECRET = "hunter2,x=1:y"
 

@@ -3,16 +3,16 @@
 import math
 
 import pytest
-from made_results import curve, results_folder, run_line
 from test_tables import shown
 from test_verdict import again
 
-from raybench.core.objective import Objective
-from raybench.results.answer import answer_lines, spec_comment, verdict_lines
-from raybench.results.export import export
+from raybench.report.answer import answer_lines, spec_comment, verdict_lines
+from raybench.report.export import export
 from raybench.results.ranking import noise_of
 from raybench.results.store import StudyFiles
 from raybench.results.verdict import judge
+from raybench.spec.objective import Objective
+from tests.made_results import curve, results_folder, run_line
 
 COLD = [run_line("0000", 30.0)]
 """The study's first trial."""

@@ -1,14 +1,13 @@
 """`raybench report` of a study below a URL."""
 
-from below_url import uploaded, wait_for, write
-from made_results import run_line
-
-from raybench import report
+from raybench.commands import report
 from raybench.results import storage
 from raybench.results.bucket import Bucket
 from raybench.results.load import load
 from raybench.results.storage import open_storage
 from raybench.results.store import STUDY_FILE, Store
+from tests.below_url import uploaded, wait_for, write
+from tests.made_results import run_line
 
 
 def test_a_report_is_written_below_the_url(url, study, said, capsys):

@@ -1,9 +1,9 @@
 """Sentences on the target: nearly all or none reach it, and one point either side of it."""
 
 import pytest
-from made_results import curve, results_folder, run_line
 
-from raybench.results.remarks import sensitivity_lines, target_warning
+from raybench.report.remarks import sensitivity_lines, target_warning
+from tests.made_results import curve, results_folder, run_line
 
 
 def fastest_at(results, target):

@@ -8,25 +8,25 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from made_results import curve, results_folder, run_line
 from test_repeated import raced, study
 from test_tables import shown
 from test_verdict import again, at_budget, judged_at_budget
 
-from raybench import report
-from raybench.core.errors import UserError
-from raybench.core.objective import Objective
-from raybench.results.answer import answer_lines, spec_comment, verdict_lines
-from raybench.results.console import wrapped
-from raybench.results.export import export
-from raybench.results.how_sure import NOTHING_LEFT, next_steps
+from raybench.commands import report
+from raybench.loggers.feed import _sentence
+from raybench.report.answer import answer_lines, spec_comment, verdict_lines
+from raybench.report.console import wrapped
+from raybench.report.export import export
+from raybench.report.how_sure import NOTHING_LEFT, next_steps
+from raybench.report.page.trials import columns_of
+from raybench.report.show import SCREEN
+from raybench.report.words import duration
 from raybench.results.load import load
-from raybench.results.loggers.feed import _sentence
-from raybench.results.page.trials import columns_of
-from raybench.results.show import SCREEN
 from raybench.results.store import Store
 from raybench.results.verdict import judge
-from raybench.results.words import duration
+from raybench.spec.errors import UserError
+from raybench.spec.objective import Objective
+from tests.made_results import curve, results_folder, run_line
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 

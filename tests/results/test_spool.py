@@ -4,7 +4,6 @@ import contextlib
 
 import pytest
 
-from raybench.core.errors import StudyError, UserError
 from raybench.results import spool
 from raybench.results.spool import (
     Upload,
@@ -16,6 +15,7 @@ from raybench.results.spool import (
     name_of,
     part_key,
 )
+from raybench.spec.errors import StudyError, UserError
 
 RECORDS, JOURNAL = spool.LOGS
 

@@ -6,9 +6,9 @@ import shutil
 import pytest
 from test_spool import CrashError, FakeBucket
 
-from raybench.core.checkpoint import STATE_FILE
 from raybench.results.spool import CheckpointUpload, fetch_checkpoints, names_of
 from raybench.results.store import STUDY_FILE
+from raybench.stats.checkpoint import STATE_FILE
 
 WEIGHTS = "weights.pt"
 

@@ -5,16 +5,16 @@ import shutil
 import time
 
 import pytest
-from below_url import names, on_another_machine, wait_for, wanted, write
-from made_results import results_folder, run_line
 
 import raybench
-from raybench.core.errors import UserError
 from raybench.results import storage
 from raybench.results.bucket import Bucket
 from raybench.results.load import load
 from raybench.results.storage import open_storage
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
+from raybench.spec.errors import UserError
+from tests.below_url import names, on_another_machine, wait_for, wanted, write
+from tests.made_results import results_folder, run_line
 
 
 def test_a_study_is_below_its_url_when_it_ends(url, study, said):

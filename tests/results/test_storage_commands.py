@@ -8,23 +8,23 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from made_results import run_line
 from rich.console import Console
-from s3_server import FAST
 
 import raybench
-from raybench import cli, report, train, tune
-from raybench.backends.saved import DATA_FILE, MODEL_FILES
-from raybench.core.errors import UserError
+from raybench.commands import cli, report, train, tune
+from raybench.report.console import say
+from raybench.report.live.progress import Progress
 from raybench.results import lock, storage
 from raybench.results.bucket import Bucket
-from raybench.results.console import say
-from raybench.results.live.progress import Progress
 from raybench.results.lock import Lease, StudyLock
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
-from raybench.search.pipeline import train as train_pipeline
-from raybench.search.pipeline import tune as tune_pipeline
+from raybench.runs import train as train_pipeline
+from raybench.search import tune as tune_pipeline
+from raybench.spec.errors import UserError
+from raybench.training.saved import DATA_FILE, MODEL_FILES
+from tests.made_results import run_line
+from tests.s3_server import FAST
 
 SPACE = """
 objective: {target: 0.9, max_train_seconds: 60.0}
@@ -195,9 +195,9 @@ def test_a_place_that_cannot_be(url, search, capsys, place, sentence, command):
 
 def test_a_model_is_saved_below_a_url_and_loaded_from_there(url, monkeypatch, capsys, tmp_path):
     torch = pytest.importorskip("torch")
-    from raybench.backends.torch.model import build_model
-    from raybench.workloads.find import load_workload_dataset
-    from raybench.workloads.model_data import ModelData
+    from raybench.models.find import load_workload_dataset
+    from raybench.models.model_data import ModelData
+    from raybench.training.torch.model import build_model
 
     saved = []
 

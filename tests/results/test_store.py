@@ -4,15 +4,15 @@ import math
 import shutil
 
 import pytest
-from made_results import curve, results_folder, run_line
 from rich.console import Console
 
-from raybench.core.documents import parse_yaml
-from raybench.core.errors import StudyError, UserError
+from raybench.report.show import show
 from raybench.results.load import load
 from raybench.results.records import read_lines, read_records
-from raybench.results.show import show
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store, mend_last_line
+from raybench.spec.documents import parse_yaml
+from raybench.spec.errors import StudyError, UserError
+from tests.made_results import curve, results_folder, run_line
 
 LINES = [{"kind": "eval", "trial": "0000", "index": n} for n in range(3)]
 

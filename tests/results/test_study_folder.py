@@ -3,9 +3,6 @@ from pathlib import Path
 
 import pytest
 
-from raybench.core.documents import to_yaml
-from raybench.core.errors import UserError
-from raybench.core.study import build_study
 from raybench.results.place import (
     check_folder,
     refuse_other_study,
@@ -13,6 +10,9 @@ from raybench.results.place import (
     unused_folder,
 )
 from raybench.results.store import STUDY_FILE
+from raybench.spec.documents import to_yaml
+from raybench.spec.errors import UserError
+from raybench.spec.study import build_study
 
 
 def study(**changes):

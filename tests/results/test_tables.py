@@ -3,21 +3,14 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from made_results import OBJECTIVE, results_folder, run_line
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from raybench.core.documents import read_mapping, to_yaml
-from raybench.core.objective import Objective
-from raybench.core.record import Prediction
-from raybench.core.text import clean
-from raybench.results.answer import verdict_lines
-from raybench.results.console import make_console, say
-from raybench.results.load import load
-from raybench.results.show import show
-from raybench.results.store import STUDY_FILE
-from raybench.results.tables import (
+from raybench.report.answer import verdict_lines
+from raybench.report.console import make_console, say
+from raybench.report.show import show
+from raybench.report.tables import (
     best_per_framework,
     failures,
     ledger_totals,
@@ -26,7 +19,14 @@ from raybench.results.tables import (
     ranked,
     top,
 )
+from raybench.results.load import load
+from raybench.results.store import STUDY_FILE
 from raybench.results.verdict import judge
+from raybench.spec.documents import read_mapping, to_yaml
+from raybench.spec.objective import Objective
+from raybench.spec.text import clean
+from raybench.stats.record import Prediction
+from tests.made_results import OBJECTIVE, results_folder, run_line
 
 LINES = [
     run_line("0000", best_value=0.5),
@@ -405,6 +405,6 @@ def test_a_terminal_of_another_encoding_is_no_error(encoding):
 
 
 def test_a_share_that_rounds_to_nothing_has_no_sign():
-    from raybench.results.tables import _cell
+    from raybench.report.tables import _cell
 
     assert _cell(-0.0004, "{:.0%}") == _cell(0.0004, "{:.0%}") == "0%"

@@ -1,20 +1,20 @@
 """Runs are ranked against those that were laid out alike, from records written by hand."""
 
 import pytest
-from made_results import OBJECTIVE, results_folder, run_line
 from test_tables import shown
 
-from raybench.core.record import RunRecord
-from raybench.core.study import build_study
-from raybench.results.export import export, read_csv
+from raybench.report.export import export, read_csv
+from raybench.report.tables import top
 from raybench.results.load import load
 from raybench.results.ranking import kinds, ranked
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
-from raybench.results.tables import top
 from raybench.results.trials import NOT_EXCHANGED
 from raybench.results.verdict import configurations, judge, judge_each
 from raybench.search.confirm_budget import ConfirmBudget
+from raybench.spec.study import build_study
+from raybench.stats.record import RunRecord
+from tests.made_results import OBJECTIVE, results_folder, run_line
 
 SPREAD = {"placement_strategy": "spread"}
 

@@ -2,17 +2,17 @@ import io
 import math
 
 import pytest
-from made_results import results_folder, run_line
 from rich.console import Console
 
-from raybench.core.errors import UserError
-from raybench.core.objective import TIME, Objective
-from raybench.results.answer import answer_lines, spec_comment, verdict_lines
-from raybench.results.export import export
-from raybench.results.show import show
+from raybench.report.answer import answer_lines, spec_comment, verdict_lines
+from raybench.report.export import export
+from raybench.report.show import show
 from raybench.results.store import Store
 from raybench.results.verdict import judge
-from raybench.search.pipeline.tune import exit_code
+from raybench.search.tune import exit_code
+from raybench.spec.errors import UserError
+from raybench.spec.objective import TIME, Objective
+from tests.made_results import results_folder, run_line
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from raybench.core.spec import DatasetSpec, RunSpec
 from raybench.scaling.shares import Probe, Probes
+from raybench.spec.run import DatasetSpec, RunSpec
 
 MNIST = DatasetSpec(name="mnist")
 

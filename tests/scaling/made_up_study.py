@@ -6,12 +6,12 @@ from functools import cached_property
 
 import pandas as pd
 
-from raybench.core.record import Evaluation, RunOutcome, RunRecord
-from raybench.core.scaling_study import ScalingStudy, study_cells
-from raybench.core.spec import RunSpec
-from raybench.core.step_times import StepTimes
-from raybench.results.scaling.cells import cell_table
+from raybench.scaling.cells import cell_table
 from raybench.scaling.published import STUDIES, Claim
+from raybench.spec.run import RunSpec
+from raybench.spec.scaling_study import ScalingStudy, study_cells
+from raybench.stats.record import Evaluation, RunOutcome, RunRecord
+from raybench.stats.step_times import StepTimes
 
 PARAMETERS = {
     "mnist_small": 402_442,
@@ -19,10 +19,10 @@ PARAMETERS = {
     "cnn7": 124_202,
     "cifar_cnn": 1_250_858,
     "deep_mlp": 75_850,
-    "raybench.workloads.pictures:SmallDecodedDigits": 525_322,
-    "raybench.workloads.pictures:DenseDecodedDigits": 4_104_202,
-    "raybench.workloads.pictures:DecodedDigits": 124_202,
-    "raybench.workloads.pictures:MediumDecodedDigits": 173_354,
+    "raybench.models.pictures:SmallDecodedDigits": 525_322,
+    "raybench.models.pictures:DenseDecodedDigits": 4_104_202,
+    "raybench.models.pictures:DecodedDigits": 124_202,
+    "raybench.models.pictures:MediumDecodedDigits": 173_354,
 }
 EPOCH_S, EPOCH_STEPS = 1.0, 20
 

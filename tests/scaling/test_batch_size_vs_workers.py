@@ -2,9 +2,9 @@
 
 from made_up_study import Machine, compared, usual
 
-from raybench.core.scaling_study import study_cells
-from raybench.core.spec import RunSpec
 from raybench.scaling.published import STUDIES
+from raybench.spec.run import RunSpec
+from raybench.spec.scaling_study import study_cells
 
 
 def test_study_1_has_both_kinds_of_scaling_and_says_which() -> None:

@@ -3,12 +3,12 @@
 import pytest
 from made_up_study import PARAMETERS, Machine, compared, usual
 
-from raybench.core.scaling_study import study_cells
-from raybench.core.spec import RunSpec
+from raybench.models.base import LayerWorkload
+from raybench.models.find import load_workload_dataset
+from raybench.models.layers import num_parameters
 from raybench.scaling.published import STUDIES
-from raybench.workloads.base import LayerWorkload
-from raybench.workloads.find import load_workload_dataset
-from raybench.workloads.layers import num_parameters
+from raybench.spec.run import RunSpec
+from raybench.spec.scaling_study import study_cells
 
 
 def test_study_3_gives_more_parameters_the_larger_share() -> None:

@@ -5,10 +5,10 @@ import math
 import pytest
 from made_up_probes import spec_of, step_of, times_of
 
-from raybench.core.spec import FRAMEWORKS
 from raybench.scaling.shares import Probe, Probes
 from raybench.scaling.throughput import FEED_OVERLAP
 from raybench.scaling.verdict import NOT_SURE, Outlook, judge
+from raybench.spec.run import FRAMEWORKS
 
 KINDS = {
     "compute": {"compute": 0.2, "overhead": 0.01, "exchange": 0.02, "reading": 0.01},

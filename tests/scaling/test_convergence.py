@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from raybench.core.errors import UserError
 from raybench.scaling.convergence import read
+from raybench.spec.errors import UserError
 
 
 def runs(batch, samples, **more) -> pd.DataFrame:

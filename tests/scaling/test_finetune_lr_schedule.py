@@ -3,9 +3,9 @@
 import pytest
 from made_up_study import Machine, compared, usual
 
-from raybench.core.scaling_study import study_cells
-from raybench.core.spec import RunSpec
 from raybench.scaling.published import STUDIES
+from raybench.spec.run import RunSpec
+from raybench.spec.scaling_study import study_cells
 
 
 def test_study_2_separates_the_schedule_from_the_batch() -> None:
@@ -39,7 +39,7 @@ def test_study_2_judges_four_workers_by_four_alone() -> None:
 
 
 def test_study_2_uses_the_schedule_of_its_notebooks() -> None:
-    from raybench.core.schedule import build_schedule
+    from raybench.spec.schedule import build_schedule
 
     cells = study_cells(STUDIES["finetune_lr_schedule"].study(False))
     (spec,) = [

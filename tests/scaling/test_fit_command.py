@@ -9,11 +9,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from raybench import cli, scale
-from raybench.core.errors import UserError
+from raybench.commands import cli, scale
 from raybench.scaling.fit import ThroughputModel
 from raybench.scaling.fit_command import cells_asked
 from raybench.scaling.measurements import Cell, Measurements, Observed, read_measurements
+from raybench.spec.errors import UserError
 
 HEAD = "num_workers,num_nodes,batch_size_per_worker,step_s"
 GOOD = f"{HEAD}\n1,1,32,0.05\n2,1,32,0.06\n4,1,32,0.065\n1,1,64,0.08\n"

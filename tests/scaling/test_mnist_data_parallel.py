@@ -4,8 +4,8 @@ from collections import Counter
 
 from made_up_study import Machine, compared, usual
 
-from raybench.core.scaling_study import study_cells
 from raybench.scaling.published import STUDIES
+from raybench.spec.scaling_study import study_cells
 
 
 def test_the_full_matrix_of_study_5_is_that_of_its_108_rows() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from made_up_study import Machine, MadeUp, compared, usual
 
-from raybench.core.documents import validate
-from raybench.core.scaling_study import ScalingStudy, set_in_scaling, study_cells
+from raybench.models.find import load_workload_dataset, require_framework
 from raybench.scaling.published import NOT_MEASURED, STUDIES, Claim, claim, grouped, measured
 from raybench.scaling.published import compared as compared_over
-from raybench.workloads.find import load_workload_dataset, require_framework
+from raybench.spec.documents import validate
+from raybench.spec.scaling_study import ScalingStudy, set_in_scaling, study_cells
 
 
 @pytest.mark.parametrize("quick", [True, False])

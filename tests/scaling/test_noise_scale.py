@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from raybench.core.step_times import NoiseSums, noise_terms
 from raybench.scaling import samples_to_target
 from raybench.scaling.noise_scale import NoiseScale, critical_batch
+from raybench.stats.step_times import NoiseSums, noise_terms
 
 GRADIENT = np.array([1.0, -2.0, 0.5, 0.0])
 DEVIATIONS = np.array([3.0, 1.0, 4.0, 2.0])

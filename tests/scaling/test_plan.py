@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from raybench.core.errors import UserError
 from raybench.scaling.plan import StepSeconds, answers, plan, with_measured
 from raybench.scaling.samples_to_target import fit
+from raybench.spec.errors import UserError
 
 BATCHES = [32, 64, 128, 256, 512, 1024]
 LAYOUTS = [(1, 1), (2, 1), (4, 1), (8, 2)]

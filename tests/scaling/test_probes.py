@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from made_up_probes import spec_of
 
-from raybench.core.record import Evaluation
-from raybench.core.spec import RunSpec
 from raybench.data.dataset import Dataset, Split
 from raybench.scaling.shares import (
     FEWEST_STEPS,
@@ -22,6 +20,8 @@ from raybench.scaling.shares import (
     steps_for,
     synthetic_like,
 )
+from raybench.spec.run import RunSpec
+from raybench.stats.record import Evaluation
 
 
 def dataset_of(number: int, shape: tuple[int, ...] = (4, 4, 1)) -> Dataset:

@@ -8,14 +8,14 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from raybench.backends.base import find_backend
-from raybench.backends.run import run
-from raybench.core.clock import Ledger
-from raybench.core.spec import DatasetSpec, RunSpec
 from raybench.data.dataset import Dataset, Split
+from raybench.models.find import load_workload_dataset
 from raybench.scaling.shares import Probes, probe_spec, rounds, step_seconds, steps_for
 from raybench.scaling.verdict import NOT_SURE, Verdict, judge
-from raybench.workloads.find import load_workload_dataset
+from raybench.spec.run import DatasetSpec, RunSpec
+from raybench.stats.clock import Ledger
+from raybench.training.base import find_backend
+from raybench.training.run import run
 
 READ_S = 0.001
 ROUNDS, SECONDS = 4, 0.1

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from raybench.core.errors import UserError
 from raybench.scaling.convergence import read
 from raybench.scaling.samples_to_target import fit, from_noise_scale, leave_one_out
+from raybench.spec.errors import UserError
 
 BATCHES = [2**k for k in range(4, 13)]
 DATA = Path(os.environ.get("RAYBENCH_DATA", "nowhere"))

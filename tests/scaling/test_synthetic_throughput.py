@@ -2,8 +2,8 @@
 
 from made_up_study import Machine, compared, usual
 
-from raybench.core.scaling_study import study_cells
 from raybench.scaling.published import STUDIES
+from raybench.spec.scaling_study import study_cells
 
 
 def test_study_4_says_that_torch_runs_under_the_names_of_others() -> None:

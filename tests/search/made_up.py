@@ -7,12 +7,12 @@ from typing import Any
 
 import optuna
 
-from raybench.core.record import Evaluation, Failure, Role, RunOutcome, RunRecord, StopReason
-from raybench.core.space import Space
-from raybench.core.spec import RunSpec
-from raybench.core.study import StudySpec, build_study
 from raybench.search.ask_tell import Search
-from raybench.speed.factorisation import Factors, factorise
+from raybench.search.factorisation import Factors, factorise
+from raybench.spec.run import RunSpec
+from raybench.spec.space import Space
+from raybench.spec.study import StudySpec, build_study
+from raybench.stats.record import Evaluation, Failure, Role, RunOutcome, RunRecord, StopReason
 
 STUDY: dict[str, Any] = {
     "dataset": {"name": "digits", "image_size": 28},

@@ -9,16 +9,16 @@ from typing import Any
 from rich.console import Console
 
 from raybench.cluster.signals import Interrupt
-from raybench.core.record import Evaluation, RunOutcome, RunRecord
-from raybench.core.spec import RunSpec
-from raybench.results.live.progress import Progress
+from raybench.report.live.progress import Progress
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, Store
+from raybench.runs.deadline import Deadline
 from raybench.search.asha import SearchPolicy
 from raybench.search.ask_tell import Search
 from raybench.search.confirm_budget import ConfirmBudget
-from raybench.search.deadline import Deadline
 from raybench.search.live_trials import LiveTrials
+from raybench.spec.run import RunSpec
+from raybench.stats.record import Evaluation, RunOutcome, RunRecord
 from tests.search.made_up import STUDY, outcome, parts_of
 
 CONTENT = STUDY | {"search": {"trials": 3}}

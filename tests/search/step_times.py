@@ -2,8 +2,8 @@
 
 import math
 
-from raybench.core.record import RunRecord
-from raybench.core.spec import Placement, RunSpec
+from raybench.spec.run import Placement, RunSpec
+from raybench.stats.record import RunRecord
 from tests.search.made_up import record
 
 

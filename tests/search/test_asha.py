@@ -2,8 +2,8 @@
 
 import pytest
 
-from raybench.core.spec import RunSpec
 from raybench.search.asha import Cap, Rungs, SearchPolicy, next_evaluation_s
+from raybench.spec.run import RunSpec
 from tests.search.made_up import evaluation
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from raybench.core.record import Evaluation, Failure, RunRecord, StopReason
-from raybench.core.spec import Placement, RunSpec
 from raybench.search.asha import SearchPolicy
 from raybench.search.ask_tell import Search
 from raybench.search.sampling.default_rates import usual_rate
+from raybench.spec.run import Placement, RunSpec
+from raybench.stats.record import Evaluation, Failure, RunRecord, StopReason
 from tests.search.made_up import (
     STUDY,
     by_name,

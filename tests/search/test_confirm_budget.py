@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from raybench.core.objective import Objective
-from raybench.core.record import RunRecord
-from raybench.core.spec import RunSpec
-from raybench.core.standing import stages
-from raybench.core.study import build_study
 from raybench.search.confirm_budget import RACE_SLACK, SLACK, ConfirmBudget, Plan, affordable
+from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
+from raybench.spec.study import build_study
+from raybench.stats.record import RunRecord
+from raybench.stats.standing import stages
 from tests.search.made_up import evaluation, record
 
 STUDY: dict[str, Any] = {

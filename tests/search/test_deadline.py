@@ -5,7 +5,7 @@ import time
 import pytest
 
 from raybench.cluster.signals import Interrupt
-from raybench.search.deadline import Deadline
+from raybench.runs.deadline import Deadline
 from raybench.search.ray_tune import TuneStopper
 
 

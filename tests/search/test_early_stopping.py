@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from raybench.core.record import StopReason
-from raybench.core.spec import RunSpec
-from raybench.core.study import build_study
 from raybench.search.asha import EarlyStopping, SearchPolicy
-from raybench.speed.factorisation import Factors, factorise
-from raybench.speed.placement import Placer
+from raybench.search.factorisation import Factors, factorise
+from raybench.search.placement import Placer
+from raybench.spec.run import RunSpec
+from raybench.spec.study import build_study
+from raybench.stats.record import StopReason
 from tests.search.made_up import STUDY, evaluation, record
 
 ONE, TWO = (RunSpec(num_workers=k, batch_size_per_worker=64 // k) for k in (1, 2))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from raybench.core.record import RunOutcome
 from raybench.results.records import read_records
+from raybench.stats.record import RunOutcome
 from tests.search.made_up import make_search
 from tests.search.stage import CONTENT, FIRST, REACHED, SECOND, Stage
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from raybench.core.errors import StudyError
-from raybench.core.record import RunOutcome
 from raybench.results.records import read_records
 from raybench.search.live_trials import LiveTrials
+from raybench.spec.errors import StudyError
+from raybench.stats.record import RunOutcome
 from tests.search.made_up import journal_of, outcome
 from tests.search.stage import FIRST, REACHED, SECOND, Stage
 

@@ -4,7 +4,7 @@ import io
 import logging
 import sys
 
-from raybench.search.wait_watch import quiet
+from raybench.runs.wait_watch import quiet
 
 
 def test_prints_and_ray_s_log_go_to_the_file_and_come_back(tmp_path):

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from raybench.core.repeats import Repeat, expected_running_time
-from raybench.core.standing import Contender, Run, more, stages
 from raybench.search.race import Race
+from raybench.stats.repeats import Repeat, expected_running_time
+from raybench.stats.standing import Contender, Run, more, stages
 
 HIT, MISS = True, False
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from raybench.core.repeats import Repeat
-from raybench.core.spec import RunSpec
-from raybench.core.standing import Contender, Run
 from raybench.search.race import CAP, Race, Races, in_turns
+from raybench.spec.run import RunSpec
+from raybench.stats.repeats import Repeat
+from raybench.stats.standing import Contender, Run
 
 STAGES = ((2, 1), (2, 1))
 SECONDS = {"a": 4.0, "b": 5.0, "c": 7.0}

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from raybench.core.checkpoint import Checkpoint, RunState, latest_checkpoint
-from raybench.core.errors import StudyError
-from raybench.core.spec import RunSpec
 from raybench.results.store import Store
-from raybench.search import saved_runs as module
-from raybench.search.saved_runs import SavedRuns
+from raybench.runs import saved_runs as module
+from raybench.runs.saved_runs import SavedRuns
+from raybench.spec.errors import StudyError
+from raybench.spec.run import RunSpec
+from raybench.stats.checkpoint import Checkpoint, RunState, latest_checkpoint
 from tests.search.made_up import evaluation, record
 
 SPEC = RunSpec()

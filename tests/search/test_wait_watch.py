@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from raybench.cluster.queue import Waiting
-from raybench.core.errors import StudyError
-from raybench.search import wait_watch as module
-from raybench.search.deadline import Deadline
-from raybench.search.wait_watch import WaitWatch, head_of, watching
+from raybench.runs import wait_watch as module
+from raybench.runs.deadline import Deadline
+from raybench.runs.wait_watch import WaitWatch, head_of, watching
+from raybench.spec.errors import StudyError
 
 BEHIND = Waiting("its turn, after trial 0001", 9.0, 0.0)
 SHORT = Waiting("2 GPUs: 1 free on host a, 1 on host b", 12.0, 11.0)

@@ -13,13 +13,13 @@ import ray
 from ray.train.torch import TorchConfig
 from ray.train.torch.config import _TorchBackend
 
-from raybench.backends.base import find_part
 from raybench.cluster.ray_internals.network_meeting import (
     can_be_tried,
     connect,
     hide_gpus,
     is_known,
 )
+from raybench.training.base import find_part
 
 
 class LocalTorchConfig(TorchConfig):  # type: ignore[misc, unused-ignore]

@@ -14,7 +14,7 @@ import ray
 from ray._private import state
 
 from raybench.cluster.layout import Node
-from raybench.core.spec import Placement
+from raybench.spec.run import Placement
 
 HEAD = "node:__internal_head__"
 """A resource that only the head has, one of it; no worker of a group needs any."""

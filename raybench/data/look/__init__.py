@@ -8,8 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from raybench.core.dataset_spec import DatasetSpec, Task
-from raybench.core.errors import UserError
 from raybench.data.dataset import Array
 from raybench.data.sources.cut import as_classes, as_numbers, class_names, task_of
 from raybench.data.sources.decode_images import ADVICE, probe
@@ -24,6 +22,8 @@ from raybench.data.sources.images import (
 )
 from raybench.data.store.place import size_in_words
 from raybench.data.store.source import list_files
+from raybench.spec.dataset_spec import DatasetSpec, Task
+from raybench.spec.errors import UserError
 
 Kind = Literal["pictures", "table", "texts", "running text", "other"]
 MOST_CLASSES = 12

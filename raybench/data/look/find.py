@@ -12,8 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raybench.core.dataset_spec import DatasetSpec, Task
-from raybench.core.errors import UserError
 from raybench.data.dataset import Dataset
 from raybench.data.inputs import Rows
 from raybench.data.load import build_dataset
@@ -50,6 +48,8 @@ from raybench.data.sources.tables import (
 from raybench.data.sources.texts import TEXT_ENDINGS, Tokens, is_class_folder, running_texts
 from raybench.data.store.place import size_in_words
 from raybench.data.store.source import list_files
+from raybench.spec.dataset_spec import DatasetSpec, Task
+from raybench.spec.errors import UserError
 
 MOST_LENGTH = 512
 MOST_NUMBERS = 2**27

@@ -18,9 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raybench.core.dataset_spec import Task
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
 from raybench.data.dataset import Array, Dataset, Split
 from raybench.data.memory import require_memory
 from raybench.data.sources.cut import cut, dataset_of_parts, held_out_line, mixed_order
@@ -28,6 +25,9 @@ from raybench.data.sources.images import ImageForm, fit
 from raybench.data.store.build import split_of_arrays, stored
 from raybench.data.store.place import Writer, tell
 from raybench.data.store.source import Source, file_at
+from raybench.spec.dataset_spec import Task
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 CHANNELS = (1, 3)
 _CHUNK = 2**26  # bytes copied at a time

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raybench.core.dataset_spec import Task
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
 from raybench.data.dataset import Dataset, Split, num_of
+from raybench.spec.dataset_spec import Task
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 
 @dataclass(frozen=True)

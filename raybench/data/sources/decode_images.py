@@ -11,8 +11,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
 from raybench.data.sources.images import (
     Fault,
     ImageError,
@@ -28,6 +26,8 @@ from raybench.data.sources.images import (
     write_rows,
 )
 from raybench.data.store.place import Progress, Writer
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 AT_ONCE = 64
 """Images that a process is given at a time: few in memory, yet pipes cost nothing."""

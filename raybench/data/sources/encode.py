@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raybench.core.errors import UserError
 from raybench.data.sources.table import as_numbers, as_texts, is_number
+from raybench.spec.errors import UserError
 
 Out = npt.NDArray[np.float32]
 """(rows, width) of one column's features, to be written to."""

@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from raybench.core.errors import UserError
 from raybench.data.memory import require_memory
 from raybench.data.sources.image_folder import SPLIT_NAMES
 from raybench.data.sources.table import BATCH_ROWS, Table, Tables, is_number
 from raybench.data.store.source import list_files
+from raybench.spec.errors import UserError
 
 
 class ParquetTable:

@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
 from raybench.data.dataset import Dataset, Split
 from raybench.data.sources.cut import (
     Labelled,
@@ -35,6 +33,8 @@ from raybench.data.sources.images import Picture, is_image
 from raybench.data.store.build import stored
 from raybench.data.store.place import Writer, tell
 from raybench.data.store.source import File, Source, list_files
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 FILE_NAME = "file_name"
 USUAL_LABEL = "label"

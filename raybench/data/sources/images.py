@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from raybench.core.spec import DatasetSpec
+from raybench.spec.run import DatasetSpec
 
 Pixels = npt.NDArray[np.uint8]
 SUFFIXES = frozenset(

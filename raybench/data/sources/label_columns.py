@@ -15,8 +15,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raybench.core.dataset_spec import Task
-from raybench.core.errors import UserError
 from raybench.data.dataset import Array
 from raybench.data.sources.table import (
     Table,
@@ -31,6 +29,8 @@ from raybench.data.sources.table import (
     is_text,
     require_sizes,
 )
+from raybench.spec.dataset_spec import Task
+from raybench.spec.errors import UserError
 
 MAX_CLASS_SHARE = 0.5
 """Share of rows with a class of their own beyond which labels are no classes."""

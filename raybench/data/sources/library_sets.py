@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from raybench.core.errors import UserError
-from raybench.core.spec import DatasetSpec
 from raybench.data.dataset import Array, Dataset
 from raybench.data.digits import read_idx
 from raybench.data.sources.arrays import OPTIONS, RawSet, RawSplit, load_arrays
 from raybench.data.store.source import Source, file_at
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from raybench.core.errors import UserError
 from raybench.data.dataset import Array
 from raybench.data.sources.encode import Encoder, NumberEncoder, encoder_of
 from raybench.data.sources.images import ImageError, ImageForm, decode
 from raybench.data.sources.table import as_texts, is_number_type
 from raybench.data.sources.texts import Kind, Tokenizer, padded_ids, texts_of
+from raybench.spec.errors import UserError
 
 
 def rows_as_inputs(samples: Any, columns: Sequence[Mapping[str, Any]]) -> Array:

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raybench.core.dataset_spec import DatasetSpec
-from raybench.core.errors import UserError
+from raybench.spec.dataset_spec import DatasetSpec
+from raybench.spec.errors import UserError
 
 Numbers = npt.NDArray[np.float64]
 US_PER_DAY = 86.4e9

@@ -11,8 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from raybench.core.dataset_spec import DatasetSpec
-from raybench.core.errors import UserError
 from raybench.data.dataset import SPLITS, Array, Dataset, Split
 from raybench.data.inputs import Rows
 from raybench.data.sources.cut import cut, held_out_line, mixed_order
@@ -38,6 +36,8 @@ from raybench.data.sources.table import (
     require_sizes,
 )
 from raybench.data.sources.texts import Tokens
+from raybench.spec.dataset_spec import DatasetSpec
+from raybench.spec.errors import UserError
 
 
 class RowInputs(Protocol):

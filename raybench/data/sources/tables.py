@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raybench.core.dataset_spec import DatasetSpec
-from raybench.core.errors import UserError
 from raybench.data.dataset import SPLITS, Dataset, Split
 from raybench.data.inputs import Rows
 from raybench.data.sources.cut import cut, dataset_of_parts, mixed_order
@@ -43,6 +41,8 @@ from raybench.data.sources.texts import (
 from raybench.data.store.build import Stored, read_dataset, split_of_arrays, stored, write_dataset
 from raybench.data.store.place import Writer, tell
 from raybench.data.store.source import File, Source, file_at, list_files
+from raybench.spec.dataset_spec import DatasetSpec
+from raybench.spec.errors import UserError
 
 MISSING_LABEL = -1
 """Label of a split whose labels are kept secret, as of a contest."""

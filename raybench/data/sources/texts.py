@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from raybench.core.dataset_spec import DatasetSpec
-from raybench.core.errors import UserError
 from raybench.data.dataset import SPLITS, Array, Dataset, Split, num_of
 from raybench.data.memory import require_memory
 from raybench.data.sources.cut import USUAL_SHARE
 from raybench.data.sources.files import find_files, split_of
 from raybench.data.sources.image_folder import SPLIT_NAMES
 from raybench.data.sources.table import BATCH_ROWS, Say, Table, Tables, is_text
+from raybench.spec.dataset_spec import DatasetSpec
+from raybench.spec.errors import UserError
 
 Pieces = npt.NDArray[Any] | list[str]
 """A text cut up: its words, or an array of its characters' code points, or of its bytes."""

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from raybench.core.errors import UserError
 from raybench.data.dataset import SPLITS, Array, Dataset, Split
 from raybench.data.memory import map_array
 from raybench.data.shared import about_dataset, dataset_of
@@ -30,6 +29,7 @@ from raybench.data.store.entries import (
 )
 from raybench.data.store.place import NO_ROOM, Writer, make_store_folder, no_room, tell
 from raybench.data.store.source import LAYOUT, Source, key_for
+from raybench.spec.errors import UserError
 
 POLL_S = 0.05
 """How often is looked whether another has built an entry."""

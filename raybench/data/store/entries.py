@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raybench.core.errors import UserError
 from raybench.data.store.place import VARIABLE
 from raybench.data.store.source import Source
+from raybench.spec.errors import UserError
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 """What a file system says that knows no locks."""

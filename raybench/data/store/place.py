@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pooch
 
-from raybench.core.errors import UserError
 from raybench.data.dataset import Array
+from raybench.spec.errors import UserError
 
 VARIABLE = "RAYBENCH_CACHE"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)

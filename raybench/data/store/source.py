@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from raybench.core.errors import UserError
+from raybench.spec.errors import UserError
 
 LAYOUT = 3
 """Version of how datasets are stored; another one is another key."""

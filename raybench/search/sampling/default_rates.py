@@ -10,8 +10,10 @@ import math
 import random
 from typing import Any
 
-from raybench.core.errors import UserError
-from raybench.core.space import (
+from raybench.search.asha import DEFAULT, SearchPolicy
+from raybench.search.factorisation import GLOBAL_BATCH, Factors
+from raybench.spec.errors import UserError
+from raybench.spec.space import (
     Cases,
     Range,
     Simple,
@@ -22,9 +24,7 @@ from raybench.core.space import (
     resolve,
     values_of,
 )
-from raybench.core.study import TIME, StudySpec
-from raybench.search.asha import DEFAULT, SearchPolicy
-from raybench.speed.factorisation import GLOBAL_BATCH, Factors
+from raybench.spec.study import TIME, StudySpec
 
 BASE_BATCH = 64
 LINEAR = ("sgd", "lars")

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from raybench.core.objective import worst_score
-from raybench.core.record import MACHINE_FAULTS, RunRecord
-from raybench.core.spec import RunSpec, describe, label_keys, short
-from raybench.core.study import StudySpec
+from raybench.search.factorisation import RESOURCES
+from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import batch_power, scaling_of
-from raybench.speed.factorisation import RESOURCES
-from raybench.speed.placement import Placer
+from raybench.spec.objective import worst_score
+from raybench.spec.run import RunSpec, describe, label_keys, short
+from raybench.spec.study import StudySpec
+from raybench.stats.record import MACHINE_FAULTS, RunRecord
 
 Key = tuple[str, ...]
 RATE_AND_BATCH = ("learning_rate", "batch_size_per_worker", "accumulate", "num_workers")

@@ -16,8 +16,11 @@ from optuna.distributions import (
 from optuna.samplers import BaseSampler
 from pydantic_core import to_json
 
-from raybench.core.errors import UserError
-from raybench.core.space import (
+from raybench.search.asha import DEFAULT
+from raybench.search.factorisation import GLOBAL_BATCH, speed_values
+from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
+from raybench.spec.space import (
     Cases,
     Choices,
     Dimension,
@@ -28,10 +31,7 @@ from raybench.core.space import (
     known_values,
     possible_values,
 )
-from raybench.core.spec import RunSpec
-from raybench.core.study import CADENCE, StudySpec
-from raybench.search.asha import DEFAULT
-from raybench.speed.factorisation import GLOBAL_BATCH, speed_values
+from raybench.spec.study import CADENCE, StudySpec
 
 
 def propose(trial: optuna.Trial, space: Space, fixed: dict[str, Any]) -> dict[str, Any]:

@@ -21,13 +21,9 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from raybench.core.objective import BUDGET
-from raybench.core.record import RunRecord
-from raybench.core.space import Space
-from raybench.core.spec import label_keys
-from raybench.core.study import StudySpec
 from raybench.results.store import mend_last_line
 from raybench.search.asha import DEFAULT, SearchPolicy
+from raybench.search.factorisation import speed_values
 from raybench.search.sampling.feedback import Answer, Feedback, shown_attributes
 from raybench.search.sampling.optuna_space import (
     PARETO_SAMPLERS,
@@ -35,7 +31,11 @@ from raybench.search.sampling.optuna_space import (
     distributions,
     params_of,
 )
-from raybench.speed.factorisation import speed_values
+from raybench.spec.objective import BUDGET
+from raybench.spec.run import label_keys
+from raybench.spec.space import Space
+from raybench.spec.study import StudySpec
+from raybench.stats.record import RunRecord
 
 MODELLED = (TrialState.COMPLETE, TrialState.PRUNED)
 OPEN = (TrialState.RUNNING, TrialState.WAITING)

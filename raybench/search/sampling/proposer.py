@@ -14,10 +14,9 @@ import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from raybench.core.space import Space, num_configurations
-from raybench.core.spec import Placement, RunSpec
-from raybench.core.study import StudySpec
 from raybench.search.asha import DEFAULT, SearchPolicy
+from raybench.search.factorisation import GLOBAL_BATCH, speed_values
+from raybench.search.placement import Placer
 from raybench.search.sampling.default_rates import grid, priors, rate_factor
 from raybench.search.sampling.feedback import Feedback, Infeasible, told_score
 from raybench.search.sampling.optuna_space import build_sampler, encode, propose
@@ -36,8 +35,9 @@ from raybench.search.sampling.optuna_study import (
     proposed_trials,
     real_trials,
 )
-from raybench.speed.factorisation import GLOBAL_BATCH, speed_values
-from raybench.speed.placement import Placer
+from raybench.spec.run import Placement, RunSpec
+from raybench.spec.space import Space, num_configurations
+from raybench.spec.study import StudySpec
 
 NUM_SPLIT = 3
 """Ranges by which near proposals are looked up; each of them triples the places to look at."""

@@ -11,17 +11,17 @@ from typing import Any
 
 import optuna
 
-from raybench.core.documents import validate
-from raybench.core.errors import UserError
-from raybench.core.objective import BUDGET
-from raybench.core.space import Space
-from raybench.core.study import CADENCE, StudySpec
 from raybench.results.load import StudyResults, load
 from raybench.results.place import comparable
 from raybench.results.store import STUDY_FILE, machine
 from raybench.search.sampling.feedback import Feedback
 from raybench.search.sampling.optuna_space import PARETO_SAMPLERS, distributions, params_of
 from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN, add_answer
+from raybench.spec.documents import validate
+from raybench.spec.errors import UserError
+from raybench.spec.objective import BUDGET
+from raybench.spec.space import Space
+from raybench.spec.study import CADENCE, StudySpec
 
 SAME = ("workload", "dataset", "objective")
 """What must be equal: scores of different tasks say nothing of each other."""

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 import raybench as package
-from raybench import cli, diagnose
 from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node
-from raybench.core.documents import read_mapping
-from raybench.core.record import Evaluation, RunOutcome, RunRecord
-from raybench.core.spec import RunSpec
-from raybench.search.pipeline import diagnose as body
-from raybench.search.pipeline import train
+from raybench.commands import cli, diagnose
+from raybench.runs import diagnose as body
+from raybench.runs import train
+from raybench.spec.documents import read_mapping
+from raybench.spec.run import RunSpec
+from raybench.stats.record import Evaluation, RunOutcome, RunRecord
 
 SPEC = "num_workers: 2\nbatch_size_per_worker: 32\ndataset: {name: digits, image_size: 28}\n"
 SPEC += "objective: {target: 0.95}\n"
@@ -293,7 +293,7 @@ def test_a_dry_run_names_the_probes(workers: Workers, capsys: Any) -> None:
 
 
 def test_the_folder_can_be_reported(workers: Workers, capsys: Any) -> None:
-    from raybench import report
+    from raybench.commands import report
 
     run()
     capsys.readouterr()

@@ -7,18 +7,11 @@ from typing import Any
 
 import pytest
 
-from raybench.backends.machine import Seen
-from raybench.backends.probe import Probed
 from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node
-from raybench.core.errors import UserError
-from raybench.core.objective import Objective
-from raybench.core.spec import Placement, RunSpec
-from raybench.core.study import build_study
 from raybench.data.load import load_dataset
-from raybench.search.ask_tell import Search
-from raybench.search.pipeline import preflight
-from raybench.search.pipeline.preflight import (
+from raybench.runs import preflight
+from raybench.runs.preflight import (
     SAMPLED_WHOLE,
     check_address,
     check_evaluations,
@@ -36,7 +29,14 @@ from raybench.search.pipeline.preflight import (
     with_gpus,
     without_too_wide,
 )
-from raybench.search.pipeline.reference import reference_spec
+from raybench.search.ask_tell import Search
+from raybench.search.reference import reference_spec
+from raybench.spec.errors import UserError
+from raybench.spec.objective import Objective
+from raybench.spec.run import Placement, RunSpec
+from raybench.spec.study import build_study
+from raybench.training.machine import Seen
+from raybench.training.probe import Probed
 from tests.search.made_up import by_name, run_all
 
 STUDY: dict[str, Any] = {
@@ -88,7 +88,7 @@ def test_what_a_workload_says_itself_is_right_has_no_chance_level_of_ours(
     (tmp_path / "own_metrics_a.py").write_text(
         """
 from raybench import Workload
-from raybench.core.metric import Metric
+from raybench.spec.metric import Metric
 
 class Own(Workload):
     name, input_shape, num_classes = "own", (8, 8, 1), 10

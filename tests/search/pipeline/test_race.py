@@ -13,22 +13,22 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from raybench.core.documents import to_yaml
-from raybench.core.errors import StudyError, UserError
-from raybench.core.objective import BUDGET
-from raybench.core.record import RunRecord
-from raybench.core.spec import RunSpec
-from raybench.core.study import StudySpec, build_study
-from raybench.results.live.progress import Progress
+from raybench.report.live.progress import Progress
 from raybench.results.load import load
 from raybench.results.records import read_records
 from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
+from raybench.runs import single_run as module
+from raybench.runs.deadline import Deadline
+from raybench.runs.single_run import SingleRun
 from raybench.search.confirm_budget import ConfirmBudget
-from raybench.search.deadline import Deadline
-from raybench.search.pipeline import single_run as module
-from raybench.search.pipeline.race import KEY, Confirmation, LiveRace, More
-from raybench.search.pipeline.single_run import SingleRun
-from raybench.search.pipeline.tune import check_finished
+from raybench.search.race_stage import KEY, Confirmation, LiveRace, More
+from raybench.search.tune import check_finished
+from raybench.spec.documents import to_yaml
+from raybench.spec.errors import StudyError, UserError
+from raybench.spec.objective import BUDGET
+from raybench.spec.run import RunSpec
+from raybench.spec.study import StudySpec, build_study
+from raybench.stats.record import RunRecord
 from tests.search.made_up import evaluation, record
 
 TRULY = {"0001": 1.0, "0002": 1.3, "0003": 1.2, "0004": 20.0}

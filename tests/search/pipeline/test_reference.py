@@ -9,28 +9,21 @@ from typing import Any
 
 import pytest
 
-from raybench.core.errors import UserError
-from raybench.core.metric import METRICS
-from raybench.core.objective import Baseline
-from raybench.core.record import Evaluation, RunOutcome, RunRecord
-from raybench.core.space import Space
-from raybench.core.spec import RunSpec
-from raybench.core.study import StudySpec, build_study
-from raybench.results.export import export
+from raybench.report.export import export
 from raybench.results.load import load
 from raybench.results.place import refuse_other_study
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
+from raybench.runs.deadline import Deadline
 from raybench.search.ask_tell import Search
-from raybench.search.deadline import Deadline
-from raybench.search.pipeline.reference import (
+from raybench.search.reference import (
     _cut_short,
     earlier_settings,
     reference_spec,
     set_by_reference,
     share_s,
 )
-from raybench.search.pipeline.reference_settings import (
+from raybench.search.reference_settings import (
     Measured,
     cadence_from,
     held,
@@ -41,6 +34,13 @@ from raybench.search.pipeline.reference_settings import (
     target_from,
 )
 from raybench.search.sampling.default_rates import usual_rate
+from raybench.spec.errors import UserError
+from raybench.spec.metric import METRICS
+from raybench.spec.objective import Baseline
+from raybench.spec.run import RunSpec
+from raybench.spec.space import Space
+from raybench.spec.study import StudySpec, build_study
+from raybench.stats.record import Evaluation, RunOutcome, RunRecord
 from tests.search.made_up import evaluation, record
 
 STUDY: dict[str, Any] = {

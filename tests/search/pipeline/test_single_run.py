@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from raybench.core.objective import Objective
-from raybench.core.record import RunRecord
-from raybench.core.spec import RunSpec
-from raybench.search.deadline import Deadline
-from raybench.search.pipeline import single_run as module
-from raybench.search.pipeline.race import RACE_SEEDS, run_alone
-from raybench.search.pipeline.reference import SEEDS_FROM
-from raybench.search.pipeline.single_run import SingleRun
-from raybench.search.saved_runs import Disturbed
+from raybench.runs import single_run as module
+from raybench.runs.deadline import Deadline
+from raybench.runs.saved_runs import Disturbed
+from raybench.runs.single_run import SingleRun
+from raybench.search.race_stage import RACE_SEEDS, run_alone
+from raybench.search.reference import SEEDS_FROM
+from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
+from raybench.stats.record import RunRecord
 from tests.search.made_up import evaluation, record
 
 SPEC = RunSpec(objective=Objective(target=0.9), seed=1000)

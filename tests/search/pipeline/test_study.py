@@ -12,16 +12,16 @@ from rich.console import Console
 
 from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node
-from raybench.core.errors import UserError
-from raybench.core.objective import BUDGET
-from raybench.results.live.progress import Progress
+from raybench.report.live.progress import Progress
 from raybench.results.records import read_records
 from raybench.results.store import STUDY_FILE, Store
-from raybench.search.deadline import Deadline
-from raybench.search.pipeline import study as module
-from raybench.search.pipeline.race import OVER
-from raybench.search.pipeline.study import StudyPipeline
-from raybench.search.pipeline.tune import check_finished
+from raybench.runs.deadline import Deadline
+from raybench.search import study as module
+from raybench.search.race_stage import OVER
+from raybench.search.study import StudyPipeline
+from raybench.search.tune import check_finished
+from raybench.spec.errors import UserError
+from raybench.spec.objective import BUDGET
 from tests.search.made_up import STUDY, evaluation, parts_of, record
 from tests.search.stage import FakeSavedRuns
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from raybench.core.record import Prediction
-from raybench.core.spec import RunSpec
-from raybench.search.pipeline.verify import Way, choose
-from raybench.speed.factorisation import speed_values
+from raybench.search.factorisation import speed_values
+from raybench.search.verify import Way, choose
+from raybench.spec.run import RunSpec
+from raybench.stats.record import Prediction
 
 
 def way(

@@ -14,8 +14,6 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from raybench.core.record import RunOutcome
-from raybench.core.spec import RunSpec
 from raybench.search.ray_tune import (
     ENVIRONMENT,
     OUTCOME,
@@ -26,6 +24,8 @@ from raybench.search.ray_tune import (
     TuneTrainable,
     outcome_of,
 )
+from raybench.spec.run import RunSpec
+from raybench.stats.record import RunOutcome
 from tests.search.made_up import journal_of
 from tests.search.stage import FIRST, LEADER, REACHED, SECOND, Stage
 

@@ -8,10 +8,10 @@ from ray.tune.search import ConcurrencyLimiter, Searcher
 
 from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node
-from raybench.core.study import build_study
+from raybench.runs.preflight import AUTOSCALED_CONCURRENCY, following
 from raybench.search import ray_tune as module
-from raybench.search.pipeline.preflight import AUTOSCALED_CONCURRENCY, following
 from raybench.search.ray_tune import Following
+from raybench.spec.study import build_study
 
 A, B = Node(2, 0, "id-a", "a"), Node(4, 0, "id-b", "b")
 

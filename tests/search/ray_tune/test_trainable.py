@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from raybench.core.objective import Objective
-from raybench.core.record import RunOutcome
-from raybench.core.spec import RunSpec
 from raybench.search import ray_tune as trainable
 from raybench.search.ray_tune import OUTCOME, TuneTrainable, outcome_of
+from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
+from raybench.stats.record import RunOutcome
 from tests.search.stage import FIRST, REACHED
 
 

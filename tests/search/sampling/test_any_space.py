@@ -9,15 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from raybench.core.errors import UserError
-from raybench.core.study import build_study
 from raybench.data.load import load_dataset
-from raybench.results.console import make_console
+from raybench.report.console import make_console
+from raybench.runs.preflight import first_values
 from raybench.search.ask_tell import Search
-from raybench.search.pipeline.preflight import first_values
-from raybench.search.pipeline.reference import reference_spec
-from raybench.search.pipeline.tune import print_plan
-from raybench.speed.factorisation import Factors, study_factors
+from raybench.search.factorisation import Factors, study_factors
+from raybench.search.reference import reference_spec
+from raybench.search.tune import print_plan
+from raybench.spec.errors import UserError
+from raybench.spec.study import build_study
 from tests.search.made_up import run_all
 from tests.search.step_times import trained
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from raybench.core.record import RunRecord
-from raybench.core.spec import OPTIMIZERS, RunSpec
-from raybench.core.study import build_study
 from raybench.search.asha import DEFAULT
 from raybench.search.sampling.default_rates import priors, usual_rate
 from raybench.search.sampling.optuna_space import encode
 from raybench.search.sampling.optuna_study import PRIOR
+from raybench.spec.run import OPTIMIZERS, RunSpec
+from raybench.spec.study import build_study
+from raybench.stats.record import RunRecord
 from tests.search.made_up import STUDY, journal_of, make_search, record, run_all
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from raybench.core.record import RunRecord
-from raybench.core.spec import RunSpec, short
 from raybench.search.sampling.optuna_study import NOT_RUN
+from raybench.spec.run import RunSpec, short
+from raybench.stats.record import RunRecord
 from tests.search.made_up import STUDY, by_name, journal_of, make_search, record, run_all
 from tests.search.step_times import trained
 

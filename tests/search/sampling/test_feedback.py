@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from raybench.core.objective import worst_score
-from raybench.core.record import Failure
-from raybench.core.spec import Placement, RunSpec
 from raybench.search.asha import SearchPolicy
 from raybench.search.sampling.optuna_study import real_trials
+from raybench.spec.objective import worst_score
+from raybench.spec.run import Placement, RunSpec
+from raybench.stats.record import Failure
 from tests.search.made_up import STUDY, journal_of, make_search, outcome, record, run_all
 from tests.search.step_times import seconds_on, trained
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from raybench.core.errors import UserError
-from raybench.core.record import RunRecord
-from raybench.core.spec import RunSpec
-from raybench.core.study import build_study
 from raybench.search.asha import DEFAULT
 from raybench.search.ask_tell import Search
+from raybench.search.factorisation import Factors, factorise
 from raybench.search.sampling.default_rates import check_grid, grid, num_trials, usual_rate
-from raybench.speed.factorisation import Factors, factorise
+from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
+from raybench.spec.study import build_study
+from raybench.stats.record import RunRecord
 from tests.search.made_up import make_search, record, run_all
 
 ADAM, LARS = [1e-4, 1e-3, 1e-2], [0.1, 1.0]

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from raybench.core.spec import RunSpec
 from raybench.search.sampling.feedback import Infeasible
+from raybench.spec.run import RunSpec
 
 
 def spec(**changes: Any) -> RunSpec:

@@ -11,10 +11,10 @@ from optuna.distributions import (
 )
 from optuna.trial import FrozenTrial, create_trial
 
-from raybench.core.study import build_study
 from raybench.search.asha import SearchPolicy
 from raybench.search.sampling.optuna_space import distributions
 from raybench.search.sampling.proposer import NearIndex, is_near, neighbours, new_neighbour
+from raybench.spec.study import build_study
 from tests.search.made_up import RATES, SHARE
 
 LOGARITHMIC = FloatDistribution(1e-4, 1e-1, log=True)

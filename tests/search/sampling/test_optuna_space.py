@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from raybench.core.spec import RunSpec
-from raybench.core.study import build_study
+from raybench.search.factorisation import Factors, factorise
 from raybench.search.sampling.optuna_space import distributions, encode, params_of
-from raybench.speed.factorisation import Factors, factorise
+from raybench.spec.run import RunSpec
+from raybench.spec.study import build_study
 from tests.search.made_up import RATES, SHARE, STUDY
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from optuna.trial import FrozenTrial
 
-from raybench.core.record import RunRecord
-from raybench.core.spec import Placement, RunSpec
 from raybench.search.ask_tell import Search
+from raybench.search.factorisation import speed_values
 from raybench.search.sampling.optuna_study import JOURNAL_FILE, PLACEMENT, PRIOR, real_trials
-from raybench.speed.factorisation import speed_values
+from raybench.spec.run import Placement, RunSpec
+from raybench.stats.record import RunRecord
 from tests.search.made_up import STUDY, by_name, journal_of, make_search, record, run_all
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from optuna.trial import FrozenTrial
 
-from raybench.core.record import RunRecord
-from raybench.core.spec import RunSpec
 from raybench.search.asha import DEFAULT, SearchPolicy
 from raybench.search.sampling.optuna_study import real_trials
 from raybench.search.sampling.proposer import is_near
+from raybench.spec.run import RunSpec
+from raybench.stats.record import RunRecord
 from tests.search.made_up import RATES, SHARE, journal_of, make_search, record, run_all
 
 

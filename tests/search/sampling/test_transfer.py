@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
-from raybench.core.errors import UserError
-from raybench.core.record import Prediction
-from raybench.core.study import StudySpec, build_study
 from raybench.results.store import STUDY_FILE, Store, machine
 from raybench.search.ask_tell import Search
 from raybench.search.sampling.optuna_study import EARLIER_STUDY, NOT_RUN, PRIOR, real_trials
 from raybench.search.sampling.transfer import load_earlier, settings_of
+from raybench.spec.errors import UserError
+from raybench.spec.study import StudySpec, build_study
+from raybench.stats.record import Prediction
 from tests.search.made_up import journal_of, make_search, record
 
 STUDY: dict[str, Any] = {

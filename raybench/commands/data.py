@@ -1,0 +1,145 @@
+"""`raybench data`: list the decoded datasets that are kept on this machine, and remove some."""
+
+import argparse
+import difflib
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pandas as pd
+
+from raybench.commands import cli
+from raybench.data.store.entries import Entry, list_entries, remove_entry, remove_unfinished
+from raybench.data.store.place import free_bytes, size_in_words, store_folder
+from raybench.report.console import make_console, print_table, say
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
+from raybench.stats.clock import unix_seconds
+
+ALL = "all"
+SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command's arguments."""
+    result = cli.Parser(prog="raybench data", description=__doc__)
+    result.add_argument(
+        "--remove",
+        nargs="+",
+        metavar="KEY",
+        help="remove these, or `all`; never one that a running command uses",
+    )
+    result.add_argument(
+        "--unused-for",
+        type=_age,
+        metavar="AGE",
+        help="only those that no command has opened for so long: 12h, 30d, 8w",
+    )
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    options = parser().parse_args(arguments)
+    if options.remove:
+        return cli.run_command(lambda: _remove(options.remove, options.unused_for))
+    return cli.run_command(lambda: _list(options.unused_for))
+
+
+def _list(unused_for: timedelta | None) -> int:
+    console, store = make_console(sys.stdout), store_folder()
+    entries = _entries(unused_for)
+    if not entries:
+        say(console, f"No datasets are kept in {store}.")
+        return cli.DONE
+    cells = pd.DataFrame(
+        {
+            "key": entry.key,
+            "samples": f"{entry.about['samples']:,}",
+            "size": size_in_words(entry.about["bytes"]),
+            "last used": f"{_age_in_words(unix_seconds() - entry.last_used)} ago",
+            "made from": entry.about["path"],
+            "with": _options(entry.about["options"]),
+        }
+        for entry in entries
+    )
+    total = size_in_words(sum(entry.about["bytes"] for entry in entries))
+    below = f"{total} in {store}, whose disk has {size_in_words(free_bytes())} left."
+    print_table(
+        console,
+        cells,
+        "Datasets kept on this machine",
+        drop=("samples", "last used"),
+        wrap=("made from", "with"),
+        right=("samples", "size"),
+        below=below,
+    )
+    return cli.DONE
+
+
+def _options(options: dict[str, Any]) -> str:
+    """Return the keys that were given, as a file has them."""
+    usual = DatasetSpec().model_dump(mode="json")
+    given = {key: value for key, value in options.items() if value != usual[key]}
+    return ", ".join(f"{key}: {value}" for key, value in given.items())
+
+
+def _remove(keys: Sequence[str], unused_for: timedelta | None) -> int:
+    """Remove entries by their keys; exit code 1 where one is in use."""
+    console, entries = make_console(sys.stdout), _entries(unused_for)
+    known = {entry.key: entry for entry in entries}
+    chosen = dict.fromkeys(key for name in keys for key in (known if name == ALL else [name]))
+    for key in chosen:
+        if key not in known:
+            raise UserError(_unknown(key, list(known), unused_for))
+    code, freed = cli.DONE, 0
+    for key in chosen:
+        if remove_entry(known[key].folder):
+            freed += known[key].about["bytes"]
+            say(console, f"Removed {key}: {known[key].about['path']}.")
+        else:
+            code = cli.FAILED
+            say(console, f"Kept {key}: a running command uses it.")
+    if ALL in keys and unused_for is None:
+        freed += remove_unfinished(store_folder())
+    say(console, f"{size_in_words(freed)} freed in {store_folder()}.")
+    return code
+
+
+def _entries(unused_for: timedelta | None) -> list[Entry]:
+    entries = list_entries(store_folder())
+    if unused_for is None:
+        return entries
+    before = unix_seconds() - unused_for.total_seconds()
+    return [entry for entry in entries if entry.last_used < before]
+
+
+def _unknown(key: str, known: Sequence[str], unused_for: timedelta | None) -> str:
+    close = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else "`raybench data` lists them."
+    unused = " among those unused for so long" if unused_for is not None else ""
+    return f"--remove {key}: no such dataset is kept here{unused}; {hint}"
+
+
+def _age(text: str) -> timedelta:
+    number, unit = text[:-1], text[-1:]
+    if unit not in SECONDS or not number.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text} is no age such as 12h, 30d or 8w")
+    try:
+        return timedelta(seconds=int(number) * SECONDS[unit])
+    except OverflowError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text} is longer ago than anything was stored"
+        ) from error
+
+
+def _age_in_words(seconds: float) -> str:
+    for unit, size in reversed(SECONDS.items()):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}".replace(" m", " min")
+    return f"{max(0.0, seconds):.0f} s"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""`python -m raybench.doctor`: say what this machine or cluster will really use, and what not."""
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from raybench.cluster.signals import Interrupt
+from raybench.commands import cli
+from raybench.report.console import make_console, say
+
+GIB, MB = 2**30, 1e6
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command's arguments."""
+    result = cli.Parser(prog="raybench doctor", description=__doc__)
+    result.add_argument("--address", help="Ray cluster to look at, e.g. auto; else this machine")
+    result.add_argument("--json", action="store_true", help="one document on stdout, nothing else")
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code: 1 where something will not work."""
+    interrupt = Interrupt()
+    with interrupt.listening():
+        options = parser().parse_args(arguments)
+        return cli.run_command(lambda: doctor(options, interrupt))
+
+
+def doctor(options: argparse.Namespace, interrupt: Interrupt) -> int:
+    """Examine, and print what was found."""
+    from raybench.cluster.doctor import examine
+    from raybench.runs.wait_watch import live_session
+
+    console = make_console(sys.stderr if options.json else sys.stdout)
+    with _nothing_else_on_stdout(), live_session(options.address, interrupt, console) as session:
+        found = examine(session, options.address)
+    if options.json:
+        print(json.dumps(found, indent=1))
+    else:
+        for line in lines_of(found):
+            say(console, line)
+    return cli.DONE if found["ok"] else cli.FAILED
+
+
+@contextlib.contextmanager
+def _nothing_else_on_stdout() -> Iterator[None]:
+    """Send what libraries print to standard error."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
+def lines_of(found: dict[str, Any]) -> list[str]:
+    """Return the screen: a few lines a host, the network, then what will not work."""
+    lines = [line for facts in found["hosts"] for line in _host(facts)]
+    if network := found["network"]:
+        how = f"{network['through']} ({network['framework']})"
+        over = f" over {', '.join(network['interfaces'])}" if network["interfaces"] else ""
+        lines.append(f"all-reduce of {network['workers']} workers by {how}{over}:")
+        lines += [
+            f"  {one['bytes'] / 1024:,.0f} KiB in {1e3 * one['seconds']:.2f} ms "
+            f"({one['bytes_per_s'] / MB:,.0f} MB/s)"
+            for one in network["sizes"]
+        ]
+    lines += found["notes"]
+    if not found["problems"]:
+        return [*lines, "Nothing is wrong."]
+    return [*lines, "", *(f"Will not work: {problem}" for problem in found["problems"])]
+
+
+def _host(facts: dict[str, Any]) -> Iterator[str]:
+    yield (
+        f"host {facts['host']} ({facts['address']}): {facts['cores']} cores, Ray has "
+        f"{facts['ray_cpus']:g}, load {facts['load']:.1f}, niceness {facts['niceness']}, clock "
+        f"{1e3 * facts['clock_skew_s']:+.1f} ms"
+    )
+    yield (
+        f"  free: memory {facts['free_memory_bytes'] / GIB:.1f} GiB, disk "
+        f"{facts['free_disk_bytes'] / GIB:.1f} GiB; disk {facts['disk_bytes_per_s'] / MB:,.0f} "
+        f"MB/s, object store {facts['object_store_bytes_per_s'] / MB:,.0f} MB/s"
+    )
+    yield f"  {', '.join(f'{name} {version}' for name, version in facts['versions'].items())}"
+    counts = [f"Ray {facts['ray_gpus']:g}"]
+    counts += [f"{name} {len(seen['names'])}" for name, seen in facts["gpus"].items()]
+    kinds = sorted(set(facts["gpus"]["nvml"]["names"]))
+    yield f"  GPUs: {', '.join(counts)}{': ' if kinds else ''}{', '.join(kinds)}"
+    for name, seen in facts["gpus"].items():
+        if seen["names"]:
+            said = ", ".join(f"{key} {version}" for key, version in seen["versions"].items())
+            free = sum(seen["free_bytes"]) / GIB
+            yield f"    {name}: {said}" + (f", {free:.0f} GiB free" if free else "")
+    ports = [f"{name} {one['port']}" for name, one in facts["ports"].items()]
+    yield f"  ports: {', '.join(ports) or 'none told'}"
+
+
+if __name__ == "__main__":
+    cli.leave(main())

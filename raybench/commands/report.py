@@ -1,0 +1,129 @@
+"""`python -m raybench.report DIR`: rebuild tables and page of a results folder; print them.
+
+Of several folders, `--compare` writes one page with all of them side by side.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from raybench.commands import cli
+from raybench.loggers.processes import Loggers, check_loggers
+from raybench.report.console import make_console, say
+from raybench.report.export import export, write_plots
+from raybench.report.page import try_page, write_comparison
+from raybench.report.show import show
+from raybench.results.load import StudyResults, load
+from raybench.results.place import is_url
+from raybench.results.storage import publish
+from raybench.results.store import StudyFiles
+from raybench.spec.errors import UserError
+
+COMPARISON = "compare.html"
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command's arguments."""
+    result = cli.Parser(prog="raybench report", description=__doc__)
+    result.add_argument(
+        "folders", metavar="DIR", nargs="+", help="a results folder, or the URL of one"
+    )
+    result.add_argument("--verbose", action="store_true", help="print every table")
+    result.add_argument(
+        "--compare", action="store_true", help="write one page of several folders side by side"
+    )
+    result.add_argument(
+        "--out", metavar="FILE", help=f"where --compare writes it (default {COMPARISON} here)"
+    )
+    result.add_argument(
+        "--png", action="store_true", help="write every figure as a PNG file into the folder too"
+    )
+    cli.add_log(result)
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    options = parser().parse_args(arguments)
+    return cli.run_command(lambda: _asked(options))
+
+
+def _asked(options: argparse.Namespace) -> int:
+    if options.compare:
+        return compare(options.folders, Path(options.out or COMPARISON))
+    if options.out is not None:
+        raise UserError(
+            f"--out {options.out}: is of --compare; a single report is written into its folder."
+        )
+    if len(options.folders) > 1:
+        raise UserError(
+            f"{len(options.folders)} folders were named; add --compare for one page of all, or "
+            "name one."
+        )
+    return report(options.folders[0], options.log, verbose=options.verbose, png=options.png)
+
+
+def report(
+    place: str | Path, tools: Sequence[str] = (), *, verbose: bool = False, png: bool = False
+) -> int:
+    """Write the derived files anew from the records, with `png` the figures as pictures too, and
+    print the last screen: one of SCREEN lines, or with `verbose` all tables. Then bring to other
+    `tools` what they lack of the study.
+
+    A study that is running may be reported on: its records are read, never written. Of a URL the
+    files are written below it, too, unless a driver is there, which writes them itself; who may
+    only read there gets them in the local folder.
+    """
+    check_loggers(tools)
+    results = load(place)
+    if results.is_scaling:
+        _report_scaling(place, results, verbose=verbose, png=png)
+        return _log(tools, results)
+    # Not a Store: the study may be running, and its records are not ours.
+    console = make_console(sys.stdout)
+    tables = export(results, StudyFiles(results.folder))
+    plots = write_plots(results, results.folder) if png else []
+    pages = try_page(results, results.folder, partial(say, console))
+    show(console, results, plots=plots, verbose=verbose)
+    written = [*tables, *plots, *pages]
+    if is_url(place) and (why := publish(str(place), results.folder, written)):
+        say(console, why)
+    return _log(tools, results)
+
+
+def compare(places: Sequence[str], file: Path) -> int:
+    """Write one page of several studies; UserError for a single one."""
+    if len(places) < 2:
+        raise UserError(f"--compare: needs two folders or more, found {places[0]} alone.")
+    page = write_comparison([load(place) for place in places], file)
+    say(make_console(sys.stdout), f"page: {page}")
+    return cli.DONE
+
+
+def _log(tools: Sequence[str], results: StudyResults) -> int:
+    """Bring to other tools what they do not have of a study; return the exit code."""
+    say_it = partial(say, make_console(sys.stdout))
+    with Loggers(tools, results.folder, place=results.place, say=say_it, close_s=None) as loggers:
+        loggers.start()
+        loggers.end()
+    return cli.FAILED if loggers.has_failed else cli.DONE
+
+
+def _report_scaling(place: str | Path, results: StudyResults, *, verbose: bool, png: bool) -> None:
+    """Do the same for a scaling study."""
+    from raybench.report.scaling_report import ScalingReport, try_scaling_page
+
+    console = make_console(sys.stdout)
+    report = ScalingReport.of(results)
+    written = report.write(StudyFiles(results.folder))
+    written += write_plots(results, results.folder) if png else []
+    pages = try_scaling_page(report, results.folder, partial(say, console))
+    report.show(console, written=[*written, *pages], verbose=verbose)
+    if is_url(place) and (why := publish(str(place), results.folder, [*written, *pages])):
+        say(console, why)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

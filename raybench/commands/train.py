@@ -1,0 +1,38 @@
+"""`python -m raybench.train`: train one run spec, print its curve and ledger, save the model."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from raybench.cluster.signals import Interrupt
+from raybench.commands import cli
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command's arguments."""
+    result = cli.Parser(prog="raybench train", description=__doc__)
+    result.add_argument(
+        "spec", nargs="?", type=Path, metavar="SPEC.yaml", help="run spec; none: the defaults"
+    )
+    cli.add_common(result, out="results/train-<name of the spec>")
+    cli.add_log(result)
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    interrupt = Interrupt()
+
+    def run() -> int:
+        # Imported here: the signals are taken before anything that takes long.
+        from raybench.runs.train import train
+
+        return train(options, interrupt)
+
+    with interrupt.listening():
+        options = parser().parse_args(arguments)
+        return cli.run_command(run)
+
+
+if __name__ == "__main__":
+    cli.leave(main())

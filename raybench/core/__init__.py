@@ -1,1 +1,0 @@
-"""Run specs, records, clock, schedules and score: no Ray, no framework."""

@@ -1,0 +1,304 @@
+"""The process that writes a study to one tool: it reads the records as they come, and remembers
+beside them what the tool has, so that nothing comes twice.
+
+A process of its own, because of what such a tool may do: hang, end the process, fill the memory, or
+take signals and the interpreter's exit. It is told on its standard input that the study has ended
+(`END`); where that is closed without a word, whoever ran the study is gone. Sentences for the user
+go to its standard output, one a line.
+"""
+
+import json
+import os
+import select
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self, TextIO
+
+import filelock
+
+from raybench.loggers.processes import END, LOGGERS, open_sink
+from raybench.loggers.sink import Run, Sink, shown
+from raybench.report.live.replay import FolderSource
+from raybench.results.records import evaluation_of, kind_and_trial, record_of, run_of, what_runs
+from raybench.results.store import StudyFiles, mend_last_line
+from raybench.spec.errors import DONE, FAILED, StudyError, UserError
+from raybench.spec.run import RunSpec
+from raybench.spec.text import command_line
+from raybench.stats.clock import unix_seconds
+from raybench.stats.record import Evaluation, Role, RunRecord
+
+FOLDER = "logged"
+
+
+class Ledger:
+    """`logged/<tool>.jsonl`: every run that was begun in the tool, and every one that was ended.
+
+    A line names the place it was written to; what was written elsewhere does not count. Without the
+    file the tool is told everything anew. A context manager: one process has it.
+    """
+
+    def __init__(self, folder: Path, tool: str) -> None:
+        self._path = folder / FOLDER / f"{tool}.jsonl"
+        self._tool = tool
+        self._names: dict[str, str] = {}
+        self._ended: set[tuple[str, str]] = set()
+        """Runs with their ends; of one that was interrupted and went on there are several."""
+        self._place = ""
+
+    def __enter__(self) -> Self:
+        self._path.parent.mkdir(exist_ok=True)
+        self._lock = filelock.FileLock(self._path.with_name(f".{self._path.name}.lock"), timeout=0)
+        try:
+            self._lock.acquire()
+        except filelock.Timeout:
+            raise UserError(
+                f"--log {self._tool}: another process logs this study there; wait for its end."
+            ) from None
+        mend_last_line(self._path)
+        self._file = self._path.open("a", encoding="utf-8")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType
+    ) -> None:
+        self._file.close()
+        self._lock.release()
+
+    def open(self, place: str) -> None:
+        """Read what was written to `place`."""
+        self._place = place
+        for line in self._path.read_text(encoding="utf-8").splitlines():
+            content = json.loads(line)
+            if content["place"] != place:
+                continue
+            if "id" in content:
+                self._names[content["run"]] = content["id"]
+            else:
+                self._ended.add((content["run"], content["ended"]))
+
+    def name_of(self, run: str) -> str | None:
+        """Return what a run is called in the tool, if it was begun there."""
+        return self._names.get(run)
+
+    def holds(self, record: RunRecord) -> bool:
+        """Whether the tool has this end of a run, or had it before the run went on."""
+        return (record.trial, _end_of(record)) in self._ended
+
+    def begun(self, run: str, name: str) -> None:
+        """Keep that a run was begun, by its name in the tool."""
+        self._names[run] = name
+        self._write({"run": run, "id": name, "place": self._place})
+
+    def ended(self, record: RunRecord) -> None:
+        """Keep that a run was ended."""
+        self._ended.add((record.trial, _end_of(record)))
+        self._write({"run": record.trial, "ended": _end_of(record), "place": self._place})
+
+    def _write(self, content: dict[str, Any]) -> None:
+        self._file.write(json.dumps(content) + "\n")
+        self._file.flush()
+
+
+def _end_of(record: RunRecord) -> str:
+    """Return what differs between two ends of a run that was interrupted and went on."""
+    return f"{record.finished} {record.stop} {record.samples}"
+
+
+@dataclass
+class _Live:
+    """A run without a record."""
+
+    curve: list[Evaluation] = field(default_factory=list)
+    what: tuple[Role, RunSpec] | None = None
+    """Its role and spec; None of what a version wrote that told them at the end."""
+    run: Run | None = None
+    """As the tool was told of it; None before."""
+    num_told: int = 0
+    """Points of the curve that the tool has; -1 where it has some that count no more."""
+
+    def add(self, point: Evaluation) -> None:
+        """Add an evaluation; one that comes again was repeated, and what followed it is gone."""
+        while self.curve and self.curve[-1].index >= point.index:
+            self.curve.pop()
+        self.curve.append(point)
+        if len(self.curve) <= self.num_told:
+            self.num_told = -1
+
+
+class Feed:
+    """Tells a tool of a study's runs: of each once, with the curve of its last attempt."""
+
+    def __init__(self, sink: Sink, ledger: Ledger) -> None:
+        self._sink, self._ledger = sink, ledger
+        self._live: dict[str, _Live] = {}
+        self.num_told = 0
+        """Runs that the tool was told the end of."""
+
+    def take(self, line: dict[str, Any]) -> None:
+        """Take a line of the records; ValueError where it is none."""
+        kind, name = kind_and_trial(line)
+        if kind == "eval":
+            live = self._live.setdefault(name, _Live())
+            live.what = what_runs(line) or live.what
+            live.add(evaluation_of(line))
+        elif kind == "run":
+            self._end(run_of(line), self._live.pop(name, _Live()))
+
+    def flush(self) -> None:
+        """Tell the tool of the new points of runs that go on."""
+        for name, live in self._live.items():
+            if live.what is not None and live.num_told < len(live.curve):
+                self._tell(name, live, began=unix_seconds() - live.curve[-1].train_s)
+        self._sink.flush()
+
+    def close(self) -> None:
+        """End in the tool what nobody trains any more."""
+        for live in self._live.values():
+            if live.run is not None:
+                self._sink.cut_off(live.run)
+        self._live.clear()
+
+    def _end(self, record: RunRecord, live: _Live) -> None:
+        if live.run is None and self._is_there(record):
+            return
+        live.what = record.role, record.spec
+        run = self._tell(record.trial, live, began=_ended_s(record) - record.ledger["train"])
+        self._sink.end(run, record)
+        self._ledger.ended(record)
+        self.num_told += 1
+
+    def _is_there(self, record: RunRecord) -> bool:
+        name = self._ledger.name_of(record.trial)
+        return name is not None and self._ledger.holds(record) and self._sink.has(name)
+
+    def _tell(self, name: str, live: _Live, *, began: float) -> Run:
+        """Tell the points that are new; all of them where the run is, or begins again."""
+        assert live.what is not None
+        if live.run is None or live.num_told < 0:
+            role, spec = live.what
+            live.run, live.num_told = Run(name=name, role=role, spec=spec, began=began), 0
+            self._ledger.begun(name, self._sink.start(live.run, self._ledger.name_of(name)))
+        self._sink.points(live.run, live.curve[live.num_told :])
+        live.num_told = len(live.curve)
+        return live.run
+
+
+def _ended_s(record: RunRecord) -> float:
+    """Return when a run ended, Unix seconds; now, of a version that did not write it."""
+    if not record.finished:
+        return unix_seconds()
+    return datetime.fromisoformat(record.finished).timestamp()
+
+
+POLL_S = 0.5
+"""New records are in the tool about so long after they were written."""
+NOT_NEEDED = ("torch", "tensorflow")
+"""What tensorboardX and W&B import where it is there: seconds and hundreds of megabytes."""
+WINNERS = "winners"
+"""Of the ledger: the run that holds a study's winners. No run of a study has such a name."""
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Follow the study in a folder: tool, folder, name of the study, place as the user named it.
+
+    The process ends here, without what libraries do at the interpreter's exit: some wait there for
+    a server that never answers.
+    """
+    tool, folder, study, place = arguments
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as words:
+        # What a library prints is none of the sentences.
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+        os.nice(10)  # the cores are for the training
+        for name in NOT_NEEDED:
+            sys.modules[name] = None  # type: ignore[assignment]  # importing it is an ImportError
+        try:
+            _follow(tool, Path(folder), study, words)
+            code = DONE
+        except BaseException as error:  # noqa: BLE001 (a library's, its sys.exit too)
+            _say(words, _sentence(tool, Path(folder), place, error))
+            code = FAILED
+    os._exit(code)
+
+
+def _follow(tool: str, folder: Path, study: str, words: TextIO) -> None:
+    with Ledger(folder, tool) as ledger:
+        sink = open_sink(tool, folder, study)
+        ledger.open(sink.place)
+        feed, source = Feed(sink, ledger), FolderSource(str(folder))
+        ended, bad = None, 0
+        while ended is None:
+            ended = _is_ended()
+            news = source.news()
+            if news.is_anew:
+                feed.close()
+            for line in news.lines:
+                try:
+                    feed.take(json.loads(line))
+                except ValueError:
+                    if _is_record(line):
+                        raise
+                    bad += 1  # the study's own screen says which
+            feed.flush()
+        feed.close()
+        if ended and feed.num_told:
+            _tell_winners(folder, sink, ledger)
+        where = sink.close()
+    if ended:
+        runs = "1 run" if feed.num_told == 1 else f"{feed.num_told} runs"
+        runs += f" (without {bad} lines that are no records)" if bad else ""
+        _say(words, f"{LOGGERS[tool].title}: {runs} written: {where}")
+
+
+def _is_record(line: bytes) -> bool:
+    try:
+        record_of(json.loads(line))
+    except ValueError:
+        return False
+    return True
+
+
+def _is_ended() -> bool | None:
+    """Wait for a word; return None if there is none yet, whether the study has ended in order."""
+    found, _, _ = select.select([0], [], [], POLL_S)
+    return os.read(0, len(END)) == END if found else None
+
+
+def _tell_winners(folder: Path, sink: Sink, ledger: Ledger) -> None:
+    # Late: pandas takes a second, while nothing is trained any more.
+    from raybench.loggers.sink import winners_of
+    from raybench.results.load import load
+
+    found = winners_of(load(folder))
+    if found:
+        found = [replace(one, config=shown(one.config)) for one in found]
+        ledger.begun(WINNERS, sink.winners(found, ledger.name_of(WINNERS)))
+
+
+def _sentence(tool: str, folder: Path, place: str, error: BaseException) -> str:
+    """Say why this tool gets no more; keep the traceback where there is more to know."""
+    again = f"the study goes on; {command_line('report', place, '--log', tool)} writes the rest."
+    reason = str(error).rstrip(".") or type(error).__name__
+    if isinstance(error, UserError):
+        return f"{reason}; {again}"
+    reason = reason.splitlines()[0][:300]
+    kept = ""
+    try:
+        path = StudyFiles(folder).write_error(f"log-{tool}", traceback.format_exc())
+        kept = f" (traceback: {path})"
+    except (OSError, StudyError) as problem:  # where the disk is full there is no room for this
+        kept = f" (traceback not kept: {problem})"
+    return (
+        f"--log {tool}: ended, {type(error).__name__}: {reason}{kept}; {LOGGERS[tool].hint}{again}"
+    )
+
+
+def _say(words: TextIO, sentence: str) -> None:
+    words.write(f"{shown(sentence)}\n")
+    words.flush()

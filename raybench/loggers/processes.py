@@ -1,0 +1,238 @@
+"""The tools that `--log` knows, and the process of each as a study's driver has it: started, heard,
+waited for, never in its way."""
+
+import importlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, cast
+
+from raybench.spec.errors import UserError
+from raybench.spec.text import command_line
+
+if TYPE_CHECKING:  # the command line knows the names before anything is imported that takes long
+    from raybench.loggers.sink import Sink
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggerKind:
+    """A tool that `--log` writes to; `to_<its name>.py` has `open_sink(folder, study)`, and is
+    imported by the process that writes alone."""
+
+    title: str
+    """The tool's own name."""
+    package: str
+    """What it imports."""
+    install: str
+    """The command that installs it."""
+    hint: str = ""
+    """What to look at first where it fails: the beginning of a sentence."""
+
+
+LOGGERS: dict[str, LoggerKind] = {
+    "tensorboard": LoggerKind(
+        title="TensorBoard",
+        package="tensorboardX",
+        install="pip install tensorboardX",
+    ),
+    "mlflow": LoggerKind(
+        title="MLflow",
+        package="mlflow",
+        install="pip install mlflow-skinny",
+        hint="MLFLOW_TRACKING_URI says where it writes; ",
+    ),
+    "wandb": LoggerKind(
+        title="Weights & Biases",
+        package="wandb",
+        install="pip install wandb",
+        hint="with WANDB_MODE=offline it needs no account nor server; ",
+    ),
+}
+
+
+def check_loggers(names: Sequence[str]) -> None:
+    """Raise UserError for a tool whose package is missing; imports none of them."""
+    for name in names:
+        kind = LOGGERS[name]
+        found = importlib.util.find_spec(kind.package)
+        # A folder of that name, as the tools leave in the current one, has no origin.
+        if found is None or found.origin is None:
+            raise UserError(
+                f"--log {name}: the package {kind.package} is not installed; install it with: "
+                f"{kind.install}"
+            )
+
+
+def open_sink(name: str, folder: Path, study: str) -> "Sink":
+    """Return what writes to a tool, for the study in `folder`."""
+    module = importlib.import_module(f"raybench.loggers.to_{name}")
+    return cast("Sink", module.open_sink(folder, study))
+
+
+END = b"end\n"
+"""Tells a follower, on its standard input, that the study has ended."""
+CLOSE_S = 30.0
+"""In the end, a tool is waited for so long."""
+SAY_S = 2.0
+"""After so long the user is told what is waited for."""
+BEGIN = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from raybench.loggers.feed import main; main(sys.argv[2:])"
+)
+"""Imports what this process would, whatever folder it was started in."""
+
+
+class Loggers:
+    """One process for each tool, that follows the records of a study; `with` it.
+
+    Nothing here waits for a tool but the end, and that no longer than CLOSE_S.
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[str],
+        folder: Path,
+        *,
+        place: str,
+        say: Callable[[str], None],
+        close_s: float | None = CLOSE_S,
+    ) -> None:
+        """`place` is what the user calls the folder; `say` tells a sentence, in other threads too.
+
+        UserError where a tool's package is missing. `close_s` None waits without end.
+        """
+        self._tools = list(dict.fromkeys(tools))
+        check_loggers(self._tools)
+        self._folder, self._place, self._say, self._close_s = folder, place, say, close_s
+        self._followers: list[_Follower] = []
+
+    def start(self) -> None:
+        """Start; the records are there, be it without a line, and are not emptied any more."""
+        study = Path(self._place.partition("?")[0]).name or self._folder.name
+        self._followers = [
+            _Follower(tool, self._folder, study, self._place, self._say) for tool in self._tools
+        ]
+
+    def end(self) -> None:
+        """Let them write what is left, and the winners: no more records come."""
+        for follower in self._followers:
+            follower.end()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a tool did not get everything; known after `close`."""
+        return any(follower.has_failed for follower in self._followers)
+
+    def close(self) -> None:
+        """Wait until all is written, for so long as there is to wait at most."""
+        since = time.monotonic()
+        for follower in self._followers:
+            follower.let_go()
+        if not self._wait(SAY_S if self._close_s is None else min(SAY_S, self._close_s), since):
+            self._say_waiting()
+        self._wait(self._close_s, since)
+        for follower in self._followers:
+            follower.close()
+
+    def _say_waiting(self) -> None:
+        titles = [one.title for one in self._followers if one.is_running and not one.has_said]
+        limit = "" if self._close_s is None else f", for {self._close_s:g} s at most"
+        if titles:
+            self._say(f"writing the rest to {', '.join(titles)}{limit}")
+
+    def _wait(self, seconds: float | None, since: float) -> bool:
+        """Wait for all until `seconds` after `since`; return whether all have ended."""
+        while any(one.is_running for one in self._followers):
+            if seconds is not None and time.monotonic() - since > seconds:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Follower:
+    """The process of one tool."""
+
+    def __init__(
+        self, tool: str, folder: Path, study: str, place: str, say: Callable[[str], None]
+    ) -> None:
+        self.title, self._tool, self._say = LOGGERS[tool].title, tool, say
+        self._again = f"{command_line('report', place, '--log', tool)} writes the rest."
+        self.has_failed = self.has_said = False
+        begin = [sys.executable, "-P", "-c", BEGIN, json.dumps(sys.path)]
+        self._process = subprocess.Popen(
+            [*begin, tool, str(folder), study, place],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,  # Ctrl-C is for the study
+        )
+        self._hearing = threading.Thread(target=self._hear, daemon=True)
+        self._hearing.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def end(self) -> None:
+        """Tell it that no more records come."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(END.decode())
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            self.has_failed = True  # it has ended before, and `_hear` says why
+
+    def let_go(self) -> None:
+        """Let it end by itself."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:
+            self.has_failed = True
+
+    def close(self) -> None:
+        """End it, with what it started, if it runs on; hear its last words."""
+        if self.is_running:
+            self.has_said = self.has_failed = True
+            self._say(f"--log {self._tool}: {self.title} did not take everything; {self._again}")
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._hearing.join(timeout=1.0)
+        if not self._hearing.is_alive() and self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _hear(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.has_said = True
+            self._say(line.rstrip("\n"))
+        code = self._process.wait()
+        self.has_failed = self.has_failed or code != 0
+        if code != 0 and not self.has_said:
+            self._say(
+                f"--log {self._tool}: ended by itself (exit code {code}); the study goes on, "
+                f"{self._again}"
+            )

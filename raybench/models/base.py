@@ -1,0 +1,175 @@
+"""The one class a user writes to train something of their own, and what their code raises as one
+sentence.
+"""
+
+import contextlib
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raybench.data.dataset import Dataset
+from raybench.models.layers import Layer
+from raybench.spec.errors import UserError
+from raybench.spec.metric import Metric
+from raybench.spec.run import DatasetSpec, RunSpec, Task
+
+if TYPE_CHECKING:
+    import keras
+    import torch
+
+Hook = Callable[[Any, Any], Any]
+"""(outputs, labels) -> one number per sample, as a tensor of the framework."""
+
+
+class Workload:
+    """What is trained. Subclass it, set the three attributes, write one build method or both.
+
+    `--workload my_module:MyWorkload` then trains it; nothing else is needed from raybench.
+
+    | | torch | Keras |
+    |---|---|---|
+    | images arrive as | (N, C, H, W) float32 | (N, H, W, C) float32 |
+    | pixels | uint8 data is scaled to 0..1 | the same |
+    | tokens, codes, masks | int64 as they are | the same |
+    | inputs by name | one dict of tensors | the same |
+    | the model returns | logits (N, num_classes) | the same |
+    | of a regression | (N,) or (N, outputs), in the labels' scale | the same |
+    | of a language model | logits (N, tokens, num_classes) | the same |
+
+    The model is built anew for every run, after the framework was seeded; it returns logits,
+    not probabilities. Leave devices, parallelism and precision to raybench. Batch
+    normalisation works on each worker's own samples.
+    """
+
+    name: str
+    """Short, for tables."""
+    input_shape: tuple[int, ...] | dict[str, tuple[int, ...]]
+    """Of one sample: (H, W, C) of an image, in both frameworks; (features,) of a vector,
+    (tokens,) of a text; of inputs by name a dict."""
+    num_classes: int
+    """Classes, or tokens of a vocabulary; not needed for a regression."""
+    task: Task = "classification"
+    """What is learnt: `classification`, `regression` or `language_modelling`; that of the data,
+    unless the loss is the workload's own."""
+    metric: Metric | None = None
+    """A metric of its own, which `torch_metric` and `keras_metric` measure:
+    `Metric(name="dice", direction="max")`. None leaves the choice to `objective.metric`."""
+
+    head: str | None = None
+    """What the names of the head's parameters (torch) or layers (Keras) begin with; `frozen_epochs`
+    needs it, models by name know theirs."""
+
+    torch_loss: Hook | None = None
+    """Method (outputs, labels) -> loss of each sample (N,); none is cross entropy, of a regression
+    the squared error, its mean over the outputs, of a language model the mean over tokens."""
+    torch_metric: Hook | None = None
+    """Method (outputs, labels) -> value of `metric` for each sample (N,)."""
+    torch_correct: Hook | None = None
+    """Method (outputs, labels) -> 1 or 0 for each sample (N,), whose mean is the accuracy; none
+    compares the largest logit."""
+    keras_loss: Hook | None = None
+    """As `torch_loss`."""
+    keras_metric: Hook | None = None
+    """As `torch_metric`."""
+    keras_correct: Hook | None = None
+    """As `torch_correct`."""
+
+    def build_torch(self) -> "torch.nn.Module":
+        """Return a new model; needed to run with framework torch."""
+        raise missing_method(self, "build_torch", "framework torch")
+
+    def build_keras(self) -> "keras.Model":
+        """Return a new model; needed to run with framework tensorflow."""
+        raise missing_method(self, "build_keras", "framework tensorflow")
+
+    def load_dataset(self, spec: DatasetSpec) -> Dataset:
+        """Return the data; needed for dataset name `workload`.
+
+        Split it by `spec.split_seed` alone, so that all runs of a study and all their workers
+        have the same splits. `spec.limit` and `spec.repeat` are applied to what is returned.
+        What does not fit memory is given on demand: in place of an array, an object with
+        `shape`, `dtype` and `[rows]` that reads samples (`raybench.data.inputs`).
+        """
+        del spec
+        raise missing_method(self, "load_dataset", "dataset 'workload'")
+
+
+class LayerWorkload(Workload):
+    """A workload given by its layers: both frameworks build it, with equal initial weights.
+
+    Its build methods are not asked.
+    """
+
+    input_shape: tuple[int, ...]
+    """Of one sample of the one input."""
+    layers: tuple[Layer, ...]
+    """In order; the last is `Dense(num_classes)`."""
+
+
+def missing_method(workload: Workload, method: str, use: str) -> UserError:
+    """Return the error that says which method `use` needs."""
+    return UserError(f"Workload {workload.name} has no {method}, so it cannot run with {use}.")
+
+
+def missing_hook(workload: Workload, metric: Metric, hook: str) -> UserError:
+    """Return the error that says which hook a workload's own metric needs."""
+    return UserError(
+        f"Workload {workload.name}: it has the metric {metric.name} and no {hook} to measure it; "
+        f"write {hook}(self, outputs, labels), which returns one value for each sample."
+    )
+
+
+def refuse_label_smoothing(spec: RunSpec, workload: Workload) -> None:
+    """Raise UserError where `label_smoothing` is set and the loss is none that knows of it."""
+    own = workload.torch_loss if spec.framework == "torch" else workload.keras_loss
+    if not spec.label_smoothing or (own is None and workload.task != "regression"):
+        return
+    why = "has a loss of its own" if own else "learns numbers, which are no classes"
+    raise UserError(
+        f"label_smoothing: {spec.label_smoothing:g}: workload {workload.name} {why}; leave it out"
+        f"{', or smooth the labels there' if own else ''}."
+    )
+
+
+_LIBRARIES = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib"))
+_OURS = str(Path(__file__).parents[1])
+MAX_ERROR = 300
+"""Characters of an error's own text that go into the sentence; all of it is in the details."""
+
+
+@contextlib.contextmanager
+def users_code(what: str, advice: str = "") -> Iterator[None]:
+    """Turn what is raised inside into a UserError: `what`, file, line and error, `advice`.
+
+    `details` of it holds the whole traceback. A UserError passes as it is; a `sys.exit` is an
+    error too; Ctrl-C is none.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        kind = f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else _describe(error)
+        raise UserError(
+            f"{what} ({_place(error)}{kind}){advice}.", details=traceback.format_exc()
+        ) from error
+
+
+def _describe(error: Exception) -> str:
+    text = str(error)
+    text = text if len(text) <= MAX_ERROR else f"{text[: MAX_ERROR - 3]}..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _place(error: BaseException) -> str:
+    """Return "file, line n: " of the last step in a file that is neither a library's nor ours."""
+    steps = [
+        step
+        for step in traceback.extract_tb(error.__traceback__)
+        if Path(step.filename).is_file()
+        and not step.filename.startswith((*_LIBRARIES, _OURS))
+        and "-packages" not in step.filename
+    ]
+    return f"{steps[-1].filename}, line {steps[-1].lineno}: " if steps else ""

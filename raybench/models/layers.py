@@ -1,0 +1,365 @@
+"""One description of a network for both frameworks: its layers, their shapes and first weights."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from raybench.spec.errors import UserError
+
+Padding = Literal["same", "valid"]
+
+
+@dataclass(frozen=True)
+class Conv:
+    """2-D convolution with bias, stride 1, square kernel."""
+
+    filters: int
+    kernel: int = 3
+    padding: Padding = "same"
+
+
+@dataclass(frozen=True)
+class DepthwiseConv:
+    """Every input channel has `multiplier` filters of its own; with bias, stride 1."""
+
+    multiplier: int
+    kernel: int = 3
+    padding: Padding = "same"
+
+
+@dataclass(frozen=True)
+class MaxPool:
+    """Maximum over squares of `size`, which is the stride too; a rest at the border is dropped."""
+
+    size: int = 2
+
+
+@dataclass(frozen=True)
+class ReLU:
+    """max(0, x)."""
+
+
+@dataclass(frozen=True)
+class Flatten:
+    """An image into a vector, in each framework's own order of axes."""
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Fully connected, with bias; of (tokens, features) the same for each token."""
+
+    units: int
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Sets a share `rate` of the values to zero in training."""
+
+    rate: float
+
+
+@dataclass(frozen=True)
+class GELU:
+    """x times the share of a standard normal distribution below x."""
+
+
+@dataclass(frozen=True)
+class GroupNorm:
+    """Each image's channels in `groups`, each group to mean 0 and variance 1, then a weight and a
+    bias a channel. Unlike batch normalisation it does not depend on the other samples."""
+
+    groups: int
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """The features of a vector, or of each token, to mean 0 and variance 1, then a weight and a
+    bias a feature."""
+
+
+@dataclass(frozen=True)
+class GlobalAveragePool:
+    """An image into the means of its channels; (tokens, features) into the means of its tokens."""
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Token ids into a learnt vector each."""
+
+    vocabulary: int
+    size: int
+
+
+@dataclass(frozen=True)
+class MeanEmbedding:
+    """Token ids into the mean of their learnt vectors; id 0 is padding and does not count."""
+
+    vocabulary: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Adds a learnt vector for each place to the tokens' vectors."""
+
+
+@dataclass(frozen=True)
+class CausalAttention:
+    """Each token looks at itself and the tokens before it, with `heads` weighted means of them."""
+
+    heads: int
+
+
+@dataclass(frozen=True)
+class Residual:
+    """What comes in plus what the layers make of it, which is of the same shape."""
+
+    layers: "tuple[Layer, ...]"
+
+
+Layer = (
+    Conv
+    | DepthwiseConv
+    | MaxPool
+    | ReLU
+    | Flatten
+    | Dense
+    | Dropout
+    | GELU
+    | GroupNorm
+    | LayerNorm
+    | GlobalAveragePool
+    | Embedding
+    | MeanEmbedding
+    | Positions
+    | CausalAttention
+    | Residual
+)
+
+
+Shape = tuple[int, ...]
+"""Of one sample: (H, W, C) of an image, (features,) of a vector, (tokens,) of token ids,
+(tokens, features) of what is known of each token."""
+
+
+def output_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
+    """Return the shape of one sample after each layer.
+
+    An image too small for the layers, or a layer that cannot take the shape before it, is a
+    UserError.
+    """
+    shapes: list[Shape] = []
+    shape, turned = tuple(input_shape), False
+    for position, layer in enumerate(layers, start=1):
+        where, before = f"layer {position} ({layer})", shape
+        if turned and isinstance(layer, LayerNorm | Residual):
+            raise UserError(
+                f"{where} cannot take an image as Flatten() leaves it, which the frameworks do in "
+                "different orders; put Dense before it."
+            )
+        shape = _output_shape(layer, before, where)
+        if min(shape) < 1:
+            raise UserError(
+                f"Inputs of shape {tuple(input_shape)} are too small: nothing is left after "
+                f"{where}; set a larger dataset.image_size."
+            )
+        if isinstance(layer, Flatten | Dense):
+            turned = len(before) == 3
+        shapes.append(shape)
+    return shapes
+
+
+def parameter_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]:
+    """Return the shapes of all weights and biases in torch's layout, in layer order.
+
+    Conv (filters, C, k, k), DepthwiseConv (C * multiplier, 1, k, k), Dense (units, features),
+    norms (features,), each followed by its bias (outputs,); embeddings (vocabulary, size) and
+    positions (tokens, size) have none. Attention is the Dense of queries, keys and values, side
+    by side, and that of its outputs.
+    """
+    shapes: list[Shape] = []
+    befores = [tuple(input_shape), *output_shapes(layers, input_shape)]
+    for layer, before in zip(layers, befores, strict=False):
+        features = before[-1]
+        match layer:
+            case Conv(filters, kernel):
+                shapes += [(filters, features, kernel, kernel), (filters,)]
+            case DepthwiseConv(multiplier, kernel):
+                channels = features * multiplier
+                shapes += [(channels, 1, kernel, kernel), (channels,)]
+            case Dense(units):
+                shapes += [(units, features), (units,)]
+            case GroupNorm() | LayerNorm():
+                shapes += [(features,), (features,)]
+            case Embedding(vocabulary, size) | MeanEmbedding(vocabulary, size):
+                shapes += [(vocabulary, size)]
+            case Positions():
+                shapes += [before]
+            case CausalAttention():
+                shapes += [(3 * features, features), (3 * features,)]
+                shapes += [(features, features), (features,)]
+            case Residual(inner):
+                shapes += parameter_shapes(inner, before)
+    return shapes
+
+
+def num_parameters(layers: Sequence[Layer], input_shape: Shape) -> int:
+    """Weights and biases together."""
+    return sum(math.prod(shape) for shape in parameter_shapes(layers, input_shape))
+
+
+def _output_shape(layer: Layer, shape: Shape, where: str) -> Shape:
+    match layer:
+        case ReLU() | Dropout() | GELU():
+            return shape
+        case Flatten():
+            return (math.prod(shape),)
+        case Residual(layers):
+            return _residual_shape(layers, shape, where)
+        case Dense() | LayerNorm() if len(shape) == 3:
+            raise UserError(f"{where} needs a vector, not {shape}; put Flatten() before it.")
+        case Dense(units):
+            return (*shape[:-1], units)
+        case LayerNorm():
+            return shape
+        case GlobalAveragePool() if len(shape) > 1:
+            return shape[-1:]
+        case Embedding() | MeanEmbedding() | Positions() | CausalAttention():
+            return _of_tokens(layer, shape, where)
+    if len(shape) != 3:
+        raise UserError(f"{where} needs an image (H, W, C), not {shape}.")
+    height, width, channels = shape
+    match layer:
+        case MaxPool(size):
+            return (height // size, width // size, channels)
+        case Conv(filters, kernel, padding):
+            return (*_convolved(height, width, kernel, padding), filters)
+        case DepthwiseConv(multiplier, kernel, padding):
+            return (*_convolved(height, width, kernel, padding), channels * multiplier)
+        case GroupNorm(groups) if channels % groups:
+            raise UserError(f"{where} cannot divide {channels} channels; choose other groups.")
+        case GroupNorm():
+            return shape
+    raise AssertionError(layer)
+
+
+def _of_tokens(
+    layer: Embedding | MeanEmbedding | Positions | CausalAttention, shape: Shape, where: str
+) -> Shape:
+    match layer:
+        case Embedding(_, size) | MeanEmbedding(_, size):
+            if len(shape) != 1:
+                raise UserError(f"{where} needs token ids (tokens,), not {shape}.")
+            return (*shape, size) if isinstance(layer, Embedding) else (size,)
+    if len(shape) != 2:
+        raise UserError(f"{where} needs (tokens, features), not {shape}; begin with Embedding.")
+    if isinstance(layer, CausalAttention) and shape[-1] % layer.heads:
+        raise UserError(f"{where} cannot divide {shape[-1]} features; choose other heads.")
+    return shape
+
+
+def _residual_shape(layers: Sequence[Layer], shape: Shape, where: str) -> Shape:
+    after = [shape, *output_shapes(layers, shape)][-1]
+    if after != shape:
+        raise UserError(f"{where} makes {after} of {shape}, which cannot be added; keep the shape.")
+    return shape
+
+
+def _convolved(height: int, width: int, kernel: int, padding: Padding) -> tuple[int, int]:
+    lost = 0 if padding == "same" else kernel - 1
+    return height - lost, width - lost
+
+
+Array = npt.NDArray[Any]
+Weights = list[Array]
+
+
+def initial_weights(layers: Sequence[Layer], input_shape: Shape, seed: int) -> Weights:
+    """Return the weights of all layers in torch's layout and order, float32.
+
+    Of convolutions and dense layers torch's own default distribution, for both frameworks:
+    uniform within 1 / sqrt(fan in), biases too. Norms begin as 1 and 0. The vectors of tokens and
+    places are normal, with a length of about 1.
+    """
+    rng = np.random.default_rng(seed)
+    return list(_drawn(layers, input_shape, rng))
+
+
+def _drawn(
+    layers: Sequence[Layer], input_shape: Shape, rng: np.random.Generator
+) -> Iterator[Array]:
+    befores = [tuple(input_shape), *output_shapes(layers, input_shape)]
+    for layer, before in zip(layers, befores, strict=False):
+        shapes = parameter_shapes([layer], before)
+        match layer:
+            case Residual(inner):
+                yield from _drawn(inner, before, rng)
+            case GroupNorm() | LayerNorm():
+                weight, bias = shapes
+                yield np.ones(weight, np.float32)
+                yield np.zeros(bias, np.float32)
+            case Embedding() | MeanEmbedding() | Positions():
+                deviation = 1 / math.sqrt(shapes[0][-1])
+                yield rng.normal(0, deviation, shapes[0]).astype(np.float32)
+            case _:
+                bound = 0.0
+                for shape in shapes:
+                    if len(shape) > 1:  # a bias keeps the bound of the weight before it
+                        bound = 1 / math.sqrt(math.prod(shape[1:]))
+                    yield rng.uniform(-bound, bound, shape).astype(np.float32)
+
+
+def to_keras_layout(layers: Sequence[Layer], input_shape: Shape, weights: Weights) -> Weights:
+    """Reorder weights from torch's layout to that of Keras, channels last.
+
+    | layer | torch | Keras |
+    |---|---|---|
+    | Conv | (out, in, h, w) | (h, w, in, out) |
+    | DepthwiseConv | (in * multiplier, 1, h, w) | (h, w, in, multiplier) |
+    | Dense, CausalAttention | (out, in) | (in, out) |
+    | Dense after Flatten | inputs ordered (C, H, W) | inputs ordered (H, W, C) |
+
+    All others are the same in both.
+    """
+    return list(_turned(layers, tuple(input_shape), iter(weights)))
+
+
+def _turned(
+    layers: Sequence[Layer], input_shape: Shape, weights: Iterator[Array]
+) -> Iterator[Array]:
+    befores = [input_shape, *output_shapes(layers, input_shape)]
+    flattened: Shape = ()
+    """The image whose values, in each framework's order, the vector before a layer has."""
+    for layer, before in zip(layers, befores, strict=False):
+        if isinstance(layer, Residual):
+            yield from _turned(layer.layers, before, weights)
+            continue
+        if isinstance(layer, Flatten) and len(before) == 3:
+            flattened = before
+        for shape in parameter_shapes([layer], before):
+            weight = next(weights)
+            assert weight.shape == shape
+            yield np.ascontiguousarray(_in_keras(layer, weight, before[-1], flattened))
+        if isinstance(layer, Dense):
+            flattened = ()
+
+
+def _in_keras(layer: Layer, weight: Array, channels: int, flattened: Shape) -> Array:
+    """Return one weight or bias of a layer that is given so many `channels`."""
+    match layer:
+        case Conv() if weight.ndim > 1:
+            return weight.transpose(2, 3, 1, 0)
+        case DepthwiseConv(multiplier, kernel) if weight.ndim > 1:
+            split = weight.reshape(channels, multiplier, kernel, kernel)
+            return split.transpose(2, 3, 0, 1)
+        case Dense(units) if weight.ndim > 1 and flattened:
+            height, width, channels = flattened
+            split = weight.reshape(units, channels, height, width)
+            return split.transpose(2, 3, 1, 0).reshape(-1, units)
+        case Dense() | CausalAttention() if weight.ndim > 1:
+            return weight.T
+    return weight

@@ -1,0 +1,191 @@
+"""What a saved model must be told of its data, so that it can be used on new samples."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import ValidationError
+
+from raybench.data.dataset import Array, Dataset
+from raybench.data.inputs import Batch, InputShape, each, shown
+from raybench.data.shared import about_dataset
+from raybench.models.shape import DataShape, Kind
+from raybench.spec.dataset_spec import DatasetSpec, Task
+from raybench.spec.documents import Document
+from raybench.spec.errors import UserError
+
+DTYPES = {"pixels": np.uint8, "numbers": np.float32, "tokens": np.int32}
+"""Of one array of inputs, by what it holds."""
+
+
+class ModelData(Document):
+    """Of the data that a model was trained on: all but the samples."""
+
+    name: str
+    """Of the dataset."""
+    task: Task
+    """What was learnt."""
+    num_classes: int | None
+    """Classes, or tokens of a vocabulary; None of numbers."""
+    class_names: tuple[str, ...]
+    """By number; empty where classes have none."""
+    vocabulary: tuple[str, ...]
+    """Tokens by number; empty where there are none, or nobody knows them."""
+    label_scale: float | list[float] | None
+    """What labels of a regression were divided by; None is 1."""
+    label_offset: float | list[float] | None
+    """What was taken off them before; None is 0."""
+    encoding: dict[str, Any] | None
+    """See `Dataset.encoding`."""
+    input_shape: tuple[int, ...] | dict[str, tuple[int, ...]]
+    """See `DataShape`, as for the next ones."""
+    num_outputs: int
+    """Numbers that the model returns for a sample, of a language model for a token of it."""
+    vocabulary_size: int | None
+    """Token ids are below it; None where nobody knows."""
+    kind: Kind | None
+    """What the inputs are; None for inputs by name."""
+    resize: Literal["stretch", "crop"]
+    """What became of images that were not square."""
+
+    @classmethod
+    def of(cls, dataset: Dataset, spec: DatasetSpec) -> Self:
+        """Return what is to be known of a dataset; `spec` is what it was loaded by."""
+        about = about_dataset(dataset)
+        shape = DataShape.of(dataset)
+        return cls(
+            **{key: about[key] for key in ("name", "task", "num_classes", "encoding")},
+            class_names=dataset.class_names,
+            vocabulary=dataset.vocabulary,
+            label_scale=about["label_scale"],
+            label_offset=about["label_offset"],
+            input_shape=each_tuple(shape.input_shape),
+            num_outputs=shape.num_outputs,
+            vocabulary_size=shape.vocabulary_size,
+            kind=shape.kind,
+            resize=spec.resize,
+        )
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Return what was saved beside a model; UserError where the file is damaged."""
+        try:
+            return cls.model_validate_json(file.read_bytes())
+        except ValidationError as error:
+            detail = error.errors()[0]
+            key = ".".join(map(str, detail["loc"])) or "the whole file"
+            raise UserError(
+                f"{file}: '{key}': {detail['msg']}; remove the file, then the dataset is read."
+            ) from None
+
+    @property
+    def shape(self) -> DataShape:
+        """What the model was built for."""
+        return DataShape(
+            input_shape=self.input_shape,
+            num_outputs=self.num_outputs,
+            task=self.task,
+            vocabulary_size=self.vocabulary_size,
+            kind=self.kind,
+        )
+
+    def inputs(self, samples: Any) -> Batch:
+        """Return new samples as the arrays that a dataset has: pixels, features, token ids.
+
+        Of a table `samples` are rows (a data frame, a dict of columns, a list of dicts), of texts
+        a list of them, of images paths of files (or what is in them), and of all others, and
+        where they are made already, arrays. UserError for what the model cannot take.
+        """
+        # pyarrow and PIL are imported where a model is used alone.
+        from raybench.data.sources import new_samples
+
+        encoding = self.encoding or {}
+        length = self.input_shape[0] if isinstance(self.input_shape, tuple) else 0
+        is_raw = not isinstance(samples, np.ndarray) or samples.dtype.kind in "OSU"
+        if "columns" in encoding and is_raw:
+            return new_samples.rows_as_inputs(samples, encoding["columns"])
+        if "tokens" in encoding and is_raw:
+            return new_samples.texts_as_inputs(samples, encoding["tokens"], self.vocabulary, length)
+        if self.kind == "pixels" and isinstance(samples, str | bytes | Path):
+            raise UserError("The images are one image; give a list of them: [image].")
+        if self.kind == "pixels" and is_raw and _are_files(samples):
+            assert isinstance(self.input_shape, tuple)
+            return new_samples.files_as_inputs(samples, self.input_shape, self.resize)
+        found = self._of_shape(samples)
+        if "scale" in encoding:
+            found = each(found, lambda one: (one - encoding["offset"]) / encoding["scale"])
+        return each(found, self._of_kind)
+
+    def _of_shape(self, samples: Any) -> Batch:
+        try:
+            found: Batch = each(samples, _numbers)
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"The samples are no arrays of numbers ({error}); give them as the model was "
+                "trained on."
+            ) from error
+        shape: InputShape = each(found, lambda one: tuple(one.shape[1:]))
+        if shape != self.input_shape:
+            raise UserError(
+                f"The model takes samples of shape {shown(self.input_shape)}, and these are of "
+                f"{shown(shape)}; make them alike."
+            )
+        return found
+
+    def _of_kind(self, array: Array) -> Array:
+        """Return an array in the type that the data had; UserError where it had no such values."""
+        if self.kind is None:  # each by what it is
+            return array.astype(np.float32) if array.dtype.kind == "f" else array
+        with np.errstate(invalid="ignore", over="ignore"):
+            found: Array = array.astype(DTYPES[self.kind])
+        if self.kind == "numbers":
+            is_fine = np.isfinite(found)
+            wanted = "numbers, none of them NaN or infinite"
+        else:
+            is_fine, wanted = found == array, "whole numbers from 0 to 255"
+        if self.kind == "tokens":
+            # As in training: where no vocabulary is known, a user's own model may take others.
+            size = len(self.vocabulary) or np.iinfo(np.int32).max
+            is_fine &= (found >= 0) & (found < size)
+            wanted = f"ids of tokens, whole numbers from 0 to {size - 1:,}"
+        if not is_fine.all():
+            row = int(np.argwhere(~is_fine)[0][0])
+            raise UserError(f"The model takes {wanted}, and sample {row} has others; mend it.")
+        return found
+
+    def answers(self, outputs: Array) -> Array:
+        """Return what a model's outputs (N, ...) say, in the user's own terms.
+
+        Of a regression numbers in the labels' own unit; else the names of the likeliest classes
+        or tokens, or their numbers where they have no names.
+        """
+        if self.task != "regression":
+            best = outputs.argmax(axis=-1)
+            is_text = self.task == "language_modelling"
+            names = self.class_names or (self.vocabulary if is_text else ())
+            found: Array = np.asarray(names)[best] if names else best
+            return found
+        if outputs.ndim == 2 and outputs.shape[1] == 1 and np.ndim(self.label_scale or 0.0) == 0:
+            outputs = outputs[:, 0]
+        scale = 1.0 if self.label_scale is None else np.asarray(self.label_scale)
+        offset = 0.0 if self.label_offset is None else np.asarray(self.label_offset)
+        return np.asarray(outputs * scale + offset, np.float32)
+
+
+def each_tuple(shape: Any) -> "tuple[int, ...] | dict[str, tuple[int, ...]]":
+    """Return a shape with tuples where lists stand, of inputs by name each."""
+    if isinstance(shape, dict):
+        return {name: tuple(one) for name, one in shape.items()}
+    return tuple(shape)
+
+
+def _numbers(samples: Any) -> Array:
+    found = np.asarray(samples)
+    return found if found.dtype.kind in "buif" else found.astype(np.float64)
+
+
+def _are_files(samples: Any) -> bool:
+    if not isinstance(samples, Collection) or isinstance(samples, dict) or not len(samples):
+        return False
+    return all(isinstance(one, str | bytes | Path) for one in samples)

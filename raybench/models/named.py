@@ -1,0 +1,242 @@
+"""Models by name: from `library:name` to the workload, and what is known without a framework.
+
+Trained weights are looked for where the libraries keep them; nothing is fetched from the net.
+"""
+
+import importlib.util
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from raybench.models.base import Workload
+from raybench.models.networks import NETWORKS
+from raybench.models.shape import DataShape
+from raybench.spec.errors import UserError
+from raybench.spec.run import Task
+
+
+@dataclass(frozen=True)
+class NamedWorkload(Workload):
+    """A library's model whose head and input size come from the data.
+
+    Its build methods are not asked: `backends/*/named` builds it.
+    """
+
+    name: str
+    """As the user wrote it: `torchvision:resnet18`, or the name alone of a network of both
+    frameworks."""
+    library: str
+    """A key of `LIBRARIES`."""
+    model: str
+    """The library's name of it."""
+    input_shape: "tuple[int, ...] | dict[str, tuple[int, ...]]"
+    num_classes: int
+    """Outputs of the head: classes, numbers of a regression, tokens of a vocabulary."""
+    task: Task
+    vocabulary_size: int | None = None
+
+    @classmethod
+    def of(cls, name: str, library: str, model: str, shape: DataShape) -> "NamedWorkload":
+        """Return it for data of that shape."""
+        return cls(
+            name,
+            library,
+            model,
+            shape.input_shape,
+            shape.num_outputs,
+            shape.task,
+            shape.vocabulary_size,
+        )
+
+
+TORCH_URL = "https://download.pytorch.org/models/"
+"""Where torchvision's files come from."""
+
+
+def torch_folder() -> Path:
+    """Return the folder of torch's hub (`TORCH_HOME`)."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("TORCH_HOME") or f"{cache}/torch"
+    return Path(home).expanduser() / "hub" / "checkpoints"
+
+
+def keras_folder() -> Path:
+    """Return Keras's folder of trained weights (`KERAS_HOME`)."""
+    return Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser() / "models"
+
+
+def first_there(workload: str, folder: Path, files: tuple[str, ...], url: str = "") -> Path:
+    """Return the first of the files that is there; UserError, with its place, if none is."""
+    for file in files:
+        if (folder / file).is_file():
+            return folder / file
+    source = f", from {url}{files[0]}" if url else ""
+    raise missing(workload, f"{folder / files[0]}{source}")
+
+
+def missing(workload: str, what: str) -> UserError:
+    """Return the error of weights that this machine has not got; `what` is the file."""
+    return UserError(
+        f"weights cached: the trained weights of {workload} are not on this machine, and nothing "
+        f"is fetched from the net; put them at {what}, or set weights to a file of yours or none."
+    )
+
+
+SMALL_IMAGE = 64
+"""Pixels a side below which networks that halve images five times have next to nothing left."""
+MADE_FOR = 224
+"""Pixels a side that these networks were made for, most of them."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library of models."""
+
+    framework: str | None
+    """The one framework of its models; None of both."""
+    package: str
+    """What is imported, and what pip installs."""
+    takes_images: bool = True
+    """Whether its models take images, else token ids."""
+
+
+LIBRARIES = {
+    "torchvision": Library("torch", "torchvision"),
+    "timm": Library("torch", "timm"),
+    "transformers": Library("torch", "transformers", takes_images=False),
+    "keras": Library("tensorflow", "keras"),
+    "both": Library(None, "torchvision"),
+}
+"""`both` are the networks that raybench builds alike in both frameworks, named without a prefix; of
+torch's only they need a library, which has them."""
+USUAL = {
+    True: DataShape(input_shape=(MADE_FOR, MADE_FOR, 3), num_outputs=1000),
+    False: DataShape(input_shape=(128,), num_outputs=2),
+}
+"""The data that a model is for where nobody has any, by whether it takes images."""
+
+
+def is_named(name: str) -> bool:
+    """Whether a workload's name is that of a library's model, or of a network of both."""
+    library, colon, _ = name.partition(":")
+    return name in NETWORKS or (bool(colon) and library in LIBRARIES and library != "both")
+
+
+def named_workload(name: str, shape: DataShape | None) -> NamedWorkload:
+    """Return the model of that name for data of that shape (none: some usual ones).
+
+    UserError where the library is not installed, or its models do not take such data. Whether the
+    library has the name is known when a backend builds it.
+    """
+    key, model = ("both", name) if name in NETWORKS else name.split(":", 1)
+    library = LIBRARIES[key]
+    if not model:
+        raise UserError(f"Workload {name}: write {key}:NAME, such as {key}:{_EXAMPLES[key]}.")
+    if library.framework is not None:
+        _require_installed(name, library)
+    shape = shape or USUAL[library.takes_images]
+    _require_fit(name, library, shape)
+    return NamedWorkload.of(name, key, model, shape)
+
+
+def require_library(workload: NamedWorkload, framework: str) -> None:
+    """Raise UserError if the model cannot run with `framework` ('torch', 'tensorflow')."""
+    library = LIBRARIES[workload.library]
+    if library.framework not in (None, framework):
+        known = " and ".join(NETWORKS)
+        raise UserError(
+            f"Workload {workload.name}: {workload.library} has models of {library.framework} "
+            f"alone, so it cannot run with framework {framework}; set framework: "
+            f"{library.framework}, or take a network of both: {known}."
+        )
+    if library.framework is None and framework == "torch":
+        _require_installed(workload.name, library)
+
+
+def size_warnings(workload: NamedWorkload) -> list[str]:
+    """Return a sentence where the images are far below what such networks were made for."""
+    shape = workload.input_shape
+    if isinstance(shape, dict) or len(shape) != 3 or min(shape[:2]) >= SMALL_IMAGE:
+        return []
+    height, width = shape[:2]
+    return [
+        f"Workload {workload.name}: most such networks were made for {MADE_FOR} pixels and halve "
+        f"an image five times, which leaves {-(-height // 32)} x {-(-width // 32)} of {height} x "
+        f"{width}; dataset.image_size: {SMALL_IMAGE} or more learns better and takes longer, "
+        "small_resnet is made for small images."
+    ]
+
+
+_EXAMPLES = {
+    "torchvision": "resnet18",
+    "timm": "resnet18",
+    "transformers": "distilbert",
+    "keras": "MobileNetV2",
+}
+
+
+def _require_installed(name: str, library: Library) -> None:
+    if importlib.util.find_spec(library.package) is None:
+        raise UserError(
+            f"Workload {name}: {library.package} is not installed; run: pip install "
+            f"{library.package}."
+        )
+
+
+def _require_fit(name: str, library: Library, shape: DataShape) -> None:
+    found = shape.input_shape
+    if library.takes_images:
+        if isinstance(found, dict) or len(found) != 3:
+            shown = "inputs by name" if isinstance(found, dict) else f"inputs of shape {found}"
+            raise UserError(
+                f"Workload {name}: takes images (H, W, C), the dataset has {shown}; choose "
+                "a workload for them, such as mlp or text_bag."
+            )
+        if found[-1] not in (1, 3) and not name.startswith("timm:"):
+            raise UserError(
+                f"Workload {name}: takes images of 1 or 3 channels, the dataset has {found[-1]}; "
+                "timm's models take any number."
+            )
+        if shape.task == "language_modelling":
+            raise UserError(f"Workload {name}: takes images and models no language.")
+        return
+    if isinstance(found, dict):
+        if "input_ids" not in found:
+            raise UserError(
+                f"Workload {name}: needs an input named input_ids, the dataset has "
+                f"{', '.join(found)}."
+            )
+    elif len(found) != 1 or shape.kind not in (None, "tokens"):
+        raise UserError(
+            f"Workload {name}: takes token ids (whole numbers of shape (tokens,)), the dataset has "
+            f"inputs of shape {found}; name a column of texts with dataset.text."
+        )
+
+
+def cached_network(workload: NamedWorkload) -> Path:
+    """Return torchvision's file of the trained weights of a network of both frameworks."""
+    files = NETWORKS[workload.model]().weights
+    return first_there(workload.name, torch_folder(), files, TORCH_URL)
+
+
+def weights_file(
+    workload: Workload, weights: str, cached: Mapping[str, Callable[[NamedWorkload], Path]]
+) -> Path | None:
+    """Return the file of the weights of a spec; None for `none`, UserError where it is not there.
+
+    `cached` finds trained weights on this machine, by the library of a model by name.
+    """
+    if weights == "none":
+        return None
+    path = Path(weights).expanduser()
+    if weights == "cached":
+        if not isinstance(workload, NamedWorkload):
+            raise UserError(
+                f"weights cached: is of models by name, not of workload {workload.name}; set "
+                "weights to a file."
+            )
+        path = cached[workload.library](workload)
+    if not path.is_file():
+        raise UserError(f"weights {weights}: there is no such file on this machine.")
+    return path

@@ -1,0 +1,236 @@
+"""The workloads that come with raybench, by name.
+
+There are two large ones because the source of the names contradicts itself (data-parallel
+PyTorch against TensorFlow on MNIST, 2020): it publishes 2,636,554 parameters, but the model it
+timed has 4,104,202. The smaller number counts every convolution as if it had one input channel.
+`mnist_large` makes that reading real with depthwise convolutions: the published count, the
+same activations. `mnist_large_dense` is the network the published PyTorch timings came from.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from raybench.models.base import LayerWorkload
+from raybench.models.layers import (
+    GELU,
+    CausalAttention,
+    Conv,
+    Dense,
+    DepthwiseConv,
+    Dropout,
+    Embedding,
+    Flatten,
+    GlobalAveragePool,
+    GroupNorm,
+    Layer,
+    LayerNorm,
+    MaxPool,
+    MeanEmbedding,
+    Padding,
+    Positions,
+    ReLU,
+    Residual,
+    Shape,
+)
+from raybench.models.shape import DataShape
+from raybench.spec.dataset_spec import Task
+from raybench.spec.errors import UserError
+
+SMALLEST_VALID_CNN7 = 94  # pixels; below it, five unpadded convolutions leave nothing to pool
+
+
+@dataclass(frozen=True)
+class ShippedWorkload(LayerWorkload):
+    """A layer workload of a given input shape and number of classes, or of other outputs."""
+
+    name: str
+    input_shape: Shape
+    num_classes: int
+    layers: tuple[Layer, ...]
+    task: Task = "classification"
+
+
+def mnist_small(input_shape: Shape = (28, 28, 1), num_classes: int = 10) -> ShippedWorkload:
+    """One convolution, 402,442 parameters at 28x28x1: the model for a CPU."""
+    layers = (*_conv_block(32), Flatten(), Dense(64), ReLU(), Dense(num_classes))
+    return ShippedWorkload("mnist_small", input_shape, num_classes, layers)
+
+
+def mnist_large(input_shape: Shape = (28, 28, 1), num_classes: int = 10) -> ShippedWorkload:
+    """Three convolutions, two of them depthwise, 2,636,554 parameters at 28x28x1."""
+    layers = (
+        *_conv_block(128),
+        *(DepthwiseConv(multiplier=2), ReLU(), MaxPool()),
+        *(DepthwiseConv(multiplier=2), ReLU(), MaxPool()),
+        *_large_head(num_classes),
+    )
+    return ShippedWorkload("mnist_large", input_shape, num_classes, layers)
+
+
+def mnist_large_dense(input_shape: Shape = (28, 28, 1), num_classes: int = 10) -> ShippedWorkload:
+    """Three ordinary convolutions, 4,104,202 parameters at 28x28x1."""
+    layers = (
+        *(*_conv_block(128), *_conv_block(256), *_conv_block(512)),
+        *_large_head(num_classes),
+    )
+    return ShippedWorkload("mnist_large_dense", input_shape, num_classes, layers)
+
+
+def cnn7(input_shape: Shape = (299, 299, 3), num_classes: int = 10) -> ShippedWorkload:
+    """Five convolutions and two dense layers, 910,922 parameters at 299x299x3 (W&B, 2019).
+
+    Unpadded as in the source from 94 pixels up (124,490 parameters there); smaller images are
+    padded, from 32 pixels (124,490 there too).
+    """
+    padding: Padding = "valid" if min(input_shape[:2]) >= SMALLEST_VALID_CNN7 else "same"
+    blocks = (_conv_block(filters, padding) for filters in (16, 32, 32, 64, 128))
+    layers = (
+        *(layer for block in blocks for layer in block),
+        *(Flatten(), Dense(128), ReLU(), Dropout(0.3), Dense(num_classes)),
+    )
+    return ShippedWorkload("cnn7", input_shape, num_classes, layers)
+
+
+def deep_mlp(input_shape: Shape = (28, 28, 1), num_classes: int = 10) -> ShippedWorkload:
+    """Eight dense layers, 64 wide, without normalisation: where layer-wise rates matter."""
+    hidden = (layer for _ in range(7) for layer in (Dense(64), ReLU()))
+    layers = (Flatten(), *hidden, Dense(num_classes))
+    return ShippedWorkload("deep_mlp", input_shape, num_classes, layers)
+
+
+def cifar_cnn(input_shape: Shape = (32, 32, 3), num_classes: int = 10) -> ShippedWorkload:
+    """Four convolutions and two dense layers, 1,250,858 parameters at 32x32x3 (Keras's example).
+
+    Every second convolution is unpadded.
+    """
+    blocks = (
+        (Conv(n), ReLU(), Conv(n, padding="valid"), ReLU(), MaxPool(), Dropout(0.25))
+        for n in (32, 64)
+    )
+    layers = (
+        *(layer for block in blocks for layer in block),
+        *(Flatten(), Dense(512), ReLU(), Dropout(0.5), Dense(num_classes)),
+    )
+    return ShippedWorkload("cifar_cnn", input_shape, num_classes, layers)
+
+
+def small_resnet(input_shape: Shape = (32, 32, 3), num_classes: int = 10) -> ShippedWorkload:
+    """Eight convolutions, of which two pairs are residual, 413,514 parameters.
+
+    The shape of the ResNet-9 of DAWNBench's CIFAR-10 entries at a quarter of its width, with
+    group normalisation in place of batch normalisation: a worker's batch may be of any size.
+    """
+    layers = (
+        *(*_normed_block(16), *_normed_block(32), MaxPool(), _residual_block(32)),
+        *(*_normed_block(64), MaxPool()),
+        *(*_normed_block(128), MaxPool(), _residual_block(128)),
+        *(GlobalAveragePool(), Dense(num_classes)),
+    )
+    return ShippedWorkload("small_resnet", input_shape, num_classes, layers)
+
+
+def mlp(input_shape: Shape = (8,), num_classes: int = 2) -> ShippedWorkload:
+    """Three hidden layers, 101,250 parameters of 8 columns and 2 classes: for tables."""
+    hidden = (layer for units in (256, 256, 128) for layer in (Dense(units), ReLU()))
+    flat = (Flatten(),) if len(input_shape) > 1 else ()
+    return ShippedWorkload("mlp", input_shape, num_classes, (*flat, *hidden, Dense(num_classes)))
+
+
+def text_bag(
+    input_shape: Shape = (128,), num_classes: int = 2, vocabulary_size: int = 20_000
+) -> ShippedWorkload:
+    """The mean of a text's words, in whatever order, and a hidden layer: for texts by class."""
+    layers = (MeanEmbedding(vocabulary_size, 64), Dense(128), ReLU(), Dense(num_classes))
+    return ShippedWorkload("text_bag", input_shape, num_classes, layers)
+
+
+def char_lm(
+    input_shape: Shape = (128,), num_classes: int = 256, vocabulary_size: int | None = None
+) -> ShippedWorkload:
+    """A transformer of two blocks, 128 wide, 478,976 parameters of 128 tokens out of 256."""
+    layers = (
+        *(Embedding(vocabulary_size or num_classes, 128), Positions()),
+        *(layer for _ in range(2) for layer in _transformer_block(128, heads=4)),
+        *(LayerNorm(), Dense(num_classes)),
+    )
+    return ShippedWorkload("char_lm", input_shape, num_classes, layers, "language_modelling")
+
+
+WORKLOADS: dict[str, Callable[..., ShippedWorkload]] = {
+    "mnist_small": mnist_small,
+    "mnist_large": mnist_large,
+    "mnist_large_dense": mnist_large_dense,
+    "cnn7": cnn7,
+    "cifar_cnn": cifar_cnn,
+    "deep_mlp": deep_mlp,
+    "small_resnet": small_resnet,
+    "mlp": mlp,
+    "text_bag": text_bag,
+    "char_lm": char_lm,
+}
+"""Each takes the dataset's `input_shape` and `num_classes`, both optional; those for tokens a
+`vocabulary_size` too."""
+FOR_TOKENS = ("text_bag", "char_lm")
+
+
+def shipped_workload(name: str, shape: DataShape | None = None) -> ShippedWorkload:
+    """Return a workload of `WORKLOADS` for data of that shape; none is its own.
+
+    Data that it cannot take are a UserError.
+    """
+    if shape is None:
+        return WORKLOADS[name]()
+    if isinstance(shape.input_shape, dict):
+        raise UserError(
+            f"Workload {name} takes one array of inputs, the dataset has them by name "
+            f"({', '.join(sorted(shape.input_shape))}); write module:Class for your own."
+        )
+    fitting = _fitting(shape)
+    if shape.kind is not None and name not in fitting:
+        raise UserError(
+            f"Workload {name} does not take {shape.kind} for task {shape.task}; choose "
+            f"{', '.join(fitting)}, or write module:Class for your own."
+        )
+    given: dict[str, Any] = {"input_shape": shape.input_shape, "num_classes": shape.num_outputs}
+    if name in FOR_TOKENS:
+        if shape.vocabulary_size is None:
+            raise UserError(
+                f"Workload {name} needs to know how many tokens there are; give the dataset a "
+                "vocabulary, or its token ids as an array."
+            )
+        given["vocabulary_size"] = shape.vocabulary_size
+    return dataclasses.replace(WORKLOADS[name](**given), task=shape.task)
+
+
+def _fitting(shape: DataShape) -> list[str]:
+    """Return the names of those that take such inputs for such a task."""
+    if shape.task == "language_modelling":
+        return ["char_lm"]
+    if shape.kind == "tokens":
+        return ["text_bag"]
+    return [name for name in WORKLOADS if name not in FOR_TOKENS]
+
+
+def _normed_block(filters: int) -> tuple[Layer, ...]:
+    return (Conv(filters), GroupNorm(groups=8), ReLU())
+
+
+def _residual_block(filters: int) -> Residual:
+    return Residual((*_normed_block(filters), *_normed_block(filters)))
+
+
+def _conv_block(filters: int, padding: Padding = "same") -> tuple[Layer, ...]:
+    return (Conv(filters, padding=padding), ReLU(), MaxPool())
+
+
+def _large_head(num_classes: int) -> tuple[Layer, ...]:
+    return (Flatten(), Dense(512), ReLU(), Dense(512), ReLU(), Dense(num_classes))
+
+
+def _transformer_block(size: int, heads: int) -> tuple[Layer, ...]:
+    return (
+        Residual((LayerNorm(), CausalAttention(heads))),
+        Residual((LayerNorm(), Dense(4 * size), GELU(), Dense(size))),
+    )

@@ -1,0 +1,153 @@
+"""The space file that `raybench init` writes: what to train on data that were looked at."""
+
+import importlib.util
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raybench.data.look import Seen
+from raybench.spec.documents import parse_yaml
+from raybench.spec.metric import METRICS, USUAL
+from raybench.spec.text import clean, command_line
+
+LIBRARIES = {"torch": "torch", "tensorflow": "tensorflow"}
+"""Frameworks, and the library that each needs."""
+SMALL_PIXELS = 96
+"""Height up to which the shipped networks for pictures are meant."""
+PLAIN = re.compile(r"[\w./+:-]+(?: [\w./+-]+)*")
+"""Texts that YAML may take without quotes, if it takes them for themselves."""
+MOST_WORKERS = 8
+BATCHES_PER_EPOCH = 16
+"""A batch is at most so small a part of the training samples."""
+MOST_BATCH = {"pictures": 512, "table": 2048, "texts": 512, "running text": 256, "other": 512}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a space file begins with, besides the data."""
+
+    frameworks: list[str]
+    num_workers: list[int]
+    workload: str
+    comment: str
+    """On the workload, and what else it may be."""
+
+
+def start_for(seen: Seen, framework: str | None, workload: str | None = None) -> Start:
+    """Return what to train: in `framework` alone, or in all that are installed."""
+    frameworks = [framework] if framework else installed_frameworks()
+    if workload is not None:
+        return _start(frameworks, workload, "your own class")
+    if seen.kind == "table":
+        return _start(frameworks, "mlp", "three hidden layers; or module:Class of your own")
+    if seen.kind == "texts":
+        return _start(frameworks, "text_bag", "the mean of a text's words; or transformers:PATH")
+    if seen.kind == "running text":
+        return _start(frameworks, "char_lm", "a small transformer; or module:Class of your own")
+    return _for_pictures(seen, frameworks)
+
+
+def installed_frameworks() -> list[str]:
+    """Return those whose library is there, which is not imported."""
+    found = [name for name, library in LIBRARIES.items() if importlib.util.find_spec(library)]
+    return found or list(LIBRARIES)
+
+
+def _for_pictures(seen: Seen, frameworks: list[str]) -> Start:
+    shape = seen.input_shape or ()
+    if len(shape) != 3:
+        return _start(frameworks, "mlp", "three hidden layers; or module:Class of your own")
+    if max(shape[:2]) <= SMALL_PIXELS:
+        if shape[2] == 1 and max(shape[:2]) <= 32:
+            return _start(frameworks, "mnist_small", "one convolution; or small_resnet")
+        return _start(frameworks, "small_resnet", "eight convolutions; or torchvision:resnet18")
+    if frameworks == ["torch"] and importlib.util.find_spec("torchvision"):
+        return _start(frameworks, "torchvision:resnet18", "or timm:..., or module:Class")
+    if frameworks == ["tensorflow"]:
+        return _start(frameworks, "keras:MobileNetV2", "or another of keras.applications")
+    return _start(frameworks, "mobilenet_v2", "the same network in both; or resnet50")
+
+
+def _start(frameworks: list[str], workload: str, comment: str) -> Start:
+    return Start(
+        frameworks=frameworks,
+        num_workers=_powers(1, min(MOST_WORKERS, _cores())),
+        workload=workload,
+        comment=comment,
+    )
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _powers(low: int, high: int) -> list[int]:
+    """Return the powers of two from `low`, one of them, up to `high`."""
+    found = [low]
+    while 2 * found[-1] <= high:
+        found.append(2 * found[-1])
+    return found
+
+
+def space_text(seen: Seen, start: Start, *, file: Path) -> str:
+    """Return the content of the space file, its comments included."""
+    metric = METRICS[USUAL[seen.task]]
+    others = [
+        one.name for one in METRICS.values() if seen.task in one.tasks and one.name != metric.name
+    ]
+    batches = _batches(seen)
+    direction = "at least" if metric.direction == "max" else "at most"
+    lines = [
+        f"# {clean(seen.lines[0])}",
+        f"# Task: {seen.task.replace('_', ' ')}.",
+        f"#   {command_line('tune', file, '--dry-run')}    prints the plan, starts nothing",
+        f"#   {command_line('tune', file)}",
+        f"workload: {_value(start.workload)}  # {start.comment}",
+        "dataset:",
+        *_dataset_lines(seen),
+        "objective:",
+        "  kind: time_to_target  # or best_at_budget: the best within max_train_seconds",
+        f"  metric: {metric.name}  # or {', '.join(others)}",
+        f"  target: auto  # set by reference runs; or a number, {direction} this {metric.words}",
+        "  max_train_seconds: 120  # of one trial",
+        "search: {trials: 60, time_budget_s: 3600, seed: 0}  # the budget is for everything",
+        "confirm: {race: 24, fresh: 3}  # runs with new seeds: of the best few, of a winner alone",
+        "space:",
+        f"  framework: [{', '.join(start.frameworks)}]",
+        f"  num_workers: {start.num_workers}  # of this machine; one core each",
+        f"  batch_size_per_worker: {{low: {batches[0]}, high: {batches[-1]}, log2: true}}",
+        "  optimizer: [adam, radam, lars, lamb]",
+        "  learning_rate:",
+        "    - {when: {optimizer: [adam, radam, lamb]}, low: 1.0e-4, high: 3.0e-2, log: true}",
+        "    - {when: {optimizer: lars}, low: 1.0e-2, high: 10.0, log: true}",
+        "fixed: {warmup_epochs: 1, precision: fp32}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _batches(seen: Seen) -> list[int]:
+    high = min(MOST_BATCH[seen.kind], max(8, seen.num_train // BATCHES_PER_EPOCH))
+    found = _powers(4, high)
+    return [max(found[0], found[-1] // 32), found[-1]]
+
+
+def _dataset_lines(seen: Seen) -> list[str]:
+    lines = []
+    for key, value in seen.dataset.items():
+        note = seen.notes.get(key)
+        lines.append(f"  {key}: {_value(value)}" + (f"  # {note}" if note else ""))
+    return lines
+
+
+def _value(value: Any) -> str:
+    """Return a value as YAML on one line; a text in quotes where it would be read as another."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    text = str(value)
+    is_plain = PLAIN.fullmatch(text) and parse_yaml(f"key: {text}", "key") == {"key": value}
+    return text if is_plain else json.dumps(value)

@@ -1,0 +1,1 @@
+"""What is said of a study: screens, tables, figures, the page, the live screen."""

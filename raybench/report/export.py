@@ -1,0 +1,140 @@
+"""Derived files of a results folder: tables for spreadsheets, winners as run specs.
+
+Read a table back with `read_csv`. In pandas alone: `pd.read_csv(file, dtype={"trial": str})`;
+there a text cell that would be a formula to a spreadsheet (its first character is = + - or @)
+has a ' before it, which `read_csv` takes away.
+
+Also a study's figures as PNG files: for `raybench report --png`, and for the documentation.
+"""
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pyarrow as pa
+from pyarrow import csv
+
+from raybench.report.answer import guessing_lines, spec_comment
+from raybench.results.load import StudyResults
+from raybench.results.ranking import nearest
+from raybench.results.store import WINNERS, StudyFiles
+from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TEXT, TIME, TRIAL_TYPES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""First characters of a cell that spreadsheets run; the last four are the wide ones."""
+
+
+def export(results: StudyResults, store: StudyFiles) -> list[Path]:
+    """Write trials.csv, curves.csv, best.yaml and cheapest.yaml; return them.
+
+    Where no run reached the target, best.yaml is the one that came nearest, if it learnt anything.
+    What an earlier session named goes where nothing takes its place.
+    """
+    written = [store.folder / name for name in ("trials.csv", "curves.csv")]
+    store.write_text("trials.csv", to_csv(results.trials))
+    store.write_text("curves.csv", to_csv(results.curves))
+    verdict = results.verdict
+    if verdict is None:
+        for name in WINNERS:
+            (store.folder / name).unlink(missing_ok=True)
+        if (trial := nearest(results)) is not None and not guessing_lines(results):
+            comment = spec_comment(results, trial, None, "nearest to the target")
+            store.write_yaml("best.yaml", results.specs[trial].document(), comment=comment)
+            written.append(store.folder / "best.yaml")
+        return written
+    best = results.metric.superlative
+    names = ("fastest", "cheapest") if results.is_timed else (best, best)
+    for name, trial, what in (
+        (WINNERS[0], verdict.fastest, names[0]),
+        (WINNERS[1], verdict.cheapest, names[1]),
+    ):
+        comment = spec_comment(results, trial, verdict, what)
+        store.write_yaml(name, results.specs[trial].document(), comment=comment)
+        written.append(store.folder / name)
+    return written
+
+
+def to_csv(table: pd.DataFrame) -> str:
+    """Return a table as CSV in which no text is a formula to a spreadsheet."""
+    safe = table.copy()
+    for name in table.columns:
+        if not pd.api.types.is_numeric_dtype(table[name]):
+            safe[name] = pd.Series(
+                [_quoted(value) for value in table[name]], index=safe.index, dtype=object
+            )
+    if all(_is_plain(safe[name]) for name in safe):
+        file = io.BytesIO()  # ten times as fast: the curves of a large study are 200,000 rows
+        csv.write_csv(pa.Table.from_pandas(safe, preserve_index=False), file)
+        return file.getvalue().decode()
+    return str(safe.to_csv(index=False))
+
+
+def read_csv(path: Path) -> pd.DataFrame:
+    """Read trials.csv or curves.csv back: the columns, types and values of `raybench.load`.
+
+    Columns of metrics other than accuracy hold numbers, and are told by that.
+    """
+    types = TRIAL_TYPES | EXTRA_TYPES | CURVE_TYPES
+    head = pd.read_csv(path, nrows=0).columns
+    known = {name: types[name] for name in head if name in types and types[name] != TIME}
+    times = [name for name in head if types.get(name) == TIME]
+    table = pd.read_csv(path, dtype=known, keep_default_na=False, na_values=[""])
+    for name in times:
+        table[name] = pd.to_datetime(table[name], utc=True, format="ISO8601")
+    table = table.astype(dict.fromkeys(times, TIME))
+    for name in head:
+        if types.get(name, TEXT) == TEXT and not pd.api.types.is_numeric_dtype(table[name]):
+            column = [_unquoted(value) for value in table[name]]
+            table[name] = pd.Series(column, dtype=object)
+    return table
+
+
+def _is_plain(column: "pd.Series[Any]") -> bool:
+    """Whether a column holds numbers that are no objects, or texts alone."""
+    if column.dtype == "object":
+        return all(isinstance(value, str | None) for value in column)
+    return column.dtype in ("float64", "int64")
+
+
+def _quoted(value: Any) -> Any:
+    if isinstance(value, str) and value.lstrip(" '").startswith(FORMULA):
+        return f"'{value}"
+    return value
+
+
+def _unquoted(value: Any) -> Any:
+    if not isinstance(value, str):
+        return None  # missing
+    if value.startswith("'") and value.lstrip(" '").startswith(FORMULA):
+        return value[1:]
+    return value
+
+
+DPI = 150
+"""Of a picture: as sharp as the page's on a screen of today."""
+
+
+def write_plots(results: StudyResults, folder: Path) -> list[Path]:
+    """Draw every figure that a study has something for into its folder; return the files."""
+    # Late: matplotlib takes a second.
+    from raybench.report.figures.kinds import kinds_of
+
+    files, written = StudyFiles(folder), []
+    for name, kind in kinds_of(results).items():
+        if kind.applies(results):
+            file = f"{results.metric.name if name == 'values' else name}.png"
+            files.write_bytes(file, png(kind.draw(results)))
+            written.append(folder / file)
+    return written
+
+
+def png(figure: "Figure") -> bytes:
+    """Return a figure as a picture."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=DPI)
+    return picture.getvalue()

@@ -1,0 +1,358 @@
+"""Learning curves: of the search, of the best with new seeds, and what those new seeds came to."""
+
+import math
+import textwrap
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from raybench.report.figures import parts
+from raybench.report.figures.parts import drawn, metric_axis
+from raybench.results.analyses import best_at_every_budget
+from raybench.results.load import StudyResults
+from raybench.results.ranking import repeat
+from raybench.results.verdict import judge
+from raybench.spec.metric import Metric
+
+LINE_STYLES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+MOST_CURVES, MOST_POINTS, MOST_OF_ONE = 300, 4000, 200
+"""Grey curves that are drawn; evaluations of all of them; of one that is highlighted."""
+LONG = 12.0
+"""Seconds of the longest over those of the best, beyond which the axis of seconds is a log."""
+
+
+def curves_figure(results: StudyResults, *, number: int = 3) -> Figure:
+    """The metric against seconds of training: every search run, the best `number` highlighted.
+
+    The best are the confirmed configurations, then the search's by score. A marker stands
+    where the run reached the target, or at its best value if it did not. The thin dark line is the
+    best that any run had reached by then. Of very many runs some are drawn, from the best score to
+    the worst.
+    """
+    metric, trials = results.metric, results.trials
+    figure, axes = parts.new_figure(parts.WIDTH, 3.6)
+    axes.set(xlabel="seconds of training [s]", ylabel=parts.plain(metric.axis_words))
+    search = trials[trials["phase"] == "search"]
+    if search.empty:
+        return parts.say(figure, axes, parts.NOTHING)
+    metric_axis(axes, results)
+    best = list(results.configurations["trial"].head(number))
+    by_score = search.sort_values("score", kind="stable")["trial"]
+    others = [str(trial) for trial in by_score[~by_score.isin(best)]]
+    grey = parts.spread(others, MOST_CURVES)
+    _grey(axes, results, grey)
+    curves = results.curves[results.curves["trial"].isin(set(search["trial"]))]
+    keys = _envelope(axes, best_at_every_budget(curves, metric), metric)
+    keys = [_best(axes, results, trial, rank) for rank, trial in enumerate(best)] + keys
+    _seconds_axis(axes, results, curves)
+    words = parts.of_all(len(grey), len(others), "other search runs")
+    named = parts.plural(len(best), "configuration")
+    rest = words.strip(" ()") or parts.plural(len(others), "other search run")
+    if others:
+        keys.append(parts.key(f"grey: {rest}", parts.QUIET, linewidth=1))
+    parts.head(axes, f"best {named} of {len(search):,} search runs")
+    parts.legend_below(figure, keys, columns=1)
+    return figure
+
+
+def _grey(axes: Axes, results: StudyResults, trials: list[str]) -> None:
+    every = results.curves[results.curves["trial"].isin(set(trials))]
+    most = max(MOST_POINTS // max(len(trials), 1), 8)
+    # Looked up one by one, the curves of 10,000 trials would take minutes.
+    for trial, curve in every.groupby("trial", sort=False):
+        kept = parts.spread(range(len(curve)), most)
+        marker = "." if len(curve) == 1 else "None"
+        x, y = (values[kept] for values in curve_xy(results.metric, curve))
+        style: dict[str, Any] = {"color": parts.QUIET, "linewidth": 0.9, "marker": marker}
+        axes.add_line(Line2D(x, y, gid=str(trial), **style))
+
+
+def _envelope(axes: Axes, best: pd.DataFrame, metric: Metric) -> list[Line2D]:
+    if best.empty:
+        return []
+    best = best.iloc[parts.spread(range(len(best)), MOST_OF_ONE)]
+    x, y = curve_xy(metric, best)
+    style: dict[str, Any] = {"color": parts.INK, "linewidth": 1.1}
+    axes.plot(x, y, drawstyle="steps-post", zorder=2.5, gid="envelope", **style)
+    return [parts.key("best at every budget of seconds, of all search runs", **style)]
+
+
+def _best(axes: Axes, results: StudyResults, trial: str, rank: int) -> Line2D:
+    run: Any = results.trials.set_index("trial").loc[trial]
+    curve = curve_of(results, trial)
+    shown = curve.iloc[parts.spread(range(len(curve)), MOST_OF_ONE)]
+    colour, style = parts.colour_of(run["framework"]), LINE_STYLES[rank % len(LINE_STYLES)]
+    x, y = curve_xy(results.metric, shown)
+    axes.plot(x, y, color=colour, linewidth=2, linestyle=style, zorder=3, gid=trial)
+    if len(curve):
+        mark(axes, results.metric, curve, run, colour)
+    words = "\n".join([name_of(results, trial), *textwrap.wrap(_said(results, trial), parts.ROOM)])
+    shape = parts.marker_of(run["num_workers"])
+    return parts.key(words, colour, linestyle=style, lw=2, marker=shape, mec=parts.PAPER)
+
+
+def _said(results: StudyResults, trial: str) -> str:
+    return ", ".join(seconds_of(results, trial))
+
+
+def _seconds_axis(axes: Axes, results: StudyResults, curves: pd.DataFrame) -> None:
+    seconds = curves["train_s"][curves["train_s"] > 0]
+    fastest = results.configurations["expected_s"].min()
+    if len(seconds) and fastest == fastest and seconds.max() > LONG * fastest:
+        axes.set(xscale="log", xlim=(max(seconds.min(), fastest / 30), seconds.max() * 1.05))
+        parts.plain_ticks(axes, "x")
+    else:
+        axes.set_xlim(0, 1.03 * seconds.max() if len(seconds) else 1.0)
+
+
+def curve_of(results: StudyResults, trial: str) -> pd.DataFrame:
+    """Return the evaluations of one run."""
+    return results.curves[results.curves["trial"] == trial]
+
+
+def curve_xy(metric: Metric, curve: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Return seconds, and values as figures have them."""
+    return curve["train_s"].to_numpy(), drawn(metric, curve[metric.name]).to_numpy()
+
+
+def name_of(results: StudyResults, trial: str) -> str:
+    """Return a trial and its configuration, in lines that fit a legend."""
+    row = results.trials.set_index("trial").loc[trial]
+    return parts.wrapped(f"{trial}  {row['config']}", parts.ROOM - 6)
+
+
+def seconds_of(results: StudyResults, trial: str) -> list[str]:
+    """Say when the target was reached, and what that rests on."""
+    run: Any = results.trials.set_index("trial").loc[trial]
+    metric = results.metric
+    value = run[metric.best_column]
+    best = "nothing evaluated" if value != value else f"best {_text(metric, value)}"
+    is_hit = results.is_timed and run["time_to_target_s"] == run["time_to_target_s"]
+    found = f"{_searched_s(results, trial, run):.2f} s" if is_hit else best
+    proof = results.confirmed.set_index("trial")
+    if trial not in proof.index:
+        return [f"search {found} (one run)"]
+    row: Any = proof.loc[trial]
+    of = f"of {row['new_runs']}"
+    if not results.is_timed:
+        median = _text(metric, row[f"median_{metric.name}"])
+        return [f"search {best}", f"new seeds {median} (median {of})"]
+    if not row["new_hits"]:
+        return [f"search {found}", f"new seeds missed (0 {of})"]
+    is_whole = row["new_hits"] == row["new_runs"]
+    what = f"median {of}" if is_whole else f"expected; {row['new_hits']} {of}"
+    ends = f"90 %: {row['interval_low_s']:.2f} to {row['interval_high_s']:.2f} s"
+    return [f"search {found}", f"new seeds {row['printed_s']:.2f} s ({what})", ends]
+
+
+def _searched_s(results: StudyResults, trial: str, run: Any) -> float:
+    if trial in results.runs:
+        return repeat(results, trial).seconds
+    return float(run["time_to_target_s"])
+
+
+def _text(metric: Metric, value: float) -> str:
+    return f"{value:.1%}" if metric.is_share else f"{value:.4g}"
+
+
+def mark(axes: Axes, metric: Metric, curve: pd.DataFrame, run: Any, colour: str) -> None:
+    """Put the marker on a curve: at the target, else at the best value.
+
+    `run` is its row of `trials`.
+    """
+    reached = run["time_to_target_s"]
+    if reached == reached:
+        later = curve[curve["train_s"] >= reached - 1e-9]
+        at = later.iloc[0] if len(later) else curve.iloc[-1]  # part of a curve may be lost
+    else:
+        worst_first = (
+            curve[metric.name].mul(metric.sign).sort_values(kind="stable", na_position="first")
+        )
+        at = curve.loc[worst_first.index[-1]]
+    x, y = float(at["train_s"]), float(at[metric.name]) * (100 if metric.is_share else 1)
+    style: dict[str, Any] = {"color": colour, "markeredgecolor": parts.PAPER}
+    style["marker"] = parts.marker_of(run["num_workers"])
+    axes.plot(x, y, markersize=8, zorder=5, **style)
+
+
+STYLE_OF: dict[str, Literal["-", ":"]] = {"race": ":", "confirm": "-"}
+"""Lines of runs with new seeds; the search's are dashed."""
+WORDS = {"race": "race (new seeds, beside others)", "confirm": "confirm runs (new seeds, alone)"}
+PANEL = 2.3
+"""Inches of a panel's height; they stand one below the other."""
+
+
+def repeats_figure(results: StudyResults, *, number: int = 3) -> Figure:
+    """Curves of the best `number` configurations: the search's run, the race's, those alone."""
+    best, metric = list(results.configurations["trial"].head(number)), results.metric
+    size = (parts.WIDTH, PANEL * max(len(best), 1) + 0.4)
+    figure = Figure(figsize=size, dpi=100, layout="constrained")
+    panels = figure.subplots(max(len(best), 1), 1, sharey=True, sharex=True, squeeze=False)[:, 0]
+    if not best:
+        return parts.say(figure, panels[0], parts.NOTHING)
+    trials = results.trials.set_index("trial")
+    for axes, trial in zip(panels, best, strict=True):
+        parts.dress(axes)
+        metric_axis(axes, results)
+        again = trials["role"].isin(list(STYLE_OF)) & (trials["source"] == trial)
+        for name in [trial, *trials.index[again]]:
+            run, curve = trials.loc[name], curve_of(results, str(name))
+            is_own = name == trial
+            colour = parts.INK if is_own else parts.colour_of(run["framework"])
+            style = "--" if is_own else STYLE_OF[run["role"]]
+            x, y = curve_xy(metric, curve)
+            axes.plot(x, y, color=colour, linestyle=style, linewidth=1.3, gid=str(name))
+            if len(curve):
+                mark(axes, metric, curve, run, colour)
+        said = ", ".join(seconds_of(results, trial))
+        words = "\n".join([name_of(results, trial), parts.wrapped(said, parts.ROOM)])
+        axes.set_title(words, fontsize=parts.SMALL, color=parts.INK, loc="left")
+    panels[-1].set_xlabel("seconds of training [s]")
+    panels[len(panels) // 2].set_ylabel(parts.plain(metric.axis_words))
+    panels[0].set_xlim(left=0)
+    keys: list[Artist] = [parts.key("search (one run)", linestyle="--")]
+    roles = set(results.trials["role"]) if len(results.confirmed) else set()
+    colour = parts.colour_of(trials.loc[best[-1], "framework"])
+    keys += [
+        parts.key(words, colour, linestyle=STYLE_OF[role])
+        for role, words in WORDS.items()
+        if role in roles
+    ]
+    parts.legend_below(figure, keys, columns=1)
+    return figure
+
+
+MOST_ROWS = 10
+ROW = 0.52
+"""Inches of a configuration's row."""
+ROLE_STYLE = {
+    "trial": ("D", False, "its run in the search"),
+    "finalist": ("D", False, "its run in the search"),
+    "race": ("o", True, "race: new seed"),
+    "confirm": ("s", True, "confirm: new seed, alone"),
+}
+"""Marker, whether it is filled, words."""
+
+
+def race_figure(results: StudyResults) -> Figure:
+    """Runs of every configuration that was trained again, best first, with 90 % intervals.
+
+    The bar is the interval of what the configuration is compared by, the stroke in it its expected
+    value. Those statistically tied with the first say `tied`. A cross is a run that missed the
+    target, at the seconds it had spent.
+    """
+    table = race_rows(results)
+    rows = list(dict.fromkeys(table["trial"]))
+    shown = rows[:MOST_ROWS]
+    figure, axes = parts.new_figure(parts.WIDTH, 0.8 + ROW * max(len(shown), 2))
+    if not shown:
+        return parts.say(figure, axes, "no configuration was trained again")
+    verdict = judge(results)
+    ties = set(verdict.ties) if verdict is not None else set()
+    _scale(axes, results, table[table["trial"].isin(shown)])
+    for place, trial in enumerate(shown):
+        own = table[table["trial"] == trial]
+        colour = parts.colour_of(own["framework"].iloc[0])
+        _interval(axes, results, trial, place, colour)
+        for row in parts.tuples(own):
+            _run(axes, row, place, colour)
+        words = name_of(results, trial).split("\n")[0]
+        if trial in ties and place:
+            words += " · tied"
+        style: dict[str, Any] = {"fontsize": parts.SMALL, "color": parts.INK, "va": "bottom"}
+        style |= {"transform": axes.get_yaxis_transform(), "clip_on": False}
+        axes.text(0.0, place - 0.22, words, **style)
+    axes.set(yticks=[], ylim=(len(shown) - 0.5, -0.75))
+    axes.spines["left"].set_visible(False)
+    axes.grid(visible=False, axis="y")
+    is_missed = bool((~table["is_hit"]).any())
+    _legend(figure, results, table, is_missed=is_missed, left_out=len(rows) - len(shown))
+    return figure
+
+
+def race_rows(results: StudyResults) -> pd.DataFrame:
+    """Return a row for each run: trial (its configuration), run, role, framework, value, is_hit.
+
+    `value`: seconds to the target, of a miss all that it spent; without a target the metric.
+    """
+    trials = results.trials.set_index("trial")
+    rows = []
+    for trial, one in results.repeated.items():
+        for name in dict.fromkeys((*one.chosen_runs, *one.printed_runs)):
+            found = repeat(results, name)
+            value = found.seconds
+            if not results.is_timed:
+                value = -results.metric.sign * value if found.is_hit else math.nan
+            role, framework = trials.loc[name, "role"], trials.loc[name, "framework"]
+            rows.append((trial, name, role, framework, value, found.is_hit))
+    columns = ["trial", "run", "role", "framework", "value", "is_hit"]
+    table = pd.DataFrame(rows, columns=columns).astype({"value": float, "is_hit": bool})
+    return table if results.is_timed else table.assign(value=drawn(results.metric, table["value"]))
+
+
+def _scale(axes: Axes, results: StudyResults, table: pd.DataFrame) -> None:
+    if not results.is_timed:
+        axes.set_xlabel(parts.plain(f"best {results.metric.axis_words}"))
+        axes.margins(x=0.08)
+        return
+    known = table["value"][table["value"] > 0]
+    proof = results.confirmed[results.confirmed["trial"].isin(set(table["trial"]))]
+    ends = pd.concat([known, proof["expected_low_s"], proof["expected_high_s"]])
+    ends = ends[(ends > 0) & (ends < math.inf)]
+    axes.set(xscale="log", xlim=parts.window(ends.min(), ends.max(), margin=1.1))
+    parts.plain_ticks(axes, "x")
+    axes.set_xlabel("seconds of training to the target [s]  (left: faster)")
+
+
+def _interval(axes: Axes, results: StudyResults, trial: str, place: int, colour: str) -> None:
+    row: Any = results.confirmed.set_index("trial").loc[trial]
+    if results.is_timed:
+        low, middle, high = (row[f"expected{end}_s"] for end in ("_low", "", "_high"))
+    else:
+        name, factor = results.metric.name, 100 if results.metric.is_share else 1
+        ends = ("interval_low", "median", "interval_high")
+        low, middle, high = (factor * row[f"{end}_{name}"] for end in ends)
+    if not all(map(math.isfinite, (low, middle, high))):
+        return
+    style: dict[str, Any] = {"solid_capstyle": "butt", "color": colour}
+    axes.plot([low, high], [place, place], linewidth=9, alpha=0.25, zorder=1, **style)
+    axes.plot([middle, middle], [place - 0.17, place + 0.17], linewidth=2, zorder=2, **style)
+
+
+def _run(axes: Axes, row: Any, place: int, colour: str) -> None:
+    marker, is_filled, _ = ROLE_STYLE[row.role]
+    style: dict[str, Any] = {"marker": marker, "markersize": 6, "color": colour}
+    style |= {"markerfacecolor": colour if is_filled else parts.PAPER}
+    if is_filled:
+        style |= {"markeredgecolor": parts.PAPER, "markeredgewidth": 0.7}
+    if not row.is_hit:
+        style = {"marker": "x", "markersize": 7, "markeredgewidth": 1.8, "color": parts.INK}
+    axes.plot(row.value, place, linestyle="none", zorder=4, gid=row.run, **style)
+
+
+def _legend(
+    figure: Figure, results: StudyResults, table: pd.DataFrame, *, is_missed: bool, left_out: int
+) -> None:
+    roles = list(dict.fromkeys(table["role"]))
+    kinds = dict.fromkeys(ROLE_STYLE[role] for role in roles)
+    keys: list[Artist] = [
+        parts.dot(words, marker=marker, is_filled=is_filled) for marker, is_filled, words in kinds
+    ]
+    what = "expected seconds" if results.is_timed else "median"
+    keys.append(Patch(color=parts.QUIET, label=f"{what}, 90 % interval"))
+    if is_missed:
+        words = "missed the target" if results.is_timed else "failed"
+        keys.append(parts.key(words, marker="x", linestyle="none", markeredgewidth=1.8))
+    keys += [
+        Patch(color=parts.colour_of(name), label=parts.plain(str(name)))
+        for name in dict.fromkeys(table["framework"])
+    ]
+    if left_out > 0:
+        keys.append(parts.key(f"{left_out} more are not drawn", linestyle="none"))
+    parts.legend_below(figure, keys, most=2)

@@ -1,0 +1,378 @@
+"""What the figures share: sizes, colours, markers, axes, words, which of many are drawn."""
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from raybench.results.load import StudyResults
+from raybench.spec.metric import Metric
+from raybench.spec.text import clean
+
+WIDTH = 5.4
+"""Inches of a figure: its text is read on a telephone, where 390 points become 340 pixels, and is
+not huge on a screen."""
+TEXT, SMALL = 10.5, 10.0
+"""Points of a text; below them nothing is read on a telephone."""
+LINE = 0.185
+"""Inches of a line of SMALL text in a legend."""
+ROOM = 67
+"""Characters of SMALL text beside a legend's marker, over a figure's whole width."""
+BESIDE = 11
+"""Characters that a marker of a further column takes."""
+
+# Okabe and Ito's colours: told apart by colour-blind readers.
+FRAMEWORK_COLOURS = {"torch": "#D55E00", "tensorflow": "#0072B2"}
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""In an order in which neighbours are told apart."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+WORKER_MARKERS = {1: "o", 2: "s", 4: "^", 8: "D", 16: "P", 32: "X"}
+QUIET, INK, GRID, PAPER = "#C4C4C4", "#333333", "#EEEEEE", "#FFFFFF"
+"""A page's theme decides these: see `figures.svg`."""
+OTHER_COLOUR = "#009E73"
+NOTHING = "no run has finished"
+MARKS = frozenset({"target", "front", "ideal", "extrapolated", "envelope", "first"})
+"""What `gid` names where an artist stands for no trial."""
+One = TypeVar("One")
+
+
+def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
+    """Return a figure of one axes, in inches at 100 dpi; pyplot never hears of it."""
+    figure = Figure(figsize=(width, height), dpi=100, layout="constrained")
+    axes = figure.subplots()
+    dress(axes)
+    return figure, axes
+
+
+def panels(
+    number: int, height: float, more: float, *, sharex: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure of `number` panels in two columns with one y axis, each `height` inches,
+    `more` in all."""
+    columns = min(number, 2)
+    lines = -(-number // columns)
+    figure = Figure(figsize=(WIDTH, height * lines + more), dpi=100, layout="constrained")
+    every = list(figure.subplots(lines, columns, squeeze=False, sharex=sharex, sharey=True).ravel())
+    for axes in every[:number]:
+        dress(axes)
+    for axes in every[number:]:
+        axes.set_axis_off()
+    return figure, every
+
+
+def dress(axes: Axes) -> None:
+    """Take away the frame, add a quiet grid, set the sizes of the text."""
+    axes.set_facecolor("none")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(INK)
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(which="both", labelsize=TEXT, color=INK, labelcolor=INK)
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set(fontsize=TEXT, color=INK)
+
+
+def head(axes: Axes, text: str) -> None:
+    """Write `text` above the data, from the left."""
+    axes.set_title(plain(text), fontsize=TEXT, color=INK, loc="left")
+
+
+def say(figure: Figure, axes: Axes, text: str) -> Figure:
+    """Write `text` where the data would be, and return the figure."""
+    axes.set_axis_off()
+    style: dict[str, Any] = {"ha": "center", "va": "center", "color": INK, "fontsize": TEXT}
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, **style)
+    return figure
+
+
+def legend_below(
+    figure: Figure, handles: Sequence[Artist], *, columns: int | None = None, most: int = 3
+) -> None:
+    """Explain `handles` below the figure, and make it as much higher as that needs; in as many
+    columns as there is room for, at most `most`, where `columns` does not say."""
+    if not handles:
+        return
+    columns = columns or columns_for([str(one.get_label()) for one in handles], most=most)
+    legend = figure.legend(
+        handles=list(handles),
+        loc="outside lower left",
+        ncols=columns,
+        frameon=False,
+        fontsize=SMALL,
+        labelcolor=INK,
+        handlelength=2.6,
+        columnspacing=1.2,
+    )
+    lines = [1 + text.get_text().count("\n") for text in legend.get_texts()]
+    rows = -(-len(lines) // columns)
+    higher = max(sum(lines[start : start + rows]) for start in range(0, len(lines), rows))
+    figure.set_figheight(figure.get_figheight() + LINE * (higher + 1))
+
+
+def columns_for(labels: Sequence[str], *, most: int = 3) -> int:
+    """Return how many columns of a legend these labels leave room for, at most `most`."""
+    longest = [max(map(len, label.split("\n"))) for label in labels]
+    for columns in range(min(most, len(labels)), 1, -1):
+        rows = -(-len(labels) // columns)
+        widths = [max(longest[start : start + rows]) for start in range(0, len(labels), rows)]
+        if sum(widths) + BESIDE * (columns - 1) <= ROOM:
+            return columns
+    return 1
+
+
+def colour_of(framework: object) -> str:
+    """Return the framework's colour."""
+    return FRAMEWORK_COLOURS.get(str(framework), OTHER_COLOUR)
+
+
+def colour(number: int) -> str:
+    """Return the colour of the first, second, ... line."""
+    return COLOURS[number % len(COLOURS)]
+
+
+def line_of(number: int) -> str:
+    """Return the line style of the first, second, ... line: another one for each round of
+    `COLOURS`."""
+    return ("-", "--", ":", "-.")[number // len(COLOURS) % 4]
+
+
+def marker(number: int) -> str:
+    """Return the marker of the first, second, ... line: with `colour`, it is told without one."""
+    return MARKERS[number % len(MARKERS)]
+
+
+def marker_of(num_workers: float) -> str:
+    """Return the marker of a worker count."""
+    return "h" if num_workers != num_workers else WORKER_MARKERS.get(int(num_workers), "h")
+
+
+def key(label: str, colour: str = INK, **style: Any) -> Line2D:
+    """Return a row of a legend: a line, or a marker with `linestyle="none"`."""
+    return Line2D([], [], **({"color": colour, "label": label} | style))
+
+
+def dot(label: str, colour: str = INK, *, marker: str = "o", is_filled: bool = True) -> Line2D:
+    """Return a row of a legend: a marker, hollow unless `is_filled`."""
+    face = colour if is_filled else PAPER
+    return key(label, colour, linestyle="none", marker=marker, markerfacecolor=face, markersize=7)
+
+
+def point(axes: Axes, row: pd.Series, x: float, y: float, *, is_filled: bool) -> None:
+    """Draw one configuration: filled where it is confirmed, hollow where it ran once."""
+    colour = colour_of(row["framework"])
+    axes.plot(
+        x,
+        y,
+        marker=marker_of(row["num_workers"]),
+        markersize=8 if is_filled else 6.5,
+        markerfacecolor=colour if is_filled else PAPER,
+        markeredgecolor=PAPER if is_filled else colour,
+        markeredgewidth=1 if is_filled else 1.6,
+        linestyle="none",
+        zorder=4 if is_filled else 3,
+        gid=str(row["trial"]),
+    )
+
+
+def mark(axes: Axes, x: float, y: float, trial: str, **style: Any) -> None:
+    """Draw one marker for a trial, in half the time that `axes.plot` takes."""
+    axes.add_line(Line2D([x], [y], linestyle="none", gid=trial, **style))
+
+
+def plain_ticks(axes: Axes, which: str) -> None:
+    """Label a log axis, its limits set, 1, 2, 5, 10 instead of powers of ten."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    low, high = sorted(axis.get_view_interval())
+    steps: tuple[float, ...] = (1.0, 2.0, 5.0)
+    if high < 15 * low:
+        steps = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+    elif high > 2000 * low:
+        steps = (1.0,)
+    axis.set_major_locator(LogLocator(subs=steps))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def number(value: float) -> str:
+    """Return a number for a tick: `0.0003`, `20`, `20000`, `1e+06`."""
+    if value and (abs(value) < 1e-4 or abs(value) >= 1e5):
+        return f"{value:.3g}".replace("e-0", "e-").replace("e+0", "e")
+    return f"{value:.5g}"
+
+
+def window(low: float, high: float, *, margin: float = 1.3) -> tuple[float, float]:
+    """Return the limits of a log axis around `low` to `high`, never so near that ticks run out."""
+    least = 2.2  # either side of the middle: a factor of about five in all
+    middle = (low * high) ** 0.5
+    return min(low / margin, middle / least), max(high * margin, middle * least)
+
+
+def tuples(table: pd.DataFrame) -> Iterator[Any]:
+    """Yield the rows of a table, a column as an attribute."""
+    yield from table.itertuples()
+
+
+def spread(items: Sequence[One], most: int) -> list[One]:
+    """Return `most` of `items`, the first and the last and others evenly between; all of few."""
+    if len(items) <= most:
+        return list(items)
+    return [items[place] for place in np.linspace(0, len(items) - 1, most).round().astype(int)]
+
+
+def of_all(drawn: int, every: int, what: str) -> str:
+    """Return ` (300 of 5,000 runs drawn)`, or nothing where all are."""
+    return f" ({drawn:,} of {every:,} {what} drawn)" if drawn < every else ""
+
+
+def plain(text: str) -> str:
+    """Return text from outside so that matplotlib reads no formula in it."""
+    return "\n".join(map(clean, text.split("\n"))).replace("$", r"\$")
+
+
+def wrapped(text: str, width: int) -> str:
+    """Return text from outside in lines of `width` characters, broken at spaces where it can be."""
+    return plain("\n".join(textwrap.wrap(clean(text), width, break_on_hyphens=False)))
+
+
+def plural(number: int, noun: str) -> str:
+    """Return `1 run`, `2 runs`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+SHARE_TICKS = (0, 30, 50, 70, 80, 90, 95, 98, 99, 99.5, 99.8, 99.9, 100)
+HELD = 0.7
+"""Part of its height that a panel keeps once titles and labels have their room."""
+MARGIN = 0.05
+"""Of the range of values, above and below them."""
+FAR_BELOW = 0.25
+"""A metric without a worst value is shown so far beyond chance: the first evaluation of a bad run,
+or one that has burst, would else take the whole picture."""
+
+
+def drawn(metric: Metric, values: "pd.Series[float]") -> "pd.Series[float]":
+    """Return values as a figure has them: shares in per cent."""
+    return 100 * values if metric.is_share else values
+
+
+def metric_axis(
+    axes: Axes,
+    results: StudyResults,
+    values: "pd.Series[float] | None" = None,
+    *,
+    is_labelled: bool = True,
+) -> None:
+    """Scale y so that good values are told apart; draw the target.
+
+    `values` of the metric are those that are drawn; without them it is the learning curves.
+
+    A share by its error (log), so that 98 % and 99 % are. What is better the less it is (a loss,
+    an RMSE) by its log, where all of it is above 0; anything else as it is.
+    """
+    metric, target = results.metric, results.target
+    values = results.curves[metric.name] if values is None else values
+    values = values.replace([np.inf, -np.inf], np.nan).dropna()
+    if metric.is_share:
+        _error_scale(axes, _ends(values, target)[1] if len(values) or target else 0.9)
+    elif len(values):
+        _value_scale(axes, results, *_ends(values, target))
+    if target is not None:
+        _draw_target(axes, results, is_labelled)
+
+
+def _ends(values: "pd.Series[float]", target: float | None) -> tuple[float, float]:
+    known = [*([] if values.empty else [values.min(), values.max()])]
+    known += [] if target is None else [target]
+    return float(min(known)), float(max(known))
+
+
+def _error_scale(axes: Axes, top: float) -> None:
+    floor = 0.001  # an error of 0 has a place too
+    axes.set_yscale(
+        "function",
+        functions=(
+            lambda y: -np.log10(np.maximum(1 + floor - y / 100, floor)),
+            lambda z: 100 * (1 + floor - 10.0**-z),
+        ),
+    )
+    axes.set_ylim(0, 100 * min(1, 1 - 0.6 * (1 - top)))
+    axes.set_yticks(_apart(axes, [y for y in SHARE_TICKS if y <= axes.get_ylim()[1]]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _apart(axes: Axes, ticks: list[float]) -> list[float]:
+    """Return those of `ticks` whose words do not touch, from the best down."""
+    points = HELD * 72 * axes.bbox.height / axes.figure.dpi
+    low, high = axes.transScale.transform([(0, end) for end in axes.get_ylim()])[:, 1]
+    kept: list[float] = []
+    for tick in reversed(ticks):
+        at = axes.transScale.transform((0, tick))[1]
+        before = axes.transScale.transform((0, kept[-1]))[1] if kept else np.inf
+        if (before - at) / (high - low) * points >= 1.3 * TEXT:
+            kept.append(tick)
+    return kept[::-1]
+
+
+def _value_scale(axes: Axes, results: StudyResults, low: float, high: float) -> None:
+    chance = results.chance
+    if results.metric.direction == "min" and low > 0:
+        if chance is not None:
+            high = min(high, max(chance * (chance / low) ** FAR_BELOW, low))
+        axes.set_yscale("log")
+        room = max((high / low) ** MARGIN, 1.02)
+        axes.set_ylim(low / room, high * room)
+        plain_ticks(axes, "y")
+        return
+    if chance is not None and results.metric.direction == "max":
+        low = max(low, chance - FAR_BELOW * max(high - chance, 0.0))
+    if chance is not None and results.metric.direction == "min":
+        high = min(high, chance + FAR_BELOW * max(chance - low, 0.0))
+    room = MARGIN * (high - low) or 1.0
+    axes.set_ylim(low - room, high + room)
+
+
+def _draw_target(axes: Axes, results: StudyResults, is_labelled: bool) -> None:
+    assert results.target is not None
+    is_share = results.metric.is_share
+    target = 100 * results.target if is_share else results.target
+    axes.axhline(target, color=INK, linewidth=1, linestyle=(0, (4, 3)), gid="target")
+    if is_labelled:
+        hold = results.study["study"]["objective"].get("hold", 1)
+        held = f"\n{hold} in a row" if hold > 1 else ""
+        axes.annotate(
+            f"target\n{target:g}{' %' if is_share else ''}{held}",
+            (1.01, target),
+            xycoords=axes.get_yaxis_transform(),
+            va=_side(axes, target),
+            fontsize=SMALL,
+            color=INK,
+            annotation_clip=False,
+        )
+
+
+def _side(axes: Axes, target: float) -> str:
+    """Return on which side of its line the target's words stand: not beyond the panel."""
+    place = axes.transAxes.inverted().transform(axes.transData.transform((0, target)))[1]
+    return "top" if place > 0.85 else "bottom" if place < 0.15 else "center"
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """One figure: a heading, how to read it, how to draw it, its numbers."""
+
+    title: str
+    """Heading above it."""
+    reading: str
+    """How to read it, in one or two sentences."""
+    draw: Callable[[StudyResults], Figure]
+    table: Callable[[StudyResults], pd.DataFrame]
+    """The numbers that it draws, for who cannot see it; columns in words, with their units."""
+    applies: Callable[[StudyResults], bool]
+    """Whether the study has what it draws."""

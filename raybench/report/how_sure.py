@@ -1,0 +1,334 @@
+"""How sure a verdict is, in words: what it stands on, how far runs scatter, what more would tell.
+
+No probability that the winner is within so many per cent of the best is given: posteriors of few
+runs are off by up to 17 points (`benchmarks/search/race.py`). That the best of those that ran
+again is the named one or statistically tied with it holds in nine of ten studies there; the best of
+all is not claimed: what the search stopped early was never compared.
+
+Below it what to do next, each step with its command.
+"""
+
+import bisect
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from statistics import fmean
+
+from raybench.report.words import counted
+from raybench.results.load import StudyResults
+from raybench.results.ranking import cost_of, noise_of, ranked, repeat
+from raybench.results.verdict import Verdict
+from raybench.spec.study import ConfirmSpec
+from raybench.spec.text import clean, split_command
+from raybench.stats.repeats import Noise, Repeat, measures, noise_at_least, pooled
+from raybench.stats.standing import MOST, best_first, next_to_run, on_axis, stages
+
+NUMBERS = (4, 8, 12, 16, 24, 32, 48, 64, 100)
+"""Runs of `--more` that are played."""
+PATHS, SHARE = 20, 0.8
+"""Times that each is played, and the share of them that has to distinguish all."""
+FEW = 4.0
+"""Degrees of freedom up to which what is said of the scatter is mostly what is usual."""
+MOST_RUNS = NUMBERS[-1]
+"""Runs beyond which nobody would go on to distinguish two configurations."""
+LEAST_RUNS = 4
+ALIKE_RUNS = 20
+"""Runs that are proposed where no number would tell: they make the list shorter."""
+
+
+def how_sure_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
+    """Return what stands behind the verdict; nothing without one, nor of a single run's folder.
+
+    Where runs were on several models of GPU, of the verdict on the first of them.
+    """
+    if verdict is None or results.study["study"].get("run"):
+        return []
+    noise = noise_of(results.repeated, results)
+    if not verdict.is_confirmed:
+        return [_unconfirmed(results, verdict, noise)]
+    said = [_stands_on(results, verdict, noise), _more(results, verdict)]
+    return [" ".join(one for one in said if one)]
+
+
+def _unconfirmed(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
+    once = len(verdict.once)
+    near = f", and {counted(once, 'other trial')} cannot be excluded" if once else ""
+    if results.repeated:
+        missed = "did not reach the target" if results.is_timed else "failed"
+        return (
+            f"How sure: {_scatter(results, noise, verdict.fastest)}; what ran again {missed} with "
+            f"new seeds, and trial {verdict.fastest} ran once{near}."
+        )
+    scatter = _scatter(results, noise, verdict.fastest)
+    return f"How sure: {scatter}, every configuration ran once{near}."
+
+
+def _stands_on(results: StudyResults, verdict: Verdict, noise: Noise) -> str:
+    kind = results.runs[verdict.fastest].accelerators
+    found = {
+        trial: one
+        for trial, one in results.repeated.items()
+        if results.runs[trial].accelerators == kind
+    }
+    share = len(found[verdict.fastest].chosen)
+    scatter = _scatter(results, noise, verdict.fastest)
+    if len(found) == 1:
+        head = f"no configuration but trial {verdict.fastest} ran again ({counted(share, 'run')})"
+        return f"How sure: {head}; {scatter}."
+    runs = sum(len(one.chosen) for one in found.values())
+    head = (
+        f"{len(found)} configurations ran again ({runs} runs with the search's own, {share} of "
+        f"trial {verdict.fastest})"
+    )
+    near = " or tied with it" if verdict.others() else ""
+    return (
+        f"How sure: {head}; {scatter}. In nine of ten such studies the truly best of these is it"
+        f"{near}."
+    )
+
+
+def _scatter(results: StudyResults, noise: Noise, trial: str) -> str:
+    """Say how far runs of one configuration lie apart (one standard deviation), and those of
+    `trial` where its own lie further apart than chance explains."""
+    if math.isinf(noise.sigma):
+        return "how far runs of one configuration lie apart is not known"
+    one = results.repeated.get(trial)
+    runs = one.on("seconds", with_alone=True) if one is not None else ()
+    own, more = noise_at_least(runs, noise, is_timed=results.is_timed), ""
+    if own is not noise:
+        more = f", those of trial {trial} by {_size(results, own)}"
+    usually = "usually " if results.is_timed and noise.freedom <= FEW else ""
+    return f"runs of one configuration {usually}scatter by about {_size(results, noise)}{more}"
+
+
+def _size(results: StudyResults, noise: Noise) -> str:
+    if results.is_timed:
+        return f"{100 * noise.sigma:.0f} %"
+    return f"{100 * noise.sigma:.2g} points" if results.metric.is_share else f"{noise.sigma:.2g}"
+
+
+def _more(results: StudyResults, verdict: Verdict) -> str:
+    """Say what more runs would bring."""
+    if not _is_open(verdict):
+        again = [one for one in results.repeated if one not in verdict.ties]
+        return "The others that ran again are distinguishable from it." if again else ""
+    number, enough = more_runs(results, verdict), results.runs_needed
+    if not verdict.others() and not verdict.others(is_cheapest=True):
+        return f"Those that ran once can run again: --more {number}."
+    if enough is None:
+        return f"Too alike for {MOST_RUNS} more runs to settle; --more {number} makes them fewer."
+    settled = f"{enough} more runs (--more) settle it in 8 of 10 cases"
+    return f"{settled}, if they differ as they seem to."
+
+
+def _is_open(verdict: Verdict) -> bool:
+    """Whether anything is statistically tied with a winner."""
+    ties = verdict.others() or verdict.others(is_cheapest=True)
+    return bool(ties or verdict.once or verdict.cheapest_once)
+
+
+def more_runs(results: StudyResults, verdict: Verdict) -> int | None:
+    """Return how many runs `--more` is to have; None where nothing is tied with a winner."""
+    if not _is_open(verdict):
+        return None
+    if not verdict.others() and not verdict.others(is_cheapest=True):
+        return max(LEAST_RUNS, min(len({*verdict.once, *verdict.cheapest_once}), ALIKE_RUNS))
+    return results.runs_needed or ALIKE_RUNS
+
+
+def find_runs_needed(results: StudyResults, verdict: Verdict) -> int | None:
+    """Return what `StudyResults.runs_needed` keeps: it takes a fifth of a second.
+
+    `--more` is played PATHS times, with runs drawn as those that there are: true means that are
+    the observed ones, the noise of all. Of NUMBERS the least that distinguishes all from both
+    winners in SHARE of the plays; None where none does.
+    """
+    raced = int((results.trials["role"] == "race").sum())
+    once = list(dict.fromkeys((*verdict.once, *verdict.cheapest_once)))
+
+    def is_enough(number: int) -> bool:
+        # As `--more` has it: who a race of all these runs would have begun with.
+        count = stages(min(raced + number, MOST))[0][0] - len(results.repeated)
+        played, missed = _Played(results, once[: max(count, 0)]), 0
+        for path in range(PATHS):
+            missed += not played.decides(number, random.Random(path))
+            if missed > (1 - SHARE) * PATHS:
+                return False
+        return True
+
+    place = bisect.bisect_left(NUMBERS, True, key=is_enough)
+    return NUMBERS[place] if place < len(NUMBERS) else None
+
+
+class _Played:
+    """Runs of `--more` as they may come out."""
+
+    def __init__(self, results: StudyResults, once: Sequence[str]) -> None:
+        self._is_timed = results.is_timed
+        self._groups = {trial: one.chosen for trial, one in results.repeated.items()}
+        self._groups |= {trial: (repeat(results, trial),) for trial in once}
+        self._alone = {trial: one.alone for trial, one in results.repeated.items()}
+        workers = {
+            trial: one.cost
+            if (one := results.repeated.get(trial))
+            else cost_of(results, results.specs[trial].num_workers, [trial])
+            for trial in self._groups
+        }
+        self._workers = workers if results.is_timed and len(set(workers.values())) > 1 else None
+        noise = pooled(self._groups.values(), is_timed=self._is_timed)
+        judged = best_first(self._groups, self._alone, is_timed=self._is_timed)
+        self._drawn = {
+            trial: _Drawn.of(runs, noise, is_timed=self._is_timed) for trial, runs in judged.items()
+        }
+
+    def decides(self, number: int, chance: random.Random) -> bool:
+        """Return whether `number` more runs leave one on each axis."""
+        seconds = {trial: list(runs) for trial, runs in self._groups.items()}
+        workers = self._workers or {}
+        costs = {
+            trial: on_axis(seconds[trial], count, "worker_seconds")
+            for trial, count in workers.items()
+        }
+        alone = {
+            trial: on_axis(self._alone.get(trial, ()), count, "worker_seconds")
+            for trial, count in workers.items()
+        }
+        left = number
+        while due := (
+            next_to_run(seconds, self._alone, is_timed=self._is_timed)
+            or (next_to_run(costs, alone) if costs else [])
+        ):
+            if not left:
+                return False
+            for trial in due[:left]:
+                run = self._drawn[trial].run(chance)
+                seconds[trial].append(run)
+                if costs:
+                    costs[trial].append(run.times(workers[trial]))
+            left -= len(due[:left])
+        return True
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """How runs of a configuration come out, by those that there are."""
+
+    hits: float
+    center: float
+    sigma: float
+    missed_s: float
+    is_timed: bool
+
+    @classmethod
+    def of(cls, runs: Sequence[Repeat], noise: Noise, *, is_timed: bool) -> "_Drawn":
+        """Return it of a configuration's runs."""
+        found = measures(runs, is_timed=is_timed)
+        missed = [run.seconds for run in runs if not run.is_hit]
+        sigma = noise_at_least(runs, noise, is_timed=is_timed).sigma
+        center = fmean(found) if found else 0.0
+        return cls(len(found) / len(runs), center, sigma, fmean(missed or [0.0]), is_timed)
+
+    def run(self, chance: random.Random) -> Repeat:
+        """Return a new run."""
+        if chance.random() >= self.hits:
+            return Repeat(self.missed_s, is_hit=False)
+        found = chance.gauss(self.center, self.sigma)
+        return Repeat(math.exp(found) if self.is_timed else found, is_hit=True)
+
+
+PAGE = "report.html"
+RESULTS = "results"
+"""The folder that a study is written into where no --out was given."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One of them."""
+
+    what: str
+    """What it brings, in a few words."""
+    do: str
+    """The command, or the file to open."""
+
+
+def next_steps(results: StudyResults, verdict: Verdict | None) -> list[Step]:
+    """Return what there is to do, the most useful first; commands are the study's own."""
+    steps = []
+    if verdict is not None:
+        steps += _use(results, verdict)
+    if (results.folder / PAGE).is_file():
+        steps.append(Step("pictures, every trial", str(results.folder / PAGE)))
+    if verdict is not None:
+        steps += _surer(results, verdict)
+    left = _go_on(results)
+    if left and steps and steps[-1].do == left[0].do:  # one command does both
+        return [*steps[:-1], Step(f"{left[0].what}, confirm", left[0].do)]
+    return [*steps, *left]
+
+
+def _use(results: StudyResults, verdict: Verdict) -> list[Step]:
+    best = results.command("train", results.folder / "best.yaml")
+    cheap = results.command("train", results.folder / "cheapest.yaml")
+    steps = [Step("train it, keep the model", best)]
+    if verdict.fastest != verdict.cheapest:
+        steps.append(Step("or the cheapest", cheap))
+    return steps
+
+
+def _surer(results: StudyResults, verdict: Verdict) -> list[Step]:
+    """Return the step that makes the verdict surer, if there is one."""
+    if not verdict.is_confirmed:
+        is_tried = bool(results.repeated)  # what ran again missed: once more is no help
+        return [] if is_tried else [Step("confirm it by new runs", _confirming_command(results))]
+    number = more_runs(results, verdict)
+    if number is None:
+        return []
+    ties = {*verdict.others(), *verdict.others(is_cheapest=True)}
+    what = f"settle {counted(len(ties), 'tie')}" if ties else "repeat what ran once"
+    return [Step(what, _own_command(results, "--more", str(number)))]
+
+
+NOTHING_LEFT = "nothing new is left to try in the space."
+"""How a note ends of a search that came to its end before it had all its trials."""
+
+
+def _go_on(results: StudyResults) -> list[Step]:
+    """Return the step that searches on, where trials are left."""
+    if any(str(note).endswith(NOTHING_LEFT) for note in results.study.get("notes") or []):
+        return []
+    asked = (results.study["study"].get("search") or {}).get("trials")
+    done = int((results.trials["role"] == "trial").sum())
+    if not isinstance(asked, int) or done >= asked or not len(ranked(results.trials)):
+        return []
+    return [Step(f"run the {counted(asked - done, 'trial')} left", _own_command(results))]
+
+
+def _confirming_command(results: StudyResults) -> str:
+    """Return the study's own command so that it confirms: `--more` is for what is confirmed."""
+    asked = results.study["study"].get("confirm")
+    is_unasked = isinstance(asked, dict) and asked.get("race") == 0
+    more = ["--confirm", f"race={ConfirmSpec().race}"] if is_unasked else []
+    return _own_command(results, *more, without="--no-confirm")
+
+
+def _own_command(results: StudyResults, *more: str, without: str = "") -> str:
+    """Return the study's own command, on the folder that its results are in now, and `more`."""
+    given = split_command(clean(str(results.study.get("command", ""))))
+    while given and PurePath(given[0]).name not in ("tune", "raybench.tune"):
+        given.pop(0)
+    given = [word for word in given[1:] if word != without] if given else ["SPACE"]
+    is_fresh = "--fresh" in given
+    if is_fresh:
+        # A new folder is not what it shall begin, nor is the folder the one that was named.
+        given = [
+            word
+            for word, before in zip(given, ["", *given], strict=False)
+            if before != "--out" and word != "--out" and not word.startswith("--out=")
+        ]
+        given.remove("--fresh")
+    is_named = any(word.startswith("--out") for word in given)
+    if is_fresh or (not is_named and Path(results.place).parent.name != RESULTS):
+        given += ["--out", results.place]
+    return results.command("tune", *given, *more)

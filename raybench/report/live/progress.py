@@ -1,0 +1,381 @@
+"""What a command tells of its runs, and where it is shown: a screen, a notebook, or lines.
+
+Where there is no screen to draw on, there is a line for each event, for people and grep:
+
+    2026-11-23T12:03:11Z t=72.1 search 3/40 finished trial=0003 time_to_target_s=1.23 ...
+
+The moment (UTC), seconds since the first event, the phase with its runs done and in all, the event,
+and what is known of it as `key=value`, always in the same order; values with spaces stand in
+quotes. Events: `begin`, `starting`, `waits`, `finished`, `failed`, `status` (once a minute), `note`
+(a sentence follows).
+"""
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.text import Text
+
+from raybench.report.console import say
+from raybench.report.live.screen import View, screen_lines, view_for
+from raybench.report.live.state import Cause, LiveRun, LiveState
+from raybench.report.live.words import (
+    STARTING,
+    Glyphs,
+    Outcome,
+    about,
+    metric_words,
+    span,
+    sparkline,
+)
+from raybench.report.words import target_words
+from raybench.spec.metric import ACCURACY, Metric
+from raybench.spec.run import RunSpec
+from raybench.spec.text import clean
+from raybench.stats.record import Evaluation, RunRecord
+
+STATUS_S = 60.0
+"""Seconds between two lines of how it stands."""
+
+
+def now_utc() -> datetime:
+    """Return this moment."""
+    return datetime.now(UTC)
+
+
+class EventLines:
+    """Prints what happens to a study; `moment` is the clock on the wall."""
+
+    def __init__(
+        self, console: Console, state: LiveState, moment: Callable[[], datetime] = now_utc
+    ) -> None:
+        self._console, self._state, self._moment = console, state, moment
+        self._status_s = state.began_s
+
+    def write(self, at: float, event: str, values: Mapping[str, object], text: str = "") -> None:
+        """Print an event; None and empty values are left out."""
+        pace = self._state.pace
+        total = "?" if pace.num_runs is None else pace.num_runs
+        head = (
+            f"{self._moment().strftime('%Y-%m-%dT%H:%M:%SZ')} t={at - self._state.began_s:.1f} "
+            f"{self._state.phase} {pace.num_done}/{total} {event}"
+        )
+        pairs = [
+            f"{key}={_value(value)}" for key, value in values.items() if value not in (None, "")
+        ]
+        say(self._console, " ".join([head, *pairs, *([text] if text else [])]))
+
+    def finished(
+        self, record: RunRecord, cause: Cause | None, at: float, outcome: Outcome | None
+    ) -> None:
+        """Print how a run ended, and how long it takes until all have."""
+        left = self._state.time_left(at)
+        left_s = None if left is None else f"{left.seconds:.0f}"
+        config = self._state.label(record.spec)
+        if cause is not None:
+            values: dict[str, object] = {"trial": record.trial, "failure": record.failure}
+            if cause.count == 1:
+                values["message"] = record.message
+            else:
+                values |= {"same_as": cause.trial, "count": cause.count}
+            self.write(at, "failed", values | {"left_s": left_s, "config": config})
+            return
+        metric, best = record.spec.objective.judged_by, self._state.best
+        seconds = record.time_to_target_s
+        found: dict[str, object] = {
+            "trial": record.trial,
+            "time_to_target_s": None if seconds is None else f"{seconds:.2f}",
+            "train_s": f"{record.ledger['train']:.2f}",
+            metric.name: None if record.best_value is None else f"{record.best_value:.5g}",
+            "stop": record.stop,
+            "best": "yes" if best is not None and best.trial == record.trial else None,
+            "outcome": None if outcome is None else outcome(record),
+            "left_s": left_s,
+            "config": config,
+        }
+        self.write(at, "finished", found)
+
+    def status(self, at: float) -> None:
+        """Print how it stands, if nothing was said of that for STATUS_S."""
+        if at - self._status_s < STATUS_S:
+            return
+        self._status_s, state = at, self._state
+        left, share, best = state.time_left(at), state.busy_share(at), state.best
+        num_all = "?" if state.num_workers is None else state.num_workers
+        values: dict[str, object] = {
+            "running": len(state.training),
+            "not_yet": len(state.runs) - len(state.training),
+            "workers": None if state.num_training is None else f"{state.num_training}/{num_all}",
+            "busy": None if share is None else f"{share:.2f}",
+            "failed": sum(cause.count for cause in list(state.causes.values())) or None,
+            "best": None if best is None else best.trial,
+            "left_s": None if left is None else f"{left.seconds:.0f}",
+        }
+        self.write(at, "status", values)
+
+
+def _value(value: object) -> str:
+    """Return a value without spaces, or in quotes."""
+    text = clean(str(value))
+    is_plain = text and not any(character in text for character in ' "=')
+    return text if is_plain else json.dumps(text, ensure_ascii=False)
+
+
+class Progress:
+    """Follows the runs of a study; `with` it, so that the screen is there while they run.
+
+    Events come from any thread.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        *,
+        num_trials: int,
+        num_done: int = 0,
+        keys: Iterable[str] = (),
+        outcome: Outcome | None = None,
+        began: float | None = None,
+        ends_in_s: float = math.inf,
+        num_workers: Callable[[RunSpec], int] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Show `num_trials`; `keys` are those that labels tell (`results.label.label_keys`).
+
+        `outcome` says how a run ended that did not fail, where they are no trials of a search and
+        none is the best of them. `began` is when the command did, by `clock`; `ends_in_s` what is
+        left of the time budget, `num_workers` how many workers of a spec the machines hold.
+        """
+        self._clock, self._console, self._outcome = clock, console, outcome
+        self._num_workers = num_workers
+        self.state = LiveState(clock() if began is None else began, keys=keys)
+        self.state.begin("search", num_trials, clock(), num_done=num_done)
+        if math.isfinite(ends_in_s):
+            self.state.ends_s = clock() + ends_in_s
+        self._changing = threading.RLock()
+        """Held while the state changes or is drawn, never while something is printed."""
+        self._view: View | None = view_for(console, self._draw)
+        self._lines = EventLines(console, self.state)
+        self._has_started = False
+        self._told: str | None = None
+        """What was last said of waiting, where there is no screen."""
+
+    def __enter__(self) -> "Progress":
+        if self._view is not None:
+            self._view.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._view is not None:
+            self._view.stop()
+
+    @property
+    def after_s(self) -> float:
+        """Seconds of what follows this phase; a part of the time left. `begin` sets it to 0."""
+        return self.state.after_s
+
+    @after_s.setter
+    def after_s(self, seconds: float) -> None:
+        self.state.after_s = seconds
+
+    def say(self, text: str) -> None:
+        """Print a line above the screen."""
+        if self._view is not None:
+            say(self._console, text)
+        else:
+            self._lines.write(self._clock(), "note", {}, text)
+
+    def begin(
+        self, phase: str, num_runs: int, *, num_done: int = 0, expect_s: float | None = None
+    ) -> None:
+        """Start counting another phase's runs, of which some are done; nothing is known to follow.
+
+        Or count a phase anew that has come to have other runs. `expect_s`: what they take
+        together, as far as it is known.
+        """
+        with self._changing:
+            is_new = phase != self.state.phase or not self._has_started
+            self.state.begin(phase, num_runs, self._clock(), num_done=num_done, expect_s=expect_s)
+        self._changed()
+        if is_new and self._view is None and num_runs:
+            self._lines.write(self._clock(), "begin", {"runs": num_runs})
+
+    def started(self, name: str, spec: RunSpec) -> None:
+        """Show a run that was asked for: its workers start until its first evaluation."""
+        with self._changing:
+            self.state.started(name, spec, self._clock())
+            if self._num_workers is not None:
+                self.state.num_workers = self._num_workers(spec)
+        if not self._has_started and self._view is None:
+            self._lines.write(self._clock(), "starting", {"what": "workers"})
+        self._has_started = True
+        self._changed()
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether a run was asked for that has shown nothing yet; asked in any thread."""
+        return self.state.is_starting
+
+    def waiting(self, what: Mapping[str, tuple[str, float]], *, head: str | None = None) -> None:
+        """Show for runs without workers what each waits for and for how many seconds by now.
+
+        `head`: the one for which the machines are missing, if one is; where there is no screen it
+        is said once, and again when it waits for something else.
+        """
+        with self._changing:
+            self.state.waiting = what
+        told = None if head is None else f"{head} {what[head][0]}"
+        if head is not None and told != self._told and self._view is None:
+            self._lines.write(self._clock(), "waits", {"trial": head, "for": what[head][0]})
+        self._told = told or self._told
+        self._changed()
+
+    def evaluated(self, name: str, evaluation: Evaluation) -> None:
+        """Show a run's newest evaluation."""
+        with self._changing:
+            self.state.evaluated(name, evaluation, self._clock())
+        self._changed()
+
+    def finished(self, record: RunRecord) -> None:
+        """Count a run; print its line where there is no screen, and a failure of a new cause."""
+        at = self._clock()
+        with self._changing:
+            cause = self.state.finished(record, at)
+        if self._view is None:
+            self._lines.finished(record, cause, at, self._outcome)
+        elif cause is not None and cause.count == 1:
+            label = self.state.label(record.spec)
+            failed = f"{cause.failure} ({cause.message})"
+            say(self._console, f"trial {record.trial}  {label}  failed: {failed}")
+        self._changed()
+
+    def seconds_left(self) -> float | None:
+        """Return the time left by the runs so far, what follows included; None if not known."""
+        left = self.state.time_left(self._clock())
+        return None if left is None else left.seconds
+
+    def _changed(self) -> None:
+        if self._view is not None:
+            self._view.changed()
+        else:
+            self._lines.status(self._clock())
+
+    def _draw(self, width: int, height: int, glyphs: Glyphs) -> list[Text]:
+        with self._changing:
+            return screen_lines(
+                self.state,
+                self._clock(),
+                width=width,
+                height=height,
+                glyphs=glyphs,
+                has_best=self._outcome is None,
+            )
+
+
+ROWS = 12
+"""Evaluations that a notebook shows; on a terminal all of them stay."""
+CURVE = 30
+
+
+class TrainingScreen:
+    """Shows one run; `with` it, so that it is on the screen while it trains.
+
+    A line an evaluation on a terminal and in a pipe; in a notebook one display, changed in place.
+    """
+
+    def __init__(
+        self, console: Console, spec: RunSpec, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._console, self._spec, self._clock = console, spec, clock
+        self._metric = spec.objective.judged_by
+        self._run = LiveRun("", asked_s=clock(), metric=self._metric)
+        self._rows: list[str] = []
+        self._waits = ""
+        self._view: View | None = view_for(console, self._draw)
+
+    def __enter__(self) -> "TrainingScreen":
+        if not self._console.is_jupyter:
+            say(self._console, curve_head(self._metric))
+        if self._view is not None:
+            self._view.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._view is not None:
+            self._view.stop()
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Show an evaluation."""
+        self._run.add(evaluation, self._clock())
+        line = curve_line(self._metric, evaluation)
+        self._rows = [*self._rows[1 - ROWS :], line]
+        if not self._console.is_jupyter:
+            say(self._console, line)
+        if self._view is not None:
+            self._view.changed()
+
+    def waiting(self, what: Mapping[str, str]) -> None:
+        """Show what the run waits for; nothing where it has its workers."""
+        self._waits = "".join(what.values())
+
+    def left_s(self) -> float | None:
+        """Return the seconds until the run ends by itself, if nothing ends it before.
+
+        Evaluations take their time too: what has passed for a second of training passes again.
+        """
+        point, limit_s = self._run.evaluation, self._spec.objective.max_train_seconds
+        if point is None or point.train_s <= 0:
+            return None
+        left = max(limit_s - point.train_s, 0.0)
+        if point.epoch > 0:
+            epochs_left = max(self._spec.epochs - point.epoch, 0.0)
+            left = min(left, epochs_left * point.train_s / point.epoch)
+        since_s = self._clock() - self._run.heard_s
+        spent_s = self._run.heard_s - self._run.trains_since_s
+        return max(left * max(spent_s / point.train_s, 1.0) - since_s, 0.0)
+
+    def _draw(self, width: int, height: int, glyphs: Glyphs) -> list[Text]:
+        del height
+        rows = [curve_head(self._metric), *self._rows] if self._console.is_jupyter else []
+        return [*map(Text, rows), *self._standing(width, glyphs)]
+
+    def _standing(self, width: int, glyphs: Glyphs) -> list[Text]:
+        run, target = self._run, self._spec.objective.target
+        if run.evaluation is None:
+            doing = f"waits for {self._waits}" if self._waits else STARTING
+            return [Text(f"{doing}, {self._clock() - run.asked_s:.0f} s")]
+        parts = [metric_words(self._metric, self._metric.best(run.values))]
+        if target is not None:
+            parts.append(f"target {target_words(self._metric, target)}")
+        left_s = self.left_s()
+        if left_s is not None:
+            parts.append(f"at most {about(left_s)} left")
+        words = "best " + ", ".join(parts)
+        values = run.values if target is None else [*run.values, target]
+        low, high = span(values)
+        room = min(CURVE, width - len(words) - 2)
+        if room < 1:
+            return [Text(words)]
+        curve = sparkline(run.values, room, glyphs, low=low, high=high)
+        return [Text(f"{curve}  {words}")]
+
+
+def curve_head(metric: Metric) -> str:
+    """Return the head of the curve; a validation loss is told from that of training."""
+    words = "validation" if metric.name == "loss" else metric.words
+    return f"  epoch    samples   train s     loss {words:>9}   samples/s  learning rate"
+
+
+def curve_line(metric: Metric, evaluation: Evaluation) -> str:
+    """Return an evaluation as a line below `curve_head`."""
+    width = max(len(curve_head(metric)) - len(curve_head(ACCURACY)) + 9, 9)
+    value = f"{100 * evaluation.value:.2f}%" if metric.is_share else f"{evaluation.value:.5g}"
+    return (
+        f"{evaluation.epoch:7.2f} {evaluation.samples:10,} {evaluation.train_s:9.2f} "
+        f"{evaluation.train_loss:8.4f} {value:>{width}} "
+        f"{evaluation.samples_per_s:11,.0f} {evaluation.learning_rate:14.4g}"
+    )

@@ -1,0 +1,380 @@
+"""A study that runs elsewhere, or has ended: what is new in its records, as events of its state.
+
+Records tell less than the driver knows: of a run that has not ended only its evaluations, and no
+moments but those at which runs ended. Clock of the state: seconds of Unix time.
+"""
+
+import json
+import os
+import platform
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, Protocol
+
+from raybench.report.live.state import Cause, LiveState
+from raybench.results.bucket import Bucket, BucketError
+from raybench.results.lock import LEASE_KEY, OWNER_FILE
+from raybench.results.place import is_url, local_path
+from raybench.results.records import evaluation_of, kind_and_trial, run_of
+from raybench.results.spool import log_of, start_of
+from raybench.results.store import RECORDS_FILE, STUDY_FILE
+from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
+from raybench.stats.clock import unix_seconds
+from raybench.stats.record import RunRecord
+
+MARK_BYTES = 256
+"""Of what was read last, by which the same file is known again."""
+Driver = Literal["lives", "ended", "died", "unknown"]
+"""`ended`: it gave the place back; `died`: it did not, and is gone; `unknown`: it is on a host
+whose processes are not seen from here."""
+
+
+@dataclass(frozen=True)
+class News:
+    """What a look at the records has found."""
+
+    lines: list[bytes]
+    """Whole lines, in order, without their ends."""
+    is_anew: bool = False
+    """Whether the records were replaced, or begun anew: what was read before counts no more."""
+
+
+def source_of(place: str) -> "Source":
+    """Return a study to look at; UserError where there is none."""
+    source = UrlSource(place) if is_url(place) else FolderSource(place)
+    try:
+        is_none = source.study_yaml() is None and source.driver() not in ("lives", "unknown")
+    except BucketError as error:
+        raise UserError(str(error)) from None
+    if is_none:
+        raise UserError(f"{place}: holds no study; name the results folder, or the URL, of one.")
+    return source
+
+
+class FolderSource:
+    """A study in a folder, of this machine or a shared one."""
+
+    def __init__(self, place: str) -> None:
+        self.folder = local_path(place)
+        if not self.folder.is_dir():
+            raise UserError(f"{place}: is no folder; name the results folder of a study.")
+        self._offset, self._torn, self._mark = 0, b"", b""
+        self._inode: int | None = None
+
+    def study_yaml(self) -> bytes | None:
+        """Return the content of study.yaml, None while there is none."""
+        return _read(self.folder / STUDY_FILE)
+
+    def news(self) -> News:
+        """Return what is new in the records since the last look."""
+        try:
+            file = (self.folder / RECORDS_FILE).open("rb")
+        except FileNotFoundError:
+            return News([])
+        except OSError as error:
+            raise UserError(
+                f"{self.folder / RECORDS_FILE}: cannot be read ({error.strerror}); give yourself "
+                "the right to."
+            ) from None
+        with file:
+            found = os.fstat(file.fileno())
+            is_anew = self._inode not in (None, found.st_ino) or not self._goes_on(file)
+            if is_anew:
+                self._offset, self._torn, self._mark = 0, b"", b""
+            self._inode = found.st_ino
+            file.seek(self._offset)
+            content = file.read()
+        self._offset += len(content)
+        self._mark = (self._mark + content)[-MARK_BYTES:]
+        *lines, self._torn = (self._torn + content).split(b"\n")
+        return News(lines, is_anew)
+
+    def _goes_on(self, file: BinaryIO) -> bool:
+        """Whether what was read is still there: a file that was cut and has grown again differs."""
+        file.seek(self._offset - len(self._mark))
+        return file.read(len(self._mark)) == self._mark
+
+    def driver(self) -> Driver:
+        """Say whether somebody writes the study: who does has put a file beside its lock."""
+        owner = owner_of(self.folder)
+        return "ended" if owner is None else driver_of(owner)
+
+    def idle_s(self) -> float | None:
+        """Return for how many seconds nothing was written, as far as clocks tell it."""
+        try:
+            written = (self.folder / RECORDS_FILE).stat().st_mtime
+        except OSError:
+            return None
+        return max(unix_seconds() - written, 0.0)
+
+
+class UrlSource:
+    """A study below a URL: its records are objects, of which the last one alone changes."""
+
+    def __init__(self, url: str) -> None:
+        self._bucket = Bucket(url)
+        self._length = 0
+        """Bytes of the records that were read: whole lines."""
+        self._written_s: float | None = None
+
+    def study_yaml(self) -> bytes | None:
+        """Return the content of study.yaml, None while there is none."""
+        return self._bucket.get(STUDY_FILE)
+
+    def news(self) -> News:
+        """Return what is new in the records since the last look; one request where nothing is."""
+        entries = self._bucket.entries()
+        parts = sorted(key for key in entries if log_of(key) == RECORDS_FILE)
+        length = sum(entries[key].size for key in parts)
+        self._written_s = max((entries[key].modified for key in parts), default=None)
+        is_anew = length < self._length
+        length_read, content = 0 if is_anew else self._length, b""
+        for key in parts:
+            start = start_of(key)
+            if start + entries[key].size > length_read:
+                part = self._bucket.get(key) or b""
+                content += part[max(length_read - start, 0) :]
+                length_read = start + len(part)
+        self._length = length_read
+        return News(content.split(b"\n")[:-1], is_anew)
+
+    def driver(self) -> Driver:
+        """Say whether somebody writes the study, by what its lease says."""
+        content = self._bucket.get(LEASE_KEY)
+        is_released = content is None or _mapping(content).get("released") is True
+        return "ended" if is_released else "unknown"
+
+    def idle_s(self) -> float | None:
+        """Return for how many seconds nothing was written, as far as clocks tell it."""
+        return None if self._written_s is None else max(unix_seconds() - self._written_s, 0.0)
+
+
+Source = FolderSource | UrlSource
+"""A study that somebody else writes; looks at it cost what is new alone. All methods may raise
+BucketError where it is below a URL, and go on the next time."""
+
+
+def owner_of(folder: Path) -> dict[str, Any] | None:
+    """Return what who writes the study in a folder says of itself; None where nobody does."""
+    content = _read(folder / OWNER_FILE)
+    return None if content is None else _mapping(content)
+
+
+def driver_of(owner: Mapping[str, Any]) -> Driver:
+    """Say whether the process of an owner is there."""
+    if owner.get("host") != platform.node() or not isinstance(owner.get("pid"), int):
+        return "unknown"
+    try:
+        os.kill(owner["pid"], 0)
+    except ProcessLookupError:
+        return "died"
+    except (PermissionError, OverflowError):  # another user's; no number of a process
+        return "unknown"
+    return "lives"
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+
+
+def _mapping(content: bytes) -> dict[str, Any]:
+    """Return what a JSON file says; nothing where it is torn."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+PAUSE_S = 120.0
+"""A study in which nothing ran for so long was continued: a phase begins again."""
+PHASE_OF = {"trial": "search"}
+"""Of a role; the others are phases of their own. A sentinel belongs to none."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What study.yaml says of the runs to come."""
+
+    num_runs: Mapping[str, int] = field(default_factory=dict)
+    """Runs of a phase, where the file tells them."""
+    specs: Mapping[str, RunSpec] = field(default_factory=dict)
+    """The run specs that are known before, by the names of their runs: of a scaling study."""
+    concurrency: int | None = None
+    """Runs at the same time; None where it does not say."""
+    only: str | None = None
+    """The phase of all its runs, where they are no search."""
+
+
+OnEnd = Callable[[RunRecord, Cause | None, float], None]
+"""Told of every run that counts, the cause of its failure, and when it ended."""
+
+
+class Forecast(Protocol):
+    """What the runs so far say of those that follow."""
+
+    def add(self, record: RunRecord) -> None:
+        """Take a run that has ended."""
+
+    def after_s(self, phase: str) -> float:
+        """Return the seconds of what follows a phase."""
+
+    def expect_s(self, phase: str) -> float | None:
+        """Return the seconds of a phase that begins now; None where they are not known."""
+
+    def num_runs(self, phase: str) -> int | None:
+        """Return the runs of a phase, at most; None where they are not known."""
+
+
+class Replay:
+    """Feeds a state with what is read."""
+
+    def __init__(self, state: LiveState, plan: Plan, forecast: Forecast | None = None) -> None:
+        self.state, self.plan, self._forecast = state, plan, forecast
+        self.on_end: OnEnd = lambda record, cause, at: None
+        self.is_interrupted = False
+        """Whether the last run that ended was cut off by the user, or by what went wrong."""
+        self.last_s: float | None = None
+        """When the last run ended."""
+        self._num_lines = 0
+        self.bad: list[tuple[int, str]] = []
+        """Number of every line that is no record, and why."""
+        self._records: dict[str, RunRecord] = {}
+        """The last of every run."""
+        self._open: dict[str, list[dict[str, Any]]] = {}
+        """Evaluations of runs without a record, in the order in which they were heard of last."""
+        self._has_begun = False
+
+    def replan(self, plan: Plan, forecast: Forecast | None) -> None:
+        """Take what study.yaml says by now; what is known of the runs stays."""
+        self.plan, self._forecast = plan, forecast
+        if forecast is not None:
+            for record in self._records.values():
+                forecast.add(record)
+
+    def feed(self, lines: Iterable[bytes], at: float) -> None:
+        """Take whole lines that were read at a moment; `bad` keeps those that are no records.
+
+        Of runs that have not ended, as many run as the study has at the same time: those that
+        were heard of last.
+        """
+        heard: set[str] = set()
+        for line in lines:
+            self._num_lines += 1
+            if not line.strip():
+                continue
+            try:
+                content = json.loads(line)
+                kind, name = kind_and_trial(content)
+                if kind == "eval":
+                    points = self._open.pop(name, [])
+                    points.append(content)
+                    self._open[name] = points  # the last one heard of
+                    heard.add(name)
+                elif kind == "run":
+                    self._ended(run_of(content))
+                    heard.discard(name)
+            except (ValueError, RecursionError) as wrong:
+                self.bad.append((self._num_lines, str(wrong)))
+        now = max(at, self.last_s or at)
+        for name in [name for name in self._open if name in heard]:
+            self._runs_on(name, now)
+        most = self.plan.concurrency
+        if most is not None:  # of an earlier session, most likely, which was killed
+            for name in list(self._open)[:-most]:
+                self.state.runs.pop(name, None)
+        if self._forecast is not None:
+            self.state.after_s = self._forecast.after_s(self.state.phase)
+
+    def _ended(self, record: RunRecord) -> None:
+        ended_s = _moment(record)
+        if ended_s is None:
+            ended_s = self.last_s or self.state.began_s
+        asked_s = ended_s - record.wall_s
+        self._enter(self._phase(record), asked_s)
+        self._open.pop(record.trial, None)
+        before = self._records.get(record.trial)
+        self._records[record.trial] = record
+        self.last_s = max(ended_s, self.last_s or ended_s)
+        self.is_interrupted = record.stop == "interrupted"
+        if self._forecast is not None:
+            self._forecast.add(record)
+        is_counted = before is not None and before.stop != "interrupted"
+        if record.role == "sentinel" or is_counted or self.is_interrupted:
+            self.state.runs.pop(record.trial, None)
+            if record.role == "sentinel" and not is_counted and not self.is_interrupted:
+                self.state.num_finished += 1  # of no phase, but a run: as the last screen counts
+        else:
+            self.on_end(record, self.state.finished(record, ended_s), ended_s)
+
+    def _runs_on(self, name: str, at: float) -> None:
+        points = [evaluation_of(point) for point in self._open[name]]
+        begun_s = at - points[-1].train_s
+        self._enter(self._phase_of(name), begun_s)
+        if name not in self.state.runs:
+            self.state.started(name, self._spec_of(name), begun_s)
+        for point in points:
+            self.state.evaluated(name, point, at)
+        self._open[name] = []  # the state has its curve
+
+    def _enter(self, phase: str, at: float) -> None:
+        """Begin a phase where a run is the first of it, or of a session."""
+        if phase == "sentinel":
+            return
+        state = self.state
+        is_pause = self.last_s is not None and at - self.last_s > PAUSE_S and not state.runs
+        if self._has_begun and phase == state.phase and not is_pause:
+            return
+        done = sum(
+            self._phase(record) == phase and record.stop != "interrupted"
+            for record in self._records.values()
+        )
+        if not self._has_begun:
+            state.began_s = at
+        num_runs, expect_s = self.plan.num_runs.get(phase), None
+        if self._forecast is not None:
+            num_runs = num_runs or self._forecast.num_runs(phase)
+            expect_s = self._forecast.expect_s(phase)
+        state.begin(phase, num_runs, at, num_done=done, expect_s=expect_s)
+        self._has_begun = True
+
+    def _phase(self, record: RunRecord) -> str:
+        return self.plan.only or PHASE_OF.get(record.role, record.role)
+
+    def _spec_of(self, name: str) -> RunSpec | None:
+        """Return the run spec of a run that has not ended: that of what it runs again."""
+        if name in self.plan.specs:
+            return self.plan.specs[name]
+        source = self._records.get(re.sub(r"-(race|confirm)\d+$", "", name))
+        return None if source is None or source.trial == name else source.spec
+
+    def _phase_of(self, name: str) -> str:
+        """Return the phase of a run that has not ended; its name alone tells it."""
+        if self.plan.only is not None:
+            return self.plan.only
+        for pattern, phase in (
+            (r"reference\d+", "reference"),
+            (r".*-race\d+", "race"),
+            (r".*-confirm\d+", "confirm"),
+            (r"\d+\..+", "finalist"),
+        ):
+            if re.fullmatch(pattern, name):
+                return phase
+        return "search"
+
+
+def _moment(record: RunRecord) -> float | None:
+    """Return when a run ended, in Unix time; None where its version did not say it."""
+    try:
+        return datetime.fromisoformat(record.finished).timestamp()
+    except ValueError:
+        return None

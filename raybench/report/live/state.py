@@ -1,0 +1,349 @@
+"""What a study is doing, as its events tell it: counts, the best so far, what runs and failed, how
+many workers have trained of late, and how long the runs of a phase that are left will take.
+
+Events in, numbers out: no clock, no terminal, no files. Every event is given the moment at which
+it happened, in seconds of any one clock, so a study is followed, replayed and tested alike.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from raybench.report.tables import cause_of
+from raybench.spec.metric import ACCURACY, Metric
+from raybench.spec.objective import TIME
+from raybench.spec.run import Placement, RunSpec, describe
+from raybench.stats.record import Evaluation, RunRecord
+
+ENOUGH_RUNS = 3
+"""Finished runs of a phase before a time left is told, where nothing was expected before."""
+EXPECTED_RUNS = 3
+"""What was expected of a phase counts as much as so many of its runs."""
+COLD_S = 0.5
+"""A run that took longer to start its workers and load what they need had new ones."""
+MOST_OF_RUN = 0.9
+"""A run that lasts longer than usual is nearly done, as far as anybody knows."""
+LEAST_RECENT, MOST_RECENT = 8, 256
+"""The newest half of the runs is asked, within these: a search's runs become shorter, as groups
+are warm and the bad ones are stopped early."""
+
+
+class _Done(NamedTuple):
+    at: float
+    run_s: float
+    """Without what it waited for workers."""
+    start_s: float
+    """Of `run_s`, until its workers had what they need."""
+    group: Placement
+
+
+@dataclass
+class Pace:
+    """The runs of one phase, and when they were done; times are seconds of the state's clock."""
+
+    began_s: float
+    num_runs: int | None
+    """Runs of the phase; None where nobody knows."""
+    num_done: int = 0
+    expect_s: float | None = None
+    """Seconds that all of its runs that were left in the beginning take, as was known before."""
+    _num_before: int = field(init=False)
+    _recent: deque[_Done] = field(default_factory=lambda: deque(maxlen=2 * MOST_RECENT))
+    _num_of_group: Counter[Placement] = field(default_factory=Counter)
+    _num_cold: Counter[Placement] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._num_before = self.num_done
+
+    @property
+    def num_fresh(self) -> int:
+        """Runs that were done since the phase began."""
+        return self.num_done - self._num_before
+
+    def finished(self, record: RunRecord, at: float) -> None:
+        """Count a run."""
+        self.num_done += 1
+        ledger, group = record.ledger, record.spec.placement.group
+        done = _Done(
+            at, max(record.wall_s - ledger["queue"], 0.0), ledger["start"] + ledger["setup"], group
+        )
+        self._recent.append(done)
+        self._num_of_group[group] += 1
+        self._num_cold[group] += done.start_s > COLD_S
+
+    def left_s(self, at: float, ages: Iterable[float] = ()) -> float | None:
+        """Return the seconds until the phase ends; `ages` are those of the runs that train.
+
+        None while it is not known.
+        """
+        if self.num_runs is None:
+            return None
+        if self.num_fresh < ENOUGH_RUNS and self.expect_s is None:
+            return None
+        count = min(max(self.num_fresh // 2, LEAST_RECENT), MOST_RECENT)
+        recent = list(self._recent)[-count:]
+        is_all = len(recent) == self.num_fresh
+        since_s = self.began_s if is_all else self._recent[-len(recent) - 1].at
+        spent_s, run_s = at - since_s, sum(done.run_s for done in recent)
+        spent_s -= self._started_once_s(recent, spent_s, run_s)
+        mean_s = run_s / len(recent) if recent else 0.0
+        begun = sum(min(age / mean_s, MOST_OF_RUN) for age in ages) if mean_s else 0.0
+        weight, expected_s = 0, 0.0
+        if self.expect_s is not None:
+            weight = EXPECTED_RUNS
+            expected_s = self.expect_s / max(self.num_runs - self._num_before, 1)
+        # Those that had begun when the recent ones did are as many as have begun now.
+        units = len(recent) + (begun if is_all else 0.0)
+        each_s = (weight * expected_s + spent_s) / max(weight + units, 1.0)
+        return max(self.num_runs - self.num_done - begun, 0.0) * each_s
+
+    def _started_once_s(self, runs: Iterable[_Done], spent_s: float, run_s: float) -> float:
+        """Return the seconds of `spent_s` that went into worker groups that others find warm."""
+        once_s = sum(
+            done.start_s for done in runs if done.start_s > COLD_S and self._is_kept(done.group)
+        )
+        if spent_s <= 0 or not once_s:
+            return 0.0
+        at_once = max(run_s / spent_s, 1.0)
+        return min(once_s / at_once, spent_s)
+
+    def _is_kept(self, group: Placement) -> bool:
+        """Whether most runs but the first of a kind of group find it warm."""
+        return 2 * (self._num_cold[group] - 1) <= self._num_of_group[group] - 1
+
+
+WINDOW_S = 60.0
+"""The last minute."""
+
+
+class Busy:
+    """What finished runs did within the last minute; those that run are told when it is asked."""
+
+    def __init__(self) -> None:
+        self._ended: deque[tuple[float, float, int]] = deque()
+        """(from, until, workers) of runs, in the order in which they ended."""
+
+    def ended(self, since_s: float, until_s: float, num_workers: int) -> None:
+        """Note a run that has trained from one moment to another."""
+        self._ended.append((since_s, until_s, num_workers))
+        while self._ended and self._ended[0][1] < until_s - WINDOW_S:
+            self._ended.popleft()
+
+    def share(
+        self, at: float, running: Iterable[tuple[float, int]], *, of: int, began_s: float
+    ) -> float:
+        """Return the share of the workers' time of the last minute in which they trained.
+
+        `running` are (since when, workers), `of` all workers; before `began_s` there was nothing.
+        """
+        begin = max(at - WINDOW_S, began_s)
+        spans = [*self._ended, *((since, at, workers) for since, workers in running)]
+        worked = sum(
+            workers * max(min(until, at) - max(since, begin), 0.0)
+            for since, until, workers in spans
+        )
+        room = of * (at - begin)
+        return min(worked / room, 1.0) if room > 0 else 0.0
+
+
+SEARCHED = ("trial", "finalist")
+"""Roles of runs of which one may be the best so far; others are lucky, or judged otherwise."""
+OPEN_ENDED = ("reference",)
+"""Phases that are followed by nobody knows yet how much."""
+LONGEST_CURVE = 400
+"""Values that are kept of a running curve; of more, every other one goes."""
+
+
+class TimeLeft(NamedTuple):
+    """What is left of a study."""
+
+    seconds: float
+    is_budget: bool
+    """Whether the time budget ends it before its work would."""
+
+
+@dataclass
+class LiveRun:
+    """A run that was asked for and has not ended."""
+
+    name: str
+    asked_s: float
+    label: str = ""
+    metric: Metric = ACCURACY
+    num_workers: int | None = None
+    """None where it is not known: of a run whose evaluations alone were read."""
+    evaluation: Evaluation | None = None
+    """The newest one."""
+    trains_since_s: float = 0.0
+    """When its training began, as far as its first evaluation tells it."""
+    heard_s: float = 0.0
+    """When it was last heard of."""
+    _curve: list[tuple[int, float]] = field(default_factory=list)
+    """(index, value) of its evaluations, thinned where there are many."""
+    _every: int = 1
+
+    @property
+    def values(self) -> list[float]:
+        """The metric at its evaluations."""
+        return [value for _, value in list(self._curve)]
+
+    def add(self, evaluation: Evaluation, at: float) -> None:
+        """Take an evaluation; one that is repeated after a restart drops what followed it."""
+        if self.evaluation is None:
+            self.trains_since_s = max(self.asked_s, at - evaluation.train_s)
+        self.evaluation, self.heard_s = evaluation, at
+        while self._curve and self._curve[-1][0] >= evaluation.index:
+            self._curve.pop()
+        if evaluation.index % self._every == 0:
+            self._curve.append((evaluation.index, evaluation.value))
+        if len(self._curve) > LONGEST_CURVE:
+            self._curve, self._every = self._curve[::2], 2 * self._every
+
+
+@dataclass
+class Cause:
+    """Failures of one cause: the first of them, and how many."""
+
+    trial: str
+    failure: str
+    message: str | None
+    count: int = 0
+
+
+class LiveState:
+    """A study from its first event on."""
+
+    def __init__(self, at: float, *, num_runs: int | None = None, keys: Iterable[str] = ()) -> None:
+        self.began_s = at
+        self.phase, self.pace = "search", Pace(at, num_runs)
+        self.after_s = 0.0
+        """Seconds of what follows this phase; a part of the time left."""
+        self.ends_s: float | None = None
+        """When the time budget ends."""
+        self.is_over = False
+        """Whether nothing runs any more."""
+        self.num_workers: int | None = None
+        """All that the machines have room for; None where it is not known."""
+        self.runs: dict[str, LiveRun] = {}
+        """Those that were asked for, in that order."""
+        self.waiting: Mapping[str, tuple[str, float]] = {}
+        """What a run without workers waits for, and for how many seconds by now."""
+        self.causes: dict[str, Cause] = {}
+        self.best: RunRecord | None = None
+        self.metric, self.target = ACCURACY, None
+        self.num_finished = 0
+        """Runs of all phases that are done."""
+        self.num_searched, self.num_reached = 0, 0
+        """Runs of the search that are done, and those of them that reached the target."""
+        self.keys = tuple(keys)
+        """Those that labels tell (`results.label.label_keys`)."""
+        self._busy = Busy()
+
+    metric: Metric
+    """Of the runs that were begun last; all runs of a study have one."""
+    target: float | None
+    """Value of the metric that the search asks for."""
+
+    def label(self, spec: RunSpec) -> str:
+        """Return a configuration in one line."""
+        return describe(spec, self.keys)
+
+    def begin(
+        self,
+        phase: str,
+        num_runs: int | None,
+        at: float,
+        *,
+        num_done: int = 0,
+        expect_s: float | None = None,
+    ) -> None:
+        """Start counting another phase's runs, or a phase anew that has come to have other ones.
+
+        `expect_s`: what its runs take together, as far as it was known before. What follows the
+        phase is 0 again.
+        """
+        self.phase, self.after_s = phase, 0.0
+        self.pace = Pace(at, num_runs, num_done, expect_s)
+
+    def started(self, name: str, spec: RunSpec | None, at: float) -> LiveRun:
+        """Take a run that was asked for; `spec` is None where only its evaluations are known."""
+        run = LiveRun(name, asked_s=at, heard_s=at, metric=self.metric)
+        if spec is not None:
+            self.metric = run.metric = spec.objective.judged_by
+            run.label, run.num_workers = self.label(spec), spec.num_workers
+            if self.phase == "search":
+                self._aim(spec)
+        self.runs[name] = run
+        return run
+
+    def evaluated(self, name: str, evaluation: Evaluation, at: float) -> None:
+        """Take a run's newest evaluation."""
+        if name in self.runs:
+            self.runs[name].add(evaluation, at)
+
+    def finished(self, record: RunRecord, at: float) -> Cause | None:
+        """Count a run that has ended; return the cause of its failure, if it failed."""
+        self.runs.pop(record.trial, None)
+        self.num_finished += 1
+        self.pace.finished(record, at)
+        ledger = record.ledger
+        trained_s = record.wall_s - sum(ledger[key] for key in ("queue", "start", "lost", "setup"))
+        self._busy.ended(at - max(trained_s, 0.0), at, record.spec.num_workers)
+        if record.role in SEARCHED:
+            self.num_searched += 1
+            self.metric = record.spec.objective.judged_by
+            self._aim(record.spec)
+        if record.failure is not None:
+            key = cause_of(record.failure, record.message)
+            first = Cause(record.trial, record.failure, record.message)
+            cause = self.causes.setdefault(key, first)
+            cause.count += 1
+            return cause
+        if record.role in SEARCHED:
+            self.num_reached += record.time_to_target_s is not None
+            if self.best is None or record.score < self.best.score:
+                self.best = record
+        return None
+
+    def _aim(self, spec: RunSpec) -> None:
+        objective = spec.objective
+        self.target = objective.target if objective.kind == TIME else None
+
+    @property
+    def training(self) -> list[LiveRun]:
+        """The runs that have shown an evaluation."""
+        return [run for run in list(self.runs.values()) if run.evaluation is not None]
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether a run was asked for that has shown nothing yet."""
+        return any(run.evaluation is None for run in list(self.runs.values()))
+
+    @property
+    def num_training(self) -> int | None:
+        """Workers that train now; None where it is not known of some."""
+        each = [run.num_workers for run in self.training]
+        return None if None in each else sum(one or 0 for one in each)
+
+    def busy_share(self, at: float) -> float | None:
+        """Return the share of the workers' last minute in which they trained; None if unknown."""
+        if self.num_workers is None or self.num_training is None:
+            return None
+        running = [(run.trains_since_s, run.num_workers or 0) for run in self.training]
+        return self._busy.share(at, running, of=self.num_workers, began_s=self.began_s)
+
+    def time_left(self, at: float) -> TimeLeft | None:
+        """Return the time left, what follows the phase included; None if nothing is known of it.
+
+        The time budget is the longest that it can be.
+        """
+        if self.is_over:
+            return None
+        found = self.pace.left_s(at, [at - run.trains_since_s for run in self.training])
+        is_open = found is None or self.phase in OPEN_ENDED
+        work_s = None if is_open or found is None else found + self.after_s
+        budget_s = None if self.ends_s is None else max(self.ends_s - at, 0.0)
+        if budget_s is not None and (work_s is None or budget_s < work_s):
+            return TimeLeft(budget_s, is_budget=True)
+        return None if work_s is None else TimeLeft(work_s, is_budget=False)

@@ -1,0 +1,202 @@
+"""What else is to be said of a study: whether its result hangs on the target, what became of all
+runs, and whether the winner lies at the end of a searched range.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from raybench.report.tables import DISTURBED, failures, ledger_totals
+from raybench.report.words import counted, duration, price_of, span_s
+from raybench.results.analyses import around_target
+from raybench.results.load import StudyResults
+from raybench.results.ranking import ranked
+from raybench.results.verdict import Verdict
+from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
+from raybench.spec.space import SEARCHABLE, Dimension, Powers, Range, Space, parse_space, resolve
+from raybench.spec.text import clean, shorten
+
+FEW, MANY = 0.05, 0.9
+"""Shares of trials that reach the target, outside of which it hardly distinguishes them."""
+ENOUGH_TRIALS = 8
+
+
+def target_warning(results: StudyResults) -> str | None:
+    """Return a sentence where nearly all or nearly no search trials reach the target."""
+    trials = ranked(results.trials)
+    every = len(trials)
+    trials = trials[trials["stop"] != "cap"]  # too slow to win, not unable to get there
+    if results.target is None or not results.is_timed or len(trials) < ENOUGH_TRIALS:
+        return None
+    reached = int(trials["time_to_target_s"].notna().sum())
+    easy, hard = ("low", "high") if results.metric.direction == "max" else ("high", "low")
+    slow = every - len(trials)
+    apart = f" ({slow} others were stopped as too slow before they could)" if slow else ""
+    count = f"{reached} of {len(trials)} trials reach {_shown(results, results.target)}{apart}"
+    if reached > MANY * len(trials):
+        return f"{count}: a target this {easy} hardly distinguishes them; try a {hard}er one."
+    if reached < FEW * len(trials):
+        return f"{count}: try a {easy}er target, or more max_train_seconds."
+    return None
+
+
+def _shown(results: StudyResults, target: float) -> str:
+    return f"{target:.1%}" if results.metric.is_share else f"{results.metric.words} {target:.4g}"
+
+
+def sensitivity_lines(results: StudyResults) -> list[str]:
+    """Return a sentence for an easier target and a harder one, one point off, where curves tell.
+
+    From the learning curves alone. Trials end when they reach the study's own target, so few of
+    them tell anything of a harder one.
+    """
+    searched = ranked(results.trials)["trial"]
+    if results.target is None or not results.is_timed or len(searched) < ENOUGH_TRIALS:
+        return []
+    curves, start = results.curves, results.value_at_start
+    curves = curves[curves["trial"].isin(searched)]
+    if curves.empty:
+        return []
+    table = around_target(curves, results.metric, results.target, hold=results.hold, chance=start)
+    lines = []
+    for row in table[table["target"] != results.target].dropna().to_dict("records"):
+        config = results.label(results.specs[row["trial"]])
+        lines.append(
+            f"With target {_shown(results, row['target'])} trial {row['trial']} ({config}) would "
+            f"lead the search after {row['seconds']:.2f} s; "
+            f"{row['reached']} {'trial' if row['reached'] == 1 else 'trials'} reached it."
+        )
+    return lines
+
+
+LEAST = 0.05
+"""Share from which on a phase is named."""
+LONGEST = 100
+"""Characters of a failure's message."""
+IN_WORDS = {
+    "queue": "waiting for free workers",
+    "start": "starting workers",
+    "lost": "lost with workers",
+    "setup": "set-up",
+    "compile": "compiling",
+    "train": "training",
+    "eval": "evaluation",
+    "checkpoint": "checkpoints",
+    "report": "reporting",
+    "other": "unexplained",
+}
+
+
+def ledger_line(results: StudyResults) -> str:
+    """Return the shares of the phases, the largest first."""
+    trials = results.trials
+    table = ledger_totals(trials)
+    phases = table[(table["phase"] != "sum") & (table["share"] >= LEAST)]
+    phases = phases.sort_values("share", ascending=False, kind="stable")
+    shares = [
+        f"{IN_WORDS[phase]} {100 * share:.0f} %"
+        for phase, share in zip(phases["phase"], phases["share"], strict=True)
+    ]
+    total = float(trials["wall_s"].sum())
+    return (
+        f"Where the {total:,.0f} s of {counted(len(trials), 'run')} went: {', '.join(shares)}. "
+        f"Only training counts{' for the target' if results.is_timed else ''}."
+    )
+
+
+def disturbed_line(results: StudyResults) -> list[str]:
+    """Return how many runs others disturbed, and how many of all ran again for it; [] of none."""
+    stays = results.trials["is_disturbed"].eq(True).fillna(False)
+    again = results.trials["reruns"].fillna(0).gt(0)
+    if not (stays | again).any():
+        return []
+    marked = f"; {stays.sum()} stay so, marked {DISTURBED}: their seconds are too long"
+    return [
+        f"Disturbed by other processes: {(stays | again).sum()} of "
+        f"{counted(len(results.trials), 'run')}, {again.sum()} ran again"
+        f"{marked if stays.any() else ''}."
+    ]
+
+
+def failed_line(results: StudyResults) -> list[str]:
+    """Return how many runs failed and the most frequent cause; [] without any."""
+    broken = failures(results.trials)
+    if broken.empty:
+        return []
+    first = broken.iloc[0]
+    most = "" if len(broken) == 1 else f" most often ({counted(first['runs'], 'run')})"
+    message = shorten(clean(str(first["for example"])), LONGEST)
+    runs = counted(int(broken["runs"].sum()), "run")
+    return [f"Failed: {runs},{most} {first['failure']}: {message}"]
+
+
+def effort_words(results: StudyResults) -> str:
+    """Return how many runs there were, how long they trained, what that cost."""
+    trials = results.trials
+    if trials.empty:
+        return "Nothing yet."
+    failed = int((trials["state"] == "failed").sum())
+    broken = f", {failed} of them failed" if failed else ""
+    workers = float((trials["num_workers"] * trials["train_s"]).sum())
+    words = (
+        f"{counted(len(trials), 'run')}{broken}: {duration(float(trials['train_s'].sum()))} of "
+        f"training, {workers:,.3g} worker-seconds"
+    )
+    span = span_s(results.trials)
+    over = f", in {duration(span)} of wall-clock" if span else ""
+    return f"{words}{price_of(results, workers)}{over}."
+
+
+NEAR = 0.05
+"""Share of a range from its end that is at the end."""
+
+
+def edge_lines(results: StudyResults, verdict: Verdict | None) -> list[str]:
+    """Return a sentence that names the keys of the fastest at an end of their range."""
+    space = None if verdict is None else _space(results.study["study"])
+    if verdict is None or space is None:
+        return []
+    spec = results.specs[verdict.fastest]
+    ends: dict[str, list[str]] = {"upper": [], "lower": []}
+    for key, dimension in space.items():
+        if (end := end_of(dimension, key, spec)) is not None:
+            ends[end].append(key)
+    return [
+        f"{' and '.join(keys)} of trial {verdict.fastest} {_lies(keys)} at the {end} end of "
+        f"{'its range' if len(keys) == 1 else 'their ranges'}: widen "
+        f"{'it' if len(keys) == 1 else 'them'}."
+        for end, keys in ends.items()
+        if keys
+    ]
+
+
+def end_of(dimension: Dimension, key: str, spec: RunSpec) -> str | None:
+    """Return at which end of a range the value of `key` lies: upper, lower; None within it.
+
+    A list has no ends. Nor is there anything below 0 of a range, and 1 of whole numbers.
+    """
+    found = resolve(dimension, {one: getattr(spec, one) for one in SEARCHABLE})
+    value = getattr(spec, key)
+    if not isinstance(found, Range | Powers) or found.high <= found.low or value is None:
+        return None
+    is_log = isinstance(found, Powers) or found.log
+    low, high, at = (math.log(end) if is_log else end for end in (found.low, found.high, value))
+    place = (at - low) / (high - low)
+    if place >= 1 - NEAR:
+        return "upper"
+    least = 1 if isinstance(found, Powers) or found.is_integer else 0
+    return "lower" if place <= NEAR and found.low > least else None
+
+
+def _space(study: Mapping[str, Any]) -> Space | None:
+    """Return the space that a study has searched; None where its file has another version's, of
+    whose ends nothing is said."""
+    try:
+        return parse_space(study.get("space") or {}, study.get("fixed") or {}, "study.yaml")
+    except UserError:
+        return None
+
+
+def _lies(keys: list[str]) -> str:
+    return "lies" if len(keys) == 1 else "lie"

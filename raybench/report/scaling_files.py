@@ -1,0 +1,250 @@
+"""What the models of a scaling study have said, as `raybench scale` leaves it, and its figures.
+
+The models are fitted above this layer; pictures, page and notebooks read what they said.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from raybench.report.figures import parts
+from raybench.results.load import StudyResults
+from raybench.spec.errors import UserError
+
+MODEL_FILE, PLAN_FILE = "model.csv", "plan.csv"
+MODEL_COLUMNS = (
+    *("kind", "series", "num_workers", "batch_size_per_worker", "samples_per_s"),
+    *("low", "high", "extrapolated"),
+)
+"""Of MODEL_FILE; `kind` is `measured` (a row a repeat; without the last three) or `predicted`."""
+PLAN_COLUMNS = (
+    *("series", "gpu_type", "num_workers", "num_nodes", "global_batch_size"),
+    *("seconds", "low_s", "high_s", "worker_seconds", "measured_s"),
+)
+NUMBERS = (
+    *("num_workers", "num_nodes", "batch_size_per_worker", "global_batch_size"),
+    *("samples_per_s", "low", "high", "seconds", "low_s", "high_s", "worker_seconds"),
+    "measured_s",
+)
+
+
+def model_frame(measured: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
+    """Return the content of MODEL_FILE."""
+    both = [measured.assign(kind="measured"), predicted.assign(kind="predicted")]
+    return pd.concat(both, ignore_index=True).reindex(columns=list(MODEL_COLUMNS))
+
+
+def read_model(results: StudyResults) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return what was measured and what the model says of it, as `predicted_figure` takes them."""
+    table = _read(results.folder / MODEL_FILE, MODEL_COLUMNS)
+    is_measured = table["kind"] == "measured"
+    predicted = table[~is_measured].reset_index(drop=True)
+    is_beyond = predicted["extrapolated"].astype(str).str.lower() == "true"
+    measured = table[is_measured].drop(columns=["low", "high", "extrapolated"])
+    return measured.reset_index(drop=True), predicted.assign(extrapolated=is_beyond)
+
+
+def read_plan(results: StudyResults) -> pd.DataFrame:
+    """Return the plan, as `plan_figure` takes it."""
+    return _read(results.folder / PLAN_FILE, PLAN_COLUMNS)
+
+
+def has_file(results: StudyResults, name: str) -> bool:
+    """Return whether the folder holds such a file."""
+    return (results.folder / name).is_file()
+
+
+def _read(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    again = "delete it, and python -m raybench.report writes it anew"
+    try:
+        table = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{path}: cannot be read ({reason}); {again}.") from None
+    missing = [name for name in columns if name not in table]
+    if missing:
+        raise UserError(f"{path}: has no column '{missing[0]}'; {again}.")
+    for name in set(columns) & set(NUMBERS):
+        found = pd.to_numeric(table[name], errors="coerce")
+        wrong = found.isna() & table[name].notna()
+        if wrong.any():
+            row = wrong.to_numpy().argmax() + 2
+            raise UserError(f"{path}, row {row}: {name} is no number; {again}.")
+        table[name] = found
+    return table
+
+
+MOST_PANELS, MOST_LINES = 6, 6
+PANEL = 3.0
+"""Inches of a panel's height."""
+
+
+def plan_figure(plan: pd.DataFrame) -> Figure:
+    """Seconds to the target over the global batch size: predicted, and measured where it ran.
+
+    `plan`: series, gpu_type, num_workers, num_nodes, global_batch_size, seconds, low_s, high_s,
+    measured_s (missing where nothing ran, infinite where most runs missed). A panel for each series
+    and kind of worker, a line for each number of workers; hollow and dashed is predicted (~).
+    """
+    kinds = list(dict.fromkeys(zip(plan["series"], plan["gpu_type"], strict=True)))[:MOST_PANELS]
+    size = (parts.WIDTH, PANEL * max(len(kinds), 1) + 0.3)
+    figure = Figure(figsize=size, dpi=100, layout="constrained")
+    panels = figure.subplots(max(len(kinds), 1), 1, squeeze=False)[:, 0]
+    if not kinds:
+        return parts.say(figure, panels[0], "no plan: too little was measured")
+    layouts = sorted(set(zip(plan["num_workers"], plan["num_nodes"], strict=True)))
+    for axes, (series, gpu_type) in zip(panels, kinds, strict=True):
+        parts.dress(axes)
+        own = plan[(plan["series"] == series) & (plan["gpu_type"] == gpu_type)]
+        axes.set(xscale="log", yscale="log")
+        for number, layout in enumerate(layouts[:MOST_LINES]):
+            here = (own["num_workers"] == layout[0]) & (own["num_nodes"] == layout[1])
+            _line(axes, own[here].sort_values("global_batch_size"), number)
+        _ticks(axes, own)
+        title = parts.wrapped(f"{series}, {gpu_type}", parts.ROOM)
+        axes.set_title(title, fontsize=parts.SMALL, color=parts.INK, loc="left")
+        axes.set_ylabel("seconds to the target [s]")
+    panels[-1].set_xlabel("global batch size [samples a step]")
+    keys = _keys(layouts, has_measured=bool(np.isfinite(plan["measured_s"]).any()))
+    labels = [str(one.get_label()) for one in keys]
+    parts.legend_below(figure, keys, columns=parts.columns_for(labels))
+    return figure
+
+
+def _line(axes: Axes, line: pd.DataFrame, number: int) -> None:
+    colour, marker = parts.colour(number), parts.marker(number)
+    axes.plot(
+        line["global_batch_size"],
+        line["seconds"],
+        color=colour,
+        linestyle="--",
+        linewidth=1.2,
+        marker=marker,
+        markerfacecolor=parts.PAPER,
+        gid="extrapolated",
+    )
+    axes.fill_between(
+        line["global_batch_size"], line["low_s"], line["high_s"], color=colour, alpha=0.1, lw=0
+    )
+    ran = line[np.isfinite(line["measured_s"])]
+    style: dict[str, Any] = {"linestyle": "none", "markersize": 7, "zorder": 4}
+    style["markeredgecolor"] = parts.PAPER
+    axes.plot(ran["global_batch_size"], ran["measured_s"], color=colour, marker=marker, **style)
+
+
+def _ticks(axes: Axes, own: pd.DataFrame) -> None:
+    sizes = sorted({int(size) for size in own["global_batch_size"]})
+    sizes = sizes[:: max(-(-len(sizes) // 8), 1)]
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.minorticks_off()
+    every = own[["low_s", "high_s", "measured_s"]].to_numpy(dtype=float).ravel()
+    every = every[np.isfinite(every)]
+    axes.set_ylim(parts.window(every.min(), every.max(), margin=1.1))
+    parts.plain_ticks(axes, "y")
+
+
+def _keys(layouts: list[tuple[int, int]], *, has_measured: bool) -> list[Artist]:
+    keys: list[Artist] = []
+    for number, (workers, nodes) in enumerate(layouts[:MOST_LINES]):
+        words = parts.plural(int(workers), "worker")
+        words += f" on {parts.plural(int(nodes), 'host')}" if nodes > 1 else ""
+        style = {"linestyle": "--", "marker": parts.marker(number)}
+        keys.append(parts.key(words, parts.colour(number), **style))
+    if len(layouts) > MOST_LINES:
+        keys.append(parts.key(f"{len(layouts) - MOST_LINES} more layouts", linestyle="none"))
+    style = {"linestyle": "--", "marker": "o", "markerfacecolor": parts.PAPER}
+    keys.append(parts.key("~ predicted", **style))
+    keys.append(Patch(color=parts.INK, alpha=0.12, label="90 % interval"))
+    if has_measured:
+        keys.append(parts.dot("measured (median)"))
+    return keys
+
+
+TITLE_WIDTH = 32
+"""Characters of a panel's title."""
+PREDICTED_PANEL = 2.6
+"""Inches of a panel's height."""
+MOST_SERIES = 8
+
+
+def predicted_figure(measured: pd.DataFrame, predicted: pd.DataFrame) -> Figure:
+    """Throughput measured and predicted over workers, a panel for each series.
+
+    `measured`: series, num_workers, batch_size_per_worker, samples_per_s (a row a repeat).
+    `predicted`: the same of the model's table, with low and high, and `extrapolated`, which is
+    drawn dashed and named.
+    """
+    names = list(dict.fromkeys(predicted["series"]))[:MOST_SERIES]
+    width, rows = min(max(len(names), 1), 2), -(-max(len(names), 1) // 2)
+    size = (parts.WIDTH, PREDICTED_PANEL * rows + 0.4)
+    figure = Figure(figsize=size, dpi=100, layout="constrained")
+    panels = figure.subplots(rows, width, squeeze=False).ravel()
+    if not names:
+        return parts.say(figure, panels[0], "no series of several numbers of workers")
+    for axes in panels[len(names) :]:
+        axes.set_axis_off()
+    batches = sorted(set(predicted["batch_size_per_worker"]))
+    shown = parts.spread(batches, MOST_LINES)
+    for axes, name in zip(panels, names, strict=False):
+        parts.dress(axes)
+        axes.set(xscale="log", yscale="log")
+        title = parts.wrapped(name, TITLE_WIDTH)
+        axes.set_title(title, fontsize=parts.SMALL, color=parts.INK, loc="left")
+        own = predicted[predicted["series"] == name]
+        for number, batch in enumerate(shown):
+            line = own[own["batch_size_per_worker"] == batch]
+            dots = measured[
+                (measured["series"] == name) & (measured["batch_size_per_worker"] == batch)
+            ]
+            if len(line):
+                _predicted_line(axes, line, dots, number)
+        workers = sorted({int(count) for count in own["num_workers"]})
+        workers = workers[:: max(-(-len(workers) // 8), 1)]
+        axes.set_xticks(workers, [str(count) for count in workers])
+        axes.minorticks_off()
+        low, high = axes.get_ylim()
+        axes.set_ylim(parts.window(low, high, margin=1.0))
+        parts.plain_ticks(axes, "y")
+    for axes in panels[max(len(names) - width, 0) : len(names)]:
+        axes.set_xlabel("workers")
+    figure.supylabel("samples/s of all workers", fontsize=parts.TEXT, color=parts.INK)
+    parts.legend_below(figure, _predicted_keys(shown, len(batches)), columns=2)
+    return figure
+
+
+def _predicted_keys(shown: list[int], every: int) -> list[Artist]:
+    keys: list[Artist] = [
+        parts.key(f"batch {batch:g} a worker", parts.colour(number), marker=parts.marker(number))
+        for number, batch in enumerate(shown)
+    ]
+    keys.append(parts.dot("measured, a dot a repeat"))
+    keys.append(Patch(color=parts.INK, alpha=0.15, label="the model, 90 % interval"))
+    keys.append(parts.key("~ beyond what was measured", linestyle="--"))
+    if every > len(shown):
+        keys.append(parts.key(f"{len(shown)} of {every} batch sizes drawn", linestyle="none"))
+    return keys
+
+
+def _predicted_line(axes: Axes, line: pd.DataFrame, dots: pd.DataFrame, number: int) -> None:
+    colour = parts.colour(number)
+    line = line.sort_values("num_workers")
+    known = line[~line["extrapolated"]]
+    beyond = pd.concat([known.tail(1), line[line["extrapolated"]]])
+    axes.plot(known["num_workers"], known["samples_per_s"], color=colour)
+    if len(beyond) > len(known.tail(1)):
+        axes.plot(
+            beyond["num_workers"],
+            beyond["samples_per_s"],
+            color=colour,
+            linestyle="--",
+            gid="extrapolated",
+        )
+    axes.fill_between(line["num_workers"], line["low"], line["high"], color=colour, alpha=0.1, lw=0)
+    style: dict[str, Any] = {"marker": parts.marker(number), "markersize": 4.5, "color": colour}
+    axes.plot(dots["num_workers"], dots["samples_per_s"], linestyle="none", **style)

@@ -1,0 +1,335 @@
+"""What is made of a scaling study: its tables and pictures, what is printed, its page."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+
+from raybench.report.console import make_console, print_table, say, say_pairs, say_wrapped, wrapped
+from raybench.report.export import export, to_csv
+from raybench.report.page import Extra, try_page
+from raybench.report.scaling_files import MODEL_FILE, PLAN_FILE, model_frame
+from raybench.report.scaling_printed import (
+    other_lines,
+    outlier_lines,
+    print_cells,
+    scaling_answer,
+    texts,
+)
+from raybench.report.tables import print_frame
+from raybench.results.load import StudyResults
+from raybench.results.place import shown
+from raybench.results.store import StudyFiles
+from raybench.scaling.fit_command import (
+    FittedGroup,
+    check_out,
+    fit_groups,
+    prediction_table,
+    write_predictions,
+)
+from raybench.scaling.fits import (
+    TargetPlan,
+    critical_batches,
+    fit_study,
+    measurements,
+    noise_sentence,
+    not_measured,
+    target_plans,
+)
+from raybench.scaling.measurements import name_of
+from raybench.scaling.published import STUDIES, Claim
+from raybench.spec.errors import UserError
+from raybench.spec.scaling_study import ScalingStudy
+from raybench.spec.text import clean, command_line
+
+MOST_PRINTED = 40
+BASELINE = (
+    "same-batch efficiency: samples/s a worker over those predicted for one worker with the same "
+    "batch, not for the best one"
+)
+"""Not that of measured cells, whose efficiency is over the best cell of one worker."""
+
+
+def show_fit(console: Console, fitted: FittedGroup, table: pd.DataFrame) -> None:
+    """Print what to know of a fit, and its predictions."""
+    name = name_of(fitted.group)
+    for line in [*([f"{name}:"] if name else []), *fitted.words()]:
+        say_wrapped(console, line)
+    if len(table):
+        below = BASELINE
+        if table["extrapolated"].any():
+            below = f"~ beyond what was measured. {below}"
+        more = len(table) - MOST_PRINTED
+        if more > 0:
+            below = f"{below}. {more} more rows are left out here"
+        title = f"Predicted{f': {name}' if name else ''}"
+        print_frame(console, printed_fit(table.head(MOST_PRINTED)), title, below=below)
+    else:
+        console.print()
+
+
+def printed_fit(table: pd.DataFrame) -> pd.DataFrame:
+    """Return predictions in their units, those beyond what was measured with a `~`."""
+    marks = ["~" if beyond else "" for beyond in table["extrapolated"]]
+    columns = {
+        "~": marks,
+        "workers": table["num_workers"],
+        "nodes": table["num_nodes"],
+        "batch per worker": table["batch_size_per_worker"],
+        "accumulate": table["accumulate"],
+        "step s": [f"{value:.4g}" for value in table["step_s"]],
+        "90 % interval": [
+            f"{low:.4g} to {high:.4g}"
+            for low, high in zip(table["low_s"], table["high_s"], strict=True)
+        ],
+        "samples/s": table["samples_per_s"].round(1),
+        "same-batch efficiency": [f"{value:.0%}" for value in table["efficiency"]],
+    }
+    if table["accumulate"].eq(1).all():
+        del columns["accumulate"]
+    return pd.DataFrame(columns)
+
+
+PREDICT, NAMED = "predict", "named"
+"""Keys of a scaling study's `study.yaml`: the numbers of workers that `--predict` asked for last,
+and the name of a named study."""
+PLAN = (
+    ("answer", "take", ""),
+    ("gpu_type", "on", ""),
+    ("num_workers", "workers", ""),
+    ("global_batch_size", "global batch", ""),
+    ("seconds", "predicted s", "{:.3g}"),
+    ("low_s", "from", "{:.3g}"),
+    ("high_s", "to (90 %)", "{:.3g}"),
+    ("worker_seconds", "worker-s", "{:.3g}"),
+    ("money", "money", "{:.3g}"),
+    ("measured_s", "measured s", "{:.3g}"),
+    ("best_measured", "best measured", "{:.3g}"),
+    ("loss", "more than best", "{:.0%}"),
+)
+PREDICTED = (
+    "predicted: seconds of training for a median run; measured: the median of that cell's runs; "
+    "best measured: the least that any cell took"
+)
+
+
+@dataclass(frozen=True)
+class ScalingReport:
+    """A study's results and what follows from them."""
+
+    results: StudyResults
+    fitted: list[FittedGroup]
+    predicted: list[pd.DataFrame]
+    """`scaling.fit_command.prediction_table` of each fit, for what was asked."""
+    plans: list[TargetPlan]
+    not_predicted: tuple[str, ...] = ()
+    """Sentences on what was asked and not measured."""
+    is_asked: bool = False
+    """Whether `--predict` named what to predict; else it is the usual: twice and four times."""
+
+    @classmethod
+    def of(cls, results: StudyResults, predict: str | None = None) -> "ScalingReport":
+        """Fit, and predict what is asked, or was last; a fit of a dozen cells takes seconds."""
+        asked = predict or results.study.get(PREDICT)
+        fitted = fit_study(results, asked)
+        predicted = [one.predictions for one in fitted]
+        plans, missing = target_plans(results, fitted), not_measured(results, asked)
+        return cls(results, fitted, predicted, plans, tuple(missing), asked is not None)
+
+    def write(self, files: StudyFiles) -> list[Path]:
+        """Write tables into the folder; return all files."""
+        written = export(self.results, files)
+        tables = {
+            "scaling.csv": [self.results.scaling],
+            "scaling_runs.csv": [self.results.scaling_runs],
+            "predictions.csv": [one for one in self.predicted if len(one)],
+            MODEL_FILE: [model_frame(*self.drawn())] if self.fitted else [],
+            PLAN_FILE: [one.table for one in self.plans if len(one.table)],
+        }
+        for name, parts in tables.items():
+            if parts:
+                files.write_text(name, to_csv(pd.concat(parts)))
+                written.append(files.folder / name)
+        return written
+
+    def show(self, console: Console, *, written: Sequence[Path] = (), verbose: bool = True) -> None:
+        """Print the cells, what the models predict, the plan, claims of a named study.
+
+        Of the files `written` it names the page, or the pictures. Without `verbose`, predictions
+        that nobody asked for are left to the page, and how well the models fit.
+        """
+        results = self.results
+        if results.scaling.empty:
+            say(console, "no run has finished.")
+        else:
+            print_cells(console, results.scaling, metric=results.metric)
+            for line in [*outlier_lines(results), *other_lines(results.scaling)]:
+                say_wrapped(console, line)
+            console.print()
+            if verbose or self.is_asked:
+                for fitted, table in zip(self.fitted, self.predicted, strict=True):
+                    show_fit(console, fitted, table)
+            for line in self.not_predicted:
+                say_wrapped(console, line)
+            for series, values in critical_batches(results).items() if verbose else ():
+                say_wrapped(console, f"{series}: {noise_sentence(values)}")
+            for one in self.plans:
+                _show_plan(console, one)
+            _show_claims(console, results)
+        for note in results.study.get("notes", []):
+            say_wrapped(console, str(note))
+        for sentence in scaling_answer(results.scaling):
+            say_wrapped(console, f"Answer: {sentence}", style="bold")
+        console.print()
+        pages = [path for path in written if path.suffix == ".html"]
+        steps = [("pictures, every run", str(page)) for page in pages]
+        if not verbose and self.fitted:
+            report = command_line("report", results.place, "--verbose")
+            steps.append(("more workers, predicted", report))
+        say_pairs(console, steps)
+        pictures = [path for path in written if path.suffix == ".png"]
+        if pictures and not pages:
+            say(console, f"plots: {', '.join(map(str, pictures))}")
+        say(console, f"results: {shown(results.place, results.folder)}")
+
+    def drawn(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Return what `predicted_figure` draws: measured cells, and the model's at both."""
+        dots = [
+            {
+                "series": name_of(group),
+                "num_workers": cell.num_workers,
+                "batch_size_per_worker": cell.batch_size_per_worker,
+                "samples_per_s": cell.samples / seconds,
+            }
+            for group, rows in measurements(self.results).groups.items()
+            for cell, seconds in rows
+        ]
+        lines = []
+        for fitted in self.fitted:
+            own = fitted.model.observed.cells
+            cells = sorted({*own, *fitted.asked})
+            table = prediction_table(fitted.model, cells, fitted.group)
+            samples = np.array([cell.samples for cell in cells])
+            lines.append(
+                table.assign(
+                    series=name_of(fitted.group),
+                    low=samples / table["high_s"],
+                    high=samples / table["low_s"],
+                )
+            )
+        return pd.DataFrame(dots), pd.concat(lines, ignore_index=True)
+
+
+def _show_plan(console: Console, one: TargetPlan) -> None:
+    for sentence in one.sentences:
+        say_wrapped(console, f"{one.series}: {sentence}")
+    if len(one.answers):
+        table = plan_table(one)
+        title = f"To the target: {one.series}"
+        right = [name for name in table.columns if name != "take"]
+        below = "\n".join(wrapped(PREDICTED, console.width))
+        print_table(console, table, title, right=right, below=below)
+
+
+def plan_table(one: TargetPlan) -> pd.DataFrame:
+    """Return a plan's answers as texts; columns of which nothing is known are left out."""
+    table = texts(one.answers, [column for column in PLAN if column[0] in one.answers])
+    return table[[name for name in table.columns if not table[name].isin(["-"]).all()]]
+
+
+def _show_claims(console: Console, results: StudyResults) -> None:
+    """Print what a named study has published beside what was measured."""
+    name = results.study.get(NAMED)
+    if name in STUDIES:
+        title = f"What {name} published, and what held here"
+        print_table(console, claims_table(results), title, wrap=["claim", "published", "here"])
+
+
+def claims_table(results: StudyResults) -> pd.DataFrame:
+    """Return the claims of a named study, what is published and what was measured here.
+
+    Columns: claim, published, here, holds (yes, no, not told here). UserError of any other study.
+    """
+    name = results.study.get(NAMED)
+    if name not in STUDIES:
+        named = ", ".join(STUDIES)
+        raise UserError(f"{results.place}: is no named study; claims are known of {named}.")
+    return _claims(STUDIES[name].compare(results))
+
+
+def published_claims(name: str) -> pd.DataFrame:
+    """Return the claims of a named study that nobody has run here; columns as `claims_table`."""
+    return _claims(STUDIES[name].compare(_NotRun(STUDIES[name].study(quick=True))))
+
+
+@dataclass(frozen=True)
+class _NotRun:
+    """Results of a study without a run, as claims read them."""
+
+    scaling_study: ScalingStudy
+    scaling: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+
+def _claims(claims: Sequence[Claim]) -> pd.DataFrame:
+    verdicts = {True: "yes", False: "no", None: "not told here"}
+    rows = [
+        {
+            "claim": clean(one.claim),
+            "published": clean(one.published),
+            "here": clean(one.ours),
+            "holds": verdicts[one.holds],
+        }
+        for one in claims
+    ]
+    return pd.DataFrame(rows)
+
+
+def try_scaling_page(report: ScalingReport, folder: Path, say: Callable[[str], None]) -> list[Path]:
+    """Write the page of a scaling study, as `results.page.try_page` does."""
+    extras = [] if report.results.scaling.empty else extras_of(report)
+    return try_page(report.results, folder, say, extras)
+
+
+def extras_of(report: ScalingReport) -> list[Extra]:
+    """Return what a report knows beyond the records, in the order in which it is printed."""
+    found = []
+    for fitted, table in zip(report.fitted, report.predicted, strict=True):
+        name = name_of(fitted.group)
+        title = f"Predicted{f': {name}' if name else ''}"
+        tables = [(f"~ beyond what was measured; {BASELINE}", printed_fit(table))]
+        found.append(Extra(title, fitted.words(), tables if len(table) else ()))
+    noise = [
+        f"{series}: {noise_sentence(values)}"
+        for series, values in critical_batches(report.results).items()
+    ]
+    if lines := [*report.not_predicted, *noise]:
+        found.append(Extra("What else is told of other sizes", lines))
+    for plan in report.plans:
+        tables = [(PREDICTED, plan_table(plan))] if len(plan.answers) else []
+        found.append(Extra(f"To the target: {plan.series}", plan.sentences, tables))
+    named = report.results.study.get(NAMED)
+    if named in STUDIES:
+        title = f"What {named} published, and what held here"
+        found.append(Extra(title, (), [("Claims of its paper", claims_table(report.results))]))
+    return found
+
+
+def fit_to_files(file: Path, predict: str | None, out: Path | None) -> None:
+    """Fit each group, print how good it is and what it predicts, write the predictions."""
+    if out is not None:
+        if predict is None:
+            raise UserError(
+                f"--out {clean(str(out))}: there is nothing to write without --predict."
+            )
+        check_out(out, file)
+    console, tables = make_console(sys.stdout), []
+    for fitted in fit_groups(file, predict):
+        tables.append(fitted.predictions)
+        show_fit(console, fitted, tables[-1])
+    if out is not None:
+        write_predictions(out, tables)
+        say(console, f"predictions: {out}")

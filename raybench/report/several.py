@@ -1,0 +1,224 @@
+"""What `raybench.load` takes: results folders and their URLs, one or several; and several studies
+side by side: their frames in one, and what each found."""
+
+import html
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import pandas as pd
+
+from raybench.report.answer import answer_of, table_html
+from raybench.results.analyses import TIED
+from raybench.results.load import StudyResults, load
+from raybench.results.place import LONGEST_NAME, is_url, local_path
+from raybench.results.store import RECORDS_FILE, STUDY_FILE
+from raybench.spec.errors import UserError
+from raybench.spec.text import clean, shorten
+
+MOST_NAMED = 3
+"""Studies below a folder that a sentence names."""
+
+STUDY = "study"
+WINNER_COLUMNS = (
+    *(STUDY, "metric", "target", "trial", "config", "num_workers", "is_confirmed"),
+    *("seconds", "low_s", "high_s", "worker_seconds", "value", "ties", "trials"),
+)
+
+
+def load_any(place: "str | Path | Sequence[str | Path]") -> "StudyResults | Studies":
+    """Read a study, or several; see `raybench.load`."""
+    if isinstance(place, str | Path) or not isinstance(place, Iterable):
+        return load_one(place)
+    places = list(place)
+    if not places:
+        raise UserError("raybench.load: the list is empty; name folders of studies.")
+    return Studies([load_one(one) for one in places])
+
+
+def load_one(place: str | Path) -> StudyResults:
+    """Read one study; UserError names what is there instead of one."""
+    if not isinstance(place, str | Path):
+        kind = type(place).__name__
+        raise TypeError(f"raybench.load: takes a folder, a URL or a list of them, not {kind}.")
+    text = str(place)
+    if not is_url(text):
+        if max(map(len, text.split("/"))) > LONGEST_NAME:
+            raise UserError(f"{shorten(text, 60)}: is too long for a path; name a folder.")
+        folder = local_path(text)
+        if folder.is_file():
+            raise UserError(f"{folder}: is no study of raybench; name a folder.")
+        if folder.is_dir() and not (folder / RECORDS_FILE).is_file():
+            _refuse(folder)
+        text = str(folder)
+    return load(text)
+
+
+def _refuse(folder: Path) -> None:
+    """Raise UserError for a folder that holds no study, naming those below it."""
+    below = sorted(one.parent for one in folder.glob(f"*/{RECORDS_FILE}"))
+    if below:
+        named = ", ".join(f"'{clean(str(one))}'" for one in below[:MOST_NAMED])
+        more = ", ..." if len(below) > MOST_NAMED else ""
+        raise UserError(
+            f"{folder}: is no study itself, below it are {len(below)}: name one, or several, as in "
+            f"raybench.load([{named}{more}])."
+        )
+    if (folder / STUDY_FILE).is_file():
+        raise UserError(
+            f"{folder}: holds a {STUDY_FILE} and no {RECORDS_FILE}: nothing was recorded there, or "
+            "the file was lost; restore it, or run the study."
+        )
+
+
+class Studies(Sequence[StudyResults]):
+    """Studies that were loaded together; of the frames, the column `study` says whose a row is."""
+
+    def __init__(self, studies: Sequence[StudyResults]) -> None:
+        self._studies = tuple(studies)
+        self.names = unlike([(one.name, one.place) for one in studies])
+        """A name for each, which no other has."""
+
+    @overload
+    def __getitem__(self, index: int | str) -> StudyResults: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Studies": ...
+
+    def __getitem__(self, index: int | str | slice) -> "StudyResults | Studies":
+        if isinstance(index, slice):
+            return Studies(self._studies[index])
+        if isinstance(index, str):
+            if index not in self.names:
+                raise UserError(
+                    f"There is no study '{clean(index)}'; there are {', '.join(self.names)}."
+                )
+            index = self.names.index(index)
+        return self._studies[index]
+
+    def __len__(self) -> int:
+        return len(self._studies)
+
+    def __iter__(self) -> Iterator[StudyResults]:
+        return iter(self._studies)
+
+    @property
+    def trials(self) -> pd.DataFrame:
+        """The runs of all; a column of another study's metric is missing there."""
+        return self._joined([one.trials for one in self])
+
+    @property
+    def curves(self) -> pd.DataFrame:
+        """The evaluations of all."""
+        return self._joined([one.curves for one in self])
+
+    @property
+    def confirmed(self) -> pd.DataFrame:
+        """The configurations that ran again."""
+        return self._joined([one.confirmed for one in self])
+
+    @property
+    def scaling(self) -> pd.DataFrame:
+        """The cells of those that are scaling studies."""
+        return self._joined([one.scaling if one.is_scaling else pd.DataFrame() for one in self])
+
+    @property
+    def winners(self) -> pd.DataFrame:
+        """One row per study: what it found.
+
+        | column | holds |
+        |---|---|
+        | study, metric, target | which, and what it is judged by |
+        | trial, config, num_workers, is_confirmed | its winner; missing where there is none |
+        | seconds, low_s, high_s | to the target, and the 90 % interval if confirmed |
+        | worker_seconds | num_workers x seconds |
+        | value | best value of the metric |
+        | ties | how many others cannot be told from it |
+        | trials | runs of the search |
+
+        Seconds of studies with other targets, data or machines are no comparison.
+        """
+        rows = [{STUDY: name} | winner_row(one) for name, one in zip(self.names, self, strict=True)]
+        return pd.DataFrame(rows, columns=[*WINNER_COLUMNS])
+
+    def best_at_every_budget(self) -> pd.DataFrame:
+        """Return what each search reached at every budget of seconds: study, train_s, value, trial.
+
+        `value` is of the metric that all are judged by; UserError where they are not.
+        """
+        names = {one.metric.name for one in self}
+        if len(names) > 1:
+            raise UserError(
+                f"The studies are judged by {' and '.join(sorted(names))}; compare those of one."
+            )
+        found = [
+            one.best_at_every_budget().rename(columns={one.metric.name: "value"}) for one in self
+        ]
+        return self._joined(found)
+
+    def _counted(self) -> str:
+        return "1 study" if len(self) == 1 else f"{len(self)} studies"
+
+    def __repr__(self) -> str:
+        lines = [f"{self._counted()}: .winners, .trials, .curves, [0], ['{self.names[0]}']"]
+        pairs = zip(self.names, self, strict=True)
+        return "\n".join([*lines, *(f"{clean(name)}: {said(one)}" for name, one in pairs)])
+
+    def _repr_html_(self) -> str:
+        rows = [
+            {"study": clean(name), "answer": said(one)}
+            for name, one in zip(self.names, self, strict=True)
+        ]
+        head = html.escape(self._counted())
+        return (
+            f'<div class="raybench-studies"><p><strong>{head}</strong></p>{table_html(rows)}</div>'
+        )
+
+    def _joined(self, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+        named = []
+        for name, frame in zip(self.names, frames, strict=True):
+            if len(frame.columns):
+                own = frame.copy()
+                own.insert(0, STUDY, pd.Series([name] * len(own), index=own.index, dtype=object))
+                named.append(own)
+        full = [frame for frame in named if len(frame)]
+        if full:
+            return pd.concat(full, ignore_index=True)
+        return named[0] if named else pd.DataFrame(columns=[STUDY])
+
+
+def said(study: StudyResults) -> str:
+    """Return what a study found, in one line."""
+    return " ".join(answer_of(study))
+
+
+def winner_row(study: StudyResults) -> dict[str, Any]:
+    """Return a study's row of `Studies.winners`, without its name."""
+    search = study.trials["role"].isin(["trial", "finalist"])
+    row: dict[str, Any] = {"metric": study.metric.name, "target": study.target}
+    row["trials"] = int(search.sum())
+    if study.is_scaling or study.winners.empty:
+        return row
+    first = study.winners.iloc[0]
+    names = ("trial", "config", "num_workers", "is_confirmed", "seconds", "low_s", "high_s")
+    row |= {name: first[name] for name in (*names, "worker_seconds")}
+    ties = int((study.winners["standing"] == TIED).sum())
+    return row | {"value": first[study.metric.best_column], "ties": ties}
+
+
+def unlike(studies: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Return a name for each of (name, place): as much of the place's end as tells it apart."""
+    parts = [Path(place).parts for _, place in studies]
+    names = [name for name, _ in studies]
+    for depth in range(2, max(map(len, parts), default=0) + 1):
+        twice = {name for name, number in Counter(names).items() if number > 1}
+        names = [
+            "/".join(own[-depth:]) if name in twice else name
+            for name, own in zip(names, parts, strict=True)
+        ]
+    for number, name in enumerate(names):
+        before = names[:number].count(name)
+        if before:  # the same study twice
+            names[number] = f"{name} ({before + 1})"
+    return tuple(names)

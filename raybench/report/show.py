@@ -1,0 +1,317 @@
+"""The last screen of a study: what ran, the answer, what to do next."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from raybench.report.answer import answer_lines, verdict_lines
+from raybench.report.console import say, say_pairs, say_wrapped
+from raybench.report.how_sure import PAGE, Step, how_sure_lines, next_steps
+from raybench.report.remarks import (
+    disturbed_line,
+    edge_lines,
+    failed_line,
+    ledger_line,
+    sensitivity_lines,
+    target_warning,
+)
+from raybench.report.tables import (
+    BATCH_STATISTICS,
+    MARK_SAYS,
+    best_per_framework,
+    brief,
+    failures,
+    has_marks,
+    ledger_totals,
+    marks_of_confirmed,
+    marks_of_runs,
+    of_confirmed,
+    of_race,
+    of_runs,
+    predictions,
+    print_frame,
+    slow_down,
+    top,
+    with_alone,
+)
+from raybench.report.words import counted, target_in_words, unranked_lines
+from raybench.results.load import StudyResults
+from raybench.results.place import shown
+from raybench.results.ranking import ranked
+from raybench.results.verdict import Verdict
+
+LABEL = "configuration: framework, workers x samples a step each, optimizer, rate"
+MOST_CAUSES = 8
+"""Causes of failures that are printed; `trials.csv` holds all of them."""
+MOST_RACED = 12
+"""Contenders of a race that are printed."""
+CONFIRMED = "Confirmed: new seeds, one run at a time (the time to plan with)"
+RACE = "Race: {again}, new seeds, side by side"
+RACE_AND_SEARCH = "Race: {again}, the search's run and new seeds"
+PREDICTED = (
+    "~ no run: seconds from the trial's learning curve and measured step times. What was predicted "
+    "to be faster than all was run, as trials like 0012.torch2 (trial 0012 on 2 PyTorch workers)."
+)
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much of a study is printed."""
+
+    runs: int
+    """Rows of the table of single runs."""
+    raced: int
+    """Rows of the table of the race."""
+    is_brief: bool = True
+    """Whether what is no part of the answer is left out."""
+
+
+WHOLE = Amount(runs=10, raced=MOST_RACED, is_brief=False)
+
+
+def show_tables(console: Console, results: StudyResults, amount: Amount) -> None:
+    """Print what ran, from single runs to confirmed ones."""
+    if not amount.is_brief:
+        _show_failures(console, failures(results.trials))
+    marked = _show_runs(console, results, amount)
+    if not amount.is_brief:
+        _show_predicted(console, results)
+        print_frame(console, ledger_totals(results.trials), "Where the seconds went (all runs)")
+    marked |= _show_race(console, results, amount)
+    marked |= _show_alone(console, results, amount)
+    if marked and amount.is_brief:
+        say(console, MARK_SAYS)
+    if not amount.is_brief:
+        _show_neighbours(console, results)
+
+
+def _show_runs(console: Console, results: StudyResults, amount: Amount) -> bool:
+    """Print the best single runs; return whether times are marked."""
+    trials, metric = results.trials, results.metric
+    best = top(trials, number=amount.runs, metric=metric)
+    if best.empty:
+        return False
+    number = len(ranked(trials))
+    which = f"best {len(best)} of {number:,} trials" if number > 1 else "the trial"
+    aim = f" to {target_in_words(results)}" if results.is_timed else ""
+    title = f"Search: {which}{aim}, one run each (luck is in it)"
+    marks = marks_of_runs(best, trials)
+    table = of_runs(best, trials, metric=metric, is_brief=amount.is_brief)
+    print_frame(
+        console,
+        table,
+        title,
+        below=LABEL,
+        metric=metric,
+        marked=marks,
+        is_explained=not amount.is_brief,
+    )
+    if not amount.is_brief:
+        each = best_per_framework(trials, metric=metric)
+        table, own = of_runs(each, trials, metric=metric), marks_of_runs(each, trials)
+        print_frame(
+            console, table, "Best of each framework, one run each", metric=metric, marked=own
+        )
+    return has_marks(marks)
+
+
+def _show_predicted(console: Console, results: StudyResults) -> None:
+    predicted = predictions(results)
+    if predicted.empty:
+        return
+    predicted["configuration"] = brief(predicted["configuration"])
+    title = "Not run: predicted (~) from a trial's curve and the step times"
+    print_frame(console, predicted, title, below=PREDICTED)
+    if results.trials["batch_statistics"].eq(True).any():
+        say_wrapped(console, BATCH_STATISTICS)
+        console.print()
+
+
+def _show_race(console: Console, results: StudyResults, amount: Amount) -> bool:
+    """Print the race of a study with a target, where there was one."""
+    table = results.confirmed
+    if not has_race(results) or table.empty:
+        return False
+    rows = table.head(amount.raced)
+    more = len(table) - len(rows)
+    below = f"and {more} more: raybench.load(...).confirmed has them" if more > 0 else ""
+    title = RACE_AND_SEARCH.format(again=_again(len(table), len(rows)))
+    marks, cells = marks_of_confirmed(rows), of_race(rows, results.trials)
+    if amount.is_brief:  # the winner's runs alone stand beside it
+        cells, below = with_alone(cells, rows), ""
+        title = f"{title}; then the winner alone" if rows["is_alone"].any() else title
+    explained = not amount.is_brief
+    print_frame(console, cells, title, below=below, marked=marks, is_explained=explained)
+    return has_marks(marks)
+
+
+def has_race(results: StudyResults) -> bool:
+    """Return whether a study with a target has had one."""
+    return results.is_timed and bool((results.trials["role"] == "race").any())
+
+
+def _again(number: int, printed: int) -> str:
+    """Return `first 5 of 14`, or `5 configurations`."""
+    if printed < number:
+        return f"first {printed} of {number}"
+    return counted(number, "configuration")
+
+
+def _show_alone(console: Console, results: StudyResults, amount: Amount) -> bool:
+    """Print what ran alone; of a study without a target the race, where nothing did."""
+    if has_race(results) and amount.is_brief:
+        return False  # the race's table has them
+    table, metric, is_timed = results.confirmed, results.metric, results.is_timed
+    alone = table[table["is_alone"].astype(bool)]
+    rows = table.head(amount.raced) if alone.empty and not is_timed else alone.head(amount.raced)
+    if rows.empty:
+        return False
+    title = CONFIRMED
+    if alone.empty:
+        title = RACE.format(again=_again(len(table), len(rows)))
+    cells = of_confirmed(rows, is_timed=is_timed, metric=metric)
+    marks = marks_of_confirmed(rows) if is_timed else {}
+    explained = not amount.is_brief
+    print_frame(console, cells, title, metric=metric, marked=marks, is_explained=explained)
+    return has_marks(marks)
+
+
+def _show_failures(console: Console, broken: pd.DataFrame) -> None:
+    if broken.empty:
+        return
+    print_frame(console, broken.head(MOST_CAUSES), "Failed runs, by cause")
+    more = broken.iloc[MOST_CAUSES:]
+    if len(more):
+        say(console, f"and {more['runs'].sum()} of {len(more)} other causes: see trials.csv")
+        console.print()
+
+
+def _show_neighbours(console: Console, results: StudyResults) -> None:
+    """Say how much trials that ran at the same time slowed each other down."""
+    disturbed = slow_down(results.trials)
+    if disturbed is None:
+        return
+    sentinel = results.trials["config"][results.trials["role"] == "sentinel"].iloc[0]
+    say_wrapped(
+        console,
+        f"Concurrent trials: {sentinel} took {_longer(disturbed)} per sample beside "
+        "another trial than alone (one run each); confirmed times are of runs alone.",
+    )
+    console.print()
+
+
+def _longer(share: float) -> str:
+    """Say a slow-down; what is below half a percent, or a speed-up by chance, is none."""
+    return f"{100 * share:.0f} % longer" if share >= 0.005 else "no longer"
+
+
+SCREEN = 40
+"""Lines of the default screen, as far as what must be said leaves that to be chosen."""
+ROWS = [Amount(runs, runs + more) for runs in range(2, 11) for more in (0, 1)]
+"""Rows of the default screen's tables, fewest first: the most that fit are printed."""
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What is said beside the tables, in paragraphs."""
+
+    answer: list[str]
+    details: list[str]
+    notes: list[str]
+    steps: list[Step]
+
+
+def show(
+    console: Console, results: StudyResults, *, plots: Sequence[Path] = (), verbose: bool = False
+) -> None:
+    """Print tables first and the answer last, where the eye ends; all of them with `verbose`.
+
+    `plots` are the pictures that were written, named at the end. The console may be any: no
+    text is read as markup.
+    """
+    said = _said(results, verbose=verbose)
+    amount = WHOLE if verbose else _amount(console, results, said, plots)
+    _print(console, results, said, amount, plots)
+
+
+def _amount(console: Console, results: StudyResults, said: _Said, plots: Sequence[Path]) -> Amount:
+    """Return the most that leaves the screen SCREEN lines, or the least there is."""
+    most_runs, most_raced = len(ranked(results.trials)), len(results.confirmed)
+    lines = _lines_of(ROWS[0], console, results, said, plots)
+    for amount in reversed(ROWS[1:]):
+        # A row is a line, unless its configuration takes several.
+        more = min(amount.runs, most_runs) - min(ROWS[0].runs, most_runs)
+        more += min(amount.raced, most_raced) - min(ROWS[0].raced, most_raced)
+        if lines + more > SCREEN:
+            continue
+        if _lines_of(amount, console, results, said, plots) <= SCREEN:
+            return amount
+    return ROWS[0]
+
+
+def _lines_of(
+    amount: Amount,
+    console: Console,
+    results: StudyResults,
+    said: _Said,
+    plots: Sequence[Path],
+) -> int:
+    with console.capture() as screen:
+        _print(console, results, said, amount, plots)
+    return _num_lines(screen.get(), console.width)
+
+
+def _num_lines(text: str, width: int) -> int:
+    """Return the lines that a terminal shows: one that is longer than it takes several."""
+    plain = Text.from_ansi(text).plain.splitlines()
+    return sum(max(1, math.ceil(cell_len(line) / width)) for line in plain)
+
+
+def _said(results: StudyResults, *, verbose: bool) -> _Said:
+    notes = [str(note) for note in results.study.get("notes", [])]
+    if results.trials.empty:
+        return _Said([], ["no run has finished."], notes, [])
+    verdict = results.verdict
+    warning, answer = target_warning(results), answer_lines(results, verdict)
+    details = [
+        *([] if verbose else [ledger_line(results), *failed_line(results)]),
+        *disturbed_line(results),
+        *(line for line in verdict_lines(results, verdict) if line not in answer),
+        *unranked_lines(results),
+        *how_sure_lines(results, verdict),
+        *edge_lines(results, verdict),
+        *(sensitivity_lines(results) if verbose else []),
+        *([warning] if warning else []),
+    ]
+    return _Said(answer, details, notes, _steps(results, verdict, verbose))
+
+
+def _steps(results: StudyResults, verdict: Verdict | None, verbose: bool) -> list[Step]:
+    steps = next_steps(results, verdict)
+    if not verbose:
+        steps.append(Step("all tables", results.command("report", results.place, "--verbose")))
+    return steps
+
+
+def _print(
+    console: Console, results: StudyResults, said: _Said, amount: Amount, plots: Sequence[Path]
+) -> None:
+    if not results.trials.empty:
+        show_tables(console, results, amount)
+    for paragraph in (*said.details, *said.notes):
+        say_wrapped(console, paragraph)
+    for paragraph in said.answer:
+        console.print()
+        say_wrapped(console, f"Answer: {paragraph}", style="bold")
+    if said.steps:
+        console.print()
+        say_pairs(console, [(step.what, step.do) for step in said.steps])
+    if plots and not (amount.is_brief and (results.folder / PAGE).is_file()):
+        say(console, f"plots: {', '.join(map(str, plots))}")
+    say(console, f"results: {shown(results.place, results.folder)}")

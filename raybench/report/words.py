@@ -1,0 +1,144 @@
+"""Numbers, targets and prices as sentences have them."""
+
+import statistics
+from collections.abc import Sequence
+
+import pandas as pd
+
+from raybench.results.load import StudyResults
+from raybench.spec.metric import ACCURACY, Metric
+from raybench.stats.standing import held_per_trained
+
+MOST_NAMED = 5
+"""Trials named in a sentence."""
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 run`, `2 runs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds for people: `0.59 s`, `12.3 s`, `4.2 min`, `3.1 h`."""
+    for size, unit in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.3g} s"
+
+
+def named_trials(trials: Sequence[str]) -> str:
+    """Return `trial 0003`, `trials 0003, 0004`, the first MOST_NAMED of more."""
+    more = len(trials) - MOST_NAMED
+    named = ", ".join(trials[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{'trial' if len(trials) == 1 else 'trials'} {named}"
+
+
+def unranked_lines(results: StudyResults) -> list[str]:
+    """Return a sentence for every reason for which trials of the search were not ranked."""
+    trials = results.trials
+    left_out = trials[(trials["phase"] == "search") & trials["unranked"].notna()]
+    lines = []
+    for reason, group in left_out.groupby("unranked", sort=False):
+        lines.append(f"Not ranked, {reason}: {named_trials(list(group['trial']))}.")
+    return lines
+
+
+def span_s(trials: pd.DataFrame) -> float | None:
+    """Return the seconds from the first run's begin to the last one's end; None if not known."""
+    ended = trials["finished_at"].dropna()
+    if ended.empty:
+        return None
+    begun = (ended - pd.to_timedelta(trials["wall_s"].loc[ended.index], unit="s")).min()
+    return float((ended.max() - begun).total_seconds())
+
+
+def by_the_wall(results: StudyResults, trial: str, train_s: float) -> str:
+    """Return ` (0.7 s with evaluation, after 0.4 s of set-up)`: what is waited for, by the
+    ledgers of a trial's runs alone; "" where it had none."""
+    one = results.repeated.get(trial)
+    if one is None or not one.is_alone:
+        return ""
+    ledgers = [results.runs[name].ledger for name in one.printed_runs]
+
+    def seconds(*phases: str) -> float:
+        return statistics.median(sum(ledger[phase] for phase in phases) for ledger in ledgers)
+
+    longer = seconds("train", "eval", "checkpoint", "report") / seconds("train")
+    ready = duration(seconds("start", "setup", "compile"))
+    return f" ({duration(longer * train_s)} with evaluation, after {ready} of set-up)"
+
+
+def refuted_words(results: StudyResults, trial: str) -> str:
+    """Say of a run that reached the target that none with a new seed did; "" of others."""
+    again = results.repeated.get(trial)
+    if again is None or results.runs[trial].time_to_target_s is None:
+        return ""
+    runs = counted(len(again.printed_runs), "run")
+    return f"reached it once, in 0 of {runs} with new seeds"
+
+
+def as_billed(results: StudyResults) -> str:
+    """Return what stands behind "cheapest" in a study that names a price."""
+    return "" if results.study["study"].get("price") is None else " as billed"
+
+
+def price_of(results: StudyResults, worker_seconds: float, trial: str | None = None) -> str:
+    """Return ` or 0.11 as billed at 4 per worker-hour (0.02 of training alone)`, where the study
+    names a price.
+
+    Billed is what a run's workers are held for: start-up, set-up, compilation, evaluation too, by
+    the ledgers of the runs that are printed of a trial (none: of all runs).
+    """
+    price = results.study["study"].get("price")
+    if price is None:
+        return ""
+    one = None if trial is None else results.repeated.get(trial)
+    names = results.runs if trial is None else [trial] if one is None else one.printed_runs
+    money = worker_seconds / 3600 * price
+    billed = money * held_per_trained(results.runs[name] for name in names)
+    return (
+        f" or {billed:.3g} as billed at {price:g} per worker-hour ({money:.3g} of training alone)"
+    )
+
+
+def target_of(results: StudyResults) -> str:
+    """Return the study's target for a sentence."""
+    if results.target is None:
+        return "no target"
+    return target_words(results.metric, results.target)
+
+
+def target_words(metric: Metric, target: float) -> str:
+    """Return a target for a sentence: `95 %` of accuracy, `RMSE 0.4`."""
+    number = f"{100 * target:g} %" if metric.is_share else f"{target:g}"
+    return number if metric == ACCURACY else f"{metric.words} {number}"
+
+
+def target_in_words(results: StudyResults) -> str:
+    """Return the target with what it is of: `95 % accuracy`, `RMSE 10`."""
+    words = target_of(results)
+    return f"{words} accuracy" if results.metric == ACCURACY else words
+
+
+def value_words(results: StudyResults, value: float | None) -> str:
+    """Return a value of the metric, named: `validation accuracy 97.3 %`."""
+    return f"validation {results.metric.words} {results.metric.shown(value)}"
+
+
+def within_budget(budget: float | None) -> str:
+    """Return `within 3 s of training`."""
+    return "at the budget" if budget is None else f"within {duration(budget)} of training"
+
+
+def target_sentence(results: StudyResults) -> str:
+    """Return what a run is asked for, in a sentence."""
+    objective = results.study["study"]["objective"]
+    budget = objective.get("max_train_seconds")
+    within = "" if budget is None else f" within {duration(budget)} of training"
+    if not results.is_timed:
+        return f"The best validation {results.metric.words}{within}."
+    hold = objective.get("hold") or 1
+    held = "" if hold == 1 else f" in {hold} evaluations in a row"
+    by = results.study.get("target_set_by")
+    who = f". Set by {by}" if isinstance(by, str) and by != "the user" else ""
+    return f"{target_in_words(results)} on the validation set{held}{within}{who}."

@@ -1,0 +1,451 @@
+"""What is checked before anything starts: workload, data, frameworks, room on the cluster."""
+
+import importlib.util
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from raybench.cluster.admission import Capacity
+from raybench.cluster.layout import Node
+from raybench.cluster.session import Session
+from raybench.data.augment import check_augment
+from raybench.data.chance import chance_level
+from raybench.data.check import check_dataset
+from raybench.data.dataset import Dataset
+from raybench.data.look.leaks import leak_lines
+from raybench.models.base import Workload, refuse_label_smoothing, users_code
+from raybench.models.find import load_workload_dataset, require_framework
+from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES, for_metric
+from raybench.scaling.cells import CELL_COLUMNS
+from raybench.scaling.runs import RUN_COLUMNS
+from raybench.search.factorisation import RESOURCES
+from raybench.spec.errors import UserError
+from raybench.spec.metric import ACCURACY, Metric, find_metric
+from raybench.spec.objective import BUDGET, Objective, resolved
+from raybench.spec.run import Placement, RunSpec
+from raybench.spec.space import (
+    Choices,
+    Powers,
+    Space,
+    combinations,
+    known_values,
+    possible_values,
+    resolve,
+    values_of,
+)
+from raybench.spec.study import CADENCE, TIME, StudySpec
+from raybench.training.check_model import check_models
+from raybench.training.machine import LACKING, Seen, framework_sees, require_gpus
+
+HOOKS_OF = {
+    "correct": ("torch_correct", "keras_correct"),
+    "loss": ("torch_loss", "keras_loss"),
+}
+"""Hooks of a workload that say what is averaged, where it is not the labels alone."""
+SAMPLED_WHOLE = (
+    "The model has batch normalisation over each worker's own samples, so workers are searched "
+    "like all else and not predicted (search.factorise: false); on GPUs sync_batch_norm: true "
+    "takes the samples of all workers."
+)
+GPUS = "gpus_per_worker"
+GROUP_KEYS = ("strategy", "framework", "num_workers", *RESOURCES)
+"""Keys that a worker group is asked for by."""
+MOST_SAID = 5
+AUTOSCALED_CONCURRENCY = 4
+"""Trials at once on a cluster that starts nodes by itself, at least."""
+
+
+def check_task(
+    spec: RunSpec, frameworks: list[str], *, is_target_ours: bool = False
+) -> tuple[Objective, Dataset]:
+    """Load workload and data here, so that what is missing is said before Ray starts.
+
+    Return the objective with metric, direction and chance level named, and the data.
+    `is_target_ours`: nobody has named the target; it is for accuracy alone, so what is judged by
+    another metric trains without one.
+    """
+    for framework in frameworks:
+        if importlib.util.find_spec(framework) is None:
+            raise UserError(
+                f"framework {framework} is not installed; run: pip install "
+                f"'raybench[{framework}]', or leave it out: --set space.framework=[...]."
+            )
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    for framework in frameworks:
+        require_framework(workload, framework)
+        refuse_label_smoothing(spec.model_copy(update={"framework": framework}), workload)
+    own = spec.dataset.name == "workload"
+    source = f"load_dataset of workload {spec.workload}" if own else f"dataset {spec.dataset.name}"
+    with users_code(f"{source}: reading its samples failed"):
+        check_dataset(dataset, source)
+    check_augment(dataset, spec.augment)
+    objective = spec.objective
+    metric = find_metric(objective.metric, task=dataset.task, own=workload.metric)
+    _check_columns(metric)
+    if is_target_ours and metric != ACCURACY:
+        objective = objective.model_copy(update={"kind": BUDGET, "target": None})
+    chance = None if _is_own(metric, workload) else chance_level(metric, dataset)
+    return resolved(objective, task=dataset.task, own=workload.metric, chance=chance), dataset
+
+
+def _is_own(metric: Metric, workload: Workload) -> bool:
+    """Whether the workload itself says what a sample is worth by this metric."""
+    hooks = HOOKS_OF.get(metric.per_sample, ())
+    return any(getattr(workload, hook) is not None for hook in hooks)
+
+
+def _check_columns(metric: Metric) -> None:
+    """Raise UserError for a metric whose columns would be others' too."""
+    types = for_metric(TRIAL_TYPES | EXTRA_TYPES, metric)
+    taken = {*CURVE_TYPES, *RUN_COLUMNS, *CELL_COLUMNS} - {ACCURACY.name}
+    if metric.name in taken or len(types) < len(TRIAL_TYPES | EXTRA_TYPES):
+        raise UserError(
+            f"The workload's metric is called {metric.name}, and tables have a column of that name "
+            "already; give it another."
+        )
+
+
+def check_study(study: StudySpec, space: Space) -> tuple[StudySpec, Dataset, list[str]]:
+    """Check what a study trains, without Ray.
+
+    Return the study with its metric named, the data, and warnings in sentences.
+    """
+    frameworks = [str(value) for value in values_of("framework", space, study.fixed)]
+    spec = study.run_spec(first_values(study, space))
+    if study.needs_target:  # what stands there until reference runs set it is no target
+        objective = spec.objective.model_copy(update={"target": None})
+        spec = spec.model_copy(update={"objective": objective})
+    objective, dataset = check_task(spec, frameworks)
+    if study.needs_target:
+        objective = objective.model_copy(update={"target": study.objective.target})
+    study = study.model_copy(update={"objective": objective})
+    spec = spec.model_copy(update={"objective": objective})
+    warnings, has_batch_statistics = check_models(
+        spec,
+        frameworks,
+        others=other_starts(study, space, spec),
+        several={one.framework for one in groups(study, space) if one.num_workers > 1},
+    )
+    warnings += leak_lines(dataset)
+    if has_batch_statistics and _takes_apart(study, space):
+        search = study.search.model_copy(update={"factorise": False})
+        return study.model_copy(update={"search": search}), dataset, [*warnings, SAMPLED_WHOLE]
+    return study, dataset, warnings
+
+
+def _takes_apart(study: StudySpec, space: Space) -> bool:
+    """Whether the search would predict other numbers of workers, and nobody has asked for that."""
+    several = len(possible_values(space["num_workers"])) > 1 if "num_workers" in space else False
+    return several and "factorise" not in study.search.model_fields_set and study.search.factorise
+
+
+LARGE_BATCH = 2**20
+"""Samples a step that a study of fewer samples may name all the same, where it is a range's end."""
+
+
+def check_evaluations(study: StudySpec, space: Space, dataset: Dataset) -> None:
+    """Raise UserError where a run ends before it can hold the target, or take a step."""
+    hold = study.objective.hold
+    epochs = float(known_values(study.fixed, {})["epochs"])
+    samples = epochs * dataset.num_train_samples
+    largest = max(map(int, values_of("batch_size_per_worker", space, study.fixed)))
+    if largest > max(samples, LARGE_BATCH) and "epochs" not in space:
+        raise UserError(
+            f"batch_size_per_worker: {largest:,} is more than the {samples:,.0f} samples that a "
+            f"run of {epochs:g} epochs sees; name a smaller one."
+        )
+    cadence = study.fixed.get(CADENCE, 1 if CADENCE in study.auto else None)
+    batch = int(study.fixed.get("batch_size_per_worker", 1))
+    if cadence is None or "epochs" in study.space:
+        return
+    count = math.ceil(samples / max(int(cadence), batch))
+    if study.objective.kind == TIME and hold > count:
+        raise UserError(
+            f"objective.hold: {hold} evaluations in a row cannot come, a run of {epochs:g} epochs "
+            f"has {count}; lower hold, or raise fixed.epochs."
+        )
+
+
+def check_address(address: str | None) -> None:
+    """Raise UserError for a cluster's address that cannot be one."""
+    if address is None or address in ("auto", "local", ""):
+        return
+    host, separator, port = address.rpartition("://")[2].rpartition(":")
+    if not separator and "://" not in address:
+        return  # a name that Ray resolves, or refuses
+    if separator and not (port.isdigit() and 0 < int(port) < 2**16 and host):
+        raise UserError(
+            f"--address {address}: is no address; write auto, HOST:6379 or ray://HOST:10001, with "
+            "a port from 1 to 65535."
+        )
+
+
+def without_too_wide(
+    content: dict[str, Any], study: StudySpec, space: Space, capacity: Capacity
+) -> tuple[dict[str, Any], list[str]]:
+    """Leave worker counts out that this machine has no room for, while others remain.
+
+    So a space of 1 and 2 workers is searched with one on a machine of one core. Returns the
+    content and what was left out, in sentences; a study of none that fits is left as it is.
+    """
+    dimension = space.get("num_workers")
+    if not isinstance(dimension, Choices | Powers):
+        return content, []
+    fitting = {
+        group.num_workers * group.replicas_per_process
+        for group in groups(study, space)
+        if capacity.fits(group)
+    }
+    values = possible_values(dimension)
+    kept = [value for value in values if value in fitting]
+    if not kept or len(kept) == len(values):
+        return content, []
+    left = ", ".join(str(value) for value in values if value not in fitting)
+    plural = "s" if capacity.cpus != 1 else ""
+    sentence = (
+        f"num_workers {left}: left out, this machine has {capacity.cpus} CPU{plural} and "
+        f"{capacity.gpus} GPUs; --address searches a cluster."
+    )
+    return content | {"space": content["space"] | {"num_workers": kept}}, [sentence]
+
+
+Kind = tuple[str, int]
+"""Framework and number of workers."""
+
+
+def groups(study: StudySpec, space: Space) -> list[Placement]:
+    """Return every worker group a study can ask for (bounds only, where a range is searched)."""
+    found = [
+        (
+            str(one["strategy"]),
+            Placement(one["framework"], one["num_workers"], 0, *(one[key] for key in RESOURCES)),
+        )
+        for one in combinations(space, study.fixed, GROUP_KEYS)
+    ]
+    return list(
+        dict.fromkeys(
+            one.in_one_process if strategy == "single_process" else one for strategy, one in found
+        )
+    )
+
+
+STARTING = 1 / 3
+"""Share of what is left of a time budget that starting further kinds of groups may take."""
+
+
+def kinds_in_time(
+    every: Collection[Kind], started: Collection[Kind], *, start_s: float, left_s: float
+) -> set[Kind] | None:
+    """Return the kinds of worker group that a search has time for; None: all of them.
+
+    Those that were `started`, one in `start_s` seconds, where starting each of the others once
+    would take more than a third of the `left_s` seconds.
+    """
+    num_others = len(set(every) - set(started))
+    is_in_time = num_others * start_s <= STARTING * left_s
+    return None if is_in_time else set(started)
+
+
+def with_gpus(
+    content: dict[str, Any],
+    study: StudySpec,
+    space: Space,
+    capacity: Capacity,
+    *,
+    all_workers: bool,
+) -> tuple[dict[str, Any], list[str]]:
+    """Let each worker train on a GPU where this machine has some and nobody says of how many.
+
+    Returns the content and what was decided, in sentences. All frameworks have to see them, and
+    there have to be as many as there are workers at least, with `all_workers` at most.
+    """
+    if not capacity.gpus or GPUS in space or GPUS in study.fixed:
+        return content, []
+    workers = [one.num_workers * one.replicas_per_process for one in groups(study, space)]
+    frameworks = [str(one) for one in values_of("framework", space, study.fixed)]
+    wanted = max(workers) if all_workers else min(workers)
+    is_used, said = _uses_gpus(frameworks, wanted, capacity.gpus, "--gpus-per-worker 0")
+    if is_used:
+        content = content | {"fixed": content.get("fixed", {}) | {GPUS: 1}}
+    return content, [said]
+
+
+def spec_on_gpus(spec: RunSpec, capacity: Capacity, key: str = GPUS) -> tuple[RunSpec, list[str]]:
+    """Do the same for one run, or what the runs of a scaling study have in common.
+
+    `key` is how `--set` calls it. A value that the user, or the file of a search, has set stands.
+    """
+    if not capacity.gpus or GPUS in spec.model_fields_set:
+        return spec, []
+    wanted = spec.placement.num_workers * spec.placement.replicas_per_process
+    is_used, said = _uses_gpus([spec.framework], wanted, capacity.gpus, f"--set {key}=0")
+    if is_used:
+        spec = RunSpec.model_validate(spec.model_dump(exclude_unset=True) | {GPUS: 1})
+    return spec, [said]
+
+
+def _uses_gpus(
+    frameworks: list[str], num_workers: int, num_gpus: int, otherwise: str
+) -> tuple[bool, str]:
+    """Return whether each worker trains on a GPU of this machine, and why or why not."""
+    there = f"This machine has {num_gpus} GPU{'s' if num_gpus > 1 else ''}"
+    if num_workers > num_gpus:
+        return False, f"{there}, fewer than {num_workers} workers: runs train on its cores."
+    for framework, seen in _seen_by(frameworks):
+        if not seen.names:
+            why = f"{framework} sees none of them: {LACKING[framework]}"
+            if seen.problem:
+                why = f"nobody knows whether {framework} sees them: {seen.problem}"
+            return False, f"{there}, and runs train on its cores, because {why}."
+    return True, f"{there}: each worker trains on one; {otherwise} takes cores alone."
+
+
+def unused_gpus(study: StudySpec, space: Space, capacity: Capacity) -> list[str]:
+    """Say that a cluster has GPUs which nobody has asked for."""
+    if not capacity.gpus or GPUS in space or GPUS in study.fixed:
+        return []
+    return [f"The cluster has {capacity.gpus} GPUs, and none is used: --gpus-per-worker 1 does."]
+
+
+def check_gpus(placements: Iterable[Placement]) -> None:
+    """Raise UserError where a framework does not see the GPUs that its workers are to have, on
+    this machine."""
+    needed: dict[str, int] = {}
+    for one in placements:
+        if one.gpus_per_worker:
+            number = math.ceil(one.gpus_per_worker)
+            needed[one.framework] = max(number, needed.get(one.framework, 0))
+    for framework, seen in _seen_by(list(needed)):
+        require_gpus(framework, needed[framework], len(seen.names), seen.problem)
+
+
+def _seen_by(frameworks: list[str]) -> list[tuple[str, Seen]]:
+    """Return what each sees of GPUs, asked in processes side by side."""
+    with ThreadPoolExecutor() as pool:
+        return list(zip(frameworks, pool.map(framework_sees, frameworks), strict=True))
+
+
+def check_room(study: StudySpec, space: Space, capacity: Capacity) -> list[str]:
+    """Raise UserError if no group the study can ask for fits the empty cluster.
+
+    Of some that do not, return what is left out, in a sentence: the search asks for no such run.
+    """
+    every = groups(study, space)
+    left = [group for group in every if not capacity.may_hold(group)]
+    if not left:
+        return []
+    if len(left) == len(every):
+        capacity.refuse_infeasible(min(left, key=lambda group: (group.gpus, group.cpus)))
+    said = dict.fromkeys(
+        f"{one.num_workers * one.replicas_per_process} of {one.cpus_per_worker} CPU"
+        + (f" and {one.gpus_per_worker:g} GPU" if one.gpus_per_worker else "")
+        for one in left
+    )
+    more = f" and {len(said) - MOST_SAID} more" if len(said) > MOST_SAID else ""
+    return [
+        f"workers {', '.join(list(said)[:MOST_SAID])}{more}: left out, there is room for "
+        f"{capacity.cpus} CPU and {capacity.gpus} GPU; all other combinations are searched."
+    ]
+
+
+def first_groups(study: StudySpec, space: Space, capacity: Capacity) -> list[Placement]:
+    """Return the groups to start while the search itself starts, as many as fit.
+
+    Those of frameworks that are used in one kind of group only: of several, the first trials
+    decide, and a group nobody asks for yet would keep them waiting.
+    """
+    chosen: list[Placement] = []
+    every = groups(study, space)
+    for group in every:
+        is_certain = sum(other.framework == group.framework for other in every) == 1
+        if is_certain and capacity.fits_together([*chosen, group]):
+            chosen.append(group)
+    return chosen
+
+
+def default_concurrency(study: StudySpec, space: Space, capacity: Capacity) -> int:
+    """Return how many of the smallest trials the cluster holds at once.
+
+    One that grows is asked for a few whatever it has: what nobody waits for it does not start.
+    """
+    smallest = min(groups(study, space), key=lambda group: (group.gpus, group.cpus))
+    many = replace(smallest, num_workers=capacity.cpus)
+    least = AUTOSCALED_CONCURRENCY if capacity.grows else 1
+    return max(least, capacity.num_fitting(many) // smallest.num_workers)
+
+
+def following(
+    study: StudySpec, space: Space, capacity: Capacity
+) -> Callable[[tuple[Node, ...]], int] | None:
+    """Return what tells the concurrency from the nodes of a moment; None where the user has."""
+    if study.search.concurrency:
+        return None
+    return lambda nodes: default_concurrency(study, space, replace(capacity, nodes=nodes))
+
+
+START_KEYS = ("weights", "frozen_epochs", "sync_batch_norm")
+"""Keys that say what a model begins with: a value of theirs may be one that it cannot have."""
+
+
+def first_values(
+    study: StudySpec, space: Space, wanted: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    """Return a configuration of the space: the first value of every key, as its cases go.
+
+    Of a key of `wanted` that value, where the values before it allow it.
+    """
+    values: dict[str, object] = {}
+    for key, dimension in space.items():
+        possible = possible_values(resolve(dimension, known_values(study.fixed, values)))
+        is_wanted = wanted is not None and key in wanted and wanted[key] in possible
+        values[key] = wanted[key] if wanted is not None and is_wanted else possible[0]
+    return values
+
+
+def other_starts(study: StudySpec, space: Space, spec: RunSpec) -> list[RunSpec]:
+    """Return `spec` with other values that are searched of what a model begins with.
+
+    Each value stands in one of them, not every combination.
+    """
+    keys = [key for key in START_KEYS if key in space]
+    seen, found = {(key, getattr(spec, key)) for key in keys}, []
+    for combination in itertools.product(*(values_of(key, space, study.fixed) for key in keys)):
+        values = first_values(study, space, dict(zip(keys, combination, strict=True)))
+        pairs = {(key, values[key]) for key in keys}
+        if not pairs <= seen:
+            seen |= pairs
+            found.append(spec.model_copy(update={key: values[key] for key in keys}))
+    return found
+
+
+def slots_now(study: StudySpec, space: Space, session: Session, concurrency: int) -> int:
+    """Return how many runs go on at once: as many trials as the search would have at this moment.
+
+    `concurrency` is what it began with.
+    """
+    follow = following(study, space, session.capacity)
+    if follow is None or session.is_local:
+        return concurrency
+    return max(1, follow(session.nodes()))
+
+
+def num_at_most(spec: RunSpec, capacity: Capacity) -> int:
+    """Return how many workers of a spec the empty cluster holds in all its runs together."""
+    return _room(spec.placement.group, capacity)
+
+
+def _room(group: Placement, capacity: Capacity) -> int:
+    return capacity.num_fitting(replace(group, num_workers=max(capacity.cpus, group.num_workers)))
+
+
+def num_at_once(spec: RunSpec, capacity: Capacity, slots: int) -> int:
+    """Return how many runs of a spec the empty cluster holds at once, at most `slots`."""
+    return num_groups(spec.placement.group, capacity, slots)
+
+
+def num_groups(group: Placement, capacity: Capacity, slots: int) -> int:
+    """Return how many such groups the empty cluster holds at once, at most `slots`; 1 at least."""
+    return max(1, min(slots, _room(group, capacity) // group.num_workers))

@@ -1,0 +1,221 @@
+"""The checkpoints of a study's runs: in its folder, and with the pool that continues runs.
+
+`checkpoints/0007/` is of the run `0007` (`core.checkpoint`). It goes when the run's record is
+written, unless the run was cut off: interrupted, stopped early by the search, or lost once too
+often. A run of the same name and spec is continued from it, in whatever session: an interrupted
+trial is, when the same command is run again. One that the search has stopped is continued by
+`raybench train SPEC.yaml --out NEW`, SPEC.yaml being its spec (`raybench.load(DIR).specs["0007"]`)
+and `checkpoints/0007` copied to `NEW/checkpoints/0000`.
+
+Also here: runs that something else on the machine disturbed, told by their seconds and run again.
+"""
+
+import shutil
+import statistics
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import ray
+
+from raybench.results.store import Store
+from raybench.spec.errors import StudyError, UserError
+from raybench.spec.run import RunSpec
+from raybench.stats.checkpoint import latest_checkpoint, write_checkpoint
+from raybench.stats.record import MACHINE_FAULTS, Evaluation, RunRecord
+from raybench.stats.standing import is_told
+
+TRIES = 2
+"""How often a run is begun again at most because it was disturbed; then it stands, marked."""
+IN_VAIN = 3
+"""Runs begun again, in a row, that were disturbed again: the machine is busy, and until a run is
+undisturbed none is begun again any more."""
+SLOW = 1.5
+"""A run that needs so many times the processor's seconds a sample of others like it had a throttled
+core: seeds and learning rates change them by a tenth at most."""
+LIKE_IT = 3
+"""Undisturbed runs of its kind that this needs."""
+LEARNT_BY = ("learning_rate", "seed", "schedule", "warmup_epochs", "objective", "epochs")
+"""Keys of a run spec that change what is learnt, not what a sample costs."""
+NEAR = 2.0
+"""A trial that reached the target later than so many times the best undisturbed one, even without
+the seconds that others took, would not win undisturbed either: it is not run again."""
+
+
+RUNS_AGAIN = (
+    "trial {name} was disturbed: others had its cores for {seconds:.2f} s of its training; it runs "
+    "again."
+)
+
+
+def is_cut(record: RunRecord) -> bool:
+    """Whether a run was ended by what says nothing of it."""
+    return record.stop in ("interrupted", "time_budget") or record.failure in MACHINE_FAULTS
+
+
+class Disturbed:
+    """Judges every run of a study when it has ended; asked in any thread."""
+
+    def __init__(self) -> None:
+        self._costs: dict[str, list[float]] = {}
+        """Processor seconds a sample of undisturbed runs, by what decides them."""
+        self._best_s = float("inf")
+        self._in_vain = 0
+        self._judging = threading.RLock()
+        self.is_quiet = True
+        """Whether the last run that ended was undisturbed."""
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether no run is begun again, because the machine stays busy."""
+        return self._in_vain >= IN_VAIN
+
+    def judged(self, record: RunRecord, *, reruns: int) -> RunRecord:
+        """Return a record with how often it was run before, and what a throttled core took."""
+        with self._judging:
+            record = replace(record, reruns=reruns)
+            if not record.samples:  # it failed before it had trained
+                return record
+            cost = record.ledger.get("train_cpu", 0.0) / record.samples
+            costs = self._costs.setdefault(_kind(record.spec), [])
+            usual = statistics.median(costs) if len(costs) >= LIKE_IT else cost
+            if cost > SLOW * usual:
+                slow_s = record.ledger["train"] * (1 - usual / cost)
+                taken_s = max(slow_s, record.disturbed_s)
+                record = replace(record, ledger=record.ledger | {"disturbed": taken_s})
+            self.is_quiet = not record.is_disturbed
+            if self.is_quiet:
+                self._in_vain = 0
+                if cost:
+                    costs.append(cost)
+                if record.role == "trial" and record.time_to_target_s is not None:
+                    self._best_s = min(self._best_s, record.time_to_target_s)
+            elif reruns:
+                self._in_vain += 1
+            return record
+
+    def runs_again(self, record: RunRecord) -> bool:
+        """Whether a run of that record is to be begun again: it was disturbed, and would decide."""
+        if record.reruns >= TRIES or self.gives_up:
+            return False
+        if not record.is_disturbed or is_cut(record):
+            return False
+        if record.role != "trial" or record.time_to_target_s is None:
+            return True
+        return record.time_to_target_s - record.disturbed_s < NEAR * self._best_s
+
+
+def _kind(spec: RunSpec) -> str:
+    document = spec.document()
+    return repr(sorted((key, str(document[key])) for key in document if key not in LEARNT_BY))
+
+
+FOLDER = "checkpoints"
+
+
+class SavedRuns:
+    """Brings checkpoints from the pool to the folder, in a thread of its own, and back.
+
+    A context manager: its end waits until all is written, and raises what went wrong.
+    """
+
+    def __init__(
+        self,
+        pool: Any,
+        store: Store,
+        *,
+        say: Callable[[str], None],
+        on_fault: Callable[[Exception], None] = lambda error: None,
+    ) -> None:
+        """`say` tells the user a sentence; `on_fault` is told at once why nothing was written."""
+        self._pool, self._store, self._say, self._on_fault = pool, store, say, on_fault
+        self._fault: Exception | None = None
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix=FOLDER)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._writer.shutdown(wait=True)
+        if self._fault is not None and kind is None:
+            raise self._fault
+
+    def resume(self, name: str, spec: RunSpec) -> tuple[Evaluation, ...]:
+        """Let a run that is about to start be continued; return its curve so far, if it is.
+
+        What cannot serve it is put aside, and said: it begins anew.
+        """
+        folder = self._folder(name)
+        try:
+            found = latest_checkpoint(folder, spec)
+        except UserError as error:
+            _put_aside(folder)
+            self._say_anew(str(error), name)
+            return ()
+        if found is None:
+            return ()
+        for sentence in found.refused:
+            self._say(sentence)
+        ray.get(self._pool.restore.remote(name, found))
+        return found.state.evaluations
+
+    def save(self, name: str) -> None:
+        """Write the checkpoint of a run that the pool holds now, soon."""
+        self._writer.submit(self._noting_faults, self._write, name)
+
+    def refused(self, name: str, why: str) -> None:
+        """Put aside what the workers of a run have refused, and say it; the run began anew."""
+        self._say_anew(why, name)
+        # In its turn: what is saved from now on is of the new run.
+        self._writer.submit(self._noting_faults, _put_aside, self._folder(name))
+
+    def again(self, name: str) -> None:
+        """Drop the checkpoint of a run that is to begin anew, and let it."""
+        self._writer.submit(self._noting_faults, self._forget, name, False).result()
+        ray.get(self._pool.again.remote(name))
+
+    def over(self, record: RunRecord) -> None:
+        """Drop the checkpoint of a run whose record is written, unless the run was cut off."""
+        is_answer = is_told(record) if record.phase == "confirm" else record.is_answer
+        is_kept = not is_answer or record.stop == "interrupted"
+        self._writer.submit(self._noting_faults, self._forget, record.trial, is_kept)
+
+    def _say_anew(self, why: str, name: str) -> None:
+        aside = _aside(self._folder(name))
+        self._say(f"{why} Run {name} begins anew; what was there is now {aside}.")
+
+    def _write(self, name: str) -> None:
+        checkpoint = ray.get(self._pool.checkpoint.remote(name))
+        if checkpoint is not None and self._fault is None:
+            self._store.check()
+            write_checkpoint(self._folder(name), checkpoint)
+
+    def _forget(self, name: str, is_kept: bool) -> None:
+        self._pool.forget.remote(name)
+        folder = self._folder(name)
+        if not is_kept and folder.is_dir():
+            shutil.rmtree(folder)
+
+    def _noting_faults(self, work: Callable[..., None], *given: object) -> None:
+        try:
+            work(*given)
+        except (OSError, StudyError, ray.exceptions.RayError) as error:
+            self._fault = self._fault or error
+            self._on_fault(error)
+
+    def _folder(self, name: str) -> Path:
+        return self._store.folder / FOLDER / name
+
+
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.refused")
+
+
+def _put_aside(folder: Path) -> None:
+    """Move a run's folder, if there is one, to where nobody looks for checkpoints."""
+    if folder.is_dir():
+        shutil.rmtree(_aside(folder), ignore_errors=True)
+        folder.replace(_aside(folder))

@@ -1,0 +1,438 @@
+"""One `raybench scale`, from its arguments to its last line: the study that is asked for (a file, a
+named study, or the default one), what its cells train, the plan that `--dry-run` prints, and the
+runs, one at a time in a random order, interleaved by repeat.
+"""
+
+import argparse
+import json
+import os
+import random
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from raybench.cluster.admission import Capacity, local_capacity
+from raybench.cluster.session import Session, chosen_address
+from raybench.cluster.signals import Interrupt
+from raybench.cluster.worker import DATA
+from raybench.data.dataset import Dataset
+from raybench.data.load import STORED
+from raybench.data.shared import share, shared_key
+from raybench.loggers.processes import Loggers, check_loggers
+from raybench.report.console import make_console, say
+from raybench.report.live.progress import Progress
+from raybench.report.scaling_report import NAMED, PREDICT, ScalingReport, try_scaling_page
+from raybench.results.load import load
+from raybench.results.place import check_place, refuse_other_scaling
+from raybench.results.records import read_records
+from raybench.results.storage import open_storage, study_file
+from raybench.results.store import SCALING, STUDY_FILE, Store, with_session
+from raybench.runs.deadline import Deadline
+from raybench.runs.preflight import check_address, check_gpus, check_task, num_at_most, spec_on_gpus
+from raybench.runs.saved_runs import SavedRuns
+from raybench.runs.single_run import SingleRun
+from raybench.runs.wait_watch import live_session, watching
+from raybench.scaling.cells import series_of
+from raybench.scaling.fits import check_predict
+from raybench.scaling.published import STUDIES
+from raybench.spec.dataset_spec import with_whole_paths
+from raybench.spec.documents import read_mapping, validate
+from raybench.spec.errors import DONE, FAILED, INTERRUPTED, UserError
+from raybench.spec.metric import ACCURACY, Metric
+from raybench.spec.objective import naming
+from raybench.spec.run import Placement, describe, label_keys
+from raybench.spec.scaling_study import (
+    ScalingStudy,
+    StudyCell,
+    build_scaling_study,
+    load_scaling_content,
+    set_in_scaling,
+    study_cells,
+)
+from raybench.spec.text import clean
+from raybench.stats.record import RunRecord
+from raybench.training.check_model import check_models, in_groups
+
+
+def run_study(
+    study: ScalingStudy,
+    *,
+    session: Session,
+    store: Store,
+    progress: Progress,
+    deadline: Deadline,
+) -> None:
+    """Run what is left of a study in the store's folder, until it is done or `deadline` ends it.
+
+    Nothing else runs meanwhile, in this session at least. A run that was cut off in an earlier
+    session goes on from its checkpoint, one that the machine lost runs again.
+    """
+    runs = read_records(store.folder).runs
+    done = {name for name, run in runs.items() if run.is_answer}
+    left = [
+        (cell, number)
+        for cell, number in run_order(study_cells(study), study.repeats, seed=study.seed)
+        if cell.repeat(number)[0] not in done
+    ]
+    progress.begin("scaling", len(left))
+    with SavedRuns(session.pool, store, say=progress.say, on_fault=deadline.ends_with) as saved:
+        single_run = SingleRun(session, store, deadline, progress, saved)
+        for cell, number in left:
+            if deadline.over:
+                break
+            name, spec = cell.repeat(number)
+            single_run.train(spec, name, "scaling", source=cell.name)
+    deadline.raise_fault()
+
+
+def run_order(
+    cells: Sequence[StudyCell], repeats: int, *, seed: int
+) -> Iterator[tuple[StudyCell, int]]:
+    """Yield every repeat of every cell: all first ones, all second ones, ...
+
+    What drifts on the machine (heat, neighbours) meets all cells alike. Within a repeat, worker
+    groups come in a random order, and the cells of each group in a random order behind one
+    another, so that a group is started no more than once a repeat. The order of a repeat does not
+    depend on how many there are.
+    """
+    groups: dict[Placement, list[StudyCell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.spec.placement.group, []).append(cell)
+    for number in range(repeats):
+        chance = random.Random(f"{seed}/{number}")
+        for group in chance.sample(list(groups), len(groups)):
+            for cell in chance.sample(groups[group], len(groups[group])):
+                yield cell, number
+
+
+MOST_CELLS = 40
+"""That are listed one by one."""
+
+
+def print_study(
+    console: Console, study: ScalingStudy, datasets: Mapping[str, Dataset], place: str
+) -> None:
+    """Print the cells of a study, how often they run, the data, where the results go."""
+    if study.num_workers is None and study.cells is None:
+        say(console, "workers: 1, 2, 4, ... as many as the cluster at --address has room for")
+        study = study.with_workers([1])
+    cells = study_cells(study)
+    keys = label_keys({key.partition(".")[0]: None for key in study.axes})
+    series = series_of([cell.spec for cell in cells])
+    for cell, one in list(zip(cells, series, strict=True))[:MOST_CELLS]:
+        scalings = " and ".join(cell.scalings)
+        tail = f"  ({one})" if study.cells else ""
+        say(
+            console,
+            f"{cell.name}  {describe(cell.spec, keys)}  global batch "
+            f"{cell.spec.global_batch_size}  {scalings}{tail}",
+        )
+    if len(cells) > MOST_CELLS:
+        say(console, f"and {len(cells) - MOST_CELLS} more")
+    for dataset in datasets.values():
+        say(
+            console,
+            f"dataset {dataset.name}: {dataset.num_train_samples:,} training, "
+            f"{len(dataset.validation):,} validation samples",
+        )
+    runs = len(cells) * study.repeats
+    samples = study.repeats * sum(
+        cell.spec.epochs * next(iter(datasets.values())).num_train_samples for cell in cells
+    )
+    length = f", about {samples:,.0f} samples in all" if len(datasets) == 1 else ""
+    groups = len({cell.spec.placement.group for cell in cells})
+    say(
+        console,
+        f"{len(cells)} cells, {study.repeats} repeats: {runs} runs, one at a time, in a random "
+        f"order ({groups} kinds of worker group){length}",
+    )
+    say(console, f"results: {place}")
+
+
+DEFAULT_NAME = "scaling"
+DEFAULT: dict[str, Any] = {"base": {"dataset": {"name": "digits", "image_size": 28}}}
+"""Without a study: the shipped small model on real digits, weak and strong, all workers."""
+QUICK: dict[str, Any] = {"repeats": 2}
+"""What `--quick` changes of the default study."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A study, and where it comes from."""
+
+    study: ScalingStudy
+    source: str
+    """For messages."""
+    is_named: bool = False
+    """Whether it is one of `raybench.scaling.published`."""
+
+
+def chosen_study(options: argparse.Namespace) -> Chosen:
+    """Return the study of a command line, `--set` and the other flags applied."""
+    flags = {"base.workload": options.workload, "seed": options.seed}
+    settings = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    settings += options.settings
+    asked: str | None = options.study
+    if asked is None:
+        content = with_whole_paths(
+            set_in_scaling(DEFAULT | (QUICK if options.quick else {}), settings)
+        )
+        source = "the default study"
+        return Chosen(build_scaling_study(content, source, name=DEFAULT_NAME), source)
+    if Path(asked).suffix or Path(asked).exists():
+        if options.quick:
+            raise UserError(
+                "--quick is for the named studies; shorten a study of yours by --set repeats=1 or "
+                "--set epochs=2."
+            )
+        content = with_whole_paths(load_scaling_content(Path(asked), settings))
+        name = _name_of(Path(asked))
+        return Chosen(build_scaling_study(content, asked, name=name), asked)
+    if asked not in STUDIES:
+        raise UserError(
+            f"{clean(asked)}: is no file and no named study; named are: {', '.join(STUDIES)}."
+        )
+    content = set_in_scaling(STUDIES[asked].study(options.quick).document(), settings)
+    return Chosen(validate(ScalingStudy, content, asked), asked, is_named=True)
+
+
+def _name_of(path: Path) -> str:
+    """Return a study's name from its file's, with what no name may have as dashes."""
+    kept = [one if (one.isalnum() and one.isascii()) or one in "_-" else "-" for one in path.stem]
+    return "".join(kept)[:60] or DEFAULT_NAME
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a study trains, looked at before Ray starts."""
+
+    datasets: dict[str, Dataset]
+    """By the name of the folder that they are shared in."""
+    warnings: list[str]
+    metric: Metric
+    """What all of its cells are judged by."""
+
+
+def check_cells(cells: Sequence[StudyCell]) -> Checked:
+    """Load every workload and dataset once, in all frameworks it runs in."""
+    tasks: dict[str, list[StudyCell]] = {}
+    for cell in cells:
+        key = json.dumps([cell.spec.workload, cell.spec.dataset.model_dump(mode="json")])
+        tasks.setdefault(key, []).append(cell)
+    checked, metrics = Checked({}, [], ACCURACY), dict[str, Metric]()
+    for alike in tasks.values():
+        spec = alike[0].spec
+        frameworks = sorted({cell.spec.framework for cell in alike})
+        several = in_groups([cell.spec for cell in alike])
+        objective, dataset = check_task(spec, list(frameworks))
+        metrics[objective.judged_by.name] = objective.judged_by
+        checked.datasets[shared_key(spec.workload, spec.dataset)] = dataset
+        checked.warnings.extend(
+            one
+            for one in check_models(spec, list(frameworks), several=several).warnings
+            if one not in checked.warnings
+        )
+    names = list(dict.fromkeys([*metrics, *(cell.spec.objective.metric for cell in cells)]))
+    named = [name for name in names if name is not None]
+    if len(named) > 1:
+        raise UserError(
+            "The cells of a scaling study are judged by one metric, here by "
+            f"{' and '.join(named)}; set base.objective.metric to one that all of them have."
+        )
+    return replace(checked, metric=metrics[named[0]])
+
+
+def with_metric(study: ScalingStudy, metric: Metric) -> ScalingStudy:
+    """Return the study with the metric of its runs named, as results are read by it."""
+    objective = study.base.objective.model_copy(update=naming(metric))
+    return study.model_copy(update={"base": study.base.model_copy(update={"objective": objective})})
+
+
+BUSY = 0.5
+"""Load of the last minute per core, above which other work is said to disturb a measurement."""
+
+
+def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
+    """Run what is left of a study, write the results, print them; return the exit code."""
+    # The handle itself: what Ray prints to sys.stdout is sent elsewhere meanwhile.
+    console = make_console(file=sys.stdout)
+    check_loggers(options.log)
+    chosen = chosen_study(options)
+    check_address(options.address)
+    check_predict(options.predict)
+    place = check_place(options.out or f"results/{chosen.study.name}")
+    study, is_local = chosen.study, chosen_address(options.address) is None
+    if is_local:
+        study, words = with_gpus_there(study, local_capacity())
+        for sentence in words:
+            say(console, sentence)
+    study = _continued(study, place, study_file(place))
+    if is_local:
+        study = with_room(study, local_capacity(), chosen.source)
+    # Where only the cluster knows how many workers there are, one stands for them.
+    checked = check_cells(study_cells(study.with_workers([1]), chosen.source))
+    for sentence in checked.warnings:
+        say(console, sentence)
+    study = with_metric(study, checked.metric)
+    if is_local:
+        check_gpus(cell.spec.placement for cell in study_cells(study, chosen.source))
+    if options.dry_run:
+        print_study(console, study, checked.datasets, place)
+        return DONE
+    if is_local:
+        _say_busy(console)
+    warn = partial(say, console)
+    with (
+        open_storage(place, warn=warn) as storage,
+        Loggers(options.log, storage.folder, place=place, say=warn) as loggers,
+    ):
+        # Again: only now nobody else writes there, and an earlier driver's spool is seen.
+        here = storage.folder / STUDY_FILE
+        study = _continued(study, place, here if here.is_file() else None)
+        with Store(storage.folder, storage.check) as store:
+            interrupt.defer()
+            loggers.start()
+            interrupted = _run(
+                options, replace(chosen, study=study), store, console, checked, interrupt
+            )
+            loggers.end()
+            store.check()
+            report = ScalingReport.of(replace(load(storage.folder), place=place), options.predict)
+            written = report.write(store)
+            written += try_scaling_page(report, storage.folder, partial(say, console))
+        report.show(console, written=written, verbose=False)
+    if interrupted:
+        tail = "." if report.results.trials.empty else ": the same command continues."
+        console.print(f"interrupted{tail}")
+        return INTERRUPTED
+    return DONE if (report.results.scaling["n"] > 0).any() else FAILED
+
+
+def with_gpus_there(study: ScalingStudy, capacity: Capacity) -> tuple[ScalingStudy, list[str]]:
+    """Return the study with a GPU a worker where this machine has enough and it does not say."""
+    if "gpus_per_worker" in study.axes or study.cells is not None:
+        return study, []
+    most = study.base.model_copy(update={"num_workers": max(study.num_workers or [1])})
+    found, words = spec_on_gpus(most, capacity, "base.gpus_per_worker")
+    base = study.base.model_copy(update={"gpus_per_worker": found.gpus_per_worker})
+    return (study.model_copy(update={"base": base}) if words else study), words
+
+
+def with_room(study: ScalingStudy, capacity: Capacity, source: str) -> ScalingStudy:
+    """Return the study with its numbers of workers; UserError where one does not fit.
+
+    Those it leaves to the machines are 1, 2, 4, ... as long as every one of its cells fits, and a
+    global batch divides.
+    """
+    if study.num_workers is None and study.cells is None:
+        counts = [1]
+        while _has_room(study, 2 * counts[-1], capacity, source):
+            counts.append(2 * counts[-1])
+        study = study.with_workers(counts)
+    for cell in study_cells(study, source):
+        capacity.refuse_infeasible(cell.spec.placement.group)
+    return study
+
+
+def _has_room(study: ScalingStudy, num_workers: int, capacity: Capacity, source: str) -> bool:
+    parts = num_workers * study.base.accumulate
+    if "strong" in study.scaling and any(batch % parts for batch in study.batch_sizes):
+        return False
+    cells = study_cells(study.with_workers([num_workers]), source)
+    # Every worker has a core, also where GPUs cannot be counted.
+    return num_workers <= capacity.cpus and all(
+        capacity.fits(cell.spec.placement.group) for cell in cells
+    )
+
+
+def _continued(study: ScalingStudy, place: str, file: Path | None) -> ScalingStudy:
+    """Return the study with the numbers of workers of an earlier session of it, if `file` tells
+    of one; UserError with the difference where it is of another study."""
+    if file is None:
+        return study
+    earlier = read_mapping(file).get(SCALING)
+    if isinstance(earlier, dict) and isinstance(earlier.get("num_workers"), list):
+        study = study.with_workers(earlier["num_workers"])
+    refuse_other_scaling(place, file, study)
+    return study
+
+
+def _run(
+    options: argparse.Namespace,
+    chosen: Chosen,
+    store: Store,
+    console: Console,
+    checked: Checked,
+    interrupt: Interrupt,
+) -> bool:
+    """Run what is left of the study; return whether it was interrupted."""
+    with live_session(options.address, interrupt, console) as session:
+        study = with_room(chosen.study, session.capacity, chosen.source)
+        _write_study(options, replace(chosen, study=study), store, session)
+        # Loaded once here, mapped by every worker of this host.
+        for key, dataset in checked.datasets.items():
+            if dataset.name not in STORED:
+                share(dataset, session.scratch / DATA / key)
+        deadline = Deadline(None, interrupt=interrupt)
+        cells = study_cells(study)
+        progress = Progress(
+            console,
+            num_trials=len(cells) * study.repeats,
+            keys=label_keys({key.partition(".")[0]: None for key in changed_keys(study)}),
+            outcome=outcome_words,
+            num_workers=lambda spec: num_at_most(spec, session.capacity),
+        )
+        interrupt.can_continue = True
+        with progress, watching(session, progress, deadline, options.wait):
+            run_study(study, session=session, store=store, progress=progress, deadline=deadline)
+    return interrupt.is_set
+
+
+def changed_keys(study: ScalingStudy) -> list[str]:
+    """Return the run-spec keys, dotted where they lie deeper, that cells differ in."""
+    changes = [cell.changes for cell in study.cells or []]
+    return list(dict.fromkeys([*study.axes, *(key for one in changes for key in one)]))
+
+
+def outcome_words(record: RunRecord) -> str:
+    """Return what the screen says of a finished run."""
+    seconds = record.ledger["train"]
+    speed = record.samples / seconds if seconds > 0 else 0.0
+    return f"{speed:,.0f} samples/s in {seconds:.2f} s of training"
+
+
+def _write_study(
+    options: argparse.Namespace, chosen: Chosen, store: Store, session: Session
+) -> None:
+    file = store.folder / STUDY_FILE
+    earlier: dict[str, Any] = read_mapping(file) if file.is_file() else {}
+    asked = options.predict
+    is_numbers = asked is not None and not asked.strip("0123456789, ")
+    store.write_yaml(
+        STUDY_FILE,
+        {
+            "study": {"objective": chosen.study.base.objective.model_dump(mode="json")},
+            SCALING: chosen.study.document(),
+            NAMED: chosen.study.name if chosen.is_named else None,
+            PREDICT: asked if is_numbers else earlier.get(PREDICT),
+            "notes": [],
+            **with_session(earlier, cluster=session.capacity.document()),
+        },
+    )
+
+
+def _say_busy(console: Console) -> None:
+    """Say where other work on this machine would be measured, too."""
+    cores = os.cpu_count() or 1
+    load_1min = os.getloadavg()[0]
+    if load_1min > BUSY * cores:
+        say(
+            console,
+            f"This machine is busy (load {load_1min:.1f} on {cores} cores): what else runs here "
+            "is measured, too; end it for figures of the training alone.",
+        )

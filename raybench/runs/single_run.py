@@ -1,0 +1,149 @@
+"""Runs of a study outside Ray Tune: recorded and shown like the others."""
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from raybench.cluster.protocol import fault_of
+from raybench.cluster.run_client import run_once
+from raybench.cluster.session import Session
+from raybench.report.live.progress import Progress
+from raybench.results.store import Store, keep_error
+from raybench.runs.deadline import Deadline
+from raybench.runs.saved_runs import RUNS_AGAIN, Disturbed, SavedRuns, is_cut
+from raybench.spec.run import RunSpec
+from raybench.stats.record import Evaluation, Role, RunRecord, StopReason
+
+
+@dataclass(frozen=True)
+class SingleRun:
+    """Trains a run, for the phases before and after the search; several threads may do so."""
+
+    session: Session
+    store: Store
+    deadline: Deadline
+    progress: Progress
+    saved: SavedRuns
+    keep_groups: bool = True
+    """False gives every run new worker processes."""
+    disturbed: Disturbed = field(default_factory=Disturbed)
+    _writing: threading.RLock = field(default_factory=threading.RLock, repr=False)
+    """One thread at a time writes records, and draws on the screen."""
+
+    def train(
+        self,
+        spec: RunSpec,
+        name: str,
+        role: Role,
+        *,
+        source: str | None = None,
+        test: bool = False,
+        judge: Callable[[Evaluation], StopReason | None] = lambda evaluation: None,
+        cap_s: float = math.inf,
+    ) -> RunRecord:
+        """Train `spec` to its end, or until `deadline` ends it; measure the test split if `test`.
+
+        `judge` is given every evaluation, and ends the run by returning a reason. One that the
+        time budget ends after more than `cap_s` train seconds, between two evaluations too, has
+        missed. One that was cut off in an earlier session goes on from its checkpoint; one that
+        was disturbed begins again, unless it is a reference in a time budget.
+        """
+        before: RunRecord | None = None
+        earlier: list[dict[str, object]] = []
+        while True:
+            record, lines = self._train(spec, name, role, source, test, judge)
+            if record.stop == "time_budget" and record.ledger["train"] > cap_s:
+                record = replace(record, stop="cap")
+            with self._writing:
+                reruns = 0 if before is None else before.reruns + 1
+                record = self.disturbed.judged(record, reruns=reruns)
+                # The references of a time budget have a share of it, which a rerun would exceed.
+                has_share = role == "reference" and self.deadline.time_budget_s is not None
+                is_over = self.deadline.over or has_share
+                is_over = is_over or not self.disturbed.runs_again(record)
+                if before is not None and is_cut(record):
+                    record, is_over = before, True
+                    for line in earlier:
+                        self.store.append(line)
+                self.store.append(record.line())
+                self.saved.over(record)
+                if is_over:
+                    self.progress.finished(record)
+                    return record
+                self.progress.say(RUNS_AGAIN.format(name=name, seconds=record.disturbed_s))
+            self.saved.again(name)
+            before, earlier = record, lines
+
+    def _train(
+        self,
+        spec: RunSpec,
+        name: str,
+        role: Role,
+        source: str | None,
+        test: bool,
+        judge: Callable[[Evaluation], StopReason | None],
+    ) -> tuple[RunRecord, list[dict[str, object]]]:
+        """Train once; return the record, not written yet, and the lines of the curve, which are."""
+        reasons: list[StopReason | None] = [None]
+        lines: list[dict[str, object]] = []
+
+        def seen(name: str, evaluation: Evaluation) -> None:
+            with self._writing:
+                lines.append(evaluation.line(name, role=role, spec=spec))
+                self.store.append(lines[-1])
+                self.progress.evaluated(name, evaluation)
+            reasons.append(judge(evaluation))
+
+        def restarted(name: str, why: str) -> None:
+            with self._writing:
+                self.progress.say(f"trial {name} goes on in new workers: {why}")
+
+        with self._writing:
+            self.progress.started(name, spec)
+        for evaluation in self.saved.resume(name, spec):
+            seen(name, evaluation)
+        record, _ = run_once(
+            self.session.pool,
+            spec,
+            name,
+            role=role,
+            source=source,
+            on_evaluation=seen,
+            stopped_by=lambda: reasons[-1] or self.deadline.reason(),
+            on_error=lambda *error: keep_error(self.store, *error),
+            on_saved=self.saved.save,
+            on_refused=self.saved.refused,
+            on_restart=restarted,
+            test=test,
+            keep=self.keep_groups,
+        )
+        if (fault := fault_of(record.message)) is not None:
+            self.deadline.ends_with(fault)
+        return record, lines
+
+
+def side_by_side(jobs: Sequence[Callable[[], None]], *, slots: int, deadline: Deadline) -> None:
+    """Do all jobs, in the order in which they are given, each in a thread.
+
+    Once `deadline` is over no more begin; those that run have to ask it themselves. What goes wrong
+    in one ends the study: the others stop as for Ctrl-C, and it is raised when they have.
+    """
+
+    def do(job: Callable[[], None]) -> None:
+        if deadline.over:
+            return
+        try:
+            job()
+        except Exception as error:
+            deadline.ends_with(error)
+            raise
+
+    if not jobs:
+        return
+    with ThreadPoolExecutor(min(slots, len(jobs)), thread_name_prefix="race") as threads:
+        done = [threads.submit(do, job) for job in jobs]
+    deadline.raise_fault()  # the first of them
+    for one in done:
+        one.result()

@@ -1,0 +1,247 @@
+"""One `raybench train`, from its arguments to its last line."""
+
+import argparse
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from raybench.cluster.admission import local_capacity
+from raybench.cluster.protocol import fault_of
+from raybench.cluster.run_client import run_once
+from raybench.cluster.session import chosen_address
+from raybench.cluster.signals import Interrupt
+from raybench.loggers.processes import Loggers, check_loggers
+from raybench.models.find import load_workload_dataset
+from raybench.models.model_data import ModelData
+from raybench.report.console import make_console, say
+from raybench.report.export import export
+from raybench.report.live.progress import TrainingScreen
+from raybench.report.page import try_page
+from raybench.report.words import target_words
+from raybench.results.load import load
+from raybench.results.place import check_place, shown
+from raybench.results.records import read_records
+from raybench.results.storage import StudyStorage, open_storage
+from raybench.results.store import (
+    RECORDS_FILE,
+    STUDY_FILE,
+    Store,
+    command,
+    keep_error,
+    machine,
+    versions,
+)
+from raybench.runs.preflight import check_address, check_gpus, check_task, spec_on_gpus
+from raybench.runs.saved_runs import SavedRuns
+from raybench.runs.wait_watch import Waits, live_session
+from raybench.spec.dataset_spec import with_whole_paths
+from raybench.spec.documents import apply_settings, read_mapping, to_yaml, validate
+from raybench.spec.errors import DONE, FAILED, INTERRUPTED, UserError
+from raybench.spec.run import RunSpec, describe
+from raybench.stats.checkpoint import spec_digest
+from raybench.stats.clock import OTHER, PHASES
+from raybench.stats.record import Evaluation, RunRecord
+from raybench.training.check_model import check_models, in_groups
+from raybench.training.saved import DATA_FILE, MODEL_FILES
+
+TRIAL = "0000"
+
+
+def train(options: argparse.Namespace, interrupt: Interrupt) -> int:
+    """Train, save, print; return the exit code."""
+    check_loggers(options.log)
+    spec = read_spec(options)
+    check_address(options.address)
+    name = options.spec.stem if options.spec else "default"
+    place = check_place(options.out or f"results/train-{name}")
+    console = make_console(file=sys.stdout)
+    if chosen_address(options.address) is None:
+        spec = for_this_machine(spec, console)
+    ours = not names_target(options)
+    objective, dataset = check_task(spec, [spec.framework], is_target_ours=ours)
+    spec = spec.model_copy(update={"objective": objective})
+    for warning in check_models(spec, [spec.framework], several=in_groups([spec])).warnings:
+        say(console, warning)
+    if options.dry_run:
+        console.print(to_yaml(spec.document()), soft_wrap=True)
+        console.print(f"{dataset.num_train_samples:,} training samples an epoch")
+        return DONE
+    warn = partial(say, console)
+    with (
+        open_storage(place, warn=warn) as storage,
+        Loggers(options.log, storage.folder, place=place, say=warn) as loggers,
+    ):
+        folder = storage.folder
+        if (folder / RECORDS_FILE).is_file() and not holds_own(folder, "run"):
+            raise UserError(f"{place}: holds a search; name another folder with --out.")
+        with Store(folder, storage.check, storage.forget) as store:
+            finished = finished_run(folder, TRIAL, spec)
+            if finished is not None:
+                say(
+                    console,
+                    f"{place}: this run is finished; to train it again name another folder.",
+                )
+                _print_outcome(console, finished, storage)
+                return DONE
+            interrupt.defer()
+            record = _run(options, spec, store, console, interrupt, loggers)
+            loggers.end()
+            store.check()
+            results = replace(load(folder), place=place)
+            export(results, store)
+            pages = try_page(results, folder, partial(say, console))
+        _print_outcome(console, record, storage)
+        for page in pages:
+            say(console, f"page: {page}")
+    if record.stop == "interrupted":
+        return INTERRUPTED
+    return FAILED if record.failure else DONE
+
+
+def read_spec(options: argparse.Namespace) -> RunSpec:
+    """Return the run spec of the command line."""
+    defaults = RunSpec().document()
+    content: dict[str, Any] = (
+        read_mapping(options.spec)
+        if options.spec
+        else {key: defaults[key] for key in ("dataset", "objective")}
+    )
+    settings = list(options.settings)
+    for key, value in (("workload", options.workload), ("seed", options.seed)):
+        if value is not None:
+            settings.insert(0, f"{key}={value}")
+    source = str(options.spec) if options.spec else "run spec"
+    if not options.spec and any(one.startswith(("dataset=", "dataset.name=")) for one in settings):
+        del content["dataset"]  # the size of its pictures is for the digits
+    return validate(RunSpec, with_whole_paths(apply_settings(content, settings)), source)
+
+
+def for_this_machine(spec: RunSpec, console: Console) -> RunSpec:
+    """Return the spec, on GPUs if there are some and it names none; UserError without room."""
+    capacity = local_capacity()
+    spec, words = spec_on_gpus(spec, capacity)
+    for sentence in words:
+        say(console, sentence)
+    capacity.refuse_infeasible(spec.placement.group)
+    check_gpus([spec.placement])
+    return spec
+
+
+def names_target(options: argparse.Namespace) -> bool:
+    """Whether the user has named an objective, or a part of it that says when to end."""
+    asked = ("objective", "objective.target", "objective.kind")
+    is_set = any(setting.partition("=")[0].strip() in asked for setting in options.settings)
+    return is_set or bool(options.spec and "objective" in read_mapping(options.spec))
+
+
+def _run(
+    options: argparse.Namespace,
+    spec: RunSpec,
+    store: Store,
+    console: Console,
+    interrupt: Interrupt,
+    loggers: Loggers,
+) -> RunRecord:
+    with live_session(options.address, interrupt, console) as session:
+        session.capacity.refuse_infeasible(spec.placement.group)
+        store.clear()
+        store.write_yaml(
+            STUDY_FILE,
+            {
+                "study": {"objective": spec.objective.model_dump(mode="json"), "run": True},
+                "command": command(),
+                "versions": versions(),
+                "machine": machine(),
+            },
+        )
+        loggers.start()
+        console.print(f"{describe(spec)}, seed {spec.seed}", highlight=False)
+        screen = TrainingScreen(console, spec)
+
+        def record_evaluation(name: str, evaluation: Evaluation) -> None:
+            store.append(evaluation.line(name, role="trial", spec=spec))
+            screen.evaluated(evaluation)
+
+        def on_evaluation(name: str, evaluation: Evaluation) -> None:
+            waits.is_training = True
+            record_evaluation(name, evaluation)
+
+        waits = Waits(console, session.stop_waiting)
+        watch = waits.watch(session, is_over=lambda: interrupt.is_set, wait_s=options.wait)
+        with (
+            watch,
+            screen,
+            SavedRuns(session.pool, store, say=lambda sentence: say(console, sentence)) as saved,
+        ):
+            for evaluation in saved.resume(TRIAL, spec):
+                record_evaluation(TRIAL, evaluation)
+            record, weights = run_once(
+                session.pool,
+                spec,
+                TRIAL,
+                role="trial",
+                on_evaluation=on_evaluation,
+                stopped_by=interrupt.reason,
+                on_error=lambda *error: keep_error(store, *error),
+                on_saved=saved.save,
+                on_refused=saved.refused,
+                save=True,
+                test=True,
+            )
+            if waits.fault is not None:
+                raise waits.fault
+            if (fault := fault_of(record.message)) is not None:
+                raise fault
+            if weights is not None:
+                _, dataset = load_workload_dataset(spec.workload, spec.dataset)  # is kept
+                store.write_text(DATA_FILE, ModelData.of(dataset, spec.dataset).model_dump_json())
+                store.write_bytes(MODEL_FILES[spec.framework], weights)
+            store.append(record.line())
+            saved.over(record)
+    return record
+
+
+def _print_outcome(console: Console, record: RunRecord, storage: StudyStorage) -> None:
+    phases = "  ".join(f"{phase} {record.ledger[phase]:.2f}" for phase in (*PHASES, OTHER))
+    lines = [f"ledger, s: {phases}  | wall {record.wall_s:.2f}"]
+    target, metric = record.spec.objective.target, record.spec.objective.judged_by
+    if record.failure:
+        lines.append(f"failed: {record.failure} ({record.message})")
+    elif target is not None and record.time_to_target_s is not None:
+        asked = target_words(metric, target)
+        lines.append(f"target {asked} after {record.time_to_target_s:.2f} s of training")
+    elif target is not None:
+        asked = target_words(metric, target)
+        lines.append(f"target {asked} not reached (ended by {record.stop})")
+    if record.test_value is not None:
+        lines.append(f"test {metric.words} {metric.shown(record.test_value, digits=2)}")
+        name = MODEL_FILES[record.spec.framework]
+        where = f"load it with raybench.load_model('{storage.place}')"
+        lines.append(f"model: {storage.folder / name}, {where}")
+    lines.append(f"results: {shown(storage.place, storage.folder)}")
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def holds_own(folder: Path, mark: str) -> bool:
+    """Whether a folder's records are of a command that has left `mark` in its study.yaml."""
+    if not (folder / STUDY_FILE).is_file():
+        return not (folder / RECORDS_FILE).stat().st_size
+    return bool(read_mapping(folder / STUDY_FILE).get("study", {}).get(mark))
+
+
+def finished_run(folder: Path, name: str, spec: RunSpec) -> RunRecord | None:
+    """Return the record of this very run if it has ended well in `folder`, with its model there."""
+    if (
+        not (folder / RECORDS_FILE).is_file()
+        or not (folder / MODEL_FILES[spec.framework]).is_file()
+    ):
+        return None
+    record = read_records(folder).runs.get(name)
+    if record is None or record.state != "complete" or record.stop == "interrupted":
+        return None
+    return record if spec_digest(record.spec) == spec_digest(spec) else None

@@ -1,0 +1,228 @@
+"""The Ray session of a command, and what runs wait for, shown while they do.
+
+A study that waits, or runs, too long is ended. What Ray and Ray Tune print goes to a file: of a
+worker that died, a paragraph of guesses.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from rich.console import Console
+
+from raybench.cluster.queue import Waiting
+from raybench.cluster.session import Session, busy_sentence
+from raybench.cluster.signals import Interrupt
+from raybench.report.console import say
+from raybench.report.live.progress import Progress
+from raybench.runs.deadline import Deadline
+from raybench.spec.errors import StudyError
+from raybench.spec.text import redact_text
+
+RAY_LOG = "ray.log"
+"""The file, in the folder of a study."""
+
+
+@contextlib.contextmanager
+def quiet(log: Path) -> Iterator[None]:
+    """Send what is printed meanwhile to a file; the screen has its own handle of the terminal."""
+    with log.open("a") as file:
+        told: Any = _Redacting(file)
+        with (
+            contextlib.redirect_stdout(told),
+            contextlib.redirect_stderr(told),
+            _logged_to(told),
+        ):
+            yield
+
+
+@contextlib.contextmanager
+def _logged_to(told: TextIO) -> Iterator[None]:
+    """Send what Ray logs there, too: its handler holds the standard error that it began with."""
+    handlers = [
+        one
+        for one in logging.getLogger("ray").handlers
+        if isinstance(one, logging.StreamHandler) and not isinstance(one, logging.FileHandler)
+    ]
+    before = [one.setStream(told) for one in handlers]
+    try:
+        yield
+    finally:
+        for handler, stream in zip(handlers, before, strict=True):
+            if stream is not None:
+                handler.setStream(stream)
+
+
+class _Redacting:
+    """A text file that is told no secrets; a print's text comes as a whole."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        self._file.write(redact_text(text, os.environ))
+        return len(text)
+
+
+ASK_S = 2.0
+"""Seconds between two questions; none is asked while every run trains."""
+Show = Callable[[Mapping[str, Waiting]], None]
+
+
+class WaitWatch:
+    """A thread of the driver, beside whatever waits there for its workers."""
+
+    def __init__(
+        self,
+        ask: Callable[[], Mapping[str, Waiting]],
+        show: Show,
+        give_up: Callable[[StudyError | None], None],
+        *,
+        is_starting: Callable[[], bool],
+        is_over: Callable[[], bool],
+        wait_s: float | None = None,
+        cut_off: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`ask` the pool and `show` it while a run `is_starting`.
+
+        `give_up` has to let nobody wait any more: with the reason where a trial has waited for
+        machines for more than `wait_s` seconds, with none once the study `is_over`. `cut_off` ends
+        what runs where the time for everything is up, and says whether it was.
+        """
+        self._ask, self._show, self._give_up = ask, show, give_up
+        self._is_starting, self._is_over, self._wait_s = is_starting, is_over, wait_s
+        self._cut_off = cut_off
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="wait-watch", daemon=True)
+        self._fault: BaseException | None = None
+
+    def __enter__(self) -> "WaitWatch":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the thread; what went wrong in it is raised, unless something else was before."""
+        self._stop.set()
+        self._thread.join()
+        if error is None and self._fault is not None:
+            raise self._fault
+
+    def _watch(self) -> None:
+        try:
+            while not self._stop.wait(ASK_S):
+                if not self._cut_off() and self._is_starting():
+                    self._look()
+        except Exception as error:  # noqa: BLE001 (raised when the study's own thread is done)
+            self._fault = error
+
+    def _look(self) -> None:
+        waiting = self._ask()
+        self._show(waiting)
+        if self._is_over():  # those whose workers start are not among the waiting
+            self._give_up(None)
+            return
+        for trial, one in waiting.items():
+            if self._wait_s is not None and one.short_s > self._wait_s:
+                self._give_up(
+                    StudyError(
+                        f"trial {trial} has waited {one.short_s:.0f} s (--wait {self._wait_s:g}) "
+                        f"for {one.what}; run the same command again when the machines are "
+                        "there: what is recorded is kept."
+                    )
+                )
+                return
+
+
+def watching(
+    session: Session, progress: Progress, deadline: Deadline, wait_s: float | None
+) -> WaitWatch:
+    """Return what shows on a study's screen what its runs wait for, and ends too long a wait."""
+
+    def show(waiting: Mapping[str, Waiting]) -> None:
+        shown = {name: (one.what, one.seconds) for name, one in waiting.items()}
+        progress.waiting(shown, head=head_of(waiting))
+
+    def give_up(fault: StudyError | None) -> None:
+        deadline.fault = deadline.fault or fault
+        session.stop_waiting()
+
+    def cut_off() -> bool:
+        if deadline.is_spent:
+            session.stop_waiting()
+            session.pool.stop_running.remote()
+        return deadline.is_spent
+
+    return WaitWatch(
+        session.waiting,
+        show,
+        give_up,
+        is_starting=lambda: progress.is_starting,
+        is_over=lambda: deadline.over,
+        wait_s=wait_s,
+        cut_off=cut_off,
+    )
+
+
+def head_of(waiting: Mapping[str, Waiting]) -> str | None:
+    """Return the first trial for which the machines are missing, whatever our own runs hold."""
+    return next((trial for trial, one in waiting.items() if one.short_s > 0), None)
+
+
+@contextlib.contextmanager
+def live_session(address: str | None, interrupt: Interrupt, console: Console) -> Iterator[Session]:
+    """Open a session for a command, and close it; a Ctrl-C meanwhile is raised once it is open."""
+    if address is None and (sentence := busy_sentence()) is not None:
+        say(console, sentence)
+    with Session(address=address) as session, interrupt.needing(session.processes):
+        interrupt.listen()  # again: what a library may have taken meanwhile
+        interrupt.check()
+        if session.warning is not None:
+            say(console, session.warning)
+        yield session
+
+
+class Waits:
+    """Follows the runs of a command that has one at a time."""
+
+    def __init__(self, console: Console, stop_waiting: Callable[[], None]) -> None:
+        self._console, self._stop_waiting, self._told = console, stop_waiting, ""
+        self.is_training = False
+        """Set it at the first evaluation; while it is, nobody is asked."""
+        self.fault: StudyError | None = None
+        """Why a run has waited too long; raise it when it comes back."""
+
+    def watch(
+        self, session: Session, *, is_over: Callable[[], bool], wait_s: float | None
+    ) -> WaitWatch:
+        """Return the thread that asks; see WaitWatch."""
+        return WaitWatch(
+            session.waiting,
+            self._show,
+            self._give_up,
+            is_starting=lambda: not self.is_training,
+            is_over=is_over,
+            wait_s=wait_s,
+        )
+
+    def _show(self, waiting: Mapping[str, Waiting]) -> None:
+        what = "".join(one.what for one in waiting.values())
+        if what not in ("", self._told):
+            say(self._console, f"waits for {what}")
+        self._told = what or self._told
+
+    def _give_up(self, fault: StudyError | None) -> None:
+        self.fault = self.fault or fault
+        self._stop_waiting()

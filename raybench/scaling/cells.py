@@ -1,0 +1,394 @@
+"""The cells of a scaling study as a table: medians over their repeats, speed-up, efficiency.
+
+Of a **series** are cells that differ in workers, nodes and batch size alone; a throughput model is
+fitted to each. Of a **kind** are cells of one scaling, topology, framework, strategy, workload and
+dataset (whatever else they have): a speed-up is over the best of a kind with one worker.
+
+Cells that differ in kind are refused as one curve: studies that mixed weak with strong scaling, or
+one machine with another, have said of frameworks what was true of neither.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from raybench.scaling.runs import MISSES, named, run_table
+from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
+from raybench.spec.scaling_study import Scaling, ScalingStudy, StudyCell, study_cells
+from raybench.stats.record import Evaluation, RunRecord
+
+GRID_KEYS = ("num_workers", "batch_size_per_worker", "seed")
+"""What cells of a series differ in, beside the nodes they were on."""
+NAMED_ALONE = ("framework", "strategy", "workload", "dataset.name", "optimizer", "precision")
+"""Keys whose values say enough in a label."""
+SYNTHETIC_KEYS = ("dataset.shape", "dataset.num_classes", "dataset.num_samples")
+"""Keys that are read for `dataset.name: synthetic` alone."""
+
+
+class Topology(NamedTuple):
+    """What workers have and where they are put; how many nodes that takes follows from it."""
+
+    accelerators: str
+    placement_strategy: str
+    cpus_per_worker: int
+    gpus_per_worker: float
+
+    @property
+    def words(self) -> str:
+        """For a table or a sentence."""
+        each = f"{self.cpus_per_worker} CPU{'s' if self.cpus_per_worker != 1 else ''}"
+        if self.gpus_per_worker:
+            each += f" and {self.gpus_per_worker:g} {self.accelerators or 'GPU'}"
+        return f"{each} a worker" + (", spread" if self.placement_strategy == "spread" else "")
+
+
+def topology_of(spec: RunSpec, accelerators: str) -> Topology:
+    """Return the topology of runs of a spec that were on such GPUs ("": none)."""
+    return Topology(
+        accelerators, spec.placement_strategy, spec.cpus_per_worker, spec.gpus_per_worker
+    )
+
+
+def kind_of(scaling: Scaling, spec: RunSpec, topology: Topology) -> tuple[Any, ...]:
+    """Return what cells must have in common for one to be the other's baseline."""
+    data = json.dumps(spec.dataset.model_dump(mode="json"), sort_keys=True)
+    # Runs without exchange are no training: they are compared with each other alone.
+    exchanges = spec.exchange_gradients
+    own = spec.framework, spec.strategy, spec.workload
+    return scaling, topology, *own, data, exchanges
+
+
+def series_of(specs: Sequence[RunSpec]) -> list[str]:
+    """Return each spec's series: the keys in which the specs differ, and its values of them.
+
+    Framework and workload are always told, a workload by its class where that is enough. What is
+    off, or as usual where it is on or off, is not: it is what is told of others that differs.
+    """
+    classes = _class_names({spec.workload for spec in specs})
+    flat = [_read_keys(spec) | {"workload": classes[spec.workload]} for spec in specs]
+    keys = dict.fromkeys(key for one in flat for key in one if key not in GRID_KEYS)
+    values = {key: {json.dumps(one[key]) for one in flat if key in one} for key in keys}
+    first = ("framework", "workload")
+    told = [*first, *(key for key in keys if key not in first and len(values[key]) > 1)]
+    words = [[_words(key, one[key]) for key in told if key in one] for one in flat]
+    return [", ".join(filter(None, one)) for one in words]
+
+
+def _read_keys(spec: RunSpec) -> dict[str, Any]:
+    """Return a spec's keys, dotted, without those that its dataset does not read."""
+    flat = _flat(spec.document())
+    unread = () if spec.dataset.name == "synthetic" else SYNTHETIC_KEYS
+    return {key: value for key, value in flat.items() if key not in unread}
+
+
+def _class_names(workloads: set[str]) -> dict[str, str]:
+    """Return the class of each `module:Class`, or all of it where two have one name."""
+    names = {one: one.rpartition(":")[2] for one in workloads}
+    return names if len(set(names.values())) == len(names) else {one: one for one in workloads}
+
+
+def _words(key: str, value: Any) -> str:
+    """Return what a label says of a key: "" of what is off, or as usual."""
+    if isinstance(value, bool):
+        if key in RunSpec.model_fields and RunSpec.model_fields[key].default is value:
+            return ""
+        return key if value else f"no {key}"
+    if value in (None, "none", 0):
+        return ""
+    if (key, value) == ("dataset.name", "workload"):
+        return "data of its own"
+    shown = f"{value:g}" if isinstance(value, float) else str(value)
+    return shown if key in NAMED_ALONE else f"{key} {shown}"
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+SPEEDUPS = (
+    *("speedup", "speedup_low", "speedup_high", "efficiency", "efficiency_low", "efficiency_high"),
+    *("speedup_same_batch", "efficiency_same_batch", "baseline"),
+)
+CELL_COLUMNS = (
+    *("cell", "scaling", "series", "curve", "framework", "strategy", "workload", "dataset"),
+    *(
+        "num_parameters",
+        "num_workers",
+        "num_nodes",
+        "topology",
+        "accelerators",
+        "batch_size_per_worker",
+    ),
+    *("global_batch_size", "accumulate", "exchange_gradients", "n", "failed", "failure"),
+    *("samples_per_s", "samples_per_s_low", "samples_per_s_high", "samples_per_s_min"),
+    *("samples_per_s_max", "first_epoch_samples_per_s", "first_epoch_train_samples_per_s"),
+    *("compile_s", "step_median_s", "step_p95_s", "longest_step_s", "num_steps"),
+    *("is_warm", "stop", *SPEEDUPS),
+    *("input_share", "communication_share", "alone_share", "memory_peak_bytes"),
+    *("bytes_exchanged_per_step",),
+    *("gpu_utilization", "evenness", "accuracy", "best_accuracy", "time_to_target_s"),
+    *("reached", "tried", "train_s", "epoch_samples", "outliers"),
+)
+MEDIANS = (
+    *("samples_per_s", "samples_per_s_low", "samples_per_s_high", "first_epoch_samples_per_s"),
+    *("first_epoch_train_samples_per_s", "compile_s", "step_median_s", "step_p95_s"),
+    *("input_share", "gpu_utilization", "accuracy", "best_accuracy", "train_s", "epoch_samples"),
+)
+TWIN = "_twin"
+"""Key of a row that tells cells alike in all but the exchange of gradients; no column."""
+
+
+def cell_table(
+    study: ScalingStudy,
+    runs: Mapping[str, RunRecord],
+    curves: Mapping[str, Sequence[Evaluation]],
+) -> pd.DataFrame:
+    """Return a row for each cell, scaling and topology it ran on; columns CELL_COLUMNS.
+
+    Of a study by another metric than accuracy, that one's name stands in them.
+
+    A run spec that is a point of a weak and of a strong curve has two rows of the same runs.
+
+    | column | holds |
+    |---|---|
+    | series, curve | what a throughput model is fitted to; what a speed-up curve is drawn of |
+    | n, failed, failure | repeats that ended well, those that failed, and how |
+    | samples_per_s | median over repeats of each one's median step |
+    | .._low, .._high; .._min, .._max | quartiles of the steps; slowest and fastest repeat |
+    | first_epoch_.. | of the first epoch with and without compiling: `scaling.runs` |
+    | step_median_s, step_p95_s, longest_step_s | of an optimizer step; the longest of all repeats |
+    | is_warm | False where a repeat was so short that its first epoch is in its figures |
+    | stop | why repeats ended |
+    | speedup | samples/s over those of `baseline`: the best cell of its kind with one worker |
+    | efficiency | speed-up over workers |
+    | .._low, .._high | least and greatest of the repeats, each over the baseline's same repeat |
+    | .._same_batch | over the cell of one worker with the same batch instead: a worker's (weak) |
+    |  | or the global one (strong) |
+    | input_share | part of the training after the warm-up that waited for data |
+    | communication_share | 1 - step without exchange / step, where such a cell was run, too |
+    | alone_share | step of one worker with the same batch per worker, its waiting for data left |
+    |  | out / step |
+    | memory_peak_bytes | most of any worker and repeat |
+    | bytes_exchanged_per_step | what a worker gives to the exchange of one optimizer step |
+    | evenness | of the least even repeat |
+    | accuracy, best_accuracy | medians of each repeat's last and best evaluation |
+    | time_to_target_s | median, misses counted as infinite |
+    | reached, tried | repeats that reached the target; all, but for those that failed otherwise |
+    |  | than by diverging or for want of memory: these two are misses |
+    | epoch_samples | of an epoch; where the global batch is larger, a step has these |
+    | outliers | repeats far off the others (`scaling.runs`); they are in the medians |
+    """
+    cells, metric = study_cells(study), study.base.objective.judged_by
+    each = run_table(cells, runs, curves, metric)
+    told = {run.source: run.num_parameters for run in runs.values() if run.num_parameters}
+    series = dict(zip((c.name for c in cells), series_of([c.spec for c in cells]), strict=True))
+    rows: list[dict[str, Any]] = []
+    kinds: list[tuple[Any, ...]] = []
+    repeats: list[pd.DataFrame] = []
+    by_name = {cell.name: cell for cell in cells}
+    for key, group in each.groupby(["cell", "num_nodes", "accelerators"], sort=True):
+        name, num_nodes, accelerators = key
+        cell = by_name[str(name)]
+        topology = topology_of(cell.spec, str(accelerators))
+        found = _medians(group, named(MEDIANS, metric)) | {"num_parameters": told.get(cell.name)}
+        for scaling in cell.scalings:
+            rows.append(
+                _where(cell, scaling, series[cell.name], topology)
+                | found
+                | {"num_nodes": num_nodes}
+            )
+            kinds.append(kind_of(scaling, cell.spec, topology))
+            repeats.append(group.set_index("repeat"))
+    for index, row in enumerate(rows):
+        row |= _speedups(index, rows, kinds, repeats)
+        row |= _shares(row, rows)
+    return pd.DataFrame(rows, columns=named(CELL_COLUMNS, metric))
+
+
+def _where(cell: StudyCell, scaling: Scaling, series: str, topology: Topology) -> dict[str, Any]:
+    spec = cell.spec
+    batch, whose = spec.batch_size_per_worker, "a worker"
+    if scaling == "strong":
+        batch, whose = spec.global_batch_size, "in all"
+    return {
+        "cell": cell.name,
+        "scaling": scaling,
+        "series": series,
+        "curve": f"{series}, {scaling}, batch {batch} {whose}, {topology.words}",
+        "framework": spec.framework,
+        "strategy": spec.strategy,
+        "workload": spec.workload,
+        "dataset": spec.dataset.name,
+        "num_workers": spec.num_workers,
+        "topology": topology.words,
+        "accelerators": topology.accelerators,
+        "batch_size_per_worker": spec.batch_size_per_worker,
+        "global_batch_size": spec.global_batch_size,
+        "accumulate": spec.accumulate,
+        "exchange_gradients": spec.exchange_gradients,
+        TWIN: spec.model_dump_json(exclude={"exchange_gradients"}),
+    }
+
+
+def _medians(group: pd.DataFrame, columns: Sequence[str]) -> dict[str, Any]:
+    """Return what the repeats of a cell say together."""
+    well = group[group["failure"].isna()]
+    row: dict[str, Any] = {name: well[name].astype(float).median() for name in columns}
+    tried = group[group["failure"].isna() | group["failure"].isin(MISSES)]
+    times = tried["time_to_target_s"].astype(float)
+    failures = group["failure"].dropna()
+    return row | {
+        "n": len(well),
+        "failed": len(failures),
+        "failure": ", ".join(sorted(set(failures))),
+        "samples_per_s_min": well["samples_per_s"].astype(float).min(),
+        "samples_per_s_max": well["samples_per_s"].astype(float).max(),
+        "longest_step_s": well["longest_step_s"].astype(float).max(),
+        "num_steps": int(well["num_steps"].fillna(0).sum()),
+        "is_warm": bool(well["is_warm"].eq(True).all()),
+        "stop": ", ".join(sorted(set(well["stop"].dropna()))),
+        "memory_peak_bytes": well["memory_peak_bytes"].astype(float).max(),
+        "bytes_exchanged_per_step": well["bytes_exchanged_per_step"].astype(float).max(),
+        "evenness": well["evenness"].astype(float).min(),
+        "time_to_target_s": _median_time(times),
+        "reached": int(times.notna().sum()),
+        "tried": len(tried),
+        "outliers": int(well["is_outlier"].sum()),
+    }
+
+
+def _median_time(times: "pd.Series[float]") -> float:
+    """Return the median of times of which the missing ones are longer than any."""
+    if times.notna().sum() == 0:
+        return float("nan")
+    ordered = np.sort(times.fillna(np.inf).to_numpy(dtype=float))
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return float(high if np.isinf(high) else (low + high) / 2)
+
+
+def _speedups(
+    index: int,
+    rows: Sequence[dict[str, Any]],
+    kinds: Sequence[tuple[Any, ...]],
+    repeats: Sequence[pd.DataFrame],
+) -> dict[str, Any]:
+    """Return a cell's speed-up over the best of its kind with one worker, if there is one."""
+    row = rows[index]
+    alone = [
+        i
+        for i, one in enumerate(rows)
+        if kinds[i] == kinds[index] and one["num_workers"] == 1 and one["n"]
+    ]
+    if not alone or not row["n"]:
+        return {}
+    best = max(alone, key=lambda i: rows[i]["samples_per_s"])
+    # Repeats are interleaved: those of one number have met the machine in the same state.
+    pairs = (
+        (repeats[index]["samples_per_s"] / repeats[best]["samples_per_s"]).dropna().astype(float)
+    )
+    speedup, workers = row["samples_per_s"] / rows[best]["samples_per_s"], row["num_workers"]
+    found = {"speedup": speedup, "baseline": rows[best]["cell"]}
+    if len(pairs) > 1:
+        found["speedup_low"] = min(pairs.min(), speedup)
+        found["speedup_high"] = max(pairs.max(), speedup)
+    for name in ("speedup", "speedup_low", "speedup_high"):
+        if name in found:
+            found[name.replace("speedup", "efficiency")] = found[name] / workers
+    same = [i for i in alone if rows[i]["curve"] == row["curve"]]
+    if same:
+        found["speedup_same_batch"] = row["samples_per_s"] / rows[same[0]]["samples_per_s"]
+        found["efficiency_same_batch"] = found["speedup_same_batch"] / workers
+    return found
+
+
+def _shares(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return parts of a cell's step that other cells tell: see `cell_table`."""
+    found: dict[str, Any] = {}
+    for other in rows:
+        if other["batch_size_per_worker"] != row["batch_size_per_worker"] or not other["n"]:
+            continue
+        if other["topology"] != row["topology"]:
+            continue
+        if other["num_workers"] == 1 and other["series"] == row["series"]:
+            own = other["step_median_s"] * (1 - other["input_share"])
+            found.setdefault("alone_share", own / row["step_median_s"])
+        is_probe = row["exchange_gradients"] and not other["exchange_gradients"]
+        if is_probe and other[TWIN] == row[TWIN] and other["num_nodes"] == row["num_nodes"]:
+            share = 1 - other["step_median_s"] / row["step_median_s"]
+            found.setdefault("communication_share", share)
+    return found
+
+
+ONE_OF = {
+    "scaling": "weak and strong scaling (the batch of a worker stays in one, of all in the other)",
+    "topology": "topologies",
+    "framework": "frameworks",
+    "strategy": "strategies",
+    "workload": "workloads",
+    "dataset": "datasets",
+    "exchange_gradients": "runs with and without exchange of gradients",
+    "curve": "series or batches",
+}
+"""What a curve has one value of, and what several of them are; what says most first."""
+
+
+def speedup_curve(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return cells (rows of `raybench.load(DIR).scaling`) as one curve, by number of workers.
+
+    UserError where they are no one curve: weak and strong scaling, two topologies, series or
+    batches, or two cells with as many workers.
+    """
+    for column, words in ONE_OF.items():
+        values = list(dict.fromkeys(cells[column]))
+        if len(values) > 1:
+            raise UserError(
+                f"a speed-up curve never mixes {words}, and here are "
+                f"{_list([str(value) for value in values])}: choose one, such as "
+                f"scaling[scaling[{column!r}] == {values[0]!r}]."
+            )
+    twice = cells[cells["num_workers"].duplicated()]
+    if len(twice):
+        workers = int(twice["num_workers"].iloc[0])
+        same = cells[cells["num_workers"] == workers]
+        on = sorted(set(same["num_nodes"]))
+        what = (
+            f"on {_list([str(nodes) for nodes in on])} hosts, which are two topologies"
+            if len(on) > 1
+            else f"of several cells ({_list(list(same['cell']))})"
+        )
+        raise UserError(
+            f"a speed-up curve has one cell for each number of workers, and {len(same)} here have "
+            f"{workers}, {what}: choose those of one."
+        )
+    return cells.sort_values("num_workers", ignore_index=True)
+
+
+def curves_of(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return all speed-up curves of a study by their name, each as `speedup_curve` has it.
+
+    Left out are cells without a speed-up, runs that exchange no gradients (they are no training),
+    and cells on more hosts than others with as many workers (`on_more_hosts`).
+    """
+    usable = cells[cells["speedup"].notna() & cells["exchange_gradients"]]
+    usable = usable.drop(on_more_hosts(usable).index)
+    return {str(name): speedup_curve(group) for name, group in usable.groupby("curve", sort=False)}
+
+
+def on_more_hosts(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return cells that ran on more hosts than others of the same curve with as many workers."""
+    fewest = cells.groupby(["curve", "num_workers"])["num_nodes"].transform("min")
+    return cells[cells["num_nodes"] > fewest]
+
+
+def _list(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 2 else words)

@@ -1,0 +1,290 @@
+"""What is fitted to a scaling study: throughput models, one for each series and model of GPU, the
+critical batch by the noise of gradients, and the plan to the target.
+
+Of a study with one batch size, samples to target come from the noise of its gradients.
+"""
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pandas as pd
+
+from raybench.results.load import StudyResults
+from raybench.scaling import samples_to_target
+from raybench.scaling.cells import series_of
+from raybench.scaling.convergence import read
+from raybench.scaling.fit import ThroughputModel
+from raybench.scaling.fit_command import (
+    FittedGroup,
+    cells_matched,
+    check_asked,
+    fits,
+)
+from raybench.scaling.measurements import Cell, Group, Measurements
+from raybench.scaling.noise_scale import NoiseScale, critical_batch
+from raybench.scaling.plan import StepSeconds, answers, plan, with_measured
+from raybench.scaling.runs import MISSES
+from raybench.scaling.samples_to_target import SamplesToTarget, from_noise_scale
+from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
+from raybench.spec.scaling_study import ScalingStudy, study_cells
+from raybench.stats.record import Evaluation
+
+DOUBLINGS = 2
+"""Of the most workers measured, which are predicted where nothing else is asked."""
+LEAST_CELLS = 3
+"""Of a series: one can be left out then, and the others still say something."""
+
+
+def fit_study(results: StudyResults, predict: str | None) -> list[FittedGroup]:
+    """Fit the steps of each series, and predict: at numbers of workers, or the cells of a file.
+
+    Without `predict`, at the next doublings of the most workers measured. Series of fewer than
+    LEAST_CELLS, or on one number of workers, say too little of how a training scales: no fit. Pairs
+    of the file that the study has not measured are left out: `not_measured` names them.
+    """
+    measured = measurements(results)
+    if not measured.groups:
+        return []
+    if predict is None:
+        most = max(cell.num_workers for rows in measured.groups.values() for cell, _ in rows)
+        predict = ",".join(str(most * 2 ** (i + 1)) for i in range(DOUBLINGS))
+    asked, _ = cells_matched(predict, measured)
+    return list(fits(measured, asked))
+
+
+def not_measured(results: StudyResults, predict: str | None) -> list[str]:
+    """Return a sentence for each pair that is to be predicted and has no fit."""
+    measured = measurements(results)
+    if predict is None or not measured.groups:
+        return []
+    return [f"Not predicted: {one}." for one in cells_matched(predict, measured)[1]]
+
+
+def measurements(results: StudyResults) -> Measurements:
+    """Return what a study measured of each series that can be fitted: a row a repeat.
+
+    Runs that exchange no gradients are left out: they are probes, no training. So are those whose
+    batch is larger than an epoch: no step ever had as many samples as the cell says.
+    """
+    specs = specs_of(results)
+    series = dict(zip(specs, series_of(list(specs.values())), strict=True))
+    groups: dict[Group, list[tuple[Cell, float]]] = defaultdict(list)
+    for row in results.scaling_runs.to_dict("records"):
+        spec = specs[row["cell"]]
+        is_whole = spec.global_batch_size <= row["epoch_samples"]
+        if row["step_median_s"] > 0 and spec.exchange_gradients and is_whole:
+            cell = Cell(
+                spec.num_workers,
+                max(int(row["num_nodes"]), 1),
+                spec.batch_size_per_worker,
+                spec.accumulate,
+            )
+            key = series[row["cell"]], str(row["accelerators"])
+            groups[key].append((cell, float(row["step_median_s"])))
+    fitting = {key: rows for key, rows in groups.items() if _can_be_fitted(rows)}
+    return Measurements(results.place, fitting)
+
+
+def _can_be_fitted(rows: list[tuple[Cell, float]]) -> bool:
+    cells = {cell for cell, _ in rows}
+    return len(cells) >= LEAST_CELLS and len({cell.num_workers for cell in cells}) > 1
+
+
+def check_predict(predict: str | None) -> None:
+    """Refuse what no `--predict` can be, before anything runs: only then is known what was
+    measured, and on which GPUs."""
+    if predict is not None:
+        check_asked(predict)
+
+
+def specs_of(results: StudyResults) -> dict[str, RunSpec]:
+    """Return the run spec of every cell, by its name."""
+    return {cell.name: cell.spec for cell in study_cells(results.scaling_study)}
+
+
+def critical_batches(results: StudyResults) -> dict[str, list[float]]:
+    """Return, for each series, the critical batch that each run's gradients tell of, if they do."""
+    specs = specs_of(results)
+    series = dict(zip(specs, series_of(list(specs.values())), strict=True))
+    found: dict[str, list[float]] = {}
+    for row in results.scaling_runs.to_dict("records"):
+        batch = specs[row["cell"]].global_batch_size
+        value = of_run(results.evaluations.get(row["trial"], ()), batch)
+        if math.isfinite(value):
+            found.setdefault(series[row["cell"]], []).append(value)
+    return found
+
+
+def of_run(curve: Sequence[Evaluation], global_batch_size: int) -> float:
+    """Return the critical batch of a run, averaged over its progress; NaN where it tells none."""
+    state, scales = NoiseScale(), []
+    for point in curve:
+        if point.noise_scale is not None:
+            state = state.after(point.noise_scale)
+            scales.append(state.b_simple)
+    return critical_batch(scales, [global_batch_size] * len(scales))
+
+
+def noise_sentence(values: Sequence[float]) -> str:
+    """Say what runs of a series tell of the critical batch."""
+    middle, runs = statistics.median(values), len(values)
+    spread = f", {min(values):,.3g} to {max(values):,.3g}" if runs > 1 else ""
+    return (
+        f"By the noise of the gradients the critical batch is about {middle:,.3g} "
+        f"({runs} run{'s' if runs != 1 else ''}{spread}); right within a factor of three, as such "
+        "figures go."
+    )
+
+
+TIMES = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""The one batch size: what a plan tries beside it. Farther away neither the noise scale nor the
+throughput model has much to say."""
+
+
+def curve_from_noise(table: pd.DataFrame, values: Sequence[float]) -> SamplesToTarget | None:
+    """Return the curve through the only batch size whose runs reached the target.
+
+    `table` is one of `scaling.convergence`, `values` are critical batches by runs' gradients. None
+    where these tell nothing, or where several batch sizes do: a curve is fitted to those.
+    """
+    sizes = read(table).batch_sizes
+    known = [size for size in sizes if size.samples is not None]
+    critical = statistics.median(values) if values else 0.0
+    if len(known) != 1 or not critical > 0:
+        return None
+    (size,) = known
+    missed = tuple(one.batch_size for one in sizes if one.samples is None)
+    return replace(
+        from_noise_scale(size.batch_size, float(size.samples or 0), critical), missed=missed
+    )
+
+
+def sizes_near(batch_size: int) -> list[int]:
+    """Return batch sizes to plan with, where one was run."""
+    return sorted({int(times * batch_size) for times in TIMES if times * batch_size >= 1})
+
+
+def curve_words(curve: SamplesToTarget) -> str:
+    """Say where the curve comes from."""
+    return (
+        f"Of one batch size, {curve.tried[0]}, is known what it needs to the target; what others "
+        "need follows from the noise of the gradients, which is right within a factor of three: "
+        "they were not run."
+    )
+
+
+NO_GPU = "CPU"
+"""Kind of worker where there are no GPUs."""
+
+
+@dataclass(frozen=True)
+class TargetPlan:
+    """A plan for one series."""
+
+    series: str
+    sentences: tuple[str, ...]
+    """What is known of the critical batch, or why there is no plan."""
+    table: pd.DataFrame
+    """`scaling.plan.with_measured`, and the series; empty where there is no plan."""
+    answers: pd.DataFrame
+    """`scaling.plan.answers`; empty where there is no plan."""
+
+
+def target_plans(results: StudyResults, fitted: Sequence[FittedGroup]) -> list[TargetPlan]:
+    """Return a plan for each series with a throughput model; none where the study has no target.
+
+    The batch sizes are those that ran (where one did, some near it, by the noise of the gradients),
+    the layouts those that ran and those that were predicted.
+    """
+    if results.target is None:
+        return []
+    by_series: dict[str, dict[str, FittedGroup]] = {}
+    for one in fitted:
+        by_series.setdefault(one.group[0], {})[one.group[1] or NO_GPU] = one
+    runs, noise = measured_runs(results), critical_batches(results)
+    return [
+        _plan(
+            series,
+            groups,
+            runs[runs["series"] == series],
+            results.scaling_study,
+            noise.get(series, []),
+        )
+        for series, groups in by_series.items()
+    ]
+
+
+def measured_runs(results: StudyResults) -> pd.DataFrame:
+    """Return a row for each run: series, where it ran, and what it needed to the target.
+
+    Runs that diverged, or found no memory, never reached it. Samples spent are missing there: they
+    would not have done so however long they went on, where others may have been ended too early.
+    """
+    specs = specs_of(results)
+    series = dict(zip(specs, series_of(list(specs.values())), strict=True))
+    runs = results.scaling_runs
+    runs = runs[runs["failure"].isna() | runs["failure"].isin(MISSES)]
+    return pd.DataFrame(
+        {
+            "series": runs["cell"].map(series),
+            "gpu_type": runs["accelerators"].replace("", NO_GPU),
+            "num_workers": [specs[cell].num_workers for cell in runs["cell"]],
+            "num_nodes": runs["num_nodes"].clip(lower=1),
+            "global_batch_size": [specs[cell].global_batch_size for cell in runs["cell"]],
+            "seconds_to_target": runs["time_to_target_s"].astype(float),
+            "samples_to_target": runs["samples_to_target"].astype(float),
+            "samples_spent": runs["samples"].astype(float).where(runs["failure"].isna()),
+        }
+    )
+
+
+def _plan(
+    series: str,
+    groups: Mapping[str, FittedGroup],
+    runs: pd.DataFrame,
+    study: ScalingStudy,
+    noise: Sequence[float],
+) -> TargetPlan:
+    table = runs.rename(columns={"global_batch_size": "batch_size"})
+    price = study.price
+    prices = dict.fromkeys(groups, price) if isinstance(price, float | int) else price
+    cells = [cell for one in groups.values() for cell in (*one.model.observed.cells, *one.asked)]
+    try:
+        curve, sentence, batch_sizes = _curve(table, noise)
+        found = plan(
+            curve,
+            {kind: partial(_step_seconds, one.model) for kind, one in groups.items()},
+            layouts=sorted({(cell.num_workers, cell.num_nodes) for cell in cells}),
+            batch_sizes=batch_sizes,
+            prices=prices,
+        )
+    except UserError as error:  # too few batch sizes reached it: that is the result, then
+        return TargetPlan(series, (f"No plan: {error}",), pd.DataFrame(), pd.DataFrame())
+    beside = with_measured(found, runs).assign(series=series)
+    return TargetPlan(series, (sentence,), beside, answers(beside, budget=study.budget))
+
+
+def _curve(runs: pd.DataFrame, noise: Sequence[float]) -> tuple[SamplesToTarget, str, list[int]]:
+    """Return the curve of samples to target, what to say of it, and batch sizes to plan with."""
+    table = runs[["batch_size", "samples_to_target", "samples_spent"]].reset_index(drop=True)
+    ran = {int(size) for size in table["batch_size"]}
+    curve = curve_from_noise(table, noise)
+    if curve is not None:
+        return curve, curve_words(curve), sorted({*ran, *sizes_near(curve.tried[0])})
+    curve = samples_to_target.fit(table)
+    return curve, curve.sentence(), sorted(ran)
+
+
+def _step_seconds(
+    model: ThroughputModel, num_workers: int, num_nodes: int, own_samples: int, /
+) -> StepSeconds:
+    """Predict a step in which a worker has so many samples, in as many passes as were measured."""
+    passes = max(cell.accumulate for cell in model.observed.cells)
+    batch = max(own_samples // passes, 1)
+    (found,) = model.predict([Cell(num_workers, num_nodes, batch, passes)])
+    return StepSeconds(found.step_s, found.low_s, found.high_s)

@@ -1,0 +1,302 @@
+"""The runs of a scaling study as a table: what each repeat of each cell has measured.
+
+Of one run the first epoch, and the steady state after it.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from raybench.results.trials import accelerators_of
+from raybench.spec.metric import ACCURACY, Metric
+from raybench.spec.scaling_study import StudyCell
+from raybench.stats.record import Evaluation, RunRecord, StepTimes
+
+SHARES = (0.25, 0.5, 0.75, 0.95)
+GRID = np.arange(1, 401) / 400
+"""Shares of an interval's steps, SHARES among them."""
+WHOLE_EPOCH = 1 - 1e-9
+"""An epoch that is done, however its share was rounded."""
+
+
+@dataclass(frozen=True)
+class Steady:
+    """Steps after the warm-up; the median bears a stall, `mean_s` and `longest_s` show it."""
+
+    num_steps: int
+    """Steps that were timed one by one; 0 where only intervals between evaluations were."""
+    median_s: float
+    """Seconds of an optimizer step."""
+    p25_s: float
+    p75_s: float
+    p95_s: float
+    longest_s: float
+    """The longest step of the run, the first epoch's too."""
+    mean_s: float
+    """All seconds over all steps, stalls included."""
+    input_share: float
+    """Part of these seconds that waited for data; NaN where that was not recorded."""
+    is_warm: bool
+    """False where a run was so short that its first epoch is in here."""
+
+
+def first_epoch_seconds(curve: Sequence[Evaluation]) -> tuple[float, int]:
+    """Return seconds on the training clock and samples up to the end of the first epoch.
+
+    Up to the first evaluation at its end or behind it; of a run that ended before, of all of it.
+    """
+    ends = [point for point in curve if point.epoch >= WHOLE_EPOCH] or list(curve[-1:])
+    return (ends[0].train_s, ends[0].samples) if ends else (math.nan, 0)
+
+
+def epoch_samples(curve: Sequence[Evaluation]) -> int:
+    """Return the samples of an epoch, which no step has more of."""
+    return round(curve[-1].samples / curve[-1].epoch)
+
+
+def steady(curve: Sequence[Evaluation], step_samples: int) -> Steady | None:
+    """Return the steady state of a run: what follows its first epoch.
+
+    `step_samples` are those of a step that is not cut short by the end of an epoch. Where no such
+    step was timed, it takes as long as that many samples did between two evaluations.
+    Of a run of one epoch, what follows its first evaluation; of a run with one evaluation, all of
+    it. None without an evaluation.
+    """
+    if not curve:
+        return None
+    before, points, is_warm = _after_warm_up(curve)
+    samples = points[-1].samples - (before.samples if before else 0)
+    seconds = points[-1].train_s - (before.train_s if before else 0.0)
+    mean = seconds / samples * step_samples
+    waited = _input_seconds(points[-1]) - (_input_seconds(before) if before else 0.0)
+    share = waited / seconds if seconds > 0 else math.nan
+    timed = [point.steps for point in points if point.steps is not None]
+    if timed:
+        p25, median, p75, p95 = pooled(timed)
+        return Steady(
+            num_steps=sum(one.num for one in timed),
+            median_s=median,
+            p25_s=p25,
+            p75_s=p75,
+            p95_s=p95,
+            longest_s=max(point.steps.max_s for point in curve if point.steps is not None),
+            mean_s=mean,
+            input_share=share,
+            is_warm=is_warm,
+        )
+    each = [step_samples / point.samples_per_s for point in points if point.samples_per_s > 0]
+    if not each:
+        return None
+    longest = max(step_samples / one.samples_per_s for one in curve if one.samples_per_s > 0)
+    p25, median, p75, p95 = (float(value) for value in np.percentile(each, (25, 50, 75, 95)))
+    return Steady(0, median, p25, p75, p95, longest, mean, share, is_warm)
+
+
+def _input_seconds(point: Evaluation) -> float:
+    return math.nan if point.input_s is None else point.input_s
+
+
+def _after_warm_up(
+    curve: Sequence[Evaluation],
+) -> tuple[Evaluation | None, Sequence[Evaluation], bool]:
+    """Return the last evaluation of the warm-up, those behind it, whether it was an epoch."""
+    for index, point in enumerate(curve[:-1]):
+        if point.epoch >= WHOLE_EPOCH:
+            return point, curve[index + 1 :], True
+    return (curve[0], curve[1:], False) if len(curve) > 1 else (None, curve, False)
+
+
+def pooled(intervals: Sequence[StepTimes]) -> list[float]:
+    """Return the quantiles SHARES of the steps of several intervals together.
+
+    Between the quantiles that an interval tells its steps are taken to lie evenly. Beyond the
+    outer ones they are taken for these: how far apart such steps lie is not known.
+    """
+    told = [(one.p25_s, one.median_s, one.p75_s, one.p95_s) for one in intervals]
+    seconds = np.concatenate([np.interp(GRID, SHARES, quantiles) for quantiles in told])
+    order = np.argsort(seconds, kind="stable")
+    steps = np.repeat([one.num / len(GRID) for one in intervals], len(GRID))[order]
+    reached = np.cumsum(steps) / steps.sum() + 1e-9  # what rounding could keep from a share
+    return [float(seconds[order[int(np.searchsorted(reached, share))]]) for share in SHARES]
+
+
+FAR = 1.5
+"""A run whose seconds a sample, stalls included, are so many times those of its cell's median step
+(or so many times less) is an outlier; so is one whose first epoch took so many times as long as is
+usual in its cell."""
+MISSES = ("nan", "oom")
+"""Failures of the training itself: such a run has missed the target, as one that never came there.
+Others say nothing of the target."""
+RUN_COLUMNS = (
+    *("trial", "cell", "repeat", "seed", "failure", "stop", "num_nodes", "accelerators"),
+    "samples_per_s",
+    *("samples_per_s_low", "samples_per_s_high", "mean_samples_per_s", "step_median_s"),
+    *("step_p25_s", "step_p75_s", "step_p95_s", "longest_step_s", "num_steps", "is_warm"),
+    *("first_epoch_samples_per_s", "first_epoch_train_samples_per_s", "compile_s", "train_s"),
+    *(
+        "wall_s",
+        "input_share",
+        "memory_peak_bytes",
+        "bytes_exchanged_per_step",
+        "gpu_utilization",
+        "evenness",
+        "accuracy",
+    ),
+    *("best_accuracy", "samples", "epoch_samples", "short_steps", "time_to_target_s"),
+    *("samples_to_target", "is_slow_start", "is_outlier"),
+)
+
+
+def run_table(
+    cells: Sequence[StudyCell],
+    runs: Mapping[str, RunRecord],
+    curves: Mapping[str, Sequence[Evaluation]],
+    metric: Metric = ACCURACY,
+) -> pd.DataFrame:
+    """Return a row for each finished repeat, columns RUN_COLUMNS (or of another metric).
+
+    | column | holds |
+    |---|---|
+    | stop | why it ended; missing of a failure |
+    | samples_per_s, .._low, .._high | global batch over the median step that had all of it, and |
+    |  | over the quartiles |
+    | mean_samples_per_s | the same steps with all their stalls |
+    | step_.._s | seconds of an optimizer step after the warm-up |
+    | longest_step_s | of all, the first epoch's too |
+    | num_steps | steps of a whole global batch that were timed one by one; 0: intervals between |
+    |  | evaluations were |
+    | epoch_samples | of an epoch: a step has no more, whatever the batch |
+    | short_steps | steps of an epoch over what whole batches would make: its last may be short |
+    | is_warm | False where the first epoch had to be counted in, the run being that short |
+    | first_epoch_samples_per_s | of the first epoch, compiling included |
+    | first_epoch_train_samples_per_s | without compiling |
+    | input_share | part of the training after the warm-up that waited for data; of all of it in |
+    |  | folders that do not tell it of each evaluation |
+    | evenness | fastest worker's seconds over the slowest's: `Evaluation.evenness` |
+    | memory_peak_bytes, gpu_utilization | of the worker with most; the mean |
+    | bytes_exchanged_per_step | what a worker gives to the exchange of one optimizer step |
+    | is_slow_start | its first epoch is FAR slower than the median of its cell's |
+    | is_outlier | that, or its mean is FAR off the median of its cell, beyond what `short_steps` |
+    |  | explain |
+
+    Runs that were cut off are left out: they run again.
+    """
+    by_name = {cell.name: cell for cell in cells}
+    rows = [
+        _row(run, by_name[run.source], curves.get(name, []), metric)
+        for name, run in runs.items()
+        if run.role == "scaling" and run.is_answer and run.source in by_name
+    ]
+    table = pd.DataFrame(rows, columns=named(RUN_COLUMNS, metric)).sort_values(
+        ["cell", "repeat"], kind="stable", ignore_index=True
+    )
+    table["is_slow_start"] = _slow_starts(table)
+    table["is_outlier"] = table["is_slow_start"] | _outliers(table)
+    return table
+
+
+def named(columns: Sequence[str], metric: Metric) -> list[str]:
+    """Return columns of a table of accuracy with the names of a metric."""
+    names = {ACCURACY.name: metric.name, ACCURACY.best_column: metric.best_column}
+    return [names.get(column, column) for column in columns]
+
+
+def _row(
+    run: RunRecord, cell: StudyCell, curve: Sequence[Evaluation], metric: Metric
+) -> dict[str, Any]:
+    spec, train = run.spec, run.ledger["train"]
+    row: dict[str, Any] = {
+        "trial": run.trial,
+        "cell": cell.name,
+        "repeat": (spec.seed - cell.spec.seed) % 2**32,
+        "seed": spec.seed,
+        "failure": run.failure,
+        "stop": run.stop,
+        "num_nodes": run.num_nodes,
+        "accelerators": accelerators_of(run) or "",
+        "compile_s": run.ledger["compile"],
+        "train_s": train,
+        "wall_s": run.wall_s,
+        metric.best_column: run.best_value,
+        "samples": run.samples,
+        "time_to_target_s": run.time_to_target_s,
+    }
+    if not curve or run.failure is not None:
+        return row
+    row["epoch_samples"] = epoch_samples(curve)
+    step_samples = min(spec.global_batch_size, row["epoch_samples"])
+    found = steady(curve, step_samples)
+    if found is None:
+        return row
+    seconds, samples = first_epoch_seconds(curve)
+    row |= {
+        "samples_per_s": step_samples / found.median_s,
+        "samples_per_s_low": step_samples / found.p75_s,
+        "samples_per_s_high": step_samples / found.p25_s,
+        "mean_samples_per_s": step_samples / found.mean_s,
+        "short_steps": _short_steps(row["epoch_samples"], step_samples) if found.num_steps else 1,
+        "step_median_s": found.median_s,
+        "step_p25_s": found.p25_s,
+        "step_p75_s": found.p75_s,
+        "step_p95_s": found.p95_s,
+        "longest_step_s": found.longest_s,
+        "num_steps": found.num_steps,
+        "is_warm": found.is_warm,
+        "first_epoch_samples_per_s": samples / (seconds + run.ledger["compile"]),
+        "first_epoch_train_samples_per_s": samples / seconds,
+        "input_share": found.input_share,
+        "memory_peak_bytes": max(_told(p.memory_peak_bytes for p in curve), default=None),
+        "bytes_exchanged_per_step": max(
+            _told(p.bytes_exchanged_per_step for p in curve), default=None
+        ),
+        "gpu_utilization": _mean(_told(p.gpu_utilization for p in curve)),
+        "evenness": _mean(_told(p.evenness for p in curve)),
+        metric.name: curve[-1].value,
+    }
+    if math.isnan(found.input_share) and train > 0:
+        row["input_share"] = run.ledger["input"] / train
+    if run.time_to_target_s is not None:
+        row["samples_to_target"] = next(
+            (p.samples for p in curve if p.train_s >= run.time_to_target_s - 1e-9), None
+        )
+    return row
+
+
+def _short_steps(epoch: int, step: int) -> float:
+    return math.ceil(epoch / step) * step / epoch
+
+
+def _told(values: Iterable[float | None]) -> list[float]:
+    """Return what evaluations say of something that not every run records."""
+    return [value for value in values if value is not None]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _outliers(table: pd.DataFrame) -> "pd.Series[bool]":
+    """Say which runs are far off: compared by the mean, so that a stall inside a run counts."""
+    if table.empty:
+        return pd.Series(False, index=table.index)
+    slower = _usual(table, "samples_per_s") / table["mean_samples_per_s"].astype(float)
+    # A short step may take as long as a whole one, and that is no stall.
+    return (slower > FAR * table["short_steps"].astype(float)) | (slower < 1 / FAR)
+
+
+def _slow_starts(table: pd.DataFrame) -> "pd.Series[bool]":
+    """Say whose first epoch was far slower than usual, which the steady state knows nothing of."""
+    if table.empty:
+        return pd.Series(False, index=table.index)
+    rate = "first_epoch_train_samples_per_s"
+    return _usual(table, rate) / table[rate].astype(float) > FAR
+
+
+def _usual(table: pd.DataFrame, column: str) -> "pd.Series[float]":
+    """Return the median of each run's cell."""
+    same = [table[key] for key in ("cell", "num_nodes", "accelerators")]
+    return table[column].astype(float).groupby(same).transform("median")

@@ -1,0 +1,141 @@
+"""The space taken apart: what decides the learning curve is sampled, what decides speed is not.
+
+Accuracy depends on optimizer, rate and *global* batch; the same curve is trained by any number
+of workers, and by either framework where the workload is the same network in both. So the
+sampler proposes a global batch, and a trial runs on one of the placements that make it up.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from raybench.models.base import LayerWorkload
+from raybench.models.find import load_workload_dataset
+from raybench.spec.run import Placement, RunSpec
+from raybench.spec.space import Cases, Choices, Dimension, Powers, Space, possible_values, values_of
+from raybench.spec.study import TIME, StudySpec
+
+GLOBAL_BATCH = "global_batch_size"
+"""What is sampled in place of workers and batch per worker: their product."""
+SPEED_KEYS = ("framework", "num_workers", "batch_size_per_worker")
+RESOURCES = ("cpus_per_worker", "gpus_per_worker", "placement_strategy", "accelerator_type")
+NOT_WITH = (
+    "accumulate",
+    "bucket_mb",
+    "gradient_compression",
+    *RESOURCES,
+    "precision",
+    "prefetch",
+    "strategy",
+)
+"""Searched keys that change a step's time in ways the step-time model does not know."""
+
+
+class Factors:
+    """The space to sample, and the placements of what was sampled."""
+
+    def __init__(self, sampled: Space, placements: list[Placement]) -> None:
+        self.sampled = sampled
+        """The space without speed keys, with GLOBAL_BATCH."""
+        self.all_placements = placements
+        """Every placement that makes up some global batch."""
+        self._frameworks_differ = "framework" in sampled
+        self._found: dict[tuple[int, str | None], list[Placement]] = {}
+
+    def of_values(self, values: dict[str, Any]) -> list[Placement]:
+        """Return every placement of a proposal, widest first."""
+        framework = values["framework"] if self._frameworks_differ else None
+        return self._find(values[GLOBAL_BATCH], framework)
+
+    def of_spec(self, spec: RunSpec) -> list[Placement]:
+        """Return every placement of a run spec's global batch, widest first."""
+        samples = spec.num_workers * spec.batch_size_per_worker
+        return self._find(samples, spec.framework if self._frameworks_differ else None)
+
+    def _find(self, samples: int, framework: str | None) -> list[Placement]:
+        if (samples, framework) not in self._found:
+            found = [
+                one
+                for one in self.all_placements
+                if one.num_workers * one.batch_size_per_worker == samples
+                and framework in (None, one.framework)
+            ]
+            found.sort(key=lambda placement: -placement.num_workers)
+            self._found[samples, framework] = found
+        return list(self._found[samples, framework])
+
+
+def speed_values(placement: Placement) -> dict[str, Any]:
+    """Return a placement as the keys of a run spec that a space searches."""
+    return {key: getattr(placement, key) for key in SPEED_KEYS}
+
+
+def placed(spec: RunSpec, placement: Placement) -> RunSpec:
+    """Return a run spec on another placement."""
+    return spec.model_copy(update=speed_values(placement))
+
+
+def factorise(study: StudySpec, space: Space, *, equal_frameworks: bool) -> Factors | str:
+    """Take a study's space apart, or say in words why that cannot be done.
+
+    `equal_frameworks`: the workload is the same network in every framework, so that framework
+    too decides speed alone; otherwise it stays with what is sampled.
+    """
+    keys = SPEED_KEYS if equal_frameworks else SPEED_KEYS[1:]
+    reason = next(_obstacles(study, space, keys), None)
+    if reason is not None:
+        return reason
+    each = [values_of(key, space, study.fixed)[0] for key in RESOURCES]
+    placements = [
+        Placement(framework, workers, size, *each)
+        for framework in values_of("framework", space, study.fixed)
+        for workers in values_of("num_workers", space, study.fixed)
+        for size in values_of("batch_size_per_worker", space, study.fixed)
+    ]
+    products = sorted({one.num_workers * one.batch_size_per_worker for one in placements})
+    sampled: Space = {}
+    for key, dimension in space.items():
+        if key not in keys:
+            sampled[key] = dimension
+        elif GLOBAL_BATCH not in sampled and len(products) > 1:
+            sampled[GLOBAL_BATCH] = _batches(products)
+    if len(products) == 1:  # nothing to sample: every proposal has it
+        sampled[GLOBAL_BATCH] = Choices((products[0],))
+    return Factors(sampled, placements)
+
+
+def study_factors(study: StudySpec, space: Space) -> Factors | str:
+    """Return the study's space taken apart, or why it is not."""
+    if not study.search.factorise:
+        return "search.factorise is false"
+    workload, _ = load_workload_dataset(study.workload, study.dataset)
+    return factorise(study, space, equal_frameworks=isinstance(workload, LayerWorkload))
+
+
+def _obstacles(study: StudySpec, space: Space, keys: tuple[str, ...]) -> Iterator[str]:
+    if study.objective.kind != TIME:
+        yield "what a budget of seconds reaches depends on speed"
+    searched = [key for key in keys if key in space and len(possible_values(space[key])) > 1]
+    if not set(searched) & {"framework", "num_workers"}:
+        yield "neither workers nor frameworks of the same network are searched"
+    for key in keys:
+        if key in space and not isinstance(space[key], Choices | Powers):
+            yield f"space.{key} is neither a list nor a range with log2: true"
+    for key in NOT_WITH:
+        if key in space:
+            yield f"space.{key} changes the step time too"
+    if values_of("learning_rate_scaling", space, study.fixed) != ["none"]:
+        yield "learning_rate_scaling makes the rate depend on the workers"
+    if values_of("strategy", space, study.fixed) != ["distributed"]:
+        yield "the step-time model knows workers that are processes, not strategy single_process"
+    for key, dimension in space.items():
+        if isinstance(dimension, Cases):
+            for case in dimension.cases:
+                depends = [name for name, _ in case.when if name in keys]
+                if depends:
+                    yield f"space.{key} depends on {depends[0]}"
+
+
+def _batches(products: list[int]) -> Dimension:
+    powers = Powers(products[0], products[-1])
+    # As powers of two the sampler knows their order.
+    return powers if list(powers.values()) == products else Choices(tuple(products))

@@ -1,1 +1,0 @@
-"""The phases of a study, in order, and the commands that run them."""

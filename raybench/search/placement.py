@@ -1,0 +1,290 @@
+"""How fast configurations run, learnt from the trials themselves; where the next one should.
+
+Speed depends on framework, workers, batch and optimizer, not on the learning rate; so a few
+measured steps tell what a training would take elsewhere. The form is that of Pollux without
+overlap (Qiao 2021, arXiv 2008.12260, eq. 8-11 with gamma 1): a pass costs a constant and a part
+per sample; more workers add communication.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from scipy.optimize import nnls
+
+from raybench.search.factorisation import Factors, placed
+from raybench.spec.run import Placement, RunSpec
+
+PULL = 0.05
+"""Weight of the pull of optimizer costs to zero, beside relative errors of weight one."""
+
+
+Setup = tuple[Placement, str]
+"""What a step's time depends on: where it runs, and the optimizer."""
+Row = Callable[[Setup], np.ndarray]
+
+
+class StepTime:
+    """Seconds of one optimizer step, by a linear model with coefficients of at least zero.
+
+    For `n` samples per worker, `k` workers, framework f and optimizer o:
+
+        T = a(f) + b(f) n + [a'(f, k) + b'(f, k) n  where k is not the fewest measured] + c(f, o)
+
+    fitted to relative errors. b' is left at zero until a group was measured at two batch
+    sizes: what more workers cost is first of all communication, which is the same for every
+    batch. An optimizer that was not measured in a framework costs what the others do there.
+    """
+
+    def __init__(self) -> None:
+        self._totals: dict[str, dict[Setup, list[float]]] = {}
+        """Steps and seconds measured, by framework."""
+        self._batches: dict[Placement, set[int]] = {}
+        self._fits: dict[str, Callable[[Setup], float]] = {}
+        self._designs: dict[str, tuple[Row, np.ndarray, int]] = {}
+        self._known: dict[str, dict[Setup, float | None]] = {}
+        """What was asked of the present fits, by framework."""
+
+    def observe(
+        self, placement: Placement, optimizer: str, *, steps: float, seconds: float
+    ) -> None:
+        """Add measured seconds of training and the optimizer steps done in them."""
+        if steps <= 0 or not seconds > 0:
+            return
+        totals = self._totals.setdefault(placement.framework, {})
+        total = totals.setdefault((placement, optimizer), [0.0, 0.0])
+        self._batches.setdefault(placement.group, set()).add(placement.batch_size_per_worker)
+        total[0] += steps
+        total[1] += seconds
+        self._fits.pop(placement.framework, None)
+        self._known.pop(placement.framework, None)
+
+    def batches(self, group: Placement) -> set[int]:
+        """Return the batch sizes per worker at which a kind of worker group was measured."""
+        return self._batches.get(group.group, set())
+
+    def step_s(self, placement: Placement, optimizer: str) -> float | None:
+        """Return the predicted seconds of a step; None where such a group was never measured."""
+        framework, setup = placement.framework, (placement, optimizer)
+        known = self._known.setdefault(framework, {})
+        if setup not in known:
+            known[setup] = self._predicted(setup)
+        return known[setup]
+
+    def _predicted(self, setup: Setup) -> float | None:
+        framework = setup[0].framework
+        if not self.batches(setup[0]):
+            return None
+        if framework not in self._fits:
+            self._fits[framework] = self._fit(framework)
+        return self._fits[framework](setup)
+
+    def _design(self, measured: list[Setup]) -> tuple[Row, np.ndarray, int]:
+        """Return what makes a row of a setup, the rows of those measured, and the optimizers.
+
+        It takes longer than the fit itself, and stays as it is until another setup is measured.
+        """
+        counts = sorted({placement.num_workers for placement, _ in measured})
+        optimizers = sorted({optimizer for _, optimizer in measured})
+        batches = {
+            k: {p.batch_size_per_worker for p, _ in measured if p.num_workers == k} for k in counts
+        }
+        wide = [k for k in counts[1:] if len(batches[k]) > 1]
+
+        def row(setup: Setup) -> np.ndarray:
+            placement, optimizer = setup
+            n, k = float(placement.batch_size_per_worker), placement.num_workers
+            # A share of each where it was not measured: the mean of those that were.
+            spread = 1.0 / len(optimizers) if optimizer not in optimizers else 0.0
+            return np.array(
+                [1.0, n]
+                + [float(k == other) for other in counts[1:]]
+                + [n * (k == other) for other in wide]
+                + [spread or float(optimizer == name) for name in optimizers]
+            )
+
+        return row, np.array([row(setup) for setup in measured]), len(optimizers)
+
+    def _fit(self, framework: str) -> Callable[[Setup], float]:
+        totals = self._totals[framework]
+        if framework not in self._designs or len(self._designs[framework][1]) != len(totals):
+            self._designs[framework] = self._design(list(totals))
+        row, design, num_optimizers = self._designs[framework]
+        done, spent = np.array(list(totals.values())).T
+        seconds = spent / done
+        # Long measurements weigh more, but a single one never decides alone.
+        weights = np.minimum(1.0, np.sqrt(done / 50))
+        scale = weights / seconds
+        widths = np.maximum(design.max(axis=0), 1.0)
+        # Optimizers seen at one batch size each could explain every difference between batches:
+        # a weak pull to zero leaves to them what the batch does not explain.
+        pull = np.zeros((num_optimizers, design.shape[1]))
+        pull[:, -num_optimizers:] = np.eye(num_optimizers) * PULL / np.median(seconds)
+        rows = np.vstack([design * scale[:, None], pull]) / widths
+        found = nnls(rows, np.append(seconds * scale, np.zeros(len(pull))))[0] / widths
+        return lambda setup: max(float(row(setup) @ found), 1e-9)
+
+
+class Placer:
+    """Step times by the model, for a space that is taken apart.
+
+    The first trials are its probes: each runs where nothing was measured yet, and their
+    learning curves count as any other's. Few workers come first, and more of them only where
+    they may be faster by what is known of the fewer. From then on a trial runs on the fastest
+    placement that is efficient: whose workers do at least the share `efficient` of the work per
+    worker that those of the most economical one do.
+    """
+
+    def __init__(
+        self,
+        factors: Factors,
+        *,
+        efficient: float = 0.5,
+        is_feasible: Callable[[RunSpec], bool] = lambda spec: True,
+        num_failed: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`is_feasible` says whether a run would not fail, by what is known.
+
+        Its answers stay the same while `num_failed` does.
+        """
+        self.factors, self._is_feasible, self._num_failed = factors, is_feasible, num_failed
+        self._ratios: dict[int, tuple[RunSpec, dict[Placement, float]]] = {}
+        """Those asked for since the last measurement, by the identity of the run spec."""
+        self._failed_then = 0
+        self._efficient = efficient
+        self._model = StepTime()
+        self._seen: dict[str, tuple[int, float]] = {}
+        self._probing: dict[str, Placement] = {}
+        every = factors.all_placements
+        self._groups = {one.group for one in every}
+        self._counts = {one.num_workers for one in every}
+
+    def observe(self, trial: str, spec: RunSpec, *, samples: int, train_s: float) -> None:
+        """Take a trial's totals so far; taking the same twice changes nothing."""
+        before = self._seen.get(trial, (0, 0.0))
+        if samples <= before[0]:
+            return
+        self._seen[trial] = samples, train_s
+        self._probing.pop(trial, None)
+        self._ratios.clear()
+        self._model.observe(
+            spec.placement,
+            spec.optimizer,
+            steps=(samples - before[0]) / spec.global_batch_size,
+            seconds=train_s - before[1],
+        )
+
+    def choose(self, trial: str, optimizer: str, options: Sequence[Placement]) -> Placement:
+        """Return where a proposal shall run, of the placements where it would not fail.
+
+        `options` are those of one global batch, widest first.
+        """
+        for option in reversed(options):
+            if self._is_next_probe(option, optimizer, options):
+                self._probing[trial] = option
+                return option
+        timed = self._timed(optimizer, options)
+        if not timed:  # it is being measured at this moment: the most economical, as yet
+            return options[-1]
+        cost = min(option.num_workers * seconds for option, seconds in timed.items())
+        paying = {
+            option: seconds
+            for option, seconds in timed.items()
+            if cost / (option.num_workers * seconds) >= self._efficient
+        }
+        return min(paying, key=lambda option: paying[option])
+
+    def forget(self, trial: str) -> None:
+        """Note that a trial ended; what it was to measure may be unmeasured still."""
+        self._probing.pop(trial, None)
+
+    def is_known(self, spec: RunSpec) -> bool:
+        """Whether the fastest placement of a run spec's global batch can be told."""
+        options = self._options(spec)
+        return bool(self._timed(spec.optimizer, options)) and not any(
+            self._is_open(option, spec.optimizer, options) for option in options
+        )
+
+    def ratios(self, spec: RunSpec) -> dict[Placement, float]:
+        """Return by which factor a run's seconds are longer on every placement that can be
+        predicted; that of its own is 1. Empty where its own is not known."""
+        if self._failed_then != self._num_failed():
+            self._failed_then = self._num_failed()
+            self._ratios.clear()
+        if id(spec) not in self._ratios:
+            timed = self._timed(spec.optimizer, self._options(spec))
+            own = timed.get(spec.placement)
+            found = {} if own is None else {option: s / own for option, s in timed.items()}
+            self._ratios[id(spec)] = spec, found
+        return self._ratios[id(spec)][1]
+
+    def to_fastest(self, spec: RunSpec) -> float:
+        """Return the factor from a run's seconds to those on its fastest placement."""
+        return min(self.ratios(spec).values(), default=1.0)
+
+    def to_cheapest(self, spec: RunSpec) -> float:
+        """Return the factor from a run's worker-seconds to those on its cheapest placement."""
+        ratios = self.ratios(spec).items()
+        costs = (option.num_workers / spec.num_workers * ratio for option, ratio in ratios)
+        return min(costs, default=1.0)
+
+    def _options(self, spec: RunSpec) -> list[Placement]:
+        """Return the placements of a run spec's global batch where it would not fail."""
+        return [
+            one
+            for one in self.factors.of_spec(spec)
+            if one == spec.placement or self._is_feasible(placed(spec, one))
+        ]
+
+    def _is_next_probe(
+        self, option: Placement, optimizer: str, options: Sequence[Placement]
+    ) -> bool:
+        """Whether a run there would measure what has to be measured next, and no trial does."""
+        if any(one.group == option.group for one in self._probing.values()):
+            return False
+        narrower = [one for one in options if _is_narrower(one, option)]
+        if any(self._is_open(one, optimizer, options) for one in narrower):
+            return False  # these come first: they may make this one pointless
+        if self._is_open(option, optimizer, options):
+            return True
+        # A framework's second batch size tells what a sample costs, and what a step does.
+        known = self._batches(option.framework)
+        return len(known) == 1 and option.batch_size_per_worker not in known
+
+    def _is_open(self, option: Placement, optimizer: str, options: Sequence[Placement]) -> bool:
+        """Whether a placement was not measured and may be the fastest.
+
+        At best its workers exchange no longer than the fewer ones that were measured.
+        """
+        if self._model.batches(option):
+            return False
+        fewer = [replace(option, num_workers=k) for k in self._counts if k < option.num_workers]
+        measured = [one for one in fewer if self._model.batches(one)]
+        if not measured:
+            return True
+        nearest = max(measured, key=lambda one: one.num_workers)
+        at_best = self._model.step_s(nearest, optimizer)
+        known = self._model.batches(nearest)
+        if at_best is not None and len(known) == 1:  # at best a step costs by its samples alone
+            same = replace(nearest, batch_size_per_worker=max(known))
+            whole = self._model.step_s(same, optimizer) or 0.0
+            at_best = min(at_best, whole * option.batch_size_per_worker / max(known))
+        timed = self._timed(optimizer, options)
+        return at_best is None or not timed or at_best < min(timed.values())
+
+    def _batches(self, framework: str) -> set[int]:
+        """Return the batch sizes per worker at which a framework was or is being measured."""
+        running = self._probing.values()
+        known = {one.batch_size_per_worker for one in running if one.framework == framework}
+        for group in self._groups:
+            if group.framework == framework:
+                known |= self._model.batches(group)
+        return known
+
+    def _timed(self, optimizer: str, options: Sequence[Placement]) -> dict[Placement, float]:
+        found = {option: self._model.step_s(option, optimizer) for option in options}
+        return {option: seconds for option, seconds in found.items() if seconds is not None}
+
+
+def _is_narrower(one: Placement, other: Placement) -> bool:
+    return one.framework == other.framework and one.num_workers < other.num_workers

@@ -1,0 +1,456 @@
+"""The confirm phase: the best of the search race with new seeds, then the winners run alone.
+
+Alone on the machine, with new seeds: for the times that are printed. The runs that chose a winner
+were lucky ones, and had company; these had neither.
+"""
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from raybench.results.load import load
+from raybench.results.ranking import noise_of, repeat
+from raybench.results.records import Records, read_records
+from raybench.results.verdict import find_verdicts
+from raybench.runs.single_run import SingleRun, side_by_side
+from raybench.search.confirm_budget import MOST_FRESH, ConfirmBudget, Contenders, Cost
+from raybench.search.race import Race, Races, cap_of, in_turns
+from raybench.spec.objective import TIME
+from raybench.spec.run import RunSpec
+from raybench.spec.study import StudySpec
+from raybench.stats.record import Evaluation, Role, RunRecord, StopReason
+from raybench.stats.repeats import Repeat
+from raybench.stats.standing import (
+    MOST,
+    Axis,
+    Contender,
+    Run,
+    Stages,
+    first_trial,
+    is_told,
+    more,
+    repeat_of,
+    stages,
+)
+
+KEY = "more"
+"""Of `study.yaml`, while runs of a `--more` are left to be done."""
+
+OVER = "is_over"
+"""Of `study.yaml`: whether the confirming came to its end, by itself or by the time budget."""
+
+
+@dataclass(frozen=True)
+class More:
+    """The runs that one `--more` is for."""
+
+    asked: int
+    until: int
+    """Answered runs of the race that there are when it is done."""
+
+    @classmethod
+    def of(cls, asked: int, earlier: Mapping[str, Any], raced: int) -> "More":
+        """Return the one that an ended session of the same command began, else a new one.
+
+        `earlier` is what `study.yaml` held before, `raced` how many runs of the race have answered.
+        """
+        begun = earlier.get(KEY)
+        until = begun.get("until") if isinstance(begun, dict) else None
+        if not isinstance(begun, dict) or begun.get("asked") != asked or type(until) is not int:
+            return cls(asked, raced + asked)
+        return cls(asked, min(until, raced + asked))
+
+    def left(self, raced: int) -> int:
+        """Return how many runs are left."""
+        return max(self.until - raced, 0)
+
+    def sentence(self, raced: int) -> str | None:
+        """Return what is said where some are done already; None where none is."""
+        left = self.left(raced)
+        if left == self.asked:
+            return None
+        return f"continuing --more {self.asked}: {self.asked - left} of its runs are done"
+
+    def document(self) -> dict[str, int]:
+        """Return what `study.yaml` holds of it."""
+        return {"asked": self.asked, "until": self.until}
+
+
+RACE_SEEDS = 3000
+"""How far the seeds of a race are from the search's; those of a reference and of runs alone lie
+before."""
+TRIES = 2
+"""Times that a run is begun whose machines break it; then its contender is out, until the same
+command is given again. Those of all earlier sessions count as one: each tries it once more."""
+
+
+@dataclass
+class LiveRace:
+    """Runs what the races ask for, and tells them what it took."""
+
+    budget: ConfirmBudget
+    single_run: SingleRun
+    records: Records
+    """What was recorded before."""
+    slots: int
+    """Runs at the same time at most; the pool admits fewer where they are wide."""
+    out: list[str] = field(default_factory=list)
+    """Contenders whose runs the machines broke, or laid out so that they compare with no other."""
+    is_cut: bool = False
+    """Whether runs were left to be done when it ended."""
+    _learned: dict[tuple[str, int], Repeat] = field(default_factory=dict)
+    _alone: dict[str, list[Repeat]] = field(default_factory=dict)
+    """Runs alone of earlier sessions: they may overrule the race."""
+    _learning: threading.RLock = field(default_factory=threading.RLock)
+    _tries: Counter[Run] = field(default_factory=Counter)
+    _num_done: int = 0
+
+    def __post_init__(self) -> None:
+        self._is_timed = self.budget.study.objective.kind == TIME
+        found = self.budget.contenders()
+        self._cold = first_trial(self.records.runs.values())
+        self._costs = {cost.trial: cost for cost in (*found.fastest, *found.cheapest)}
+        for record in self.records.runs.values():
+            if record.role not in ("race", "confirm") or record.source not in self._costs:
+                continue
+            if record.role == "confirm":
+                if self._says(record):
+                    curve = self.records.curves.get(record.trial, [])
+                    self._alone.setdefault(record.source, []).append(self._repeat(record, curve))
+                continue
+            number = int(record.trial.removeprefix(f"{record.source}-race"))
+            if self._says(record):
+                curve = self.records.curves.get(record.trial, [])
+                self._learned[record.source, number] = self._repeat(record, curve)
+                self._num_done += 1
+            elif record.stop not in ("interrupted", "time_budget"):
+                self._tries[Run(record.source, number)] = 1
+
+    def run(self, stages: Stages, *, after_s: float) -> None:
+        """Run the race to its end, or until the deadline; `after_s` is what is to follow."""
+        races = self._races(stages)
+        number = sum(count * runs for count, runs in stages)
+        most = max(self.budget.race_runs(number), self._num_done)
+        self._begin(most, self.budget.race_s(number), after_s)
+        while (due := races.due()) and not self.single_run.deadline.over:
+            if self._num_done + len(due) > most:  # the two races have parted more than was foreseen
+                most = self._num_done + len(due)
+                self._begin(most, self.budget.race_s(number), after_s)
+            self._run(due, races)
+            if self._put_out(due):
+                races = self._races(stages)
+        self.is_cut = bool(due)
+
+    def more(self, number: int) -> int:
+        """Run `number` more of who is still undecided; return how many it took.
+
+        First to find the fastest, then the cheapest.
+        """
+        num_run, due = 0, list[Run]()
+        while num_run < number and not self.single_run.deadline.over:
+            due = self._more(min(number - num_run, self.slots))
+            if not due:
+                return num_run
+            self._begin(self._num_done + number - num_run)
+            self._run(due, self._races(()))
+            num_run += len(due)
+            self._put_out(due)
+        self.is_cut = num_run < number or not all(map(self._knows, due))
+        return num_run
+
+    def _put_out(self, due: list[Run]) -> bool:
+        """Count a try of each run; put contenders out that had all of theirs, and say if any."""
+        if self.single_run.deadline.over:
+            return False  # they may have been ended by it
+        self._tries.update(due)
+        broken = {run.name for run in due if self._tries[run] == TRIES and not self._knows(run)}
+        self.out += sorted(broken)
+        return bool(broken)
+
+    def _more(self, number: int) -> list[Run]:
+        for axis, contenders in self._fields().items():
+            due = more(
+                contenders,
+                self._learned,
+                number,
+                axis=axis,
+                is_timed=self._is_timed,
+                alone=self._alone,
+            )
+            if due:
+                return due
+        return []
+
+    def _races(self, stages: Stages) -> Races:
+        fields = self._fields()
+        races = [
+            Race(contenders, stages, axis=axis, is_timed=self._is_timed)
+            for axis, contenders in fields.items()
+        ]
+        found = Races(races)
+        for (name, number), learned in self._learned.items():
+            found.learn(Run(name, number), learned)
+        return found
+
+    def _fields(self) -> dict[Axis, list[Contender]]:
+        """Return who races, on each axis that there is, best first."""
+        found = self.budget.contenders()
+        fields: dict[Axis, list[Cost]] = {"seconds": found.fastest}
+        if self._is_timed:
+            fields["worker_seconds"] = found.cheapest
+        return {
+            axis: [self._contender(cost) for cost in costs if cost.trial not in self.out]
+            for axis, costs in fields.items()
+        }
+
+    def _contender(self, cost: Cost) -> Contender:
+        record, curve = self.records.runs[cost.trial], self.records.curves.get(cost.trial, [])
+        counts = cost.trial != self._cold and is_told(record)
+        own = self._repeat(record, curve) if counts else None
+        return Contender(cost.trial, own, cost.spec.num_workers)
+
+    def _begin(self, most: int, race_s: float | None = None, after_s: float = 0.0) -> None:
+        """Show how many runs there are at most, those of an earlier session among them."""
+        done, progress = self._num_done, self.single_run.progress
+        left_s = None if race_s is None else race_s * (most - done) / max(most, 1)
+        progress.begin("race", most, num_done=done, expect_s=left_s)
+        progress.after_s = after_s
+
+    def _run(self, due: list[Run], races: Races) -> None:
+        specs = {run.name: self._costs[run.name].spec for run in due}
+        jobs = [partial(self._train, run, races) for run in in_turns(due, specs)]
+        side_by_side(jobs, slots=self.slots, deadline=self.single_run.deadline)
+
+    def _train(self, run: Run, races: Races) -> None:
+        seed = (self.budget.study.search.seed + RACE_SEEDS + run.round) % 2**32
+        spec = self._costs[run.name].spec.model_copy(update={"seed": seed})
+        metric, target = spec.objective.judged_by, spec.objective.target
+        curve: list[Evaluation] = []
+
+        def judge(evaluation: Evaluation) -> StopReason | None:
+            # What its machines broke goes on from a checkpoint, and passes some of them again.
+            curve[:] = [point for point in curve if point.index < evaluation.index] + [evaluation]
+            if target is not None and metric.reaches(evaluation.value, target):
+                return None  # if it holds the target, the first evaluation there counts
+            with self._learning:
+                cap_s = races.cap_s(run)
+            return "cap" if cap_s is not None and evaluation.train_s > cap_s else None
+
+        name = f"{run.name}-race{run.round}"
+        record = self.single_run.train(spec, name, "race", source=run.name, judge=judge)
+        if self._says(record):
+            with self._learning:
+                repeat = self._repeat(record, curve)
+                self._learned[run.name, run.round] = repeat
+                races.learn(run, repeat)
+                self._num_done += 1
+
+    def _knows(self, run: Run) -> bool:
+        return (run.name, run.round) in self._learned
+
+    def _says(self, record: RunRecord) -> bool:
+        """Whether a run says something of its contender: an answer, on machines as the others'."""
+        return is_told(record) and self.budget.is_comparable(record)
+
+    def _repeat(self, record: RunRecord, curve: list[Evaluation]) -> Repeat:
+        return repeat_of(record, curve, chance=self.budget.chance)
+
+
+SEEDS_FROM = 1000
+"""How far the seeds of these runs are from the search's: never the same, nor a race's."""
+
+
+def run_alone(
+    winners: Mapping[str, RunSpec],
+    *,
+    caps_s: Mapping[str, float],
+    times: int,
+    search_seed: int,
+    already: set[str],
+    single_run: SingleRun,
+) -> None:
+    """Train every winner so often, in the order ABCABC, one run at a time.
+
+    `winners` are run specs by the name of their trial; runs named in `already` are kept from an
+    earlier session. The test split is measured in these runs alone. One that the time budget ends
+    has missed (`cap`) if it has trained for longer than its winner's `caps_s`, where there is one:
+    to leave out the unlucky ones would make the printed time too good.
+    """
+    for number in range(times):
+        for trial, spec in winners.items():
+            name = f"{trial}-confirm{number}"
+            if name in already or single_run.deadline.over:
+                continue
+            seed = (search_seed + SEEDS_FROM + number) % 2**32
+            again = spec.model_copy(update={"seed": seed})
+            cap_s = caps_s.get(trial, math.inf)
+            single_run.train(again, name, "confirm", source=trial, test=True, cap_s=cap_s)
+
+
+TURNS = 3
+"""Times that runs alone may overrule who was first, and have another run alone."""
+DECIDED = "no more runs are needed: no other configuration could be the winner"
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """What confirming a study needs."""
+
+    study: StudySpec
+    single_run: SingleRun
+    slots: int
+    """Runs of the race at the same time."""
+    at_once: Callable[[RunSpec], int]
+    """How many runs of a spec there is room for."""
+    chance: float | None
+    """What the metric is before a run has begun, where the objective does not say it."""
+    note: Callable[[str], None]
+    """Keeps a sentence for the user."""
+
+    def run(self) -> None:
+        """Run what is left of the race and of the runs alone, as much as there is time for."""
+        records, deadline = self._records(), self.single_run.deadline
+        budget = self._budget(records)
+        if not budget.winners():
+            return
+        answered = [*_answers(records, "race"), *_answers(records, "confirm")]
+        plan = budget.plan(answered, deadline.left_s)
+        if deadline.over or not plan.fresh:
+            if deadline.reason() != "interrupted":
+                self._note_time("was too short to confirm the result with new seeds")
+            return
+        contenders = budget.contenders()
+        found, wanted = (_num_runs(contenders, of) for of in (plan.race, self.study.confirm.race))
+        if found < wanted:
+            of_them = f"{found} of the {wanted} runs" if found else "none of the runs"
+            self._note_time(f"left time for {of_them} of the race")
+        race = LiveRace(budget, self.single_run, records, self.slots)
+        self._reserve(budget.fresh_s(plan.fresh))
+        race.run(stages(plan.race), after_s=budget.fresh_s(plan.fresh))
+        self._after(race)
+
+    def more(self, number: int) -> bool:
+        """Run `number` more of the contenders that are undecided, and then the winners alone.
+
+        There are as many contenders as a race of all these runs would have begun with. Return
+        whether nothing is left to be done.
+        """
+        records = self._records()
+        budget = self._budget(records, least_race=min(num_raced(records) + number, MOST))
+        race = LiveRace(budget, self.single_run, records, self.slots)
+        self._reserve(budget.fresh_s(self.study.confirm.fresh))
+        if number and not race.more(number) and not self.single_run.deadline.over:
+            self.single_run.progress.say(DECIDED)
+        self._after(race)
+        return not race.is_cut and not self.single_run.deadline.over
+
+    def _reserve(self, seconds: float) -> None:
+        """Set seconds aside for the runs alone, at most a part of what is left."""
+        deadline = self.single_run.deadline
+        deadline.reserve_s = min(seconds, MOST_FRESH * deadline.left_s)
+
+    def _after(self, race: LiveRace) -> None:
+        """Run the winners alone, once the race is over."""
+        deadline = self.single_run.deadline
+        if race.is_cut and deadline.reason() == "time_budget":
+            self._note_time("ended the race")
+        deadline.reserve_s = 0.0
+        for trial in race.out:
+            self.note(
+                f"Trial {trial} left the race: its workers were lost {TRIES} times, or were laid "
+                "out unlike those of the search."
+            )
+        turns = 0
+        while not deadline.over and turns < TURNS and self._run_alone(is_first=turns == 0):
+            turns += 1
+
+    def _run_alone(self, *, is_first: bool) -> bool:
+        """Run those alone that will be named, as often as there is time for; return if any did.
+
+        Where that overrules the race another is named then, which is run alone in the next turn.
+        """
+        single_run = self.single_run
+        single_run.store.check()
+        records, (winners, caps_s) = self._records(), self._winners()
+        if not winners:
+            return False  # the race has refuted all that reached the target once
+        answered = [one for one in _answers(records, "confirm") if one.source in winners]
+        left_s = single_run.deadline.left_s
+        budget = self._budget(records)
+        count, times = budget.runs_alone(winners, answered, left_s)
+        if is_first and (count < len(winners) or times < self.study.confirm.fresh):
+            each = "once" if times == 1 else f"{times} times"
+            some = f"left time to run {count} of {len(winners)} winners alone, {each}"
+            self._note_time(some if count else "left no time to run the winner alone")
+        already = {one.trial for one in answered}
+        chosen = winners[:count]
+        due = [f"{trial}-confirm{n}" for trial in chosen for n in range(times)]
+        runs = len(set(due) - already)
+        if not runs:
+            return False
+        run_s = budget.fresh_s(1) / max(len(budget.winners()), 1)
+        single_run.progress.begin("confirm", runs, expect_s=runs * run_s)
+        run_alone(
+            {trial: records.runs[trial].spec for trial in chosen},
+            caps_s=caps_s,
+            times=times,
+            search_seed=self.study.search.seed,
+            already=already,
+            single_run=single_run,
+        )
+        return True
+
+    def _winners(self) -> tuple[list[str], dict[str, float]]:
+        """Return the trials that results will name (of several models of GPU, the fastest on each
+        besides; tested or not yet), and the seconds beyond which a run of each has missed."""
+        found: list[str] = []
+        results = load(self.single_run.store.folder)
+        for verdict in find_verdicts(results, untested=True).values():
+            found += [verdict.fastest] if found else [verdict.fastest, verdict.cheapest]
+        if not results.is_timed:
+            return list(dict.fromkeys(found)), {}
+        noise = noise_of(results.repeated, results)
+        known = {
+            trial: results.repeated[trial].chosen
+            if trial in results.repeated
+            else [repeat(results, trial)]
+            for trial in found
+        }
+        return list(known), {trial: cap_of(runs, noise) for trial, runs in known.items()}
+
+    def _records(self) -> Records:
+        return read_records(self.single_run.store.folder)
+
+    def _budget(self, records: Records, *, least_race: int = 0) -> ConfirmBudget:
+        budget = ConfirmBudget(
+            self.study, at_once=self.at_once, chance=self.chance, least_race=least_race
+        )
+        budget.learn(records.runs.values(), records.curves)
+        return budget
+
+    def _note_time(self, what: str) -> None:
+        self.note(f"The time budget of {self.single_run.deadline.time_budget_s:g} s {what}.")
+
+
+def num_raced(records: Records) -> int:
+    """Return how many runs of a race have answered."""
+    return len(_answers(records, "race"))
+
+
+def _num_runs(contenders: Contenders, number: int) -> int:
+    """Return how many of the `number` runs of a race there are contenders for."""
+    total = 0
+    for count, runs in stages(number):
+        racing = contenders.first(count)
+        total += runs * len(racing)
+        if len(racing) == 1:
+            break  # the race is over
+    return min(total, number)  # those of the second race are counted once
+
+
+def _answers(records: Records, role: Role) -> list[RunRecord]:
+    return [one for one in records.runs.values() if one.role == role and is_told(one)]

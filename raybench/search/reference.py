@@ -1,0 +1,318 @@
+"""What is set before a search by training a usual configuration: target, seconds, cadence.
+
+The reference is the space's first optimizer at its usual rate, with seeds of its own.
+
+- `target: auto`: three runs of it, side by side, train for as long as a trial may, in a time budget
+  for a fifth of it in all (a single one where that is little). The target is the median of what
+  they had reached early enough that a search has room (`reference_settings.early_s`), less half a
+  point. Of a metric that is no share it is worse than the median by 1 % of the gap between it and
+  chance. It is always above what luck adds to the baseline on so many validation rows. Where the
+  budget is too short to set one, trials are judged by what they reach within it (best_at_budget).
+  The run in the middle then counts as a trial: ranked, and learnt from.
+- `max_train_seconds: auto`: four times what the reference needs to the target.
+- No `eval_every_samples`: evaluations come so often that a run like the reference has about
+  twenty of them on its way to the target, and cost at most about a fifth of its training.
+
+All stay as they are from then on, the same for every run.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from raybench.results.records import read_records
+from raybench.results.store import Store
+from raybench.runs.preflight import GROUP_KEYS
+from raybench.runs.single_run import SingleRun, side_by_side
+from raybench.search.reference_settings import (
+    SHARE_OF_BUDGET,
+    Measured,
+    has_learnt,
+    is_cut,
+    judge_by_budget,
+    room_for,
+    set_cadence,
+    set_seconds,
+    set_target,
+    shorten_trials,
+)
+from raybench.search.sampling.default_rates import priors, rate_factor
+from raybench.search.sampling.transfer import set_keys
+from raybench.spec.errors import UserError
+from raybench.spec.objective import (
+    BEST_OF_ALL,
+    BEST_OF_MANY,
+    BUDGET,
+    Baseline,
+    StopRule,
+    search_score,
+)
+from raybench.spec.run import RunSpec
+from raybench.spec.space import Space, combinations, known_values, possible_values, resolve
+from raybench.spec.study import CADENCE, TIME, StudySpec
+from raybench.stats.clock import WORKER_PHASES
+from raybench.stats.record import Evaluation, RunRecord, StopReason
+
+RUNS = 3
+SEEDS_FROM = 2000
+"""How far the seeds of reference runs are from the search's, and from confirming runs'."""
+NEARLY = 0.9
+"""Share of what a trial may train that a reference run has, unless the budget left it less."""
+FEW_S = 10.0
+"""Seconds of a run below which one after the other says less than fewer, longer ones."""
+PARTS_OF_EPOCH = 8
+FEWEST_SAMPLES = 512
+USUAL_BUDGET_S = 600.0
+"""The reference itself is evaluated every eighth of an epoch, in a shorter time budget more often,
+and after so many samples at the least."""
+
+
+def set_by_reference(
+    study: StudySpec,
+    space: Space,
+    single_run: SingleRun,
+    *,
+    at_once: Callable[[RunSpec], int],
+    chance: float | None,
+    baselines: Mapping[str, Baseline | None],
+    num_train_samples: int,
+    has_room: Callable[[RunSpec], bool] = lambda spec: True,
+) -> tuple[StudySpec, list[str]] | None:
+    """Train the reference; return the study with what it sets, and how, in sentences.
+
+    `at_once`: how many runs of a spec there is room for. `chance`: what an answer that does not
+    look at the inputs reaches, where it is known; `baselines`: the same on the rows of each split,
+    with what luck adds to it. None if the user ended it before, or the time budget before a run
+    had learnt anything; a study that is not `is_set` if the budget ended it later. UserError where
+    a key is `auto` that cannot be set because the reference fails or learns nothing.
+    """
+    deadline, budget = single_run.deadline, study.search.time_budget_s
+    cadence = num_train_samples // PARTS_OF_EPOCH
+    cadence = max(
+        int(cadence * min(1.0, (budget or USUAL_BUDGET_S) / USUAL_BUDGET_S)), FEWEST_SAMPLES
+    )
+    run = partial(_train, study, space, single_run, cadence, at_once, has_room)
+    if study.needs_target:
+        runs = run(number=RUNS, factor=1.0)
+    else:
+        runs = run(number=1, factor=rate_factor(study))
+        if runs and runs[0].record.failure and not deadline.over:  # too fast: its usual rate then
+            runs = run(number=1, factor=1.0)
+    good = [one for one in runs if one.curve and one.record.failure is None]
+    if deadline.over:
+        return (
+            None
+            if deadline.interrupted or not good
+            else _cut_short(study, good, chance, single_run)
+        )
+    if not good:
+        return _without_reference(study, runs[0].record, cadence)
+    words: list[str] = []
+    slots = at_once(good[0].record.spec)
+    room_s = room_for(deadline.left_s, slots)
+    if study.needs_target:
+        errors = BEST_OF_ALL if baselines["test"] is None else BEST_OF_MANY
+        base = baselines["validation"]
+        most_s = study.objective.max_train_seconds
+        is_short = all(is_cut(one) and one.curve[-1].train_s < NEARLY * most_s for one in good)
+        if is_short and not has_learnt(good, study.objective, chance, base, errors):
+            study, sentence = judge_by_budget(study, good, deadline.left_s, slots)
+        else:
+            study, sentence = set_target(
+                study, good, chance, room_s=room_s, baseline=base, errors=errors
+            )
+        words.append(sentence)
+    middle = sorted(good, key=lambda one: one.samples_to(study.objective.target))[len(good) // 2]
+    if "max_train_seconds" in study.auto and study.objective.kind == TIME:
+        study, sentence = set_seconds(study, middle)
+        words.append(sentence)
+    elif "target" in study.auto and (shorter := shorten_trials(study, middle, room_s)):
+        study, sentence = shorter
+        words.append(sentence)
+    if CADENCE in study.auto:
+        study, sentence = set_cadence(study, middle, num_train_samples)
+        words.append(sentence)
+    if "target" in study.auto:
+        _count_as_trial(study, middle, chance, single_run)
+    return study.model_copy(update={"is_set": True}), words
+
+
+def _train(
+    study: StudySpec,
+    space: Space,
+    single_run: SingleRun,
+    cadence: int,
+    at_once: Callable[[RunSpec], int],
+    has_room: Callable[[RunSpec], bool],
+    *,
+    number: int,
+    factor: float,
+) -> list[Measured]:
+    """Train the reference `number` times at most, side by side; what the deadline left of it."""
+    deadline, budget = single_run.deadline, study.search.time_budget_s
+    spec = reference_spec(study, space, factor=factor, has_room=has_room)
+    if CADENCE in study.auto:
+        spec = spec.model_copy(update={CADENCE: cadence})
+    slots = at_once(spec)
+    left_s = deadline.left_s
+    share = share_s(budget, left_s)
+    if share / math.ceil(number / slots) < FEW_S:
+        number = min(number, slots)
+    rounds = math.ceil(number / slots)
+    seconds = share / rounds
+    objective = spec.objective
+    most_s = min(objective.max_train_seconds, seconds)
+    objective = objective.model_copy(update={"max_train_seconds": most_s})
+    spec = spec.model_copy(update={"objective": objective})
+    single_run.progress.begin("reference", number)
+    records: dict[int, RunRecord] = {}
+
+    def train(index: int) -> None:
+        if index >= slots and left_s - deadline.left_s >= share:
+            return  # starting workers took the time of a further round
+        seed = (study.search.seed + SEEDS_FROM + index) % 2**32
+        limit_s: list[float] = []
+
+        def judge(point: Evaluation) -> StopReason | None:
+            busy_s = sum(point.ledger.get(phase, 0.0) for phase in WORKER_PHASES)
+            if not limit_s:  # its workers may have taken long to start
+                limit_s.append(min(seconds, share_s(budget, deadline.left_s + busy_s) / rounds))
+            return "max_train_seconds" if busy_s >= limit_s[0] else None
+
+        records[index] = single_run.train(
+            spec.model_copy(update={"seed": seed}), f"reference{index}", "reference", judge=judge
+        )
+
+    jobs = [partial(train, index) for index in range(number)]
+    side_by_side(jobs, slots=slots, deadline=deadline)
+    curves = read_records(single_run.store.folder).curves
+    return [Measured(one, curves.get(one.trial, [])) for _, one in sorted(records.items())]
+
+
+def share_s(budget: float | None, left_s: float) -> float:
+    """Return the seconds that reference runs may take in all."""
+    return math.inf if budget is None else max(min(budget / SHARE_OF_BUDGET, left_s / 3), 0.1)
+
+
+def _count_as_trial(
+    study: StudySpec, one: Measured, chance: float | None, single_run: SingleRun
+) -> None:
+    """Record a reference run anew, as the trial that it would have been."""
+    changes: dict[str, Any] = {"objective": study.objective}
+    if CADENCE in study.auto and CADENCE in study.fixed:
+        changes[CADENCE] = study.fixed[CADENCE]
+    spec, record, objective = (
+        one.record.spec.model_copy(update=changes),
+        one.record,
+        study.objective,
+    )
+    seconds = [point.train_s for point in one.curve]
+    rule = StopRule(objective, values=one.values, train_seconds=seconds)
+    reached_s = None if objective.kind == BUDGET else rule.time_to_target_s
+    score = search_score(
+        objective, time_to_target_s=reached_s, best_value=rule.best_value, chance=chance
+    )
+    record = replace(
+        record,
+        role="trial",
+        spec=spec,
+        time_to_target_s=reached_s,
+        best_value=rule.best_value,
+        score=score,
+        state=record.state if reached_s is None else "complete",
+        stop=record.stop if reached_s is None else "target",
+    )
+    for point in one.curve:
+        single_run.store.append(point.line(record.trial, role="trial", spec=spec))
+    single_run.store.append(record.line())
+    single_run.saved.over(record)
+
+
+def _cut_short(
+    study: StudySpec, runs: list[Measured], chance: float | None, single_run: SingleRun
+) -> tuple[StudySpec, list[str]] | None:
+    """Make the best of reference runs that the time budget has ended the answer there is."""
+    metric = study.objective.judged_by
+    known = {value: one for one in runs if (value := one.record.best_value) is not None}
+    value = metric.best(list(known))
+    if value is None or (chance is not None and metric.gap(value, chance) <= 0):
+        return None
+    best = known[value]
+    if study.needs_target:
+        objective = best.record.spec.objective
+        study = study.model_copy(update={"objective": objective})
+    _count_as_trial(study, best, chance, single_run)
+    return study, []
+
+
+def uncount(study: StudySpec, store: Store) -> None:
+    """Record as references again the runs that counted as trials of another objective: a session
+    that the time budget ended (`_cut_short`) had no target yet."""
+    kept, asked = read_records(store.folder), study.objective
+    for name, record in kept.runs.items():
+        before = record.spec.objective
+        if record.role == "trial" and (before.kind, before.target) != (asked.kind, asked.target):
+            for point in kept.curves.get(name, []):
+                store.append(point.line(name, role="reference", spec=record.spec))
+            store.append(replace(record, role="reference").line())
+
+
+def reference_spec(
+    study: StudySpec,
+    space: Space,
+    *,
+    factor: float = 1.0,
+    has_room: Callable[[RunSpec], bool] = lambda spec: True,
+) -> RunSpec:
+    """Return the configuration that a user of the space would try first, where it has room.
+
+    It trains for as long as a trial may; while the target is not set, without one.
+    """
+    hints = next(iter(priors(space, study.fixed, factor=factor)), {})
+    values: dict[str, Any] = {}
+    for key, dimension in space.items():
+        known = known_values(study.fixed, hints | values)
+        values[key] = hints.get(key, possible_values(resolve(dimension, known))[0])
+    changes: dict[str, Any] = {}
+    if study.needs_target:
+        changes = {"kind": BUDGET, "target": None, "hold": 1}
+    objective = study.objective.model_copy(update=changes)
+    spec = study.run_spec(values)
+    if not has_room(spec):
+        others = combinations(space, study.fixed, GROUP_KEYS)
+        found = (study.run_spec(values | {k: one[k] for k in one if k in space}) for one in others)
+        spec = next(filter(has_room, found), spec)
+    return spec.model_copy(update={"objective": objective})
+
+
+def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpec:
+    """Return the study with what an earlier session of it has set, if one has."""
+    earlier = folder_study.get("study")
+    if not isinstance(earlier, dict) or not isinstance(earlier.get("objective"), dict):
+        return study
+    if not earlier.get("is_set"):
+        return study
+    if earlier.get("auto") != list(study.auto):
+        return study
+    changes: dict[str, Any] = {"is_set": True}
+    there = earlier["objective"]
+    named = {key: there[key] for key in set_keys(study, there)}
+    changes["objective"] = study.objective.model_copy(update=named)
+    if CADENCE in study.auto and CADENCE in earlier["fixed"]:
+        changes["fixed"] = study.fixed | {CADENCE: earlier["fixed"][CADENCE]}
+    return study.model_copy(update=changes)
+
+
+def _without_reference(
+    study: StudySpec, record: RunRecord, cadence: int
+) -> tuple[StudySpec, list[str]]:
+    """Go on with the evaluations that the reference had, where nothing else was to be set."""
+    named = [key for key in study.auto if key != CADENCE]
+    reason = f"the reference run failed ({record.failure}: {record.message})"
+    if named:
+        raise UserError(f"{named[0]}: auto: {reason}; name a value instead.")
+    fixed = study.fixed | {CADENCE: cadence}
+    how = f"evaluated every {cadence:,} samples: {reason}"
+    return study.model_copy(update={"fixed": fixed, "is_set": True}), [how]

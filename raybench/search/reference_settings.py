@@ -1,0 +1,338 @@
+"""What reference runs set, from what they have shown: target, seconds, cadence."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raybench.spec.errors import UserError
+from raybench.spec.metric import ACCURACY, Metric
+from raybench.spec.objective import (
+    BEST_OF_MANY,
+    BUDGET,
+    Baseline,
+    Objective,
+    StopRule,
+    small_difference,
+)
+from raybench.spec.run import describe
+from raybench.spec.space import known_values
+from raybench.spec.study import CADENCE, StudySpec
+from raybench.stats.record import Evaluation, RunRecord
+
+BELOW = 0.005
+"""How far below the reference the target of a share lies: half a point."""
+EVALUATIONS = 20
+"""Evaluations that a run like the reference has on its way to the target."""
+EVALUATION_SHARE = 0.2
+"""Seconds of evaluation per second of training, at most."""
+FEWEST = 4
+"""Evaluations in the seconds a trial may train, at least: it ends at one of them."""
+PATIENCE = 4.0
+"""Times the reference's seconds to the target that a trial may train."""
+SHARE_OF_BUDGET = 5.0
+"""The reference runs may take one such part of the study's time budget in all."""
+ROOM = 20
+"""Trials that a search of a time budget shall have room for."""
+FOR_SEARCH = 0.5
+"""Share of the time left that the search has: the race, runs alone and start-up take the rest."""
+EARLY = 0.25
+"""Share of a reference run's length after which what it had reached may be the target."""
+LATEST = 0.5
+"""The same of one that was still improving when its time ended: nothing it reached at its end."""
+DIGITS = 3
+"""Decimals of a target that is a share: tenths of a point."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one reference run has shown."""
+
+    record: RunRecord
+    curve: list[Evaluation]
+
+    @property
+    def values(self) -> list[float]:
+        """The metric at every evaluation."""
+        return [point.value for point in self.curve]
+
+    def reaches(self, target: float) -> bool:
+        """Whether an evaluation has got to a target."""
+        metric = self.record.spec.objective.judged_by
+        return any(metric.reaches(value, target) for value in self.values)
+
+    def samples_to(self, target: float | None) -> float:
+        """Return the training samples to a target, or twice all where it was not reached."""
+        if target is None:
+            return float(self.record.samples)
+        metric = self.record.spec.objective.judged_by
+        reached = (point.samples for point in self.curve if metric.reaches(point.value, target))
+        return float(next(reached, 2 * self.record.samples))
+
+    def until(self, seconds: float, least: int) -> list[float]:
+        """Return the metric at the evaluations up to then, at `least` of so many."""
+        number = sum(point.train_s <= seconds for point in self.curve)
+        return self.values[: max(number, least)]
+
+    @property
+    def evaluation_samples(self) -> float:
+        """Training samples in the time of one evaluation."""
+        ledger = self.record.ledger
+        speed = self.record.samples / max(ledger["train"], 1e-9)
+        return speed * ledger["eval"] / max(len(self.curve), 1)
+
+
+def is_cut(one: Measured) -> bool:
+    """Whether a reference run ended because its time was up."""
+    return one.record.stop != "epochs"
+
+
+def room_for(left_s: float, slots: int) -> float:
+    """Return the seconds that a trial may train for a search to have room for ROOM of them."""
+    return FOR_SEARCH * max(left_s, 0.0) * slots / ROOM
+
+
+def early_s(one: Measured, room_s: float) -> float:
+    """Return the training seconds up to which what a reference run has reached may be the target.
+
+    So early that a search has room beside: trials that take as long are affordable, and a trial
+    may take several times as long.
+    """
+    length = one.curve[-1].train_s
+    return max(EARLY * length, min(room_s, LATEST * length if is_cut(one) else length))
+
+
+def target_from(
+    values: list[float],
+    chance: float | None,
+    metric: Metric = ACCURACY,
+    *,
+    least: float | None = None,
+) -> float:
+    """Return the target: worse than the median by half a point, or by 1 % of its gap to chance.
+
+    In a tenth of that, or less. Where it is known what noise does not get beyond (`least`), no
+    worse than that; where it is not, UserError if the reference learnt nothing.
+    """
+    median = statistics.median(values)
+    margin = small_difference(metric, median, chance, points=BELOW)
+    gap = math.inf if chance is None else metric.gap(median, chance)
+    enough = 2 * BELOW if metric.is_share else small_difference(metric, chance or 0.0, None)
+    if (least is None and gap <= enough) or not math.isfinite(median):
+        how = f"{median:.1%}" if metric.is_share else f"{metric.words} {median:.4g}"
+        raise UserError(
+            f"target: auto: the reference runs reached {how}, hardly "
+            f"{'above' if metric.direction == 'max' else 'below'} chance; "
+            "raise objective.max_train_seconds, or name a target."
+        )
+    target = median - metric.sign * margin
+    if least is not None and metric.reaches(least, target):
+        target, margin = least, abs(least - (chance or 0.0)) / 10
+    digits = DIGITS
+    if not metric.is_share and margin > 0:
+        digits = 1 - math.floor(math.log10(margin))
+    return round(target, digits)
+
+
+def held(values: Sequence[float], hold: int, metric: Metric = ACCURACY) -> float | None:
+    """Return the best value that was reached and held for `hold` evaluations in a row.
+
+    None where there are not as many of them with a value.
+    """
+    signed = [metric.sign * value for value in values]
+    windows = [signed[at : at + hold] for at in range(len(signed) - hold + 1)]
+    worst = [min(window) for window in windows if not any(map(math.isnan, window))]
+    return metric.sign * max(worst) if worst else None
+
+
+def _in_a_row(hold: int) -> str:
+    return f" held for {hold} evaluations" if hold > 1 else ""
+
+
+def cadence_from(samples: float, evaluation_samples: float, most: int) -> int:
+    """Return the training samples between evaluations.
+
+    `samples`: of a reference run to the target; `evaluation_samples`: trained in the time of one
+    evaluation; `most`: so that a run can have the evaluations it must.
+    """
+    wanted = max(samples / EVALUATIONS, evaluation_samples / EVALUATION_SHARE, 1.0)
+    return max(1, min(round(wanted), most))
+
+
+def set_target(
+    study: StudySpec,
+    runs: list[Measured],
+    chance: float | None,
+    *,
+    room_s: float = math.inf,
+    baseline: Baseline | None = None,
+    errors: float = BEST_OF_MANY,
+) -> tuple[StudySpec, str]:
+    """Return the study with the target, and a sentence that says how.
+
+    It is what the runs had reached early enough for a search to have room (`room_s` for a trial),
+    or all that they have where that is not enough: it lies so many standard errors above the
+    `baseline` of the validation rows, at the least.
+    """
+    metric, hold = study.objective.judged_by, study.objective.hold
+    least = None if baseline is None else baseline.beyond(metric, errors)
+    early = [held(one.until(early_s(one, room_s), hold), hold, metric) for one in runs]
+    is_early = _is_enough(early, least, chance, metric)
+    known = early if is_early else [held(one.values, hold, metric) for one in runs]
+    values = [value for value in known if value is not None]
+    if len(values) < len(known):
+        raise UserError(
+            f"target: auto: a reference run has no {metric.words}{_in_a_row(hold)}; raise "
+            "objective.max_train_seconds, or name a target."
+        )
+    target = target_from(values, chance, metric, least=least)
+    objective = study.objective.model_copy(update={"target": target})
+    form = ".4f" if metric.is_share else ".6g"
+    to = "its gap to chance" + ("" if chance is None else f" ({chance:.4g})")
+    off = "less half a point" if metric.is_share else f"and 1 % of {to} towards it"
+    if chance is None and not metric.is_share:
+        off = "and 1 % of it worse"
+    if baseline is not None and target != target_from(values, chance, metric, least=baseline.value):
+        reached = ", ".join(metric.shown(one) for one in values)
+        how = (
+            f"target {target} (auto: the baseline's {baseline.value:.4g} and what luck adds to it "
+            f"on {baseline.rows:,} validation rows in the best of many evaluations; the reference, "
+            f"{describe(runs[0].record.spec)}, reached {reached}{_in_a_row(hold)}, which may be "
+            "luck: trials have to do better, or more rows to be held out)"
+        )
+        return study.model_copy(update={"objective": objective}), how
+    how = (
+        f"target {target} (auto: median of {', '.join(f'{one:{form}}' for one in values)}, best "
+        f"validation {metric.words}{_in_a_row(hold)} of {describe(runs[0].record.spec)}"
+        f"{f' {_when(runs, room_s)}' if is_early else ''}, {off})"
+    )
+    return study.model_copy(update={"objective": objective}), how
+
+
+def has_learnt(
+    runs: list[Measured],
+    objective: Objective,
+    chance: float | None,
+    baseline: Baseline | None,
+    errors: float,
+) -> bool:
+    """Whether what reference runs have reached at all is enough for a target."""
+    metric = objective.judged_by
+    values = [held(one.values, objective.hold, metric) for one in runs]
+    least = None if baseline is None else baseline.beyond(metric, errors)
+    return _is_enough(values, least, chance, metric)
+
+
+def _is_enough(
+    values: list[float | None], least: float | None, chance: float | None, metric: Metric
+) -> bool:
+    """Whether the median is beyond what noise, or an answer without a look, reaches."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return False
+    median = statistics.median(known)
+    if least is None and chance is not None:
+        least = chance + metric.sign * small_difference(metric, chance, None, points=2 * BELOW)
+    return least is None or metric.gap(median, least) > 0
+
+
+def _when(runs: list[Measured], room_s: float) -> str:
+    seconds = statistics.median(early_s(one, room_s) for one in runs)
+    return f"within {seconds:.2g} s of training, so that trials may be faster"
+
+
+def judge_by_budget(
+    study: StudySpec, runs: list[Measured], left_s: float, slots: int
+) -> tuple[StudySpec, str]:
+    """Return the study without a target, judged by the best within the seconds there are.
+
+    Trials train for longer than the reference runs, in which nothing was to be seen.
+    """
+    first_s = 1.1 * max(one.curve[0].train_s for one in runs)
+    seconds = max(room_for(left_s, slots), PATIENCE * max(one.curve[-1].train_s for one in runs))
+    seconds = min(seconds, FOR_SEARCH * left_s, study.objective.max_train_seconds)
+    seconds = _two_digits(max(seconds, first_s, 0.1))
+    changes = {"kind": BUDGET, "target": None, "hold": 1, "max_train_seconds": seconds}
+    objective = study.objective.model_copy(update=changes)
+    how = (
+        f"no target, but the best {objective.judged_by.words} within {seconds:g} s of training "
+        f"(best_at_budget): in the time budget the reference, {describe(runs[0].record.spec)}, "
+        "got no further than guessing does"
+    )
+    return study.model_copy(update={"objective": objective}), how
+
+
+def shorten_trials(study: StudySpec, one: Measured, room_s: float) -> tuple[StudySpec, str] | None:
+    """Return the study with fewer seconds for a trial, where the time budget has no room for as
+    many as it names; else None."""
+    objective, target = study.objective, study.objective.target
+    if target is None or study.search.time_budget_s is None:
+        return None
+    metric = objective.judged_by
+    there = (point.train_s for point in one.curve if metric.reaches(point.value, target))
+    seconds = _two_digits(max(PATIENCE * next(there, one.curve[-1].train_s), room_s))
+    if seconds >= objective.max_train_seconds:
+        return None
+    how = (
+        f"trials train for at most {seconds:g} s, of the {objective.max_train_seconds:g} s that "
+        "are allowed: the time budget has room for no more"
+    )
+    objective = objective.model_copy(update={"max_train_seconds": seconds})
+    return study.model_copy(update={"objective": objective}), how
+
+
+def set_seconds(study: StudySpec, one: Measured) -> tuple[StudySpec, str]:
+    """Return the study with the seconds a trial may train, and a sentence that says how."""
+    record, objective = one.record, study.objective
+    tried = record.ledger["train"]
+    seconds_of = [point.train_s for point in one.curve]
+    reached = StopRule(objective, values=one.values, train_seconds=seconds_of).time_to_target_s
+    seconds = PATIENCE * (tried if reached is None else reached)
+    if study.search.time_budget_s is not None:
+        seconds = min(seconds, study.search.time_budget_s / 3)
+    seconds = max(_two_digits(seconds), 0.1)
+    objective = objective.model_copy(update={"max_train_seconds": seconds})
+    what = (
+        f"did not get to the target in {tried:.2g} s"
+        if reached is None
+        else f"took {reached:.2g} s to the target"
+    )
+    how = f"trials train for at most {seconds:g} s (auto: {describe(record.spec)} {what})"
+    return study.model_copy(update={"objective": objective}), how
+
+
+def set_cadence(study: StudySpec, one: Measured, num_train_samples: int) -> tuple[StudySpec, str]:
+    """Return the study with the samples between evaluations, and a sentence that says how."""
+    target = study.objective.target
+    samples = one.samples_to(target)
+    epochs = float(known_values(study.fixed, {})["epochs"])
+    most = int(epochs * num_train_samples) // (study.objective.hold + 1)
+    speed = one.record.samples / max(one.record.ledger["train"], 1e-9)
+    in_a_run = speed * study.objective.max_train_seconds
+    most = min(most, max(1, int(in_a_run / FEWEST)))
+    cadence = cadence_from(samples, one.evaluation_samples, most)
+    is_reached = target is not None and one.reaches(target)
+    counted = samples if is_reached else min(in_a_run, epochs * num_train_samples)
+    often = max(1, round(counted / cadence))
+    how = (
+        f"evaluated every {cadence:,} samples (about {'once' if often == 1 else f'{often} times'} "
+    )
+    how += "to the target" if is_reached else "in a run"
+    if 2 * samples / EVALUATIONS < cadence:
+        how += (
+            "; evaluations take long beside so short a training, dataset.validation_size makes "
+            "them shorter"
+        )
+    if target is not None and not is_reached:
+        metric = study.objective.judged_by
+        best = metric.shown(one.record.best_value)
+        how += (
+            f"; the reference did not get to the target: its best {metric.words} was {best}, so "
+            "trials may need more max_train_seconds, or another target"
+        )
+    fixed = study.fixed | {CADENCE: cadence}
+    return study.model_copy(update={"fixed": fixed}), f"{how})"
+
+
+def _two_digits(value: float) -> float:
+    return float(f"{value:.2g}")

@@ -1,0 +1,338 @@
+"""The phases of a study, in order: reference, search, finalists, interference, confirm."""
+
+import time
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+from rich.console import Console
+
+from raybench.cluster import run_client
+from raybench.cluster.session import Session
+from raybench.cluster.worker import DATA
+from raybench.data.chance import baselines
+from raybench.data.dataset import Dataset
+from raybench.data.load import STORED
+from raybench.data.shared import share, shared_key
+from raybench.report.console import say
+from raybench.report.how_sure import NOTHING_LEFT
+from raybench.report.live.progress import Progress
+from raybench.results.load import StudyResults
+from raybench.results.records import read_records
+from raybench.results.store import STUDY_FILE, Store, with_session
+from raybench.runs.deadline import Deadline
+from raybench.runs.preflight import (
+    Kind,
+    following,
+    groups,
+    kinds_in_time,
+    num_at_most,
+    num_at_once,
+    slots_now,
+)
+from raybench.runs.saved_runs import Disturbed, SavedRuns
+from raybench.runs.single_run import SingleRun
+from raybench.runs.wait_watch import RAY_LOG, watching
+from raybench.search.ask_tell import Search
+from raybench.search.confirm_budget import ConfirmBudget
+from raybench.search.factorisation import Factors, study_factors
+from raybench.search.live_trials import LiveTrials
+from raybench.search.race_stage import KEY, OVER, Confirmation, More, num_raced
+from raybench.search.ray_tune import run_trials
+from raybench.search.reference import set_by_reference, uncount
+from raybench.search.verify import verify
+from raybench.spec.documents import read_mapping
+from raybench.spec.objective import Baseline, chance_of
+from raybench.spec.run import RunSpec, label_keys
+from raybench.spec.space import Space
+from raybench.spec.study import StudySpec
+
+
+@dataclass
+class StudyPipeline:
+    """What all phases of a study share; `run` runs those that are left."""
+
+    study: StudySpec
+    space: Space
+    session: Session
+    store: Store
+    console: Console
+    deadline: Deadline
+    dataset: Dataset
+    concurrency: int
+    keep_groups: bool
+    """False starts new worker processes for every trial."""
+    wait_s: float | None = None
+    """How long a trial may wait for machines in all; none: without end."""
+    num_more: int = 0
+    """Runs that a finished study's race is to have besides; nothing else is run then."""
+    notes: list[str] = field(default_factory=list)
+    """What the user should know of how the study went, in sentences."""
+    earlier: dict[str, Any] = field(default_factory=dict)
+    """What `study.yaml` held before this session."""
+    set_by: list[str] = field(default_factory=list)
+    """What reference runs have set, in sentences."""
+    disturbed: Disturbed = field(default_factory=Disturbed)
+    more: dict[str, int] | None = None
+    """The `--more` of which runs are left."""
+
+    only: set[Kind] | None = None
+    """The kinds of worker group that there is time for; None: all."""
+
+    is_over: bool | None = None
+    """Whether the confirming came to its end, and no trial has begun since; None: an earlier
+    version, which did not say so, wrote `study.yaml`, or nobody has yet."""
+
+    def run(self, earlier: StudyResults | None) -> None:
+        """Run what is left of the study, knowing `earlier` ones, until `deadline` ends it."""
+        folder = self.store.folder
+        # Loaded once here, mapped by every worker of this host.
+        if self.study.dataset.name not in STORED and not self.deadline.over:
+            key = shared_key(self.study.workload, self.study.dataset)
+            share(self.dataset, self.session.scratch / DATA / key)
+        if (folder / STUDY_FILE).is_file():
+            self.earlier = read_mapping(folder / STUDY_FILE)
+            self.set_by += map(str, self.earlier.get("set_by_reference") or [])
+            self.more = self.earlier.get(KEY)
+            self.is_over = self.earlier.get(OVER)
+        if self.num_more:
+            self.notes += map(str, self.earlier.get("notes") or [])  # of the search, which stays
+        self._write_study()
+        tell = partial(say, self.console)
+        self._saved = SavedRuns(
+            self.session.pool, self.store, say=tell, on_fault=self.deadline.ends_with
+        )
+        with self._saved:
+            self._run_phases(earlier)
+
+    def _run_phases(self, earlier: StudyResults | None) -> None:
+        if self.deadline.reason() == "time_budget":
+            started = time.perf_counter() - self.deadline.began
+            self._note(f"{self._budget()} went to starting, which took {started:.0f} s.")
+            return
+        if self.num_more:
+            self._run_more()
+            return
+        if self.study.needs_reference and not self._set_by_reference():
+            if self.deadline.reason() == "time_budget":
+                self._note(
+                    f"{self._budget()} ended before the reference runs did; with a longer one "
+                    "the same command searches, and confirms what it finds."
+                )
+            return
+        search, confirm_budget = self._open_search(earlier)
+        progress = self._progress(search.num_trials, search.num_finished)
+        with progress, watching(self.session, progress, self.deadline, self.wait_s):
+            self._search(search, progress, confirm_budget)
+            self.deadline.reserve_s = 0.0
+            if self.only is None:
+                verify(search.placer, self._single_run(progress), confirm_budget)
+            if not self.deadline.interrupted:
+                self._confirmation(progress).run()
+                self.is_over = not self.deadline.interrupted
+                self._write_study()
+
+    def _run_more(self) -> None:
+        """Run what is left of `--more`; an ended one is finished by the same command."""
+        raced = num_raced(read_records(self.store.folder))
+        begun = More.of(self.num_more, self.earlier, raced)
+        if (sentence := begun.sentence(raced)) is not None:
+            say(self.console, sentence)
+        self.more = begun.document()
+        self._write_study()
+        progress = self._progress(self.num_more)
+        with progress, watching(self.session, progress, self.deadline, self.wait_s):
+            is_over = self._confirmation(progress).more(begun.left(raced))
+        if is_over:
+            self.more = None
+            self._write_study()
+
+    def _set_by_reference(self) -> bool:
+        """Run the reference for what is `auto`; False if it was ended."""
+        progress = self._progress(self.study.search.trials)
+        with progress, watching(self.session, progress, self.deadline, self.wait_s):
+            found = set_by_reference(
+                self.study,
+                self.space,
+                self._single_run(progress),
+                at_once=partial(num_at_once, capacity=self.session.capacity, slots=self._slots()),
+                chance=self._chance(),
+                baselines=self._baselines,
+                num_train_samples=self.dataset.num_train_samples,
+                has_room=self._has_room,
+            )
+        if found is None:
+            return False
+        self.study, words = found
+        self._leave_out_of_time()
+        self.set_by += words
+        self._write_study()
+        for sentence in words:
+            say(self.console, sentence)
+        return self.study.is_set
+
+    def _open_search(self, earlier: StudyResults | None) -> tuple[Search, ConfirmBudget]:
+        """Return the search with all that was recorded or is known beforehand."""
+        folder = self.store.folder
+        uncount(self.study, self.store)
+        records = read_records(folder)
+        if records.left_out is not None:
+            say(self.console, records.left_out)
+        factors = study_factors(self.study, self.space)
+        search = Search(
+            self.study,
+            self.space,
+            folder,
+            factors=factors if isinstance(factors, Factors) else None,
+            runs=records.runs,
+            curves=records.curves,
+            has_room=self._has_room,
+            is_in_time=self._is_in_time,
+        )
+        told = search.learn_from(earlier) if earlier is not None else None
+        if earlier is not None and told is not None:
+            say(self.console, told.sentence(earlier.place))
+        if self.earlier and (records.runs or records.curves):
+            say(self.console, f"continuing {folder}: {search.num_finished} trials are done")
+        at_once = partial(num_at_once, capacity=self.session.capacity, slots=self.concurrency)
+        confirm_budget = ConfirmBudget(self.study, at_once=at_once, left_s=self.deadline.left_s)
+        confirm_budget.learn(records.runs.values())
+        return search, confirm_budget
+
+    def _search(self, search: Search, progress: Progress, confirm_budget: ConfirmBudget) -> None:
+        """Run trials; what ended them early is noted."""
+        pool, keep = self.session.pool, self.keep_groups
+        trials = LiveTrials(
+            search,
+            store=self.store,
+            progress=progress,
+            deadline=self.deadline,
+            confirm_budget=confirm_budget,
+            saved=self._saved,
+            release=lambda name: run_client.release(pool, name, keep=keep),
+            disturbed=self.disturbed,
+            on_begun=self._trial_begun,
+        )
+        self.deadline.reserve_s = confirm_budget.reserve_s()
+        if not self.deadline.over:
+            run_trials(
+                trials,
+                session=self.session,
+                deadline=self.deadline,
+                log=self.store.folder / RAY_LOG,
+                keep_groups=keep,
+                concurrency=self.concurrency,
+                follow=following(self.study, self.space, self.session.capacity),
+            )
+        trials.close()
+        ended_by = trials.ended_by or self.deadline.reason()
+        if not self.deadline.interrupted:
+            search.tell_all()
+        self.deadline.raise_fault()
+        if (sentence := search.left_out()) is not None:
+            self._note(sentence)
+        done = f"{search.num_finished} of {search.num_trials} trials"
+        if search.num_finished < search.num_trials and ended_by == "time_budget":
+            self._note(f"{self._budget()} ended the search after {done}.")
+        elif search.num_finished < search.num_trials and ended_by is None:
+            left = NOTHING_LEFT if self.only is None else "these workers have tried all they can."
+            self._note(f"The search ended after {done}: {left}")
+
+    def _trial_begun(self) -> None:
+        """Note that what an earlier session had confirmed is not the end of the study."""
+        if self.is_over is not False:
+            self.is_over = False
+            self._write_study()
+
+    def _confirmation(self, progress: Progress) -> Confirmation:
+        slots = self._slots()
+        return Confirmation(
+            self.study,
+            self._single_run(progress),
+            slots=slots,
+            at_once=partial(num_at_once, capacity=self.session.capacity, slots=slots),
+            chance=self._chance(),
+            note=self._note,
+        )
+
+    def _slots(self) -> int:
+        return slots_now(self.study, self.space, self.session, self.concurrency)
+
+    @cached_property
+    def _baselines(self) -> dict[str, Baseline | None]:
+        """What guessing reaches on the rows of the validation and the test split."""
+        return baselines(self.study.objective, self.dataset)
+
+    def _chance(self) -> float | None:
+        return chance_of(self.study.objective, self.dataset.num_classes)
+
+    def _has_room(self, spec: RunSpec) -> bool:
+        return self.session.capacity.may_hold(spec.placement.group)
+
+    def _is_in_time(self, spec: RunSpec) -> bool:
+        return self.only is None or (spec.framework, spec.num_workers) in self.only
+
+    def _leave_out_of_time(self) -> None:
+        """Search only on the workers that reference runs have started where time is short."""
+        runs = read_records(self.store.folder).runs.items()
+        references = [run for name, run in runs if name.startswith("reference") and run.samples]
+        if not references or self.deadline.time_budget_s is None:
+            return
+        self.only = kinds_in_time(
+            {(group.framework, group.num_workers) for group in groups(self.study, self.space)},
+            {(run.spec.framework, run.spec.num_workers) for run in references},
+            start_s=max(run.ledger["start"] for run in references),
+            left_s=self.deadline.left_s,
+        )
+        if self.only is not None:
+            there = " and ".join(f"{name} with {n} worker{'s' * (n > 1)}" for name, n in self.only)
+            self._note(
+                f"{self._budget()} had no room to start other workers than the reference's, "
+                f"{there}: no others were tried; a longer one tries all."
+            )
+
+    def _note(self, sentence: str) -> None:
+        self.notes = list(dict.fromkeys([*self.notes, sentence]))  # `--more` keeps earlier ones
+        self._write_study()
+
+    def _budget(self) -> str:
+        return f"The time budget of {self.study.search.time_budget_s:g} s"
+
+    def _progress(self, num_trials: int, num_done: int = 0) -> Progress:
+        return Progress(
+            self.console,
+            num_trials=num_trials,
+            num_done=num_done,
+            keys=label_keys(self.study.space),
+            began=self.deadline.began,
+            ends_in_s=self.deadline.left_s,
+            num_workers=lambda spec: num_at_most(spec, self.session.capacity),
+        )
+
+    def _single_run(self, progress: Progress) -> SingleRun:
+        return SingleRun(
+            self.session,
+            self.store,
+            self.deadline,
+            progress,
+            self._saved,
+            self.keep_groups,
+            self.disturbed,
+        )
+
+    def _write_study(self) -> None:
+        target = "the user"
+        if "target" in self.study.auto:
+            target = next((one for one in self.set_by if one.startswith("target")), "not set yet")
+        cluster = self.session.capacity.document()
+        content = {
+            "study": self.study.document(),
+            "target_set_by": target,
+            "set_by_reference": self.set_by,
+            "notes": self.notes,
+            "baseline": {name: one and one.document() for name, one in self._baselines.items()},
+            **({KEY: self.more} if self.more else {}),
+            **({} if self.is_over is None else {OVER: self.is_over}),
+            **with_session(self.earlier, cluster=cluster, concurrency=self.concurrency),
+        }
+        self.store.write_yaml(STUDY_FILE, content)

@@ -1,0 +1,426 @@
+"""One `raybench tune`, from its arguments to its last screen, or to what `--dry-run` prints."""
+
+import argparse
+import importlib
+import math
+import sys
+import threading
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from raybench.cluster.admission import Capacity, local_capacity
+from raybench.cluster.session import chosen_address
+from raybench.cluster.signals import Interrupt
+from raybench.data.dataset import Dataset
+from raybench.loggers.processes import Loggers, check_loggers
+from raybench.report.console import make_console, say
+from raybench.report.export import export
+from raybench.report.page import try_page
+from raybench.report.show import show
+from raybench.report.words import target_words
+from raybench.results.load import StudyResults, load
+from raybench.results.place import (
+    check_place,
+    is_url,
+    refuse_other_study,
+    shipped_space,
+    unused_folder,
+)
+from raybench.results.ranking import ranked
+from raybench.results.records import read_records
+from raybench.results.storage import open_storage, study_file, unused_url
+from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
+from raybench.results.verdict import judge
+from raybench.runs.deadline import Deadline
+from raybench.runs.preflight import (
+    check_address,
+    check_evaluations,
+    check_gpus,
+    check_room,
+    check_study,
+    default_concurrency,
+    first_groups,
+    groups,
+    num_groups,
+    unused_gpus,
+    with_gpus,
+    without_too_wide,
+)
+from raybench.runs.wait_watch import RAY_LOG, live_session, quiet
+from raybench.search.factorisation import SPEED_KEYS, Factors, study_factors
+from raybench.search.race_stage import OVER
+from raybench.search.reference import RUNS, earlier_settings
+from raybench.search.sampling.default_rates import check_grid, num_trials
+from raybench.search.sampling.transfer import load_earlier, settings_of
+from raybench.search.verify import num_finalists
+from raybench.spec.dataset_spec import with_whole_paths
+from raybench.spec.documents import read_mapping
+from raybench.spec.errors import DONE, FAILED, INTERRUPTED, NOT_REACHED, UserError
+from raybench.spec.objective import TIME
+from raybench.spec.run import Placement, short
+from raybench.spec.space import (
+    Case,
+    Cases,
+    Dimension,
+    Range,
+    Simple,
+    Space,
+    possible_values,
+    values_of,
+)
+from raybench.spec.study import ConfirmSpec, StudySpec, build_study, load_content
+from raybench.stats.standing import is_told, stages
+
+GROUP_START_S = 15.0
+"""Seconds to start one worker group, measured: torch 9-13, TensorFlow 17-30 on two cores."""
+
+
+def print_plan(
+    console: Console,
+    study: StudySpec,
+    space: Space,
+    dataset: Dataset,
+    place: str,
+    factors: Factors | str,
+    capacity: Capacity | None,
+) -> None:
+    """Print space, data, admission and an upper bound of the time.
+
+    `capacity`: what this machine has; None for a cluster, which is not asked.
+    """
+    table = Table(title="Search space", title_justify="left", box=None, pad_edge=False)
+    table.add_column("key")
+    table.add_column("values")
+    for key, dimension in space.items():
+        for line in _describe(dimension):
+            table.add_row(key, line)
+    for key, value in study.fixed.items():
+        table.add_row(key, f"{value} (fixed)")
+    console.print(table, "")
+    every = groups(study, space)
+    widest = max(group.cpus for group in every)
+    objective = study.objective
+    runs = num_trials(study, space if isinstance(factors, str) else factors.sampled)
+    is_auto = "max_train_seconds" in study.auto and not study.is_set
+    most = f"of at most {objective.max_train_seconds:g} s training"
+    if is_auto:
+        most = "(a reference run sets how long each may train)"
+    for line in (
+        _objective(study),
+        f"workload {study.workload}, {_data(study, dataset)}: {dataset.num_train_samples:,} "
+        f"training, {len(dataset.validation):,} validation, {len(dataset.test):,} test samples",
+        f"frameworks {', '.join(map(str, values_of('framework', space, study.fixed)))}; "
+        f"{len(every)} kinds of worker group, the widest takes {widest} CPUs "
+        f"and {max(group.gpus for group in every)} GPUs",
+        f"{runs} trials {most}, {_confirming(study.confirm)}",
+        _length(study, every, runs, num_finalists(factors), capacity),
+        _sampling(factors),
+        *_reference(study),
+        f"results: {place}",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _length(
+    study: StudySpec, every: list[Placement], runs: int, finalists: int, capacity: Capacity | None
+) -> str:
+    """Say how long everything takes at most: every phase by what runs in it side by side."""
+    budget, seconds = study.search.time_budget_s, study.objective.max_train_seconds
+    budget_s = math.inf if budget is None else budget
+    bound, where = budget_s, "on the cluster"
+    if capacity is not None:
+        has = f"{capacity.cpus} cores" + (f" and {capacity.gpus} GPUs" if capacity.gpus else "")
+        where = f"on this machine's {has}"
+        slots = study.search.concurrency or capacity.cpus
+        slots = min(num_groups(group, capacity, slots) for group in every)
+        confirm, is_timed = study.confirm, study.objective.kind == TIME
+        # Both races may differ in every run, and the cheapest be another than the fastest.
+        kinds = 2 if is_timed and len(every) > 1 else 1
+        references = (RUNS if study.needs_target else 1) if study.needs_reference else 0
+        beside = math.ceil(references / slots) + math.ceil(runs / slots)
+        beside += math.ceil(kinds * confirm.race / slots)
+        alone = finalists + (kinds * confirm.fresh if confirm.race else 0)
+        if "max_train_seconds" not in study.auto or study.is_set:
+            bound = min(bound, (beside + alone) * seconds + len(every) * GROUP_START_S)
+    if math.isinf(bound):
+        return f"how long it takes {where} is not known beforehand; --time-budget ends it in time"
+    length = f"{bound / 60:.0f} min" if bound >= 600 else f"{bound:.0f} s"
+    apart = "" if bound == budget_s else ", evaluation apart"
+    return (
+        f"at most about {length} {where}{apart}; runs that reach the target or fall behind end "
+        "sooner"
+    )
+
+
+def _objective(study: StudySpec) -> str:
+    """Say what trials are judged by: kind, metric, target and budget."""
+    objective = study.objective
+    metric = objective.judged_by
+    seconds = f"{objective.max_train_seconds:g} s of training"
+    if "max_train_seconds" in study.auto and not study.is_set:
+        seconds = "the seconds of training that a reference run sets"
+    if objective.kind != TIME:
+        return f"objective {objective.kind}: best validation {metric.words} within {seconds}"
+    if study.needs_target:
+        target = f"{metric.words}, as reference runs set it"
+    else:
+        assert objective.target is not None  # the kind needs one
+        target = target_words(metric, objective.target)
+        target += "" if metric.words in target else f" {metric.words}"
+    held = f", held for {objective.hold} evaluations" if objective.hold > 1 else ""
+    return f"objective {objective.kind}: validation {target}{held}, within {seconds}"
+
+
+def _data(study: StudySpec, dataset: Dataset) -> str:
+    """Name the dataset, and its file, folder or library's name where it has one."""
+    places = [place for place in (study.dataset.set, study.dataset.path) if place]
+    return f"dataset {dataset.name}" + "".join(f" {place}" for place in places)
+
+
+def _confirming(confirm: ConfirmSpec) -> str:
+    if not confirm.race:
+        return "not confirmed"
+    contenders, fresh = stages(confirm.race)[0][0], confirm.fresh
+    alone = f"{fresh} run{'s' if fresh > 1 else ''} of each winner alone"
+    return f"then a race of {confirm.race} runs over the best {contenders}, {alone}"
+
+
+def _reference(study: StudySpec) -> list[str]:
+    if not study.needs_reference:
+        return []
+    runs = f"{RUNS} reference runs set" if study.needs_target else "a reference run sets"
+    return [f"before: {runs} {', '.join(study.auto)}"]
+
+
+def _sampling(factors: Factors | str) -> str:
+    if isinstance(factors, str):
+        return f"every key is sampled ({factors})"
+    predicted = [key for key in SPEED_KEYS if key not in factors.sampled]
+    return (
+        f"sampled: {', '.join(factors.sampled)}; {', '.join(predicted)} decide speed alone: "
+        "measured in the first trials, predicted then, run again where they would win"
+    )
+
+
+def _describe(dimension: Dimension) -> list[str]:
+    if isinstance(dimension, Cases):
+        return [_describe_case(case) for case in dimension.cases]
+    return [_describe_simple(dimension)]
+
+
+def _describe_case(case: Case) -> str:
+    return f"{_describe_simple(case.dimension)} where {case.label()}"
+
+
+def _describe_simple(dimension: Simple) -> str:
+    if not isinstance(dimension, Range):
+        values = possible_values(dimension)
+        return ", ".join(short(one) if isinstance(one, list) else str(one) for one in values)
+    return f"{dimension.low:g} to {dimension.high:g}" + (", log scale" if dimension.log else "")
+
+
+def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> int:
+    """Search, confirm, write the results, print them; return the exit code.
+
+    `began` is the `perf_counter` from which the time budget counts.
+    """
+    # The handle itself: what Ray prints to sys.stdout is sent elsewhere meanwhile.
+    console = make_console(file=sys.stdout)
+    check_loggers(options.log)
+    content, source, name = study_content(options)
+    check_address(options.address)
+    place = check_place(options.out or f"results/{name}")
+    study, space = build_study(content, source)
+    words: list[str] = []
+    if chosen_address(options.address) is None:
+        # A file is shared between machines; what the command line asks for is meant for this one.
+        named = options.workers is not None or any("num_workers" in s for s in options.settings)
+        content, words = with_gpus(content, study, space, local_capacity(), all_workers=named)
+        study, space = build_study(content, source)
+        if not named:
+            content, left = without_too_wide(content, study, space, local_capacity())
+            study, space = build_study(content, source)
+            words += left
+        words += check_room(study, space, local_capacity())
+        check_gpus(groups(study, space))
+    study, dataset, warnings = check_study(study, space)
+    words += warnings
+    check_evaluations(study, space, dataset)
+    check_grid(study, space)
+    if options.fresh:
+        place = unused_url(place) if is_url(place) else str(unused_folder(Path(place)))
+    unset, study = study, _continued(study, place, study_file(place))
+    earlier = load_earlier(options.seed_from, study) if options.seed_from else None
+    study, taken = settings_of(earlier, study) if earlier else (study, [])
+    words += taken
+    for sentence in words:
+        say(console, sentence)
+    if options.more is not None and study_file(place) is None:
+        check_finished(options.more, place, None)
+    if options.dry_run:
+        capacity = local_capacity() if chosen_address(options.address) is None else None
+        print_plan(console, study, space, dataset, place, study_factors(study, space), capacity)
+        return DONE
+    warn = partial(say, console)
+    with (
+        open_storage(place, warn=warn) as storage,
+        Loggers(options.log, storage.folder, place=place, say=warn) as loggers,
+    ):
+        # Again: only now nobody else writes there, and an earlier driver's spool is seen.
+        here = storage.folder / STUDY_FILE
+        study = _continued(unset, place, here if here.is_file() else None)
+        study, taken = settings_of(earlier, study) if earlier else (study, [])
+        if options.more is not None:
+            check_finished(options.more, place, storage.folder)
+        with Store(storage.folder, storage.check) as store:
+            interrupt.defer()
+            loggers.start()
+            interrupted = _run(
+                options, study, space, store, console, dataset, earlier, taken, interrupt, began
+            )
+            loggers.end()
+            store.check()
+            results = replace(load(storage.folder), place=place)
+            export(results, store)
+            try_page(results, storage.folder, partial(say, console))
+        show(console, results, verbose=options.verbose)
+    if interrupted:
+        tail = "." if results.trials.empty else ": the same command continues."
+        console.print(f"interrupted{tail}")
+        return INTERRUPTED
+    return exit_code(results)
+
+
+def exit_code(results: StudyResults) -> int:
+    """Return what the command exits with where nobody has interrupted it."""
+    if not len(ranked(results.trials)):
+        return FAILED
+    return NOT_REACHED if judge(results) is None else DONE
+
+
+def _continued(study: StudySpec, place: str, file: Path | None) -> StudySpec:
+    """Return the study with what an earlier session of it has set there, if `file` tells of one.
+
+    UserError with the difference where it is of another study.
+    """
+    if file is None:
+        return study
+    study = earlier_settings(study, read_mapping(file))
+    refuse_other_study(place, file, study)
+    return study
+
+
+def check_finished(number: int, place: str, folder: Path | None) -> None:
+    """Raise UserError for `--more` where a study has not come to its end."""
+    there = folder is not None and (folder / RECORDS_FILE).is_file()
+    runs = list(read_records(folder).runs.values()) if folder and there else []
+    answered = [one.role for one in runs if one.phase == "confirm" and is_told(one)]
+    if folder and answered and read_mapping(folder / STUDY_FILE).get(OVER, "confirm" in answered):
+        return
+    done = f"a race that was ended after {len(answered)} runs" if answered else "no confirmed study"
+    raise UserError(
+        f"--more {number}: {place} holds {done}; run the same command without --more until it "
+        "ends, then with it."
+    )
+
+
+def _run(
+    options: argparse.Namespace,
+    study: StudySpec,
+    space: Space,
+    store: Store,
+    console: Console,
+    dataset: Dataset,
+    earlier: StudyResults | None,
+    taken: list[str],
+    interrupt: Interrupt,
+    began: float,
+) -> bool:
+    """Run what is left of the study; return whether it was interrupted."""
+    # Ray's processes take seconds to come up, Ray Tune and Optuna one to import: at once.
+    importing = threading.Thread(
+        target=importlib.import_module, args=["raybench.search.study"], daemon=True
+    )
+    importing.start()
+    told = quiet(store.folder / RAY_LOG)  # until Ray has ended: it tells of a worker afterwards
+    with told, live_session(options.address, interrupt, console) as session:
+        importing.join()
+        interrupt.check()
+        left_out = check_room(study, space, session.capacity)
+        for sentence in left_out if chosen_address(options.address) is not None else ():
+            say(console, sentence)
+        for sentence in unused_gpus(study, space, session.capacity) if options.address else ():
+            say(console, sentence)
+        concurrency = study.search.concurrency or default_concurrency(
+            study, space, session.capacity
+        )
+        session.pool.prepare.remote(
+            values_of("framework", space, study.fixed), first_groups(study, space, session.capacity)
+        )
+        from raybench.search.study import StudyPipeline
+
+        # Those of a study that is finished were for its search.
+        budget_s = study.search.time_budget_s if options.more is None else options.time_budget
+        deadline = Deadline(budget_s, began=began, interrupt=interrupt)
+        pipeline = StudyPipeline(
+            study,
+            space,
+            session,
+            store,
+            console,
+            deadline,
+            dataset,
+            concurrency,
+            keep_groups=options.isolation == "none",
+            wait_s=options.wait,
+            num_more=options.more or 0,
+            set_by=taken,
+        )
+        interrupt.can_continue = True
+        pipeline.run(earlier)
+        deadline.raise_fault()
+    return interrupt.is_set
+
+
+def study_content(options: argparse.Namespace) -> tuple[dict[str, Any], str, str]:
+    """Return the study's content as the command line has it, where it comes from, its name."""
+    if options.more is not None and options.more < 1:
+        raise UserError(f"--more {options.more}: name a number of runs, 1 or more.")
+    path = shipped_space(options.space) or Path(options.space)
+    flags: dict[str, Any] = {
+        "search.trials": options.trials,
+        "search.time_budget_s": None if options.more else options.time_budget,
+        "search.concurrency": options.concurrency,
+        "search.seed": options.seed,
+        "objective.target": options.target,
+        "price": options.price,
+        "gpus_per_worker": options.gpus_per_worker,
+        "workload": options.workload,
+    }
+    settings = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    if options.workers is not None:
+        settings.append(f"space.num_workers=[{options.workers}]")
+    settings += _confirm_settings(options.confirm, options.no_confirm)
+    content = with_whole_paths(load_content(path, [*settings, *options.settings]))
+    return content, str(path), path.stem
+
+
+def _confirm_settings(wanted: str | None, unwanted: bool) -> list[str]:
+    """Return `--confirm race=40,fresh=5` and `--no-confirm` as `--set` has them."""
+    if unwanted:
+        return ["confirm.race=0"]
+    parts = [] if wanted is None else wanted.split(",")
+    if not all("=" in part for part in parts):
+        raise UserError(f"--confirm {wanted}: write it as race=40,fresh=5, or only one of them.")
+    given = dict(part.replace(" ", "").split("=", 1) for part in parts)
+    if given.get("race") == "0" and "fresh" in given:
+        raise UserError(
+            f"--confirm {wanted}: fresh runs are of a race's winner, and there is no race; name "
+            "race=2 or more, or write --no-confirm."
+        )
+    return [f"confirm.{part.strip()}" for part in parts]

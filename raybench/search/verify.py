@@ -1,0 +1,233 @@
+"""Between a search and its race: what was only predicted is trained, interference is measured.
+
+A prediction is a reason to run a configuration, never a result: the placements that would win are
+trained once, as trials of their own (finalists). Trials that run at the same time share caches,
+memory bandwidth and clocks even where their cores are disjoint: a sentinel measures by how much
+that slows them, with what the search has just run, alone and then beside another.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from raybench.cluster.run_client import run_once
+from raybench.results.load import StudyResults, load
+from raybench.results.ranking import kind_of, kinds, ranked
+from raybench.results.store import keep_error
+from raybench.runs.single_run import SingleRun
+from raybench.search.confirm_budget import ConfirmBudget
+from raybench.search.factorisation import Factors, placed, speed_values
+from raybench.search.placement import Placer
+from raybench.spec.objective import BUDGET
+from raybench.spec.run import RunSpec
+from raybench.stats.record import Evaluation, Prediction, RunRecord, StopReason
+
+KEPT_FOR_CONFIRM = 0.75
+"""Share of the time left that finalists leave to confirming, where there is little of it."""
+INTERFERENCE_S = 5.0
+"""What measuring the interference takes at most, about."""
+
+
+def verify(placer: Placer | None, single_run: SingleRun, confirm_budget: ConfirmBudget) -> None:
+    """Train what was only predicted, and measure how trials disturb each other."""
+    store, deadline = single_run.store, single_run.deadline
+    store.check()
+    # A part of what is left, so that what is less than expected serves both phases.
+    confirming_s = confirm_budget.confirming_s()
+    deadline.reserve_s = min(confirming_s, KEPT_FOR_CONFIRM * deadline.left_s)
+    if placer is not None:
+        run_finalists(load(store.folder), placer, single_run)
+        store.check()
+    if deadline.left_s > confirming_s + INTERFERENCE_S:
+        measure_interference(load(store.folder), single_run)
+    deadline.reserve_s = 0.0
+
+
+SECONDS = 1.0
+"""Training seconds of one measurement."""
+START_S = 60.0
+"""Longest wait for the company's first evaluation."""
+
+
+def measure_interference(results: StudyResults, single_run: SingleRun) -> None:
+    """Measure and record both runs; nothing to do where no trial ran beside another.
+
+    The sentinel is the best trial that had company; its company is the best such trial of
+    another kind of worker group, or of the same kind where there is no other.
+    """
+    deadline, capacity = single_run.deadline, single_run.session.capacity
+    runs = ranked(results.trials)
+    runs = runs[runs["concurrent"] > 0]
+    is_done = any(record.role == "sentinel" for record in results.runs.values())
+    if runs.empty or is_done or deadline.over:
+        return
+    specs = {name: _for_seconds(results.specs[name], SECONDS) for name in runs["trial"]}
+    source, sentinel = next(iter(specs.items()))
+    group = sentinel.placement.group
+    room = [
+        spec for spec in specs.values() if capacity.fits_together([spec.placement.group, group])
+    ]
+    others = [spec for spec in room if spec.placement.group != group] or room
+    if not others:
+        return
+
+    def measure(name: str) -> RunRecord:
+        return _run(single_run, sentinel, name, source, lambda evaluation: deadline.reason())
+
+    single_run.store.append(measure("sentinel-alone").line())
+    # Company begins before the sentinel and outlasts it, so that it is never alone.
+    company = _for_seconds(others[0], 20 * SECONDS)
+    began, done = threading.Event(), threading.Event()
+
+    def keep_company(evaluation: Evaluation) -> StopReason | None:
+        began.set()
+        return "scheduler" if done.is_set() else deadline.reason()
+
+    def keep() -> None:
+        try:
+            _run(single_run, company, "company", source, keep_company)
+        except Exception as error:  # noqa: BLE001 (raised when the study's own thread is done)
+            deadline.ends_with(error)
+        finally:
+            began.set()  # nobody waits for what will not begin
+
+    keeper = threading.Thread(target=keep)
+    keeper.start()
+    try:
+        began.wait(timeout=min(START_S, max(deadline.left_s - deadline.reserve_s, 0.0)))
+        record = measure("sentinel-beside")
+    finally:
+        done.set()
+        keeper.join()
+    deadline.raise_fault()
+    if record.concurrent:
+        single_run.store.append(record.line())
+
+
+def _run(
+    single_run: SingleRun,
+    spec: RunSpec,
+    name: str,
+    source: str,
+    stop: Callable[[Evaluation], StopReason | None],
+) -> RunRecord:
+    reasons: list[StopReason | None] = [None]
+
+    def on_evaluation(name: str, evaluation: Evaluation) -> None:
+        reasons.append(stop(evaluation))
+
+    record, _ = run_once(
+        single_run.session.pool,
+        spec,
+        name,
+        role="sentinel",
+        source=source,
+        on_evaluation=on_evaluation,
+        stopped_by=lambda: reasons[-1],
+        on_error=lambda *error: keep_error(single_run.store, *error),
+        keep=single_run.keep_groups,
+    )
+    return record
+
+
+def _for_seconds(spec: RunSpec, seconds: float) -> RunSpec:
+    given = {"kind": BUDGET, "target": None, "max_train_seconds": seconds}
+    budget = spec.objective.model_copy(update=given)
+    return spec.model_copy(update={"objective": budget})
+
+
+NUM_FASTEST = 3
+"""Configurations whose fastest placement is run."""
+SHORT = {"tensorflow": "tf"}
+
+
+@dataclass(frozen=True)
+class Way:
+    """A configuration that reached the target, on one of its placements."""
+
+    prediction: Prediction
+    spec: RunSpec
+    is_measured: bool
+    """Whether some run of the search had this spec."""
+
+    @property
+    def name(self) -> str:
+        """Name of its run: that of the trial, with framework and workers."""
+        short = SHORT.get(self.spec.framework, self.spec.framework)
+        return f"{self.prediction.trial}.{short}{self.spec.num_workers}"
+
+
+def ways(results: StudyResults, placer: Placer) -> list[Way]:
+    """Return every placement of every trial that reached the target, fastest first.
+
+    Seconds of a trial's own placement are measured; those of others are its seconds times the
+    ratio of the step times by the model. What was predicted once stays so: a study that is
+    continued has the finalists it had. Of several models of GPU, that of the best trial.
+    """
+    known = {
+        (trial, *split): seconds
+        for trial, *split, seconds in results.predictions.itertuples(index=False)
+    }
+    runs = ranked(results.trials)
+    runs = runs[kind_of(runs).isin(kinds(results.trials)[:1])]  # step times are of one model
+    searched = [results.specs[trial] for trial in runs["trial"]]
+    found = []
+    for trial in runs["trial"]:
+        record = results.runs[trial]
+        if record.role != "trial" or record.time_to_target_s is None:
+            continue
+        for placement, ratio in placer.ratios(record.spec).items():
+            split = speed_values(placement)
+            expected = known.get((trial, *split.values()), record.time_to_target_s * ratio)
+            spec = placed(record.spec, placement)
+            prediction = Prediction(trial=trial, time_to_target_s=expected, **split)
+            found.append(Way(prediction, spec, spec in searched))
+    return sorted(found, key=lambda way: way.prediction.time_to_target_s)
+
+
+def choose(every: list[Way]) -> list[Way]:
+    """Return the placements to run: the fastest of the fastest configurations, the cheapest of
+    all, and the fastest of each framework; without those that the search has run."""
+    fastest: dict[str, Way] = {}
+    for way in every:
+        fastest.setdefault(way.prediction.trial, way)
+    chosen = list(fastest.values())[:NUM_FASTEST]
+    chosen += sorted(every, key=_cost)[:1]
+    for framework in sorted({way.spec.framework for way in every}):
+        chosen += [way for way in every if way.spec.framework == framework][:1]
+    return [way for way in {way.name: way for way in chosen}.values() if not way.is_measured]
+
+
+def num_finalists(factors: Factors | str) -> int:
+    """Return how many placements are run at most; none of a space that is not taken apart."""
+    if isinstance(factors, str):
+        return 0
+    return NUM_FASTEST + 1 + len({one.framework for one in factors.all_placements})
+
+
+def run_finalists(results: StudyResults, placer: Placer, single_run: SingleRun) -> None:
+    """Record the predictions, and train those that would win once, one at a time."""
+    every = ways(results, placer)
+    columns = list(results.predictions.columns)
+    known = {tuple(row) for row in results.predictions.itertuples(index=False)}
+    for way in every:
+        if not way.is_measured and tuple(vars(way.prediction)[c] for c in columns) not in known:
+            single_run.store.append(way.prediction.line())
+    done = {name for name, record in results.runs.items() if record.state != "stopped"}
+    fresh = [way for way in choose(every) if way.name not in done]
+    if not fresh or single_run.deadline.over:
+        return
+    progress, sources = single_run.progress, [results.runs[way.prediction.trial] for way in fresh]
+    after_s = progress.after_s  # what follows the search
+    expect_s = sum(run.wall_s - run.ledger["queue"] for run in sources)
+    progress.begin("finalist", len(fresh), expect_s=expect_s)
+    progress.after_s = after_s
+    for way in fresh:
+        if single_run.deadline.over:
+            return
+        single_run.train(way.spec, way.name, "finalist", source=way.prediction.trial)
+
+
+def _cost(way: Way) -> tuple[float, int]:
+    """Order by worker-seconds; equal ones by workers."""
+    return way.prediction.worker_seconds, way.prediction.num_workers

@@ -1,0 +1,1 @@
+"""What a user says: run specs, spaces, studies, metrics, and the files they stand in."""

@@ -1,0 +1,349 @@
+"""YAML files and plain data into validated models, and every mistake into one sentence.
+
+YAML is read as version 1.2. PyYAML reads 1.1, where `yes`, `on` and `no` are booleans, 1:30 is 90,
+1_000 is 1000, 010 is 8 and 1e-4 is text.
+"""
+
+import difflib
+import math
+import re
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from raybench.spec.errors import UserError
+
+MAX_DEPTH = 50
+"""Levels of nesting that are read; more is a mistake, or meant to do harm."""
+MAX_BYTES = 10_000_000
+MAX_NODES = 100_000
+"""Values that are read, aliases counted as often as they stand for something."""
+
+_LEADING_ZERO = "!leading-zero"
+_RESOLVERS: tuple[tuple[str, str, str], ...] = (  # tag, pattern, possible first characters
+    (_LEADING_ZERO, r"[-+]?0[0-9]+", "-+0"),
+    ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("tag:yaml.org,2002:int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    (
+        "tag:yaml.org,2002:float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+    ("tag:yaml.org,2002:merge", r"<<", "<"),
+    ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", "~nN\0"),
+)
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that takes plain words for what YAML 1.2 takes them, and for nothing else."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}
+    # Without dates, bytes and sets: nothing here takes them, and PyYAML's own fall over bad ones.
+    yaml_constructors: ClassVar[dict[str | None, Any]] = {
+        tag: construct
+        for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or tag.rpartition(":")[2] in ("null", "bool", "int", "float", "str", "seq")
+    }
+
+
+class _Dumper(yaml.SafeDumper):
+    """SafeDumper that quotes text which a reader of YAML 1.1 or 1.2 would take for another."""
+
+
+for _tag, _pattern, _first in _RESOLVERS:
+    for _class in (_Loader, _Dumper):
+        _characters = ["" if character == "\0" else character for character in _first]
+        _class.add_implicit_resolver(_tag, re.compile(rf"^(?:{_pattern})$"), _characters)
+
+
+def _construct_mapping(loader: _Loader, node: yaml.Node) -> dict[Any, Any]:
+    keys = set()
+    if not isinstance(node, yaml.MappingNode):
+        raise yaml.MarkedYAMLError(problem="!!map is not one", problem_mark=node.start_mark)
+    for key, _ in node.value:
+        if isinstance(key, yaml.ScalarNode) and key.value in keys:
+            raise yaml.MarkedYAMLError(
+                problem=f"the key '{key.value}' stands there twice", problem_mark=key.start_mark
+            )
+        keys.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
+    return loader.construct_mapping(node, deep=True)
+
+
+def _refuse_leading_zero(loader: _Loader, node: yaml.ScalarNode) -> None:
+    plain = node.value.lstrip("+-0") or "0"
+    raise yaml.MarkedYAMLError(
+        problem=f"{node.value} is octal for some readers and not for others: write {plain}, or "
+        f"'{node.value}' in quotes for text",
+        problem_mark=node.start_mark,
+    )
+
+
+def _checked(tag: str, pattern: str) -> None:
+    """Let `!!int few` be refused with its line, where PyYAML raises whatever it runs into."""
+    construct = yaml.SafeLoader.yaml_constructors[tag]
+
+    def build(loader: _Loader, node: yaml.ScalarNode) -> Any:
+        if not re.fullmatch(pattern, str(loader.construct_scalar(node))):
+            kind = tag.rpartition(":")[2]
+            raise yaml.MarkedYAMLError(
+                problem=f"'{node.value}' is no {kind}", problem_mark=node.start_mark
+            )
+        return construct(loader, node)
+
+    _Loader.add_constructor(tag, build)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
+_Loader.add_constructor(_LEADING_ZERO, _refuse_leading_zero)
+for _tag, _pattern, _ in _RESOLVERS:
+    if _tag in _Loader.yaml_constructors and _tag != _LEADING_ZERO:
+        _checked(_tag, _pattern)
+
+
+def parse_yaml(text: str, source: str) -> Any:
+    """Parse YAML; a syntax error becomes a UserError naming `source` and the line."""
+    try:
+        content = yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else "?"
+        raise UserError(f"{source}, line {line}: not valid YAML ({error.problem}).") from None
+    except (yaml.YAMLError, ValueError) as error:
+        # ValueError: of Python, for a number of 5,000 digits.
+        raise UserError(f"{source}: not valid YAML ({' '.join(str(error).split())}).") from None
+    except RecursionError:
+        raise UserError(f"{source}: is nested too deep; {MAX_DEPTH} levels are read.") from None
+    _refuse_too_much(content, source)
+    return content
+
+
+def _refuse_too_much(content: Any, source: str) -> None:
+    """Raise for what is nested too deep, for ever (an alias of itself), or grows by aliases."""
+    level, count = [content], 1
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level for inner in _inside(outer)]
+        count += len(level)
+        if not level:
+            return
+        if count > MAX_NODES:
+            raise UserError(
+                f"{source}: holds more than {MAX_NODES:,} values; is it the right file?"
+            )
+    raise UserError(f"{source}: is nested too deep; {MAX_DEPTH} levels are read.")
+
+
+def _inside(content: Any) -> list[Any]:
+    if isinstance(content, dict):
+        return list(content.values())
+    return content if isinstance(content, list) else []
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a YAML file that must hold a mapping: UTF-8, or UTF-16 with its mark; any line ends."""
+    try:
+        with path.open("rb") as file:  # of a device without end, as of a file, no more than that
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: of a path with a null byte
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: cannot be read ({reason}).") from None
+    if len(data) > MAX_BYTES:
+        raise UserError(f"{path}: holds more than {MAX_BYTES:,} bytes; is it the right file?")
+    content = parse_yaml(_decode(data, path), str(path))
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: must hold 'key: value' lines, found {_kind(content)}.")
+    return content
+
+
+def _decode(data: bytes, path: Path) -> str:
+    is_utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    try:
+        return data.decode("utf-16" if is_utf16 else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{path}: cannot be read (not a text file in UTF-8: byte 0x{data[error.start]:02x} in "
+            f"line {line}); save it as UTF-8."
+        ) from None
+
+
+def to_yaml(content: dict[str, Any], *, in_lines: bool = True) -> str:
+    """Render a mapping as YAML in the order given; not `in_lines`: all of it in one."""
+    return yaml.dump(
+        content,
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=None if in_lines else True,
+        width=80 if in_lines else math.inf,
+    )
+
+
+def _kind(content: object) -> str:
+    names = {list: "a list", str: "text", type(None): "nothing"}
+    return names.get(type(content), type(content).__name__)
+
+
+Model = TypeVar("Model", bound="Document")
+
+PositiveInt = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+SHORT_FORMS = {"dataset": "name"}
+"""Keys that may be one word, and what of theirs it is: `dataset: mnist` is `{name: mnist}`."""
+OTHER_NAMES = {"exchange_every": "accumulate"}
+"""Other names of run-spec keys, and the keys."""
+FLOAT32_MAX, FLOAT32_MIN = 3.4e38, 1.2e-38
+"""Bounds of what float32, in which all training happens, holds at full precision."""
+
+
+class Document(BaseModel):
+    """Base of everything that is read from a file: frozen, strict, unknown keys refused."""
+
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True
+    )
+
+
+def validate(model: type[Model], content: dict[str, Any], source: str) -> Model:
+    """Build `model` from parsed YAML; the first problem becomes a one-sentence UserError."""
+    _check_numbers(content, source)
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise UserError(_sentence(error.errors()[0], model, source)) from None
+
+
+def validate_key(model: type[Model], key: str, value: Any, source: str) -> Any:
+    """Return `value` as `model` holds it; UserError if it cannot, whatever its other keys are."""
+    _check_numbers({key: value}, source)
+    try:
+        return getattr(model.model_validate({key: value}), key)
+    except ValidationError as error:
+        for detail in error.errors():
+            if detail["loc"][:1] == (key,):
+                raise UserError(_sentence(detail, model, source)) from None
+    return value
+
+
+def one_name_each(content: dict[str, Any]) -> dict[str, Any]:
+    """Return `content` with the keys of OTHER_NAMES by their own names.
+
+    Raises ValueError where both names of a key stand there, with different values.
+    """
+    for other, name in OTHER_NAMES.items():
+        if other not in content:
+            continue
+        value = content[other]
+        if name in content and content[name] != value:
+            raise ValueError(
+                f"{other} and {name} are one key, here with {value!r} and {content[name]!r}; "
+                "keep one of them"
+            )
+        content = {key: found for key, found in content.items() if key != other} | {name: value}
+    return content
+
+
+def problem_of(detail: ErrorDetails) -> str:
+    """Return what pydantic found, as the end of a sentence without its full stop."""
+    if detail["type"] == "model_type":
+        return "must hold keys of its own"
+    message = detail["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:] if not message[1:2].isupper() else message
+    return message.rstrip(".")
+
+
+def number_problem(value: Any) -> str:
+    """Return why no machine holds this number, or nothing."""
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return "is a number beyond 64 bits; name a smaller one"
+    if isinstance(value, float) and math.isfinite(value):
+        if abs(value) > FLOAT32_MAX:
+            return f"is beyond float32, which ends at {FLOAT32_MAX:g}; name a smaller number"
+        if 0 < abs(value) < FLOAT32_MIN:
+            return f"is 0 in float32, which begins at {FLOAT32_MIN:g}; name a larger number, or 0"
+    return ""
+
+
+def _check_numbers(content: dict[str, Any], source: str) -> None:
+    todo: list[tuple[str, Any]] = [("", content)]
+    while todo:
+        path, value = todo.pop()
+        if isinstance(value, dict):
+            todo += [(f"{path}.{key}", inner) for key, inner in reversed(value.items())]
+        elif isinstance(value, list | tuple):
+            todo += [(f"{path}.{index}", inner) for index, inner in enumerate(value)][::-1]
+        elif problem := number_problem(value):
+            raise UserError(f"{source}: '{path[1:]}': {_shown(value)} {problem}.")
+
+
+def _sentence(detail: ErrorDetails, model: type[BaseModel], source: str) -> str:
+    path = [str(part) for part in detail["loc"]]
+    key = ".".join(path) or "the whole file"
+    if detail["type"] == "extra_forbidden":
+        allowed = _keys_at(model, path[:-1])
+        close = difflib.get_close_matches(path[-1], allowed, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"allowed are {', '.join(allowed)}."
+        return f"{source}: unknown key '{key}'; {hint}"
+    if detail["type"] == "missing":
+        return f"{source}: the key '{key}' is required."
+    shown = "" if isinstance(detail["input"], dict) else f" (found {_shown(detail['input'])})"
+    return f"{source}: '{key}': {problem_of(detail)}{shown}."
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # of an int with more digits than Python writes
+        return "a number of thousands of digits"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
+    for name in path:
+        field = model.model_fields.get(name)
+        annotation = field.annotation if field else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            break
+        model = annotation
+    return list(model.model_fields)
+
+
+def apply_settings(content: dict[str, Any], settings: list[str]) -> dict[str, Any]:
+    """Return `content` with every `--set key.sub=value` applied (values are YAML)."""
+    for setting in settings:
+        key, separator, text = setting.partition("=")
+        if not separator or not key.strip():
+            raise UserError(f"--set {setting}: write it as key=value, for example optimizer=lamb.")
+        value = parse_yaml(text, f"--set {key}")
+        content = with_key(content, key.strip(), value, f"--set {setting}")
+    return content
+
+
+def with_key(content: dict[str, Any], key: str, value: Any, source: str) -> dict[str, Any]:
+    """Return `content` with the value of a key, dotted where it lies deeper."""
+    result: dict[str, Any] = _copy(content)
+    target = result
+    *parents, last = key.split(".")
+    for parent in parents:
+        if isinstance(target.get(parent), str) and parent in SHORT_FORMS:
+            target[parent] = {SHORT_FORMS[parent]: target[parent]}
+        target = target.setdefault(parent, {})
+        if not isinstance(target, dict):
+            raise UserError(f"{source}: '{parent}' holds no keys of its own.")
+    name = OTHER_NAMES.get(last, last)
+    for other in [other for other, of in OTHER_NAMES.items() if of == name]:
+        target.pop(other, None)  # what a file calls it is overridden too
+    target[name] = value
+    return result
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    return list(value) if isinstance(value, list) else value

@@ -1,0 +1,207 @@
+"""What a model is judged by: a metric's name, its direction, and how it comes from samples.
+
+A metric is a number for each sample, averaged over a split and finished: RMSE is the root of the
+mean of squared errors. So it is the same whatever worker has evaluated which samples.
+"""
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from raybench.spec.dataset_spec import Task
+from raybench.spec.errors import UserError
+
+Direction = Literal["max", "min"]
+PerSample = Literal["correct", "correct_of_5", "loss", "squared_error", "absolute_error", "own"]
+"""What is averaged: 1 where the answer is right (of five answers, where one of them is), the loss
+without label smoothing, the error's square or size in the labels' own unit (the mean over a
+vector's numbers), or what the workload's own hook returns."""
+METRIC_NAME = r"^[a-z][a-z0-9_]{0,39}$"
+"""What a metric may be called: it names columns and stands in pictures."""
+Finish = Callable[[float, float], float]
+"""(mean over the samples, mean of the same for the labels' own mean as the answer) -> metric."""
+
+
+def _mean(mean: float, of_mean: float) -> float:
+    del of_mean
+    return mean
+
+
+def _root(mean: float, of_mean: float) -> float:
+    del of_mean
+    return math.sqrt(mean) if mean >= 0 else math.nan
+
+
+def _explained(mean: float, of_mean: float) -> float:
+    return 1.0 - mean / of_mean if of_mean > 0 else math.nan
+
+
+def _exponential(mean: float, of_mean: float) -> float:
+    del of_mean
+    return math.exp(mean) if mean < 700 else math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A metric; a workload may have one of its own: `Metric(name="f", direction="max")`."""
+
+    name: str
+    """For columns, tables and axes: lower case, words joined by `_`."""
+    direction: Direction
+    """Whether more is better."""
+    per_sample: PerSample = "own"
+    """What is averaged over the samples."""
+    finish: Finish = field(default=_mean, compare=False)
+    """Makes the metric of the mean."""
+    is_share: bool = False
+    """Whether it lies in 0..1 and is shown in per cent."""
+    tasks: tuple[Task, ...] = ("classification", "regression", "language_modelling")
+    """Tasks that it can be had of."""
+
+    @property
+    def best_column(self) -> str:
+        """Column of a run's best value: `best_accuracy`."""
+        return f"best_{self.name}"
+
+    @property
+    def test_column(self) -> str:
+        """Column of the value on the test split: `test_accuracy`."""
+        return f"test_{self.name}"
+
+    @property
+    def words(self) -> str:
+        """For a sentence: `mean absolute error`."""
+        return WORDS.get(self.name, self.name.replace("_", " "))
+
+    @property
+    def sign(self) -> int:
+        """1 where more is better, -1 where less is: `sign * value` is what may only grow."""
+        return 1 if self.direction == "max" else -1
+
+    def reaches(self, value: float, target: float) -> bool:
+        """Whether `value` is at the target or beyond; never where it is NaN."""
+        return self.sign * value >= self.sign * target
+
+    def gap(self, target: float, value: float) -> float:
+        """What `value` lacks to the target; negative beyond it."""
+        return self.sign * (target - value)
+
+    def best(self, values: Iterable[float]) -> float | None:
+        """Return the best value, NaN left out; None where there is none."""
+        known = [value for value in values if not math.isnan(value)]
+        return (max if self.direction == "max" else min)(known, default=None)
+
+    @property
+    def axis_words(self) -> str:
+        """For the axis of a figure: `validation accuracy [%]`, `validation RMSE`."""
+        return f"validation {self.words}" + (" [%]" if self.is_share else "")
+
+    @property
+    def superlative(self) -> str:
+        """What the best of several is: `most accurate`, `best RMSE`."""
+        return "most accurate" if self.name == "accuracy" else f"best {self.words}"
+
+    def shown(self, value: float | None, digits: int = 1) -> str:
+        """Return a value for a table or a sentence: `97.3 %`, `0.4312`; `none` for None."""
+        if value is None or math.isnan(value):
+            return "none"
+        return f"{100 * value:.{digits}f} %" if self.is_share else f"{value:.{digits + 3}g}"
+
+
+WORDS = {"rmse": "RMSE", "r2": "R²", "top5_accuracy": "top-5 accuracy"}
+METRICS: dict[str, Metric] = {
+    one.name: one
+    for one in (
+        Metric(
+            name="accuracy",
+            direction="max",
+            per_sample="correct",
+            is_share=True,
+            tasks=("classification", "language_modelling"),
+        ),
+        Metric(
+            name="top5_accuracy",
+            direction="max",
+            per_sample="correct_of_5",
+            is_share=True,
+            tasks=("classification", "language_modelling"),
+        ),
+        Metric(name="loss", direction="min", per_sample="loss"),
+        Metric(
+            name="perplexity",
+            direction="min",
+            per_sample="loss",
+            finish=_exponential,
+            tasks=("classification", "language_modelling"),
+        ),
+        Metric(
+            name="rmse",
+            direction="min",
+            per_sample="squared_error",
+            finish=_root,
+            tasks=("regression",),
+        ),
+        Metric(
+            name="mean_absolute_error",
+            direction="min",
+            per_sample="absolute_error",
+            tasks=("regression",),
+        ),
+        Metric(
+            name="r2",
+            direction="max",
+            per_sample="squared_error",
+            finish=_explained,
+            tasks=("regression",),
+        ),
+    )
+}
+"""The metrics that come with raybench, by name."""
+USUAL: dict[Task, str] = {
+    "classification": "accuracy",
+    "regression": "rmse",
+    "language_modelling": "loss",
+}
+"""The metric of a task where a file names none."""
+OTHER_METRIC_NAMES = {"mae": "mean_absolute_error", "top5": "top5_accuracy", "r_squared": "r2"}
+ACCURACY = METRICS["accuracy"]
+
+
+def find_metric(
+    name: str | None, *, task: Task = "classification", own: Metric | None = None
+) -> Metric:
+    """Return the metric of that name; `own` is the workload's, which none takes first.
+
+    None without an own one is the task's usual metric. UserError for an unknown name, and for
+    a metric that the task does not have.
+    """
+    if own is not None and not re.match(METRIC_NAME, own.name):
+        raise UserError(
+            f"The workload's metric is called '{own.name}'; give it a name of small letters, "
+            "digits and _, 40 of them at most."
+        )
+    if own is not None and name in (None, own.name):
+        return own
+    name = USUAL[task] if name is None else OTHER_METRIC_NAMES.get(name, name)
+    if name not in METRICS:
+        known = [*METRICS, *OTHER_METRIC_NAMES, *([own.name] if own else [])]
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(METRICS)}."
+        raise UserError(f"objective.metric: unknown metric '{name}'; {hint}")
+    found = METRICS[name]
+    if task not in found.tasks:
+        fitting = ", ".join(one.name for one in METRICS.values() if task in one.tasks)
+        raise UserError(
+            f"objective.metric: {name} is not of {task.replace('_', ' ')}; choose one of {fitting}."
+        )
+    return found
+
+
+def named_metric(name: str, direction: Direction, *, is_share: bool = False) -> Metric:
+    """Return the metric of a record: a known one, or a user's own, of which these are known."""
+    if name in METRICS:
+        return METRICS[name]
+    return Metric(name=name, direction=direction, is_share=is_share)

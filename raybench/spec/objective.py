@@ -1,0 +1,367 @@
+"""What a run is judged by: metric, target and budget, when it ends, and its score.
+
+The score is one number for the search, the less the better.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from raybench.spec.dataset_spec import Task
+from raybench.spec.documents import Document, PositiveFloat, PositiveInt
+from raybench.spec.errors import UserError
+from raybench.spec.metric import ACCURACY, METRICS, Direction, Metric, find_metric, named_metric
+
+TIME: Final = "time_to_target"
+BUDGET: Final = "best_at_budget"
+LIMITS = {"rmse": 0.0, "mean_absolute_error": 0.0, "r2": 1.0}
+"""What no model gets beyond, of the metrics of errors."""
+
+
+def _kind(given: object) -> object:
+    if given == "accuracy_per_second":
+        raise ValueError(
+            "accuracy divided by seconds is refused, because 40 % in 10 s would beat 93 % in "
+            f"200 s; use {TIME} with a target, or {BUDGET}"
+        )
+    if given not in (TIME, BUDGET):
+        raise ValueError(f"must be {TIME} or {BUDGET}")
+    return given
+
+
+class Objective(Document):
+    """What a run is judged by, and when it may end."""
+
+    kind: Annotated[Literal["time_to_target", "best_at_budget"], BeforeValidator(_kind)] = TIME
+    """`time_to_target` (train seconds to the target) or `best_at_budget`."""
+    metric: str | None = None
+    """Metric on the validation set: accuracy, top5_accuracy, loss, perplexity, rmse, r2,
+    mean_absolute_error, or the workload's own; none is the usual one of the task."""
+    direction: Direction | None = None
+    """Whether more of the metric is better; known of all but a workload's own, which says it."""
+    is_share: bool | None = None
+    """Whether a workload's own metric lies in 0..1 and is shown in per cent; the workload says
+    it, and of all others it is known."""
+    target: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """Value of the metric to reach; of an accuracy as a fraction: 0.98, not 98."""
+    chance: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """What an answer that does not look at the inputs reaches; told from the labels where it is
+    not given."""
+    hold: Annotated[PositiveInt, Field(le=1000)] = 1
+    """Evaluations in a row at or beyond the target; the time of the first one counts."""
+    max_train_seconds: PositiveFloat = 60.0
+    """Seconds on the training clock after which a run ends (at the next evaluation)."""
+
+    @model_validator(mode="after")
+    def _target_given(self) -> "Objective":
+        if self.kind == TIME and self.target is None:
+            raise ValueError(f"{TIME} needs a target, for example target: 0.95")
+        is_share = self.metric is not None and self.judged_by.is_share
+        if is_share and self.target is not None and not 0 < self.target <= 1:
+            raise ValueError(
+                f"the target of {self.metric} is a fraction above 0, at most 1: 0.98, not 98 "
+                f"(found {self.target:g})"
+            )
+        return self
+
+    @property
+    def judged_by(self) -> Metric:
+        """The metric, as far as it is known without the workload: accuracy where none is named."""
+        if self.metric is None:
+            return ACCURACY
+        return named_metric(self.metric, self.direction or "max", is_share=bool(self.is_share))
+
+
+def naming(metric: Metric) -> dict[str, object]:
+    """Return the keys of an objective that name a metric; `is_share` of a workload's own alone."""
+    is_share = None if metric.name in METRICS else metric.is_share
+    return {"metric": metric.name, "direction": metric.direction, "is_share": is_share}
+
+
+def resolved(
+    objective: Objective, *, task: Task, own: Metric | None, chance: float | None
+) -> Objective:
+    """Return the objective with its metric, direction and chance level named.
+
+    `own` is the workload's metric, `chance` what is told from the labels. UserError for a metric
+    that the task does not have, and for a target that chance reaches.
+    """
+    metric = find_metric(objective.metric, task=task, own=own)
+    if objective.direction not in (None, metric.direction):
+        raise UserError(
+            f"objective.direction: {metric.name} is better {_more(metric)}; leave it out."
+        )
+    if objective.is_share not in (None, metric.is_share):
+        raise UserError(
+            f"objective.is_share: {metric.name} is {'a' if metric.is_share else 'no'} share; leave "
+            "it out."
+        )
+    named = naming(metric)
+    chance = objective.chance if objective.chance is not None else chance
+    target = objective.target
+    if metric.is_share and target is not None and not 0 < target <= 1:
+        raise UserError(
+            f"objective.target: of {metric.name} it is a fraction above 0, at most 1: 0.98, not 98 "
+            f"(found {target:g})."
+        )
+    limit = LIMITS.get(metric.name)
+    if target is not None and limit is not None and metric.gap(limit, target) <= 0:
+        raise UserError(
+            f"objective.target: {target:g} cannot be reached: {metric.words} is "
+            f"{'below' if metric.direction == 'max' else 'above'} {limit:g}; name another."
+        )
+    if target is not None and chance is not None and metric.gap(target, chance) <= 0:
+        raise UserError(
+            f"objective.target: {target:g} is not better than chance, whose {metric.words} is "
+            f"{chance:.6g} (an answer that does not look at the inputs); name a "
+            f"{'higher' if metric.direction == 'max' else 'lower'} one."
+        )
+    return objective.model_copy(update=named | {"chance": chance})
+
+
+def _more(metric: Metric) -> str:
+    return "the more it is" if metric.direction == "max" else "the less it is"
+
+
+def time_to_target(
+    values: Sequence[float],
+    train_seconds: Sequence[float],
+    *,
+    target: float,
+    hold: int = 1,
+    metric: Metric = ACCURACY,
+) -> float | None:
+    """Train seconds at the first of `hold` evaluations in a row that reach the target.
+
+    None if that never happened. The sequences are one run's evaluations, in order.
+    """
+    row = 0
+    for index, value in enumerate(values):
+        row = row + 1 if metric.reaches(value, target) else 0
+        if row == hold:
+            return train_seconds[index - hold + 1]
+    return None
+
+
+class StopRule:
+    """Follows one run's evaluations and names the reason to end, if there is one."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        *,
+        values: Sequence[float] = (),
+        train_seconds: Sequence[float] = (),
+    ) -> None:
+        """Begin a run, or continue one after the evaluations that are given, in order."""
+        self._objective = objective
+        self._metric = objective.judged_by
+        self._values = list(values)
+        self._seconds = list(train_seconds)
+
+    def update(
+        self, *, value: float, train_s: float, finished: bool
+    ) -> Literal["target", "max_train_seconds", "epochs"] | None:
+        """Take one evaluation; `finished` says that all epochs are done."""
+        objective = self._objective
+        self._values.append(value)
+        self._seconds.append(train_s)
+        if objective.kind == TIME and self.time_to_target_s is not None:
+            return "target"
+        if train_s >= objective.max_train_seconds:
+            return "max_train_seconds"
+        return "epochs" if finished else None
+
+    @property
+    def time_to_target_s(self) -> float | None:
+        """Train seconds to the target so far; None if not reached or no target is given."""
+        if self._objective.target is None:
+            return None
+        reached = time_to_target(
+            self._values,
+            self._seconds,
+            target=self._objective.target,
+            hold=self._objective.hold,
+            metric=self._metric,
+        )
+        late = reached is not None and reached > self._objective.max_train_seconds
+        return None if late else reached
+
+    @property
+    def best_value(self) -> float | None:
+        """The value that the run is judged by so far; None before the first evaluation.
+
+        The best one. With `best_at_budget` that of the last evaluation within the budget, which is
+        what the weights have that are kept: the best of many is luck, more of it the more
+        evaluations a fast configuration has. One that comes later has trained for longer than
+        others may.
+        """
+        if self._objective.kind != BUDGET:
+            return self._metric.best(self._values)
+        timed = zip(self._seconds, self._values, strict=True)
+        within = [one for seconds, one in timed if seconds <= self._objective.max_train_seconds]
+        return self._metric.best(within[-1:])
+
+
+def is_finite(*values: float) -> bool:
+    """Whether no value is NaN or infinite."""
+    return all(math.isfinite(value) for value in values)
+
+
+MISS_WEIGHT = 2.0
+"""lambda: how far the worst miss stands above log(max_train_seconds)."""
+MIN_SECONDS = 1e-3
+"""Times below this are not told apart (log of 0 does not exist)."""
+MOST_UNKNOWN = 20.0
+"""The worst `shortfall` where chance is not known: that of a value of 240 million."""
+BEST_OF_MANY = 3.0
+"""Standard errors above the baseline that a target of ours lies, where a test split judges the
+winner once more: the best of a search's evaluations of noise is 2.5 to 4 above."""
+BEST_OF_ALL = 4.0
+"""The same where there is no test split."""
+ONE_SIDED = 1.645
+"""Standard errors above the baseline that chance gets to in 5 of 100."""
+GUESSES = {
+    "accuracy": "always answering the most frequent class",
+    "top5_accuracy": "always naming the five most frequent classes",
+    "loss": "always answering how frequent classes are",
+    "mean_absolute_error": "always answering the median",
+}
+GUESSES |= {"perplexity": GUESSES["loss"]} | dict.fromkeys(
+    ("rmse", "r2"), "always answering the mean"
+)
+"""The baseline of a metric, for a sentence."""
+PART_OF_GAP = 0.01
+"""What one point is to metrics that are no shares: a hundredth of the gap to chance."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What the best answer that does not look at the inputs reaches on a split's rows, and how far
+    above it models get on as many rows where there is nothing to learn.
+
+    The rows are a sample that all runs share: new seeds say nothing against its luck. A model of
+    noise whose answers differ from the baseline's by d gains z standard errors, proportional to d,
+    and loses what is proportional to its square: at best `z**2 * square`. Where d does not cost,
+    as between classes that are as frequent, the gain is at most `z * error` (binomial).
+    """
+
+    value: float
+    rows: int
+    error: float | None = None
+    """Of a share, its standard error by its rows."""
+    square: float | None = None
+    """None where it is not known, or does not bound the gain."""
+    level: float | None = None
+    """The value by the training labels, where classes may be as frequent: which of them is more so
+    among these rows is luck too."""
+
+    def beyond(self, metric: Metric, errors: float = ONE_SIDED) -> float | None:
+        """Return the value that noise does not get beyond with so many standard errors of luck."""
+        known = [] if self.error is None else [errors * self.error]
+        known += [] if self.square is None else [errors**2 * self.square]
+        if not known:
+            return None
+        value = (self.value if self.level is None else self.level) + metric.sign * min(known)
+        return min(max(value, 0.0), 1.0) if metric.is_share else value
+
+    def document(self) -> dict[str, Any]:
+        """Return it for `study.yaml`."""
+        return asdict(self)
+
+
+def share_error(share: float, rows: int) -> float:
+    """Return the standard error of a share that was measured on so many rows (binomial)."""
+    return math.sqrt(max(share * (1.0 - share), 0.0) / rows)
+
+
+def search_score(
+    objective: Objective,
+    *,
+    time_to_target_s: float | None,
+    best_value: float | None,
+    chance: float | None,
+) -> float:
+    """Return the number the search minimises; comparable over all runs of a study.
+
+    time_to_target: log T if the target was reached within `max_train_seconds`, else
+    log T_max + 2 gap(A*, best) / gap(A*, chance), at most 2, so that every reached run beats every
+    missed one and the searcher still sees a slope. best_at_budget: `shortfall`.
+    `best_value` None (nothing evaluated, out of memory, NaN) scores worst. `chance` stands in where
+    the objective has none; None is not known.
+    """
+    metric = objective.judged_by
+    chance = chance if objective.chance is None else objective.chance
+    if objective.kind == BUDGET:
+        return shortfall(metric, best_value, chance)
+    assert objective.target is not None
+    ceiling = math.log(objective.max_train_seconds)
+    if time_to_target_s is not None and time_to_target_s <= objective.max_train_seconds:
+        return min(math.log(max(time_to_target_s, MIN_SECONDS)), ceiling)
+    if best_value is None or math.isnan(best_value):
+        return ceiling + MISS_WEIGHT
+    width = _gap_to_chance(metric, objective.target, chance)
+    missing = metric.gap(objective.target, best_value) / width
+    if chance is None and not metric.is_share:
+        missing = 1.0 - 1.0 / (1.0 + max(missing, 0.0))  # nobody knows where it is as bad as can be
+    # The curve may touch the target without holding it: still a miss, so never below 0.
+    return ceiling + MISS_WEIGHT * min(max(missing, 0.0), 1.0)
+
+
+def _gap_to_chance(metric: Metric, target: float, chance: float | None) -> float:
+    """Return what chance lacks to the target; as much as the target itself where it is not known:
+    half of a miss is due there."""
+    if chance is None:
+        return abs(target) or 1.0
+    return max(metric.gap(target, chance), 1e-9)
+
+
+def shortfall(metric: Metric, value: float | None, chance: float | None) -> float:
+    """Return what a value lacks, the less the better; None is as bad as a value can count.
+
+    Of shares what is missing to 1, or where less is better all there is above 0. Of others the
+    value itself, its sign turned where more is better, and no worse than twice as far from 0 as
+    chance is: a loss that has burst says no more than that. Where chance is not known its asinh,
+    about the logarithm of large values, and at most 20.
+    """
+    is_known = value is not None and not math.isnan(value)
+    if metric.is_share:
+        best = 1.0 if metric.direction == "max" else 0.0
+        return abs(best - value) if value is not None and is_known else 1.0
+    worst = MOST_UNKNOWN
+    if chance is not None:
+        worst = max(-metric.sign * chance, 0.0) + max(abs(chance), 1.0)
+    if value is None or not is_known:
+        return worst
+    lack = -metric.sign * value
+    return min(lack if chance is not None else math.asinh(lack), worst)
+
+
+def worst_score(objective: Objective, *, chance: float | None = None) -> float:
+    """Return the score of a run that failed (out of memory, NaN)."""
+    return search_score(objective, time_to_target_s=None, best_value=None, chance=chance)
+
+
+def chance_of(objective: Objective, num_classes: int | None) -> float | None:
+    """Return the chance level of an objective; of accuracy 1 / classes where it does not say it.
+
+    Where a workload says itself what is right, nothing better is known. None for other metrics.
+    """
+    if objective.chance is not None or objective.judged_by != ACCURACY or not num_classes:
+        return objective.chance
+    return 1.0 / num_classes
+
+
+def small_difference(
+    metric: Metric, value: float, chance: float | None, *, points: float = 0.01
+) -> float:
+    """Return a difference of a metric near `value` that says little: `points` of a share.
+
+    Of others 1 % of the gap between chance and `value`; of `value` where chance is not known.
+    """
+    if metric.is_share:
+        return points
+    return PART_OF_GAP * abs(value if chance is None else value - chance)

@@ -1,0 +1,393 @@
+"""The run spec: everything that determines one training, and what of it goes together.
+
+Here too: how a run is spread over workers, and a configuration in one line.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, model_validator
+
+from raybench.spec.dataset_spec import Augmentation
+from raybench.spec.dataset_spec import DatasetSpec as DatasetSpec
+from raybench.spec.dataset_spec import Task as Task
+from raybench.spec.documents import (
+    Document,
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    one_name_each,
+)
+from raybench.spec.objective import Objective
+
+ROUNDING = 1e-6
+"""Parts of a worker that are an error of arithmetic: ten tenths of a GPU are a whole one."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Workers of one framework, what each of them has, and the samples each sees in a pass."""
+
+    framework: str
+    num_workers: int
+    batch_size_per_worker: int = 0
+    """0 where it does not matter, as in `group`."""
+    cpus_per_worker: int = 1
+    gpus_per_worker: float = 0
+    """A part of a GPU where there is one worker only."""
+    strategy: str = "pack"
+    """`pack`: on as few hosts as can be; `spread`: on as many."""
+    accelerator_type: str | None = None
+    """Ray's name of the GPU's model; none takes any."""
+    replicas_per_process: int = 1
+    """Replicas of the model in each process; several where one process has them all, which is then
+    the group's one worker and has what all of them need."""
+
+    @property
+    def in_one_process(self) -> "Placement":
+        """The same replicas in one process of one node, in place of a worker for each."""
+        return replace(
+            self,
+            num_workers=1,
+            cpus_per_worker=self.cpus,
+            gpus_per_worker=self.gpus,
+            replicas_per_process=self.num_workers,
+        )
+
+    @property
+    def group(self) -> "Placement":
+        """The worker group it needs: groups with equal ones are interchangeable."""
+        return replace(self, batch_size_per_worker=0)
+
+    @property
+    def cpus(self) -> int:
+        """CPU cores of the whole group."""
+        return self.num_workers * self.cpus_per_worker
+
+    @property
+    def gpus(self) -> float:
+        """GPUs of the whole group."""
+        return self.num_workers * self.gpus_per_worker
+
+    @property
+    def shares_a_gpu(self) -> bool:
+        """Whether its workers would have to share GPUs, which collectives between GPUs refuse."""
+        return self.num_workers > 1 and 0 < self.gpus_per_worker < 1
+
+    def num_fitting(self, cpus: float, gpus: float) -> int:
+        """Return how many of its workers fit into so many free cores and GPUs of a node."""
+        fitting = float(self.num_workers)
+        for free, each in ((cpus, self.cpus_per_worker), (gpus, self.gpus_per_worker)):
+            if each:
+                fitting = min(fitting, free / each)
+        return max(0, int(fitting + ROUNDING))
+
+
+Framework = Literal["torch", "tensorflow"]
+Optimizer = Literal[
+    "adam",
+    "radam",
+    "lars",
+    "lamb",
+    "sgd",
+    "adamw",
+    "nadamw",
+    "lion",
+    "schedule_free_adamw",
+    "muon",
+]
+ScheduleName = Literal[
+    "constant", "cosine", "linear", "polynomial", "step", "one_cycle", "ramp_decay"
+]
+OWN_RAMP: tuple[ScheduleName, ...] = ("one_cycle", "ramp_decay")
+"""Schedules that begin with a warm-up of their own."""
+FRAMEWORKS: tuple[str, ...] = get_args(Framework)
+OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
+
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+NOT_IN_ONE_PROCESS: dict[str, object] = {
+    "placement_strategy": "pack",
+    "exchange_gradients": True,
+    "gradient_compression": "none",
+    "bucket_mb": 25.0,
+}
+"""What says how processes are placed and exchange gradients, as it is where nobody says it."""
+
+
+class RunSpec(Document):
+    """Everything that determines one training. Frozen; unknown keys are refused."""
+
+    workload: str = "mnist_small"
+    """A shipped name, or `module:Class` of your own."""
+    dataset: DatasetSpec = DatasetSpec(image_size=28)
+    """Which data, and how much of it."""
+    objective: Objective = Objective(target=0.95)
+    """What the run is judged by, and when it may end."""
+    framework: Framework = "torch"
+    """Which backend trains."""
+    num_workers: PositiveInt = 1
+    """Number of data-parallel workers: processes, or replicas of a `single_process`."""
+    strategy: Literal["distributed", "single_process"] = "distributed"
+    """`distributed`: a process a worker, by torch DDP or TensorFlow's MultiWorkerMirroredStrategy;
+    `single_process`: all workers are replicas in one process of one host, by torch nn.DataParallel
+    (GPUs alone) or TensorFlow's MirroredStrategy, and the first of them evaluates. The same samples
+    and sums of gradients in both; with one worker they are the same."""
+    cpus_per_worker: PositiveInt = 1
+    """CPU cores of one worker; its thread pools are sized to them."""
+    gpus_per_worker: Annotated[int | float, Field(ge=0, le=1)] = 0
+    """GPUs of one worker: 0 or 1 (data parallelism is one worker a GPU); a run of one worker may
+    take a part of one, such as 0.5. Where a search says nothing, 1 on a machine with GPUs that its
+    frameworks see."""
+    accelerator_type: str | None = None
+    """Ray's name of the GPU's model, such as `H100`; none takes any."""
+    placement_strategy: Literal["pack", "spread"] = "pack"
+    """Workers on as few hosts as hold them (`pack`) or on as many (`spread`)."""
+    batch_size_per_worker: PositiveInt = 64
+    """Samples one worker sees in one forward and backward pass."""
+    accumulate: PositiveInt = 1
+    """Forward and backward passes between two optimizer steps; `exchange_every` is its other
+    name, as gradients are exchanged once a step."""
+    exchange_gradients: bool = True
+    """Whether workers exchange gradients; false lets each train by itself, to measure what the
+    exchange costs: such a run is never ranked."""
+    gradient_compression: Literal["none", "fp16", "bf16"] = "none"
+    """Type of the gradients on their way between workers, in which they are added up too; fp16
+    ends at 65,504, and a run whose gradients are beyond it fails as `nan`."""
+    bucket_mb: PositiveFloat = 25.0
+    """MiB of gradients that are exchanged together, while the others are still computed."""
+    optimizer: Optimizer = "adam"
+    """The optimizer; the same update in both frameworks."""
+    learning_rate: PositiveFloat = 1e-3
+    """Base learning rate, before `learning_rate_scaling` and `schedule`."""
+    learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none"
+    """Multiplies the rate by `num_workers` (linear) or its square root."""
+    schedule: ScheduleName = "constant"
+    """Shape of the rate over the training samples, after the warm-up and until `epochs`.
+    `one_cycle` rises over 30 % of them from a 25th of the rate, and `ramp_decay` is that of study
+    2: both have no other warm-up. Of schedule_free_adamw `constant`."""
+    warmup_epochs: NonNegativeFloat = 0.0
+    """Epochs of linear warm-up, from the unscaled rate (from 0 where nothing is scaled)."""
+    warmup_samples: NonNegativeInt = 0
+    """The same in training samples; one of the two."""
+    final_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the rate that cosine, linear, polynomial and one_cycle end at."""
+    decay_power: PositiveFloat = 2.0
+    """Power of the share of samples that is left (`polynomial`)."""
+    step_at: list[Annotated[float, Field(gt=0, lt=1)]] = [0.5, 0.75]
+    """Shares of `epochs` at which `step` multiplies the rate by `step_factor`."""
+    step_factor: Fraction = 0.1
+    """What `step` multiplies the rate by."""
+    epochs: PositiveFloat = 100.0
+    """Epochs after which a run ends; also the horizon of the schedule."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Weight decay; biases and norm parameters are left out."""
+    momentum: Decay | None = None
+    """Momentum of sgd, lars and muon; none is the optimizer's own (0.9; muon 0.95)."""
+    nesterov: bool = False
+    """Whether sgd looks ahead (Nesterov's momentum); muon always does."""
+    beta1: Decay = 0.9
+    """Decay of the first moment (all but sgd and lars); of schedule_free_adamw how far the weights
+    in training are drawn to their average, above 0; of muon for what AdamW trains."""
+    beta2: Decay | None = None
+    """Decay of the second moment (all but sgd and lars), of lion that of its momentum; none is the
+    optimizer's own (0.999; lion 0.99)."""
+    epsilon: PositiveFloat | None = None
+    """Added to denominators; none is the optimizer's own (1e-8; lamb 1e-6)."""
+    trust_coefficient: PositiveFloat = 0.001
+    """The trust coefficient of lars."""
+    clip_norm: PositiveFloat | None = None
+    """Most norm of the whole gradient of a step, which is scaled down to it; none scales none."""
+    label_smoothing: Decay = 0.0
+    """Share of a label that is spread over all classes in the training loss (Szegedy et al. 2016,
+    arXiv 1512.00567); evaluation uses the labels as they are."""
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Decay, a step, of an average of the weights that is evaluated and saved in their place."""
+    augment: list[Augmentation] = []
+    """What is done to training samples, in this order, keyed by seed, epoch and sample: `flip`, or
+    `{kind: random_crop, padding: 4}`."""
+    weights: str = "none"
+    """Weights that training begins with, of a model by name: `none` draws them, `cached` takes the
+    library's own where this machine has them, anything else is a file."""
+    frozen_epochs: NonNegativeFloat | Literal["all"] = 0.0
+    """Epochs in which only the head of a model by name is trained, `all`: to the end."""
+    sync_batch_norm: bool = False
+    """Whether batch normalisation takes the samples of all workers, or of each worker alone. On
+    GPUs, and of a whole step, so with `accumulate: 1` only."""
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    """Arithmetic of forward and backward; weights stay fp32. `tf32` multiplies float32 with 10 bits
+    of mantissa on NVIDIA's GPUs since Ampere, elsewhere as fp32 does, which never uses it."""
+    prefetch: Annotated[int, Field(ge=0)] = 0
+    """Batches prepared ahead (with tensorflow those of so many optimizer steps) by as many threads,
+    of data that are augmented or read on demand; data in memory need none. Samples on demand are
+    read by one thread at a time. More threads than `cpus_per_worker` bring nothing."""
+    eval_every_samples: PositiveInt | None = None
+    """Training samples between two evaluations; none is one epoch."""
+    seed: Seed = 0
+    """Seed of initial weights, dropout and sample order."""
+    checkpoint_every_s: NonNegativeFloat = 300.0
+    """Seconds of training and evaluation between two checkpoints, taken at evaluations: what a
+    lost worker costs at most, and more than a short run lasts; 0 takes none."""
+    record_steps: bool = False
+    """Record the time of every step, memory, bytes exchanged and gradient noise; see `StepTimes`
+    and what follows `steps` in an `eval` record."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_name(cls, content: Any) -> Any:
+        """Take `exchange_every: 4` for `accumulate: 4`."""
+        return one_name_each(content) if isinstance(content, dict) else content
+
+    @model_validator(mode="after")
+    def _one_warm_up(self) -> "RunSpec":
+        if self.warmup_samples and self.warmup_epochs:
+            raise ValueError("warmup_samples and warmup_epochs are one warm-up; keep one of them")
+        for key in ("warmup_epochs", "warmup_samples"):
+            if self.schedule in OWN_RAMP and getattr(self, key):
+                raise ValueError(f"schedule {self.schedule} has a ramp of its own; set {key}: 0")
+        return self
+
+    @model_validator(mode="after")
+    def _one_average(self) -> "RunSpec":
+        if self.optimizer != "schedule_free_adamw":
+            return self
+        if self.schedule != "constant":
+            raise ValueError(
+                "schedule_free_adamw averages the weights in place of a schedule; set schedule: "
+                f"constant (with a warm-up), not {self.schedule}"
+            )
+        if self.ema_decay is not None:
+            raise ValueError("schedule_free_adamw averages the weights itself; leave out ema_decay")
+        if self.beta1 == 0:
+            raise ValueError("schedule_free_adamw needs beta1 above 0; 0.9 is usual")
+        return self
+
+    @model_validator(mode="after")
+    def _whole_gpus(self) -> "RunSpec":
+        if 0 < self.gpus_per_worker < 1 < self.num_workers:
+            raise ValueError(
+                f"gpus_per_worker {self.gpus_per_worker} is for num_workers 1: several workers "
+                "need a whole GPU each (NCCL refuses two on one); set gpus_per_worker: 1"
+            )
+        if self.accelerator_type and not self.gpus_per_worker:
+            raise ValueError("accelerator_type is of GPUs; set gpus_per_worker: 1 with it")
+        return self
+
+    @model_validator(mode="after")
+    def _one_process(self) -> "RunSpec":
+        if self.strategy != "single_process":
+            return self
+        for key, usual in NOT_IN_ONE_PROCESS.items():
+            value = getattr(self, key)
+            if value != usual:
+                shown = str(value).lower() if isinstance(value, bool) else value
+                raise ValueError(
+                    f"{key}: {shown} is of workers in processes of their own; leave it out with "
+                    "strategy: single_process, or set strategy: distributed"
+                )
+        if self.framework == "torch" and self.num_workers > 1 and not self.gpus_per_worker:
+            raise ValueError(
+                "strategy single_process of torch needs GPUs (nn.DataParallel has no CPU "
+                "devices); set gpus_per_worker: 1 or strategy: distributed"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_batch_norm(self) -> "RunSpec":
+        if not self.sync_batch_norm:
+            return self
+        if self.num_workers > 1 and not self.gpus_per_worker:
+            raise ValueError(
+                "sync_batch_norm is for workers on GPUs; set gpus_per_worker: 1 or "
+                "sync_batch_norm: false"
+            )
+        if self.accumulate > 1:
+            raise ValueError(
+                "sync_batch_norm normalises over all samples of a step, which several passes do "
+                "not see at once; set accumulate: 1"
+            )
+        if self.framework == "torch" and self.replicas_per_process > 1:
+            raise ValueError(
+                "sync_batch_norm is not for strategy single_process of torch (nn.DataParallel has "
+                "no way between its replicas); set strategy: distributed"
+            )
+        return self
+
+    @property
+    def replicas_per_process(self) -> int:
+        """Replicas of the model in each process: all of them, or one."""
+        return self.num_workers if self.strategy == "single_process" else 1
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per optimizer step: per worker x workers x accumulate."""
+        return self.batch_size_per_worker * self.num_workers * self.accumulate
+
+    @property
+    def placement(self) -> Placement:
+        """How it is spread over processes."""
+        workers = Placement(
+            self.framework,
+            self.num_workers,
+            self.batch_size_per_worker,
+            self.cpus_per_worker,
+            self.gpus_per_worker,
+            self.placement_strategy,
+            self.accelerator_type,
+        )
+        return workers.in_one_process if self.strategy == "single_process" else workers
+
+    def document(self) -> dict[str, Any]:
+        """Return the spec as plain data for YAML or JSON, every key included."""
+        return self.model_dump(mode="json")
+
+
+BASE_KEYS = ("framework", "num_workers", "batch_size_per_worker", "optimizer", "learning_rate")
+"""Keys that every label tells."""
+
+
+def label_keys(space: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the searched keys, in order, that a label must tell beside BASE_KEYS.
+
+    `space` is a study's space as its file has it; a key with one value does not differ.
+    """
+    return tuple(
+        str(key)
+        for key, values in space.items()
+        if key in RunSpec.model_fields
+        and key not in BASE_KEYS
+        and not (isinstance(values, list) and _is_one_value(values))
+    )
+
+
+def describe(spec: RunSpec, keys: Iterable[str] = ()) -> str:
+    """Return a configuration in one line: framework, workers x batch, optimizer, rate, `keys`.
+
+    `keys` (see `label_keys`) follow with their names: `torch 1x64 adam 0.003 weight_decay 0.01`.
+    """
+    base = (
+        f"{spec.framework} {spec.num_workers}x{spec.batch_size_per_worker} "
+        f"{spec.optimizer} {spec.learning_rate:.3g}"
+    )
+    return " ".join([base, *(f"{key} {short(getattr(spec, key))}" for key in keys)])
+
+
+def short(value: object) -> str:
+    """Return a key's value in a few characters: `flip+random_crop(padding=8)`, `0.5+0.75`."""
+    if isinstance(value, list):
+        return "+".join(short(one) for one in value) or "none"
+    if isinstance(value, Document):  # what of it is not usual
+        given = value.model_dump(exclude_defaults=True)
+        kind = given.pop("kind", "")
+        settings = ",".join(f"{k}={v}" for k, v in given.items())
+        return f"{kind}({settings})" if kind and settings else str(kind or settings)
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _is_one_value(values: list[Any]) -> bool:
+    return len(values) == 1 and not isinstance(values[0], dict)

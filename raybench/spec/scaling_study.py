@@ -1,0 +1,353 @@
+"""A scaling study: the run specs of a grid over workers and batch sizes, each run several times.
+
+As a file it reads like a search space:
+
+    name: my_training
+    base: {workload: mnist_small, dataset: mnist, epochs: 3}
+    scaling: [weak, strong]
+    num_workers: [1, 2, 4]
+    batch_sizes: [64, 256]
+    axes: {framework: [torch, tensorflow]}
+    repeats: 3
+"""
+
+import difflib
+import itertools
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+
+from raybench.spec.documents import (
+    OTHER_NAMES,
+    SHORT_FORMS,
+    Document,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    apply_settings,
+    one_name_each,
+    parse_yaml,
+    read_mapping,
+    validate,
+    with_key,
+)
+from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
+
+Scaling = Literal["weak", "strong"]
+OWN_KEYS = {"num_workers": "num_workers", "batch_size_per_worker": "batch_sizes"}
+"""Keys of a run spec that the grid sets, and the keys of the study that say how."""
+NO_AXES = (*OWN_KEYS, "seed", "record_steps")
+ALWAYS = {"record_steps": True}
+"""What all runs of a study have."""
+
+
+def _several(value: Any) -> Any:
+    """Take `scaling: weak` for `scaling: [weak]`."""
+    return value if value is None or isinstance(value, list) else [value]
+
+
+def _plain(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,60}", name):
+        raise ValueError("must be letters, digits, _ and -, 60 of them at most")
+    return name
+
+
+class Cell(Document):
+    """A cell that is written out, where a grid does not say it."""
+
+    scaling: Scaling = "weak"
+    """Which speed-up curves it belongs to."""
+    changes: Annotated[dict[str, Any], AfterValidator(one_name_each)]
+    """Run-spec keys that differ from `base`, and their values: `num_workers`, `dataset.repeat`."""
+
+
+class ScalingStudy(Document):
+    """A scaling study, validated; see `study_cells` for what it runs."""
+
+    name: Annotated[str, AfterValidator(_plain)]
+    """Names the results folder: letters, digits, _ and -."""
+    base: RunSpec
+    """What all cells have in common; workers and batch size are the grid's."""
+    scaling: Annotated[list[Scaling], BeforeValidator(_several), Field(min_length=1)] = [
+        "weak",
+        "strong",
+    ]
+    """`weak`: the batch of a worker stays, `strong`: the batch of all workers together."""
+    num_workers: Annotated[list[PositiveInt], Field(min_length=1)] | None = None
+    """Numbers of workers; none is 1, 2, 4, ... as many as there is room for."""
+    batch_sizes: Annotated[list[PositiveInt], BeforeValidator(_several), Field(min_length=1)] = [64]
+    """Samples of an exchange: of one worker in weak scaling, of all together in strong."""
+    axes: Annotated[dict[str, list[Any]], AfterValidator(one_name_each)] = {}
+    """Further run-spec keys, dotted where they lie deeper, and their values: all combinations."""
+    cells: Annotated[list[Cell], Field(min_length=1)] | None = None
+    """Cells written out instead of the grid; `base` then says workers and batch size, too."""
+    repeats: PositiveInt = 3
+    """Runs of each cell, with seeds `base.seed`, `base.seed` + 1, ..."""
+    seed: Seed = 0
+    """Seed of the order in which cells run."""
+    price: PositiveFloat | dict[str, PositiveFloat] | None = None
+    """Money per worker-hour, or that of each model of GPU; with it, plans are in money."""
+    budget: PositiveFloat | None = None
+    """What a training may cost in money (worker-seconds without a price): the plan then names the
+    fastest within it."""
+
+    @field_validator("num_workers", mode="before")
+    @classmethod
+    def _one_number(cls, value: Any) -> Any:
+        return _several(value)
+
+    @field_validator("axes")
+    @classmethod
+    def _some_values(cls, axes: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        for key, values in axes.items():
+            if key in NO_AXES:
+                own = OWN_KEYS.get(key)
+                raise ValueError(
+                    f"'{key}' is no axis; " + (f"write {own}: [...]" if own else "leave it out")
+                )
+            if not values:
+                raise ValueError(f"'{key}': the list is empty; name at least one value")
+        return axes
+
+    @model_validator(mode="after")
+    def _grid_or_cells(self) -> "ScalingStudy":
+        for key in ("num_workers", "batch_sizes", "scaling", "axes"):
+            values = getattr(self, key)
+            if self.cells is not None and values and values != type(self).model_fields[key].default:
+                raise ValueError(
+                    f"{key} is of a grid, and cells are written out; leave out one of them"
+                )
+            if isinstance(values, list) and len(set(values)) < len(values):
+                raise ValueError(f"{key} names a value twice; keep one of them")
+        return self
+
+    def document(self) -> dict[str, Any]:
+        """Return the study as plain data for YAML, every key included."""
+        return self.model_dump(mode="json")
+
+    def with_workers(self, num_workers: list[int]) -> "ScalingStudy":
+        """Return the study with numbers of workers, where it leaves them to the machines."""
+        if self.num_workers is not None or self.cells is not None:
+            return self
+        return self.model_copy(update={"num_workers": num_workers})
+
+
+@dataclass(frozen=True)
+class StudyCell:
+    """One run spec of a study. Weak and strong scaling often meet in it: it runs once for both."""
+
+    name: str
+    """`0000`, `0001`, ... in the order of the grid; the `source` of its runs."""
+    spec: RunSpec
+    scalings: tuple[Scaling, ...]
+    """The kinds of scaling whose curves it is a point of."""
+
+    def repeat(self, number: int) -> tuple[str, RunSpec]:
+        """Return the name and the run spec of a repeat: 0, 1, 2, ..."""
+        seed = (self.spec.seed + number) % 2**32
+        return f"{self.name}-r{number}", self.spec.model_copy(update={"seed": seed})
+
+
+def study_cells(study: ScalingStudy, source: str | None = None) -> list[StudyCell]:
+    """Return the cells of a study, equal run specs once.
+
+    UserError, with the cell, where a run spec cannot be as the study asks, or where a global batch
+    does not divide among the workers. `source` names the study in it.
+    """
+    source = source or f"study {study.name}"
+    pairs = _grid(study, source) if study.cells is None else _written_out(study, source)
+    found: dict[str, tuple[RunSpec, list[Scaling]]] = {}
+    for scaling, spec in pairs:
+        _, scalings = found.setdefault(spec.model_dump_json(), (spec, []))
+        if scaling not in scalings:
+            scalings.append(scaling)
+    return [
+        StudyCell(f"{number:04}", spec, tuple(scalings))
+        for number, (spec, scalings) in enumerate(found.values())
+    ]
+
+
+def _grid(study: ScalingStudy, source: str) -> Iterator[tuple[Scaling, RunSpec]]:
+    assert study.num_workers is not None, "numbers of workers are set by the machines"
+    keys = list(study.axes)
+    for values in itertools.product(*study.axes.values()):
+        for scaling, batch, workers in itertools.product(
+            study.scaling, study.batch_sizes, study.num_workers
+        ):
+            changes = dict(zip(keys, values, strict=True)) | {"num_workers": workers}
+            spec = _spec(study, changes | {"batch_size_per_worker": batch}, source)
+            yield scaling, spec if scaling == "weak" else _divided(spec, batch, study, source)
+
+
+def _written_out(study: ScalingStudy, source: str) -> Iterator[tuple[Scaling, RunSpec]]:
+    for cell in study.cells or []:
+        yield cell.scaling, _spec(study, cell.changes, source)
+
+
+def _spec(study: ScalingStudy, changes: dict[str, Any], source: str) -> RunSpec:
+    content = study.base.document()
+    words = ", ".join(f"{key} {value}" for key, value in changes.items())
+    where = f"{source}, cell {words}"
+    for key, value in (changes | ALWAYS).items():
+        content = with_key(content, key, value, where)
+    objective, base = content["objective"], study.base.objective
+    if isinstance(objective, dict) and objective.get("metric") is None:
+        named = ("metric", "direction", "is_share")
+        objective |= {key: getattr(base, key) for key in named}
+    return validate(RunSpec, content, where)
+
+
+def _divided(spec: RunSpec, batch: int, study: ScalingStudy, source: str) -> RunSpec:
+    """Return a run spec whose workers share a global batch."""
+    parts = spec.num_workers * spec.accumulate
+    own, left = divmod(batch, parts)
+    if left or not own:
+        times = f" x accumulate {spec.accumulate}" if spec.accumulate > 1 else ""
+        multiple = math.lcm(*(n * spec.accumulate for n in study.num_workers or [1]))
+        raise UserError(
+            f"{source}: 'batch_sizes': in strong scaling {batch} is the global batch, which does "
+            f"not divide by {spec.num_workers} workers{times}; write multiples of {multiple}, or "
+            "scaling: weak."
+        )
+    return spec.model_copy(update={"batch_size_per_worker": own})
+
+
+BASE: dict[str, Any] = {
+    "epochs": 3.0,
+    "objective": {"kind": "best_at_budget", "max_train_seconds": 600.0},
+}
+"""What `base` is where a file does not say: the first epoch, and two of the steady state; no run
+ends at a target, so that all cells train as long."""
+
+
+def load_scaling_content(path: Path, settings: list[str]) -> dict[str, Any]:
+    """Read a study's file with `--set` applied, not validated yet."""
+    return set_in_scaling(read_mapping(path), settings)
+
+
+def set_in_scaling(content: dict[str, Any], settings: list[str]) -> dict[str, Any]:
+    """Apply `--set`: the study's own keys as they are, run-spec keys in `base` and in all cells.
+
+    `--set epochs=5` is `--set base.epochs=5`; `--set framework=torch` ends an axis of frameworks,
+    and what written-out cells say of them.
+    """
+    for setting in settings:
+        key, is_set, text = setting.partition("=")
+        key = key.strip()
+        _check_key(key)
+        first = OTHER_NAMES.get(key, key.partition(".")[0])
+        is_of_base = first in RunSpec.model_fields and key not in ScalingStudy.model_fields
+        if is_of_base and (key not in OWN_KEYS or content.get("cells")):
+            setting, key = f"base.{setting.strip()}", f"base.{key}"
+        if is_set and key.partition(".")[0] == "base":
+            value = parse_yaml(text, f"--set {key}")
+            whole = value.items() if key == "base" and isinstance(value, dict) else ()
+            for name, said in whole or [(key.removeprefix("base."), value)]:
+                if ALWAYS.get(str(name), said) != said:
+                    raise UserError(f"--set {name}: a study's runs all have it; leave it out.")
+                content = _everywhere(content, str(name), said)
+        content = apply_settings(content, [setting])
+    return content
+
+
+def _everywhere(content: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """Give a run-spec key its value in axes and cells too, which would overrule the base."""
+    axes, cells = content.get("axes"), content.get("cells")
+    if key in OWN_KEYS and not cells:
+        raise UserError(f"--set {key}: is the grid's; write --set '{OWN_KEYS[key]}=[{value}]'.")
+    if isinstance(axes, dict):
+        kept = {name: each for name, each in axes.items() if not _is_said(name, key, value)}
+        kept = {
+            name: _once([_with(name, one, key, value) for one in each])
+            if isinstance(each, list)
+            else each
+            for name, each in kept.items()
+        }
+        content = content | {"axes": kept}
+    if isinstance(cells, list):
+        content = content | {"cells": _once([_in_cell(cell, key, value) for cell in cells])}
+    return content
+
+
+def _in_cell(cell: Any, key: str, value: Any) -> Any:
+    changes = cell.get("changes") if isinstance(cell, dict) else None
+    if not isinstance(changes, dict):
+        return cell  # refused where the study is validated
+    if key in OWN_KEYS and key in changes:
+        raise UserError(
+            f"--set {key}: the cells of this study are written out, each with its own {key}; leave "
+            "it out, or write cells of your own into a file."
+        )
+    kept = {
+        name: _with(name, one, key, value)
+        for name, one in changes.items()
+        if not _is_said(name, key, value)
+    }
+    return cell | {"changes": kept}
+
+
+def _is_said(name: str, key: str, value: Any) -> bool:
+    """Say whether `key: value` says all that key `name` does: the same, or a deeper one of it."""
+    names, keys = _own_names(name), _own_names(key)
+    if names[: len(keys)] != keys:
+        return False
+    for part in names[len(keys) :]:
+        if isinstance(value, str):
+            return SHORT_FORMS.get(key) == part
+        if not isinstance(value, dict) or part not in value:
+            return False
+        value = value[part]
+    return True
+
+
+def _with(name: str, found: Any, key: str, value: Any) -> Any:
+    """Return what is found at key `name`, with `key: value` in it where that lies deeper."""
+    if not key.startswith(f"{name}."):
+        return found
+    return with_key({name: found}, key, value, f"--set {key}")[name]
+
+
+def _own_names(key: str) -> list[str]:
+    return [OTHER_NAMES.get(part, part) for part in key.split(".")]
+
+
+def _once(values: list[Any]) -> list[Any]:
+    return [one for index, one in enumerate(values) if one not in values[:index]]
+
+
+def _check_key(key: str) -> None:
+    """Refuse a key that neither a study nor a run spec has."""
+    known = [*ScalingStudy.model_fields, *RunSpec.model_fields]
+    first = key.partition(".")[0]
+    if first in (*known, *OTHER_NAMES, ""):
+        return
+    close = difflib.get_close_matches(first, known, n=1)
+    hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(known)}."
+    raise UserError(f"--set {key}: unknown key; {hint}")
+
+
+def build_scaling_study(content: dict[str, Any], source: str, *, name: str) -> ScalingStudy:
+    """Validate a study's content; `name` is its name where the content has none."""
+    base = content.get("base", {})
+    if isinstance(base, dict):
+        for key, own in OWN_KEYS.items():
+            if key in base and not content.get("cells"):
+                raise UserError(
+                    f"{source}: 'base.{key}': is the grid's; write {own}: [{base[key]}] at the top "
+                    "level."
+                )
+        asked = base.get("objective")
+        if isinstance(asked, dict) and not {"kind", "target"} & asked.keys():
+            base = base | {"objective": BASE["objective"] | asked}  # a metric alone, say
+        validate(RunSpec, BASE | base, f"{source}: base")
+        content = content | {"base": BASE | base}
+    for key in OWN_KEYS:
+        if key in content and key not in ScalingStudy.model_fields:
+            raise UserError(f"{source}: unknown key '{key}'; write {OWN_KEYS[key]}: [...].")
+    return validate(ScalingStudy, {"name": name} | content, source)

@@ -1,0 +1,96 @@
+"""Learning-rate schedules: pure functions of training samples seen, never of seconds."""
+
+import math
+from collections.abc import Callable
+
+from raybench.spec.run import RunSpec
+
+Schedule = Callable[[float], float]
+"""Samples seen before the step -> learning rate of the step."""
+
+RAMP_START = 1e-5
+RAMP_EPOCHS = 5
+RAMP_DECAY = 0.8
+
+CYCLE_RISE = 0.3
+"""Share of one cycle in which the rate rises, of Smith, Topin 2017 (arXiv 1708.07120) in the form
+of torch.optim.lr_scheduler.OneCycleLR."""
+CYCLE_START = 1 / 25
+"""Share of the peak that it begins at."""
+
+
+def scaled_rate(spec: RunSpec) -> float:
+    """Peak learning rate after the scaling rule over workers.
+
+    linear: Goyal et al. 2017 (arXiv 1706.02677), section 2.1; sqrt: Krizhevsky 2014
+    (arXiv 1404.5997), usual for Adam-like optimizers.
+    """
+    factors = {"none": 1.0, "linear": float(spec.num_workers), "sqrt": spec.num_workers**0.5}
+    return float(spec.learning_rate * factors[spec.learning_rate_scaling])
+
+
+def warmup_start(spec: RunSpec) -> float:
+    """Rate at sample 0 of a warm-up: the unscaled rate (Goyal et al.), 0 if nothing is scaled."""
+    return spec.learning_rate if scaled_rate(spec) > spec.learning_rate else 0.0
+
+
+def ramp_decay(epoch: float, *, peak: float) -> float:
+    """Return the rate of study 2 at a whole epoch: 5 epochs of ramp, then decay by 0.8.
+
+    The study's peak is 5e-5 x workers: `learning_rate: 5.0e-5, learning_rate_scaling: linear`.
+    """
+    whole = math.floor(epoch)
+    if whole < RAMP_EPOCHS:
+        return RAMP_START + (peak - RAMP_START) * whole / RAMP_EPOCHS
+    return RAMP_START + (peak - RAMP_START) * float(RAMP_DECAY ** (whole - RAMP_EPOCHS))
+
+
+def one_cycle(progress: float, *, final: float) -> float:
+    """Return the share of the peak: two half cosines, up from `CYCLE_START`, down to `final`."""
+    if progress < CYCLE_RISE:
+        return _cosine(progress / CYCLE_RISE, begin=CYCLE_START, end=1.0)
+    return _cosine((progress - CYCLE_RISE) / (1 - CYCLE_RISE), begin=1.0, end=final)
+
+
+def shape(spec: RunSpec, progress: float) -> float:
+    """Return the share of the peak when `progress` (0 to 1) of the samples after the warm-up are
+    seen; `step` counts all samples and is not of these."""
+    final = spec.final_rate
+    match spec.schedule:
+        case "cosine":
+            return _cosine(progress, begin=1.0, end=final)
+        case "linear":
+            return 1.0 + (final - 1.0) * progress
+        case "polynomial":
+            return final + (1.0 - final) * float((1.0 - progress) ** spec.decay_power)
+        case "one_cycle":
+            return one_cycle(progress, final=final)
+    return 1.0
+
+
+def build_schedule(spec: RunSpec, samples_per_epoch: int) -> Schedule:
+    """Return the schedule of a run over a training set of `samples_per_epoch` samples."""
+    peak = scaled_rate(spec)
+    start = warmup_start(spec)
+    warmup = spec.warmup_samples or spec.warmup_epochs * samples_per_epoch
+    horizon = spec.epochs * samples_per_epoch
+    # A warm-up step uses the rate at its end, so that the first step is never at rate 0.
+    step = spec.global_batch_size
+
+    def rate(samples: float) -> float:
+        if spec.schedule == "ramp_decay":
+            return ramp_decay(samples / samples_per_epoch, peak=peak)
+        if samples < warmup:
+            return start + (peak - start) * min(1.0, (samples + step) / warmup)
+        if spec.schedule == "step":
+            drops = sum(samples >= share * horizon for share in spec.step_at)
+            return peak * float(spec.step_factor**drops)
+        progress = min(1.0, (samples - warmup) / max(horizon - warmup, 1.0))
+        return peak * shape(spec, progress)
+
+    return rate
+
+
+def _cosine(progress: float, *, begin: float, end: float) -> float:
+    """Return what lies on half a cosine from `begin` to `end`."""
+    return end + (begin - end) * 0.5 * (1.0 + math.cos(math.pi * progress))

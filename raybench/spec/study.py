@@ -1,0 +1,245 @@
+"""The study file: what a search trains, judges, searches and keeps fixed."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from raybench.spec.documents import (
+    OTHER_NAMES,
+    Document,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    apply_settings,
+    one_name_each,
+    read_mapping,
+    validate,
+)
+from raybench.spec.errors import UserError
+from raybench.spec.objective import BUDGET, Objective
+from raybench.spec.run import DatasetSpec, RunSpec
+from raybench.spec.space import Space, parse_space
+
+MOST = 200
+"""Runs of a race at most."""
+
+
+class ConfirmSpec(Document):
+    """How winners are confirmed: contenders race with new seeds, then winners run alone."""
+
+    race: Annotated[int, Field(ge=0, le=MOST)] = 24
+    """Runs with new seeds that the best few of the search share out to find the fastest, and as
+    many to find the cheapest (most of them are the same runs); 0 leaves the result unconfirmed.
+    Within a time budget, as many of them as there is time for."""
+    fresh: PositiveInt = 3
+    """Runs of each winner alone on the machine, for the time that is printed."""
+
+
+TIME = "time_to_target"
+AUTO = "auto"
+NOT_SET = 1.0
+"""Stands for a target that reference runs have yet to set."""
+CADENCE = "eval_every_samples"
+AutoKey = Literal["target", "max_train_seconds", "eval_every_samples"]
+
+
+class SearchSpec(Document):
+    """How long and in what way to search."""
+
+    trials: PositiveInt = 120
+    """Number of trials that are proposed."""
+    seed: Seed = 0
+    """Seed of the sampler, and of every trial's training."""
+    time_budget_s: PositiveFloat | None = None
+    """Seconds for everything, start-up and confirmation included: the search ends when what is
+    left is needed to confirm."""
+    concurrency: PositiveInt | None = None
+    """Trials at the same time; none is as many as the cluster has room for."""
+    sampler: Literal["tpe", "gp", "cmaes", "nsga2", "random", "qmc", "grid"] = "tpe"
+    """How configurations are proposed; `cmaes` samples what is not a number by TPE, `nsga2`
+    looks for the front of seconds and worker-seconds, `grid` runs every combination of lists."""
+    early_stopping: bool = True
+    """Stop trials that are far behind others at equal training seconds; false also leaves out
+    the cap."""
+    priors: bool = True
+    """Try each optimizer's usual learning rate among the first trials."""
+    factorise: bool = True
+    """Sample what decides accuracy (optimizer, rate, global batch) and predict what decides
+    speed alone (workers, and the framework of equal networks); false samples all alike."""
+    cap_factor: Annotated[float, Field(ge=1)] | None = 1.5
+    """Stop trials whose next evaluation comes after this many times the third-best time to target
+    so far (the best may have been luck), a grid's after as many times the best; none never does."""
+
+
+class StudySpec(Document):
+    """The content of a search-space file, validated."""
+
+    workload: str = "mnist_small"
+    """A shipped name, or `module:Class` of your own."""
+    dataset: DatasetSpec = DatasetSpec(image_size=28)
+    """Which data, and how much of it."""
+    objective: Objective
+    """What trials are judged by."""
+    search: SearchSpec = SearchSpec()
+    """How long and in what way to search."""
+    confirm: ConfirmSpec = ConfirmSpec()
+    """How winners are confirmed."""
+    auto: list[AutoKey] = []
+    """What reference runs set before the search: keys of the objective that the file has as
+    `auto`, and the distance of evaluations where it names none. Not written by hand."""
+    is_set: bool = False
+    """Whether they have; not written by hand."""
+    price: PositiveFloat | None = None
+    """Money per worker-hour; with it, winners are given in money too, and the cheapest is what
+    costs the least as billed."""
+    space: dict[str, Any]
+    """Run-spec keys and their lists, ranges or cases."""
+    fixed: dict[str, Any] = {}
+    """Run-spec keys with one value for all trials."""
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether reference runs have yet to set something."""
+        return bool(self.auto) and not self.is_set
+
+    @property
+    def needs_target(self) -> bool:
+        """Whether reference runs have yet to set the target."""
+        return "target" in self.auto and not self.is_set
+
+    def document(self) -> dict[str, Any]:
+        """Return the study as plain data for YAML, every key included."""
+        return self.model_dump(mode="json")
+
+    def run_spec(self, values: dict[str, Any], *, seed: int | None = None) -> RunSpec:
+        """Return the run spec of one configuration: `values` of the space, and what is fixed."""
+        content = dict(self.fixed) | values
+        content |= {
+            "workload": self.workload,
+            "dataset": self.dataset.model_dump(),
+            "objective": self.objective.model_dump(),
+            "seed": self.search.seed if seed is None else seed,
+        }
+        return validate(RunSpec, content, "configuration")
+
+
+def load_content(path: Path, settings: list[str]) -> dict[str, Any]:
+    """Read a search-space file with `--set` applied, not validated yet."""
+    return apply_settings_to_study(_one_name_each(read_mapping(path), str(path)), settings)
+
+
+def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]:
+    """Validate a study's content, its space and its fixed keys."""
+    content = _one_name_each(content, source)
+    for key in ("auto", "is_set"):
+        if key in content:
+            raise UserError(f"{source}: unknown key '{key}'; write auto as a key's value.")
+    study = validate(StudySpec, _auto(content, source), source)
+    if not study.space:
+        raise UserError(f"{source}: 'space': is empty; name at least one key to search.")
+    for key in study.fixed:
+        if key in ("workload", "dataset", "objective"):
+            raise UserError(f"{source}: 'fixed.{key}': stands at the top level, not under fixed.")
+        if key == "seed":
+            raise UserError(f"{source}: 'fixed.seed': is the search's seed; write search.seed.")
+        if key == "exchange_gradients" and not study.fixed[key]:
+            raise UserError(
+                f"{source}: 'fixed.{key}': false is for measuring a single run, such runs are "
+                "never ranked; leave it out."
+            )
+    validate(RunSpec, study.fixed, f"{source}: fixed")
+    return study, parse_space(study.space, study.fixed, source)
+
+
+def _one_name_each(content: dict[str, Any], source: str) -> dict[str, Any]:
+    """Give run-spec keys their own names in `space`, in its conditions, and in `fixed`."""
+    named = dict(content)
+    try:
+        for part in ("space", "fixed"):
+            if isinstance(content.get(part), dict):
+                named[part] = one_name_each(content[part])
+        if isinstance(content.get("space"), dict):
+            named["space"] = {key: _one_name_when(item) for key, item in named["space"].items()}
+    except ValueError as problem:
+        raise UserError(f"{source}: {problem}.") from None
+    return named
+
+
+def _one_name_when(dimension: Any) -> Any:
+    if not isinstance(dimension, list):
+        return dimension
+    return [
+        item | {"when": one_name_each(item["when"])}
+        if isinstance(item, dict) and isinstance(item.get("when"), dict)
+        else item
+        for item in dimension
+    ]
+
+
+def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
+    """Note what is `auto`, and put a number there that stands for it until it is set."""
+    objective = content.get("objective")
+    auto: list[str] = []
+    if isinstance(objective, dict):
+        objective = dict(objective)
+        kind = str(objective.get("kind", TIME))
+        is_timed = kind != BUDGET
+        if objective.get("target") == AUTO:
+            if not is_timed:
+                raise UserError(f"{source}: 'objective.target': auto is for {TIME}; leave it out.")
+            auto.append("target")
+            objective["target"] = NOT_SET
+        if objective.get("max_train_seconds") == AUTO:
+            if not is_timed:
+                raise UserError(
+                    f"{source}: 'objective.max_train_seconds': auto is for {TIME}; name the "
+                    "seconds."
+                )
+            auto.append("max_train_seconds")
+            objective["max_train_seconds"] = Objective.model_fields["max_train_seconds"].default
+        content = content | {"objective": objective}
+    parts = [content.get("space"), content.get("fixed", {})]
+    if not any(isinstance(part, dict) and CADENCE in part for part in parts):
+        auto.append(CADENCE)
+    return content | {"auto": auto}
+
+
+def apply_settings_to_study(content: dict[str, Any], settings: list[str]) -> dict[str, Any]:
+    """Apply `--set`: top-level study keys as they are, run-spec keys by fixing them.
+
+    `--set optimizer=lamb` takes `optimizer` out of the space and fixes it;
+    `--set space.optimizer=[lamb, lars]` takes it out of what is fixed.
+    """
+    for setting in settings:
+        key, separator, value = setting.partition("=")
+        *parents, last = key.strip().split(".")
+        key = ".".join([*parents, OTHER_NAMES.get(last, last)])
+        setting = f"{key}{separator}{value}"
+        if key == "seed":
+            setting = f"search.{setting.strip()}"
+        elif key in RunSpec.model_fields and key not in StudySpec.model_fields:
+            content = _without(content, "space", key)
+            setting = f"fixed.{setting.strip()}"
+        elif key.startswith("space."):
+            content = _without(content, "fixed", key.removeprefix("space."))
+        elif key not in StudySpec.model_fields and (whole := _deeper(key)):
+            raise UserError(f"--set {setting}: unknown key '{key}'; did you mean '{whole}'?")
+        content = apply_settings(content, [setting])
+    return content
+
+
+def _deeper(key: str) -> str | None:
+    """Return the key with what it lies below: `objective.max_train_seconds`."""
+    for name, field in StudySpec.model_fields.items():
+        model = field.annotation
+        if isinstance(model, type) and issubclass(model, Document) and key in model.model_fields:
+            return f"{name}.{key}"
+    return None
+
+
+def _without(content: dict[str, Any], part: str, key: str) -> dict[str, Any]:
+    entries = content.get(part)
+    if not isinstance(entries, dict):
+        return content
+    return content | {part: {name: item for name, item in entries.items() if name != key}}

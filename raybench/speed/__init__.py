@@ -1,1 +1,0 @@
-"""What runs how fast, and where: step times, the space taken apart, placements."""

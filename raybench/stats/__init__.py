@@ -1,0 +1,1 @@
+"""What runs leave behind, and the statistics over it: clock, records, replicates."""

@@ -1,0 +1,274 @@
+"""What a run is continued from: where it is, beside model and optimizer.
+
+A run's folder holds one folder for each checkpoint, named after the evaluation that follows it:
+
+    000012/state.json     the run so far (RunState), and length and SHA-256 of the weights
+    000012/weights.pt     what `Trainer.state` returned (`weights.npz` of TensorFlow)
+
+It is written under a hidden name and renamed.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from raybench.spec.documents import problem_of
+from raybench.spec.errors import UserError
+from raybench.spec.metric import ACCURACY
+from raybench.spec.run import RunSpec
+from raybench.stats.record import Evaluation, Whole
+
+VERSION = 1
+"""Of the format; a checkpoint of another one is refused."""
+IGNORED_KEYS = ("checkpoint_every_s", "record_steps")
+"""Run-spec keys that change nothing of what a run computes."""
+
+
+class DamagedCheckpointError(UserError):
+    """A checkpoint that is not whole; the one before it may be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """A run after one of its evaluations: all of it that is not in `Trainer.state`.
+
+    Order and schedule are functions of the samples seen, the rest follows from the curve.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    version: Whole
+    spec_digest: str
+    """Of the run spec (`spec_digest`): another run's state is refused by it."""
+    spec: dict[str, Any]
+    """The run spec as plain data, to say in what another one differs."""
+    evaluations: tuple[Evaluation, ...]
+    """The curve so far, at least one point; the last one carries the ledger so far."""
+
+    @classmethod
+    def after(cls, spec: RunSpec, evaluations: Sequence[Evaluation]) -> "RunState":
+        """Return the state of a run after the last of its evaluations so far."""
+        if not evaluations or evaluations[-1].stop or evaluations[-1].failure:
+            raise ValueError("a run is continued after an evaluation that did not end it")
+        return cls(
+            version=VERSION,
+            spec_digest=spec_digest(spec),
+            spec=spec.document(),
+            evaluations=tuple(evaluations),
+        )
+
+    @property
+    def samples(self) -> int:
+        """Training samples seen so far: the place in the sample order and in the schedule."""
+        return self.evaluations[-1].samples
+
+    @property
+    def index(self) -> int:
+        """Index of the next evaluation."""
+        return self.evaluations[-1].index + 1
+
+    @property
+    def ledger(self) -> dict[str, float]:
+        """Seconds of every worker phase and of `input` so far, max over ranks."""
+        return self.evaluations[-1].ledger
+
+    @property
+    def train_s(self) -> float:
+        """Seconds on the training clock when it was taken: the continued run goes on from them."""
+        return self.evaluations[-1].train_s
+
+    def document(self) -> dict[str, Any]:
+        """Return the state as plain data for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_document(cls, content: object, source: str) -> "RunState":
+        """Return the state that `document` gave, after JSON; `source` names it in errors.
+
+        Raises UserError if it is of another version, DamagedCheckpointError if it is not whole.
+        """
+        version = content.get("version") if isinstance(content, dict) else None
+        if isinstance(version, int) and version != VERSION:
+            raise UserError(
+                f"{source}: was written in format {version}, this version of raybench reads "
+                f"{VERSION}; continue with the version that wrote it, or remove it to start anew."
+            )
+        try:
+            state: RunState = _STATE.validate_python(content)
+        except ValidationError as error:
+            detail = error.errors()[0]
+            key = ".".join(map(str, detail["loc"]))
+            raise damaged(source, f"'{key}' {problem_of(detail)}") from None
+        found = [evaluation.index for evaluation in state.evaluations]
+        if not found or found != list(range(len(found))):
+            raise damaged(source, "its evaluations are not 0, 1, 2, ...")
+        if not {"train", "input"} <= state.ledger.keys():
+            raise damaged(source, "its ledger has no train seconds")
+        return state
+
+    def check(self, spec: RunSpec, source: str) -> None:
+        """Raise UserError if this is the state of a run of another spec."""
+        if self.spec_digest == spec_digest(spec):
+            return
+        ours = _flat(spec.document())
+        theirs = _flat(self.spec)
+        keys = [key for key in ours if ours[key] != theirs.get(key) and key not in IGNORED_KEYS]
+        shown = ", ".join(f"{key} {theirs.get(key)} there, {ours[key]} here" for key in keys[:3])
+        raise UserError(
+            f"{source}: is of another run ({shown or 'another version of the same keys'}); remove "
+            "it to start this run anew, or give this run a folder of its own."
+        )
+
+
+_STATE = TypeAdapter(RunState)
+
+
+def spec_digest(spec: RunSpec) -> str:
+    """SHA-256 of what a run computes; a key that a later version adds does not change it.
+
+    Nor does a metric that is named where it was accuracy anyway, or its chance level.
+    """
+    named: dict[str, Any] = {"direction": None, "is_share": None, "chance": None}
+    if spec.objective.judged_by == ACCURACY:
+        named["metric"] = None
+    objective = spec.objective.model_copy(update=named)
+    spec = spec.model_copy(update={"objective": objective})
+    content = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(IGNORED_KEYS))
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """All that a run is continued from."""
+
+    state: RunState
+    weights: bytes = field(repr=False)
+    """What `Trainer.state` returned on rank 0: model, optimizer, random states of all ranks."""
+    refused: tuple[str, ...] = ()
+    """Of one that was read: a sentence for each newer one that is damaged."""
+
+
+def damaged(source: str, problem: str) -> DamagedCheckpointError:
+    """Return the error of a checkpoint (`source`) that is not whole."""
+    return DamagedCheckpointError(
+        f"{source} is damaged ({problem}); remove it, and the run goes on from the one before it "
+        "or starts anew."
+    )
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        inner = (
+            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
+        flat |= inner
+    return flat
+
+
+KEPT = 2
+"""Checkpoints of a run that are kept: if the last one is damaged, the one before serves."""
+STATE_FILE = "state.json"
+WEIGHTS_FILES = {"torch": "weights.pt", "tensorflow": "weights.npz"}
+
+
+def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint below the run's folder and return its own; keep the last two.
+
+    One process writes at a time. OSError where the folder cannot be written.
+    """
+    state = checkpoint.state
+    name = f"{state.index:06d}"
+    partial = folder / f".{name}.{os.getpid()}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    _write(partial / WEIGHTS_FILES[state.spec["framework"]], checkpoint.weights)
+    content = {
+        "state": state.document(),
+        "weights_bytes": len(checkpoint.weights),
+        "weights_sha256": hashlib.sha256(checkpoint.weights).hexdigest(),
+    }
+    # NaN and infinity are values of metrics too; Python's JSON has words for them.
+    _write(partial / STATE_FILE, json.dumps(content, indent=1).encode())
+    target = folder / name
+    # A run that was continued from an older one comes by here again.
+    shutil.rmtree(target, ignore_errors=True)
+    partial.replace(target)
+    _remove_others(folder, state.index)
+    return target
+
+
+def latest_checkpoint(folder: Path, spec: RunSpec) -> Checkpoint | None:
+    """Return the newest whole checkpoint below a run's folder; None if it holds none.
+
+    Raises UserError for one of another spec or version, and where all of them are damaged.
+    """
+    refused: list[str] = []
+    for path in reversed(_found(folder)):
+        try:
+            found = read_checkpoint(path, spec)
+        except DamagedCheckpointError as error:
+            refused.append(str(error))
+            continue
+        return Checkpoint(state=found.state, weights=found.weights, refused=tuple(refused))
+    if refused:
+        raise UserError(refused[0])
+    return None
+
+
+def read_checkpoint(path: Path, spec: RunSpec) -> Checkpoint:
+    """Return one checkpoint of this spec.
+
+    Raises UserError if it is of another spec or version, DamagedCheckpointError if it is not whole.
+    """
+    source = f"{path}: the checkpoint"
+    try:
+        content = json.loads((path / STATE_FILE).read_bytes())
+    except FileNotFoundError:
+        raise damaged(source, f"it has no {STATE_FILE}") from None
+    except (ValueError, RecursionError):  # of what is no JSON, and of what is no text
+        raise damaged(source, f"{STATE_FILE} is not JSON") from None
+    if not isinstance(content, dict):
+        raise damaged(source, f"{STATE_FILE} holds no keys")
+    state = RunState.from_document(content.get("state"), source)
+    state.check(spec, source)
+    name = WEIGHTS_FILES[spec.framework]
+    try:
+        weights = (path / name).read_bytes()
+    except FileNotFoundError:
+        raise damaged(source, f"it has no {name}") from None
+    if hashlib.sha256(weights).hexdigest() != content.get("weights_sha256"):
+        wanted = content.get("weights_bytes")
+        raise damaged(source, f"{name} is not what was written: {len(weights)} of {wanted} bytes")
+    return Checkpoint(state=state, weights=weights)
+
+
+def _found(folder: Path) -> list[Path]:
+    """Return the checkpoints' folders, the newest last."""
+    if not folder.is_dir():
+        return []
+    paths = [path for path in folder.iterdir() if path.name.isdecimal() and path.is_dir()]
+    return sorted(paths, key=lambda path: int(path.name))
+
+
+def _remove_others(folder: Path, index: int) -> None:
+    """Keep the last ones up to `index`; those after it were damaged, or the run would be there."""
+    kept = [path for path in _found(folder) if int(path.name) <= index][-KEPT:]
+    stale = [*_found(folder), *folder.glob(".*.partial")]
+    for path in stale:
+        if path not in kept:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())  # or a rename may outlive a power cut that its content does not

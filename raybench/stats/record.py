@@ -1,0 +1,355 @@
+"""Records of a study: one line per evaluation, one per finished run.
+
+The types below check what is read from a file (`results.records`); building one checks nothing.
+"""
+
+import math
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BeforeValidator, Field, Strict
+
+from raybench.spec.objective import Objective, search_score, worst_score
+from raybench.spec.run import RunSpec
+from raybench.stats.clock import OTHER, PHASES
+from raybench.stats.step_times import NoiseSums
+from raybench.stats.step_times import StepTimes as StepTimes
+
+Whole = Annotated[int, Strict()]
+Truth = Annotated[bool, Strict()]
+Finite = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+Seconds = Annotated[Finite, Field(ge=0)]
+Measured = Annotated[
+    float, Strict(), BeforeValidator(lambda value: math.nan if value is None else value)
+]
+"""May be NaN, which JSON does not know: null in a file."""
+
+Phase = Literal["search", "confirm", "reference", "scaling"]
+Role = Literal["trial", "finalist", "race", "confirm", "reference", "sentinel", "scaling"]
+"""What a run is for: proposed by the search; a placement that was only predicted; a contender with
+a new seed, beside others, to find the winner; a winner with a new seed, alone, for its printed
+time; what sets a target; what measures how trials disturb each other; a repeat of a cell of a
+scaling study."""
+PHASE_OF: dict[Role, Phase] = {
+    "trial": "search",
+    "finalist": "search",
+    "race": "confirm",
+    "confirm": "confirm",
+    "reference": "reference",
+    "sentinel": "reference",
+    "scaling": "scaling",
+}
+State = Literal["complete", "stopped", "failed"]
+Failure = Literal["oom", "nan", "timeout", "error", "worker_lost"]
+MACHINE_FAULTS = ("timeout", "worker_lost")
+"""Failures that say nothing of the configuration: such a run may be tried again."""
+DISTURBED_SHARE, DISTURBED_S = 0.25, 0.05
+"""Share of a run's training seconds that others have taken from which on it is disturbed, and the
+least seconds. One busy process a core takes half; of ten short runs at a priority above all others'
+on a busy machine 0.09 to 0.20 were taken, by the search itself and by the host."""
+StopReason = Literal[
+    "target", "max_train_seconds", "epochs", "scheduler", "cap", "time_budget", "interrupted"
+]
+CURVE_KEYS = (
+    "index",
+    "epoch",
+    "samples",
+    "train_s",
+    "train_loss",
+    "value",
+    "learning_rate",
+    "samples_per_s",
+)
+"""What an `eval` line holds of an Evaluation."""
+STEP_KEYS = (
+    "steps",
+    "input_s",
+    "evenness",
+    "memory_peak_bytes",
+    "gpu_utilization",
+    "bytes_exchanged_per_step",
+    "noise_scale",
+)
+"""What it also holds of one whose run was asked for `record_steps`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One point of a learning curve, reduced over all workers."""
+
+    index: Whole
+    """0, 1, 2, ... within the run."""
+    epoch: Measured
+    """Epochs trained so far."""
+    samples: Whole
+    """Training samples seen so far by all workers together."""
+    train_s: Measured
+    """Seconds on the training clock so far, max over ranks."""
+    train_loss: Measured
+    """Mean training loss since the last evaluation."""
+    value: Measured
+    """The metric on the full validation set; which one it is, the objective says."""
+    learning_rate: Measured
+    """Rate really used in the last step."""
+    samples_per_s: Measured
+    """Training samples per train second since the last evaluation."""
+    ledger: dict[str, float] = field(default_factory=dict)
+    """Seconds of every worker phase so far, max over ranks."""
+    best_value: float | None = None
+    """What the run is judged by so far: its best value, or with `best_at_budget` its last one."""
+    time_to_target_s: float | None = None
+    """Train seconds to the target; None while it is not reached (and held)."""
+    stop: StopReason | None = None
+    """Why the run ends here; None if it goes on."""
+    failure: Literal["nan"] | None = None
+    """`nan` if the loss or the weights are not finite."""
+    steps: StepTimes | None = None
+    """Times of the optimizer steps since the last evaluation, None where none had a whole global
+    batch; this and what follows are None unless the run spec asks for `record_steps`."""
+    input_s: Measured | None = None
+    """Seconds of `train_s` that waited for data so far, max over ranks."""
+    evenness: Measured | None = None
+    """The fastest worker's seconds of these steps over the slowest's, 1 where all are as fast.
+    Workers that exchange gradients wait for one another and are near it: those of a run with
+    `exchange_gradients: false` show how even they really are. None of one worker."""
+    memory_peak_bytes: Whole | None = None
+    """The most memory a worker has had since the run began, max over ranks: on a GPU what its
+    tensors took, on a CPU the whole process (of a worker that has served other runs before, with
+    what they left to it)."""
+    gpu_utilization: Measured | None = None
+    """Share of the training time since the last evaluation in which the GPU was at work, mean over
+    ranks; None without GPUs, or where their driver does not tell."""
+    bytes_exchanged_per_step: Whole | None = None
+    """What a worker gives to the gradient exchange of one optimizer step, in bytes."""
+    noise_scale: NoiseSums | None = None
+    """What the gradients of several workers said of their noise; for `scaling.noise_scale`."""
+
+    def line(
+        self, trial: str, *, role: "Role | None" = None, spec: RunSpec | None = None
+    ) -> dict[str, Any]:
+        """Return the record line of this evaluation.
+
+        A run's first says what runs there, where that is given, to those who follow the study: the
+        run's own record comes at its end.
+        """
+        content = asdict(self)
+        keys = (*CURVE_KEYS, *(key for key in STEP_KEYS if content[key] is not None))
+        what = {}
+        if spec is not None and self.index == 0:
+            what = {"role": role, "spec": spec.document()}
+        own = {"kind": "eval", "trial": trial}
+        return own | what | {key: content[key] for key in keys}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What a trial would need to the target on another split; never a measurement."""
+
+    trial: str
+    framework: str
+    num_workers: Annotated[Whole, Field(gt=0)]
+    batch_size_per_worker: Annotated[Whole, Field(gt=0)]
+    time_to_target_s: Finite
+
+    @property
+    def worker_seconds(self) -> float:
+        """Workers times seconds to the target."""
+        return self.num_workers * self.time_to_target_s
+
+    def line(self) -> dict[str, Any]:
+        """Return the record line of this prediction."""
+        return {"kind": "prediction", **asdict(self)}
+
+
+class Topology(NamedTuple):
+    """What a run's workers ran on and over; runs of one size are ranked within one alone."""
+
+    num_nodes: int
+    """0 where it is not known: of a run that never started."""
+    accelerators: tuple[str, ...] = ()
+    """Models of its GPUs."""
+
+    @property
+    def words(self) -> str:
+        """For a table or a sentence: `2 hosts, H100`."""
+        hosts = f"{self.num_nodes} host{'s' if self.num_nodes != 1 else ''}"
+        return ", ".join([hosts if self.num_nodes else "hosts not known", *self.accelerators])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """What is kept of one finished run; the columns of `trials.csv` come from here."""
+
+    trial: str
+    """Name of the run, its own in the study."""
+    role: Role
+    source: str | None
+    """The trial whose configuration it runs again (`finalist`, `confirm`, `sentinel`), or the
+    cell that it is a repeat of (`scaling`)."""
+    state: State
+    failure: Failure | None
+    message: str | None
+    """The cause of a failure, one line."""
+    stop: StopReason | None
+    spec: RunSpec
+    num_parameters: Whole | None
+    batch_statistics: Truth | None
+    """Whether the model normalises over the samples of one worker's batch."""
+    time_to_target_s: Seconds | None
+    best_value: Finite | None
+    test_value: Finite | None
+    score: Measured
+    samples: Whole
+    ledger: dict[str, Finite]
+    """Seconds of every phase (`queue`, `start`, `setup`, ...), of `input` and of `other`."""
+    wall_s: Seconds
+    """Seconds from asking for workers until the result was known, on the owner's clock; of a run
+    that another driver has begun, those up to its checkpoint are what that one's ledger holds."""
+    concurrent: Whole
+    """The most other runs that trained at the same time at any moment of this one."""
+    hosts: list[str]
+    devices: list[str]
+    finished: str
+    """UTC, ISO 8601."""
+    workers_per_node: list[Whole] = field(default_factory=list)
+    """Its workers on each node of the cluster, most first; empty where that is not known."""
+    accelerators: list[str] = field(default_factory=list)
+    """Models of the GPUs that its workers had, each once; empty without GPUs."""
+    waited_for: str | None = None
+    """What was missing while it was queued, as it was last said; None where nothing was."""
+    restarts: Whole = 0
+    """How often it was continued, or begun again, because it had lost its workers."""
+    restart_reason: str | None = None
+    """What the last of these losses was, one line."""
+    reruns: Whole = 0
+    """How often it had run before and was disturbed by others; what those runs took is dropped."""
+
+    @property
+    def disturbed_s(self) -> float:
+        """Training seconds that others took, max over ranks; 0 where that is not known."""
+        return self.ledger.get("disturbed", 0.0)
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether that is too much for its seconds to be its own."""
+        return self.disturbed_s > max(DISTURBED_SHARE * self.ledger["train"], DISTURBED_S)
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether it says something of its configuration: it was not cut off, nor lost."""
+        return self.state != "stopped" and self.failure not in MACHINE_FAULTS
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes its workers were on; 0 where that is not known."""
+        return len(self.workers_per_node)
+
+    @property
+    def topology(self) -> Topology:
+        """What has to be equal for times of runs with as many workers to be compared."""
+        return Topology(self.num_nodes, tuple(self.accelerators))
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of the study that it belongs to."""
+        return PHASE_OF[self.role]
+
+    def line(self) -> dict[str, Any]:
+        """Return the record line of this run."""
+        content = {one.name: getattr(self, one.name) for one in fields(self)}
+        own = {"kind": "run", "trial": self.trial, "phase": self.phase}
+        return own | content | {"spec": self.spec.document()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """A run so far, as its owner knows it; once `is_over`, what its record is made of."""
+
+    evaluation: Evaluation | None = None
+    """The last one; None before the first."""
+    is_over: bool = False
+    """Whether the run has ended, by itself or by a failure."""
+    failure: Failure | None = None
+    message: str | None = None
+    """The cause of a failure, one line."""
+    traceback: str = ""
+    """Of a failure in code."""
+    ledger: dict[str, float] = field(default_factory=dict)
+    """Seconds of every phase (`queue`, `start`, `setup`, ...), of `input` and of `other`."""
+    wall_s: float = 0.0
+    num_parameters: int | None = None
+    batch_statistics: bool | None = None
+    chance: float | None = None
+    """What an answer that does not look at the inputs reaches, where the objective does not say
+    it: one over the number of classes; None where that is not known."""
+    test_value: float | None = None
+    concurrent: int = 0
+    hosts: tuple[str, ...] = ()
+    """Host of every rank."""
+    devices: tuple[str, ...] = ()
+    """Device of every rank."""
+    workers_per_node: tuple[int, ...] = ()
+    """Workers on each node, most first."""
+    accelerators: tuple[str, ...] = ()
+    """Models of the GPUs, each once."""
+    waited_for: str | None = None
+    """What was missing while it was queued, as it was last said."""
+    saved: int | None = None
+    """Index of the evaluation that follows its newest checkpoint; None where none was taken."""
+    restarts: int = 0
+    """How often it was given new workers, because it had lost those it had."""
+    restart_reason: str | None = None
+    """What the last of these losses was."""
+    refused: str | None = None
+    """Why it did not go on from the checkpoint it had, and began anew; a restart too."""
+
+    @property
+    def stop(self) -> StopReason | None:
+        """Why the run ended by itself; None where it has not."""
+        return self.evaluation.stop if self.evaluation else None
+
+    def score(self, objective: Objective) -> float:
+        """Return the number that the search minimises; the worst one without an evaluation."""
+        if self.failure is not None or self.evaluation is None:
+            return worst_score(objective, chance=self.chance)
+        return search_score(
+            objective,
+            time_to_target_s=self.evaluation.time_to_target_s,
+            best_value=self.evaluation.best_value,
+            chance=self.chance,
+        )
+
+    def record(
+        self, name: str, spec: RunSpec, *, role: Role, source: str | None, stopped_by: StopReason
+    ) -> RunRecord:
+        """Return the record of a run that has ended, or is ended from outside: by `stopped_by`."""
+        last = self.evaluation
+        return RunRecord(
+            trial=name,
+            role=role,
+            source=source,
+            state="failed" if self.failure else ("complete" if self.stop else "stopped"),
+            failure=self.failure,
+            message=self.message,
+            stop=None if self.failure else (self.stop or stopped_by),
+            spec=spec,
+            num_parameters=self.num_parameters,
+            batch_statistics=self.batch_statistics,
+            time_to_target_s=None if self.failure or last is None else last.time_to_target_s,
+            best_value=None if last is None else last.best_value,
+            test_value=self.test_value,
+            score=self.score(spec.objective),
+            samples=0 if last is None else last.samples,
+            ledger=dict.fromkeys((*PHASES, OTHER, "input"), 0.0) | self.ledger,
+            wall_s=self.wall_s,
+            concurrent=self.concurrent,
+            hosts=list(self.hosts),
+            devices=list(self.devices),
+            finished=datetime.now(UTC).isoformat(timespec="seconds"),
+            workers_per_node=list(self.workers_per_node),
+            accelerators=list(self.accelerators),
+            waited_for=self.waited_for,
+            restarts=self.restarts,
+            restart_reason=self.restart_reason,
+        )

@@ -1,1 +1,0 @@
-"""Scaling studies: the command's body, the runner, the models fitted to what was measured."""

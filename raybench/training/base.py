@@ -1,0 +1,214 @@
+"""What a backend offers to the shared run loop, and the way from a framework's name to it.
+
+The framework is imported there, at the last moment.
+"""
+
+import importlib
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raybench.data.dataset import Dataset
+from raybench.models.base import Workload
+from raybench.spec.errors import UserError
+from raybench.spec.metric import Metric
+from raybench.spec.run import RunSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One optimizer step of one worker: which samples, at which learning rate."""
+
+    indices: NDArray[np.int64]
+    """(passes, samples): positions in the training split; a row is one forward and backward. With
+    several replicas in the process each has an equal part of the columns, in their order."""
+    weights: NDArray[np.float32]
+    """(passes, samples): weight of a sample's loss. 1 / samples of all workers together, so
+    that the workers' gradients *sum* to the global batch's; times `Split.weights` where the data
+    have weights and nothing is mixed (`reading.Samples.mixed`); 0 for padding."""
+    rounds: NDArray[np.int64] | None = None
+    """(passes, samples), where it is asked for: how often the sample stood in training before, by
+    the order of training: epoch x repeat + its copy in the epoch. With seed and index it keys
+    augmentation."""
+    learning_rate: float
+    num_samples: int
+    """Samples of this worker, the padding left out: a weight of the data may be 0 too."""
+    is_frozen: bool = False
+    """Whether the head alone is trained (`frozen_epochs`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Sums over one worker's samples."""
+
+    loss: float
+    value: float
+    """Of what the run's metric averages: right answers, squared errors, ..."""
+    samples: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepLog:
+    """What one worker recorded of the steps of a `Trainer.train`, one number a step each."""
+
+    seconds: list[float]
+    """From the end of the step before (or the call) to its own, the device synchronised; NaN where
+    it is not known."""
+    part_squares: list[float]
+    """Squared norm of what this worker has given to the exchange: its summed gradient over the
+    samples of all workers. Both are empty where nothing is exchanged."""
+    whole_squares: list[float]
+    """Squared norm of what it has got: the parts' sum."""
+
+
+class World(Protocol):
+    """The workers of a group, seen from one of them."""
+
+    rank: int
+    num_workers: int
+    device: str
+    """Name of this worker's device, for the records."""
+    gpus: tuple[int, ...]
+    """Those that it trains on, counted among the GPUs that this process sees."""
+
+    @property
+    def through(self) -> str:
+        """What carries sums over workers: `gloo`, `ring`, `nccl`; of several workers only."""
+        ...
+
+    def time_all_reduce(self, num_bytes: int, rounds: int) -> list[float]:
+        """Return the seconds of each of some sums over all workers of so many bytes (float32)."""
+        ...
+
+    def gather(self, values: list[float]) -> list[list[float]]:
+        """Return every rank's values (float64), in rank order; a barrier for all ranks."""
+        ...
+
+
+class Trainer(Protocol):
+    """One model in training on one worker; made by a backend's `build_trainer`."""
+
+    metric: Metric
+    """What the run is judged by."""
+    num_parameters: int
+    batch_statistics: bool
+    """Whether a layer normalises over the samples of one worker's batch."""
+
+    def warm_up(self, *steps: Step) -> None:
+        """Run training and evaluation code on throw-away data, in the shape of each step, then
+        restore every state."""
+        ...
+
+    def train(self, steps: list[Step]) -> float:
+        """Take optimizer steps; return this worker's weighted loss, summed over steps.
+
+        Ends with the device synchronised.
+        """
+        ...
+
+    def evaluate(self, part: str, rows: slice) -> Totals:
+        """Sums of loss and metric over rows of the `validation` or `test` split."""
+        ...
+
+    def input_seconds(self) -> float:
+        """Seconds that training has waited for data so far."""
+        ...
+
+    def step_log(self) -> StepLog:
+        """What was recorded of the steps of the last `train`; for `record_steps` alone."""
+        ...
+
+    def memory_peak_bytes(self) -> int | None:
+        """The most memory since this trainer was made; for `record_steps` alone."""
+        ...
+
+    def save(self) -> bytes:
+        """Return the weights in the framework's own format."""
+        ...
+
+    def load(self, weights: bytes) -> None:
+        """Take weights that `save` returned."""
+        ...
+
+    def state(self) -> bytes:
+        """Return all that training goes on from: model, optimizer, random states of all ranks.
+
+        For every rank at once, since they hand rank 0 their random states; what it returns
+        serves all of them, the others return nothing. Holds tensors, numbers and names alone.
+        """
+        ...
+
+    def restore(self, state: bytes) -> None:
+        """Take what `state` returned on rank 0; before `warm_up` or after it.
+
+        UserError if the workload builds another model by now, or `state` is not of this kind;
+        nothing that it holds is run.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release memory; the trainer is not used afterwards."""
+        ...
+
+
+PACKAGES = {"torch": "raybench.training.torch", "tensorflow": "raybench.training.tensorflow"}
+
+
+class BuildTrainer(Protocol):
+    """Signature of a backend's Trainer class."""
+
+    def __call__(
+        self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World
+    ) -> Trainer:
+        """Build model, optimizer and device copies of the data."""
+        ...
+
+
+class Join(Protocol):
+    """Signature of a backend's `join`."""
+
+    def __call__(
+        self,
+        *,
+        rank: int,
+        num_workers: int,
+        device: str,
+        num_threads: int,
+        num_replicas: int = 1,
+        num_gpus: int = 0,
+    ) -> World:
+        """Return this process's World, with thread pools of `num_threads`.
+
+        `num_workers` are processes; `num_replicas` of one that trains several, on a device each.
+        `num_gpus` are what this process was given, and all that it uses; UserError where the
+        framework sees fewer.
+        """
+        ...
+
+
+class Backend(Protocol):
+    """What a backend's loop module holds."""
+
+    Trainer: BuildTrainer
+    join: Join
+
+
+def find_backend(framework: str) -> Backend:
+    """Import a backend's loop; a framework that is not installed raises UserError."""
+    module: Any = find_part(framework, "loop")
+    return module  # type: ignore[no-any-return]
+
+
+def find_part(framework: str, name: str) -> Any:
+    """Import a module of a backend, such as `model`; UserError as `find_backend`."""
+    try:
+        return importlib.import_module(f"{PACKAGES[framework]}.{name}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("raybench"):
+            raise
+        raise UserError(
+            f"framework {framework}: the package '{error.name}' is not installed; "
+            f"run: pip install 'raybench[{framework}]'."
+        ) from None

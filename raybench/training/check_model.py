@@ -1,0 +1,185 @@
+"""A user's own model tried before anything starts: in a process for each framework, side by side.
+
+`python -m raybench.training.check_model` is such a process: a request as JSON on stdin, the
+answer as JSON on stdout.
+"""
+
+import base64
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Container, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from raybench.data.dataset import Dataset
+from raybench.data.inputs import Batch
+from raybench.models.base import LayerWorkload, users_code
+from raybench.models.find import find_workload, load_workload_dataset
+from raybench.models.shape import DataShape
+from raybench.spec.documents import validate
+from raybench.spec.errors import UserError
+from raybench.spec.metric import find_metric
+from raybench.spec.run import RunSpec
+from raybench.training.base import find_part
+from raybench.training.probe import Probed, needs_check, start_warnings
+
+SAMPLES = 8
+"""Training samples that a model is tried on: enough to normalise over, few enough to be quick."""
+INPUT, ONE = "input: ", ""
+"""What stands before an input's name, and the name of one that has none."""
+TIMEOUT_S = 300.0
+"""Seconds after which a model that has not answered is taken for one that never will."""
+
+
+def check_models(
+    spec: RunSpec,
+    frameworks: list[str],
+    *,
+    others: Sequence[RunSpec] = (),
+    several: Container[str] = (),
+) -> Probed:
+    """Try the user's own model in each framework; return what is known of it, all warnings in one.
+
+    It is built, and a small batch of the real data goes through model, loss and back. What
+    cannot be trained is a UserError, with the traceback in its `details`. Shipped workloads and
+    those given by layers are known to be whole and cost nothing. `others`: the same with another
+    start (weights, what is frozen), which is tried without a batch. `several`: the frameworks of
+    which several workers may train it.
+    """
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    if isinstance(workload, LayerWorkload) and not any(map(needs_check, (spec, *others))):
+        return Probed([])
+    request: dict[str, Any] = {"spec": spec.document(), "sample": _sample(dataset)}
+    request["others"] = [other.document() for other in others]
+    request["shape"] = asdict(DataShape.of(dataset))
+    with contextlib.ExitStack() as closing, ThreadPoolExecutor(len(frameworks)) as pool:
+        processes = [closing.enter_context(_start(request)) for _ in frameworks]
+        try:
+            requests = [
+                request | {"framework": one, "several": one in several} for one in frameworks
+            ]
+            answers = list(pool.map(_answer, requests, processes))
+        finally:  # of a Ctrl-C too, which would else wait for them
+            for process in processes:
+                process.kill()
+    for answer in answers:
+        if "error" in answer:
+            raise UserError(answer["error"], details=answer.get("details"))
+    own = [one for start in (spec, *others) for one in start_warnings(workload, start)]
+    return Probed(
+        list(dict.fromkeys(own))
+        + [warning for answer in answers for warning in answer["warnings"]],
+        any(answer["batch_statistics"] for answer in answers),
+    )
+
+
+def in_groups(specs: Sequence[RunSpec]) -> set[str]:
+    """Return the frameworks of runs that several processes train."""
+    return {one.framework for one in specs if one.num_workers > one.replicas_per_process}
+
+
+def _start(request: dict[str, Any]) -> "subprocess.Popen[bytes]":
+    """Start a process that tries the model."""
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    }
+    if not request["spec"]["gpus_per_worker"]:
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    return subprocess.Popen(
+        [sys.executable, "-m", "raybench.training.check_model"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+
+
+def _answer(request: dict[str, Any], process: "subprocess.Popen[bytes]") -> dict[str, Any]:
+    """Send the request and wait for the answer."""
+    what = f"Workload {request['spec']['workload']}: the trial of its model in "
+    what += request["framework"]
+    content = json.dumps(request).encode()
+    try:
+        answer, errors = process.communicate(content, timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return {"error": f"{what} took longer than {TIMEOUT_S:g} s; make it smaller or faster."}
+    if process.returncode == 0 and answer:
+        return json.loads(answer)  # type: ignore[no-any-return]
+    return {
+        "error": f"{what} ended with {_end(process.returncode)}.",
+        "details": errors.decode(errors="replace"),
+    }
+
+
+def _end(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def _sample(dataset: Dataset) -> str:
+    rows = np.arange(min(SAMPLES, len(dataset.train)))
+    with users_code(f"Dataset {dataset.name}: reading its first samples failed"):
+        inputs = dataset.train.read(rows)
+    file = io.BytesIO()
+    named = inputs if isinstance(inputs, dict) else {ONE: inputs}
+    arrays = {f"{INPUT}{name}": array for name, array in named.items()}
+    np.savez(file, allow_pickle=False, **arrays, labels=dataset.train.labels[rows])
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def _of_sample(sample: str) -> tuple[Batch, np.ndarray]:
+    """Return inputs and labels of what `_sample` has written."""
+    with np.load(io.BytesIO(base64.b64decode(sample))) as arrays:
+        named = {name: arrays[name] for name in arrays.files}
+    labels = named.pop("labels")
+    inputs = {name.removeprefix(INPUT): array for name, array in named.items()}
+    return inputs.get(ONE, inputs), labels
+
+
+def _shape_of(content: dict[str, Any]) -> DataShape:
+    """Return what JSON has made lists of as it was."""
+    own = content["input_shape"]
+    shape = {key: tuple(one) for key, one in own.items()} if isinstance(own, dict) else tuple(own)
+    return DataShape(**content | {"input_shape": shape})
+
+
+def answer_request(request: dict[str, Any]) -> dict[str, Any]:
+    """Try the model of a request, in this process."""
+    spec = validate(RunSpec, request["spec"], "spec")
+    try:
+        workload = find_workload(spec.workload, _shape_of(request["shape"]))
+        probe = find_part(request["framework"], "probe")
+        starts = [spec, *(validate(RunSpec, one, "spec") for one in request["others"])]
+        found = [sentence for one in starts for sentence in probe.check_start(workload, one)]
+        warnings = list(dict.fromkeys(found))
+        inputs, labels = _of_sample(request["sample"])
+        metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
+        given = {"gpu": bool(spec.gpus_per_worker), "several": bool(request["several"])}
+        probed: Probed = probe.probe_model(workload, inputs, labels, metric=metric, **given)
+        return {
+            "warnings": warnings + probed.warnings,
+            "batch_statistics": probed.batch_statistics and not spec.sync_batch_norm,
+        }
+    except UserError as error:
+        return {"error": str(error), "details": error.details or traceback.format_exc()}
+
+
+def main() -> None:
+    """Answer on what was stdout; what the user's code prints goes to stderr instead."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    print(json.dumps(answer_request(json.load(sys.stdin))), file=answers, flush=True)
+    os._exit(0)  # the frameworks' own ends take long, and there is nothing left to do
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Losses and metrics of each sample, in the operations of a framework."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+from raybench.data.dataset import Dataset
+from raybench.models.base import Workload, missing_hook, refuse_label_smoothing
+from raybench.spec.metric import Metric, find_metric
+from raybench.spec.run import RunSpec
+
+Tensor = Any
+"""Of either framework."""
+BEST = 5
+"""Answers of which one must be right for `correct_of_5`."""
+
+
+class Judge:
+    """The loss and the metric of a run; a framework's own has the operations."""
+
+    PREFIX: ClassVar[str]
+    """Of the names of a workload's hooks."""
+    floats: Any
+    """(values): float32."""
+    mean: Any
+    """(values): the mean over the outputs of each sample (N,)."""
+    mean_of_counted: Any
+    """(values, labels): the mean over the tokens of each sample that count (N,); 0 of none."""
+    errors: Any
+    """(outputs, labels): their difference in the labels' shape: (N, 1) outputs are (N,) there."""
+    cross_entropy: Any
+    """(outputs, labels, smoothing): that of each label, in the labels' shape."""
+    hits: Any
+    """(outputs, labels, most): whether the label's output is among the `most` largest, in the
+    labels' shape."""
+
+    def __init__(
+        self, workload: Workload, metric: Metric, *, scale: Tensor = 1.0, smoothing: float = 0.0
+    ) -> None:
+        """`scale` of the labels brings errors into their own unit; `smoothing` is the share of a
+        label that is spread over all classes, in cross entropies of training."""
+        self._workload, self._scale, self._smoothing = workload, scale, smoothing
+        self.metric = metric
+        """What `values` are averaged for."""
+
+    @classmethod
+    def of(
+        cls,
+        spec: RunSpec,
+        workload: Workload,
+        dataset: Dataset,
+        on_device: Callable[[Any], Tensor] = lambda scale: scale,
+    ) -> Self:
+        """Return that of a run."""
+        refuse_label_smoothing(spec, workload)
+        metric = find_metric(spec.objective.metric, task=workload.task, own=workload.metric)
+        scale = 1.0 if dataset.label_scale is None else dataset.label_scale
+        return cls(workload, metric, scale=on_device(scale), smoothing=spec.label_smoothing)
+
+    def training_losses(self, outputs: Tensor, labels: Tensor, mixed: Any) -> Tensor:
+        """Return the loss of each training sample (N,), float32; its weight is not in it.
+
+        `mixed`: labels of the samples that others are mixed with, and what the loss by the own
+        label and that by the other's count (N,); nothing where none are mixed.
+        """
+        losses = self.losses(outputs, labels, self._smoothing)
+        if not mixed:
+            return losses
+        others, own, rest = mixed
+        return own * losses + rest * self.losses(outputs, others, self._smoothing)
+
+    def losses_and_values(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss of each sample (N,) and what the metric averages (N,), both float32."""
+        losses = self.losses(outputs, labels)
+        return losses, self.values(outputs, labels, losses)
+
+    def hook(self, name: str) -> Any:
+        """Return the workload's own function of that name for this framework; None without."""
+        return getattr(self._workload, f"{self.PREFIX}_{name}")
+
+    def losses(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Return the loss of each sample (N,), float32."""
+        if (own := self.hook("loss")) is not None:
+            return self.floats(own(outputs, labels))
+        if self._workload.task == "regression":
+            return self.floats(self.mean(_square(self.errors(outputs, labels))))
+        losses = self.cross_entropy(outputs, labels, smoothing)
+        return self.floats(self._of_samples(losses, labels))
+
+    def values(self, outputs: Tensor, labels: Tensor, losses: Tensor) -> Tensor:
+        """Return what the metric averages, of each sample (N,), float32."""
+        kind = self.metric.per_sample
+        if kind == "own":
+            if (own := self.hook("metric")) is None:
+                raise missing_hook(self._workload, self.metric, f"{self.PREFIX}_metric")
+            values = own(outputs, labels)
+        elif kind == "loss":
+            values = losses
+        elif kind == "squared_error":
+            values = self.mean(_square(self.errors(outputs, labels) * self._scale))
+        elif kind == "absolute_error":
+            values = self.mean(abs(self.errors(outputs, labels) * self._scale))
+        elif kind == "correct" and (correct := self.hook("correct")) is not None:
+            values = correct(outputs, labels)
+        else:
+            hits = self.hits(outputs, labels, 1 if kind == "correct" else BEST)
+            values = self._of_samples(self.floats(hits), labels)
+        return self.floats(values)
+
+    def _of_samples(self, values: Tensor, labels: Tensor) -> Tensor:
+        """Return (N,) of what is of samples already, or of the tokens of each."""
+        return values if len(labels.shape) == 1 else self.mean_of_counted(values, labels)
+
+
+def _square(values: Tensor) -> Tensor:
+    return values * values

@@ -1,0 +1,171 @@
+"""The optimizers by name, for both frameworks: their equations, and the settings that each reads.
+
+w is a weight, g its gradient, lr the rate, wd the weight decay, t the steps so far. Biases and norm
+parameters (ndim <= 1) get neither weight decay nor trust ratio: adapted, a bias that starts at 0
+would hardly ever leave it. m, v, m_hat and v_hat are Adam's. Classes of torch and Keras are used
+where they compute this: of Adam and SGD torch's.
+
+`adam`, `adamw` (Kingma, Ba 2014, arXiv:1412.6980, Algorithm 1; decoupled decay: 1711.05101)
+
+    m <- beta1 m + (1 - beta1) g            m_hat = m / (1 - beta1^t)
+    v <- beta2 v + (1 - beta2) g^2          v_hat = v / (1 - beta2^t)
+    w <- (1 - lr wd) w - lr m_hat / (sqrt(v_hat) + epsilon)
+
+keras.optimizers.Adam adds epsilon to sqrt(v), which makes it 32 times larger at the first step.
+
+`radam` (Liu et al. 2019, arXiv:1908.03265, Algorithm 2)
+
+    w <- (1 - lr wd) w;  rho_inf = 2 / (1 - beta2) - 1
+    rho_t = rho_inf - 2 t beta2^t / (1 - beta2^t)
+    rho_t > 5:  w <- w - lr r_t m_hat sqrt(1 - beta2^t) / (sqrt(v) + epsilon),
+        r_t^2 = (rho_t - 4)(rho_t - 2) rho_inf / ((rho_inf - 4)(rho_inf - 2) rho_t)
+    otherwise:  w <- w - lr m_hat
+
+The threshold 5 (the paper says 4) and the place of epsilon are those of the authors' code and of
+torch.optim.RAdam, which has no fused path.
+
+`nadamw` (Dozat 2016), as in AlgoPerf (Dahl et al. 2023, 2306.07179) and timm
+
+    w <- (1 - lr wd) w - lr n_hat / (sqrt(v_hat) + epsilon)
+    n_hat = (beta1 m + (1 - beta1) g) / (1 - beta1^t)
+
+torch.optim.NAdam and keras.optimizers.Nadam let the momentum grow by a schedule of Dozat's, at two
+different paces.
+
+`lars` (You, Gitman, Ginsburg 2017, arXiv:1708.03888)
+
+    ratio = trust_coefficient |w| / (|g| + wd |w|), 1 where |w| or the denominator is 0
+    b <- momentum b + ratio (g + wd w);  w <- w - lr b
+
+The paper (Algorithm 1) puts lr inside the buffer. The two agree under a constant rate; ours scales
+the whole buffer by the present rate, as torch.optim.SGD does, so a drop of the rate acts at once.
+
+`lamb` (You et al. 2019, arXiv:1904.00962, Algorithm 2), norms not clamped
+
+    u = m_hat / (sqrt(v_hat) + epsilon) + wd w
+    w <- w - lr (|w| / |u|) u, the ratio 1 where |w| or |u| is 0
+
+keras.optimizers.Lamb adapts biases, and has its weight decay outside the ratio.
+
+`sgd`, as torch.optim.SGD
+
+    b <- momentum b + g + wd w
+    w <- w - lr b                           (with `nesterov`: lr (g + wd w + momentum b))
+
+keras.optimizers.SGD keeps lr inside its buffer: after the rate has changed, its next steps still
+carry the old one. Its weight decay is decoupled.
+
+`lion` (Chen et al. 2023, arXiv:2302.06675, Algorithm 2)
+
+    c = beta1 m + (1 - beta1) g
+    w <- w - lr (sign(c) + wd w);  m <- beta2 m + (1 - beta2) g
+
+Every weight moves by lr, so that its usual rates are 3 to 10 times below those of AdamW, and its
+weight decay as much above. keras.optimizers.Lion has weight decay on biases too.
+
+`schedule_free_adamw` (Defazio et al. 2024, arXiv:2405.15682, Algorithm 1), as AdamWScheduleFree
+
+    u = g / (sqrt(v_hat) + epsilon) + wd y;  z <- z - lr u
+    x <- (1 - c) x + c z,  c = lr_max^2 / (sum of lr_max^2 so far), lr_max the largest rate
+    y <- (1 - beta1) z + beta1 x
+
+The weights in training are y, at which gradients are taken; those to be evaluated and saved are x.
+Kept are v and d = z - y, so that all states begin at 0:
+
+    d <- (1 - c) (d - lr beta1 u)
+    y <- y + c d - lr (1 - beta1 (1 - c)) u     (with the d of before)
+    x = y - (1 / beta1 - 1) d
+
+keras.optimizers.ScheduleFreeAdamW gives all points the same share, those of the warm-up too, and
+its weight decay moves y alone. Running averages of batch normalisation are those of y.
+
+`muon` (Jordan et al. 2024, kellerjordan.github.io/posts/muon; scale: arXiv:2502.16982, equation 4)
+
+    b <- momentum b + (1 - momentum) g
+    o = orthogonalised((1 - momentum) g + momentum b)
+    w <- (1 - lr wd) w - lr 0.2 sqrt(max(rows, columns)) o
+
+That is for the matrices between inputs and head, convolutions flattened. All others, embeddings,
+the head, biases and norm parameters, take AdamW's steps. By the scale an update of a matrix is as
+large as one of AdamW, so that one rate and one weight decay serve both. torch.optim.Muon takes
+matrices alone, and keras.optimizers.Muon leaves convolutions to Adam.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from raybench.spec.run import RunSpec
+
+ADAM: dict[str, float] = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+DEFAULTS: dict[str, dict[str, float]] = {
+    "adam": ADAM,
+    "radam": ADAM,
+    "lars": {"momentum": 0.9, "trust_coefficient": 0.001},
+    "lamb": ADAM | {"epsilon": 1e-6},
+    "sgd": {"momentum": 0.9, "nesterov": False},
+    "adamw": ADAM,
+    "nadamw": ADAM,
+    "lion": {"beta1": 0.9, "beta2": 0.99},
+    "schedule_free_adamw": ADAM,
+    "muon": {"momentum": 0.95} | ADAM,
+}
+"""The settings that each optimizer reads, as its authors have them."""
+
+
+def own_settings(name: str, **given: float | None) -> dict[str, float]:
+    """Return the settings that this optimizer reads; those of others are ignored.
+
+    None is the optimizer's own. An unknown name, or a setting that no optimizer has, is a
+    ValueError.
+    """
+    if name not in DEFAULTS:
+        raise ValueError(f"unknown optimizer {name!r}; choose one of {', '.join(DEFAULTS)}")
+    for key in given:
+        if not any(key in of_one for of_one in DEFAULTS.values()):
+            raise ValueError(f"unknown setting {key!r} of optimizer {name}")
+    own = {key: value for key, value in given.items() if value is not None}
+    return {key: own.get(key, default) for key, default in DEFAULTS[name].items()}
+
+
+def settings_of(spec: RunSpec) -> dict[str, Any]:
+    """Return what `build_optimizer` takes beside the optimizer's name."""
+    names = {"learning_rate", "weight_decay"}.union(*DEFAULTS.values())
+    return {name: getattr(spec, name) for name in names}
+
+
+NO_MATRICES = ("embed", "position", "depthwise")
+"""What the names of layers and weights say that are tables, or filters of one channel each."""
+NUM_STEPS = 5
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of Jordan et al. 2024: they raise small singular values fastest, and leave all between 0.7 and
+1.2, which serves as well as 1."""
+SMALLEST_NORM = 1e-7
+WIDE = 2
+"""Columns a row above which the steps are taken with the rows' products: of 9 (filters of 3 x 3) in
+0.4 of the time."""
+RMS = 0.2
+"""Root mean square of an update of AdamW, which Muon's of matrices are given too."""
+Matrix = Any
+"""Of either framework."""
+
+
+def newton_schulz(
+    matrix: Matrix, products_of: Callable[[Matrix], Matrix], polynomial: Callable[[Matrix], Matrix]
+) -> Matrix:
+    """Return a matrix of no more rows than columns and of norm 1 with its singular values near 1.
+
+    `products_of` multiplies a matrix with its transpose; `polynomial` is that of the products by
+    which a step multiplies. Of a wide one each step changes the products alone, in a way that needs
+    no columns.
+    """
+    if matrix.shape[1] <= WIDE * matrix.shape[0]:
+        for _ in range(NUM_STEPS):
+            matrix = polynomial(products_of(matrix)) @ matrix
+        return matrix
+    products = products_of(matrix)
+    factor = step = polynomial(products)
+    for _ in range(NUM_STEPS - 1):
+        products = step @ products @ step
+        step = polynomial(products)
+        factor = step @ factor
+    return factor @ matrix

@@ -1,0 +1,330 @@
+"""What both frameworks' probes of a user's model have in common: the checks of its numbers, and
+that several workers build the same one."""
+
+import contextlib
+import json
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from raybench.data.inputs import Batch, each, shown
+from raybench.models.base import LayerWorkload, Workload, users_code
+from raybench.models.named import NamedWorkload, size_warnings
+from raybench.spec.errors import UserError
+from raybench.spec.metric import Metric
+from raybench.spec.run import RunSpec
+from raybench.training.base import World
+
+Array = npt.NDArray[Any]
+ALONE = 1e-2
+"""Of the largest output: what rounding may change between a large and a small batch."""
+
+
+class Probed(NamedTuple):
+    """What a model is known by once it was tried."""
+
+    warnings: list[str]
+    """Sentences."""
+    batch_statistics: bool = False
+    """Whether a layer normalises over the samples of one worker's batch; False of what was not
+    tried."""
+
+
+class Trial:
+    """A user's model tried in a framework; each framework's own has the calls."""
+
+    framework: ClassVar[str]
+    model_words: ClassVar[str]
+    """What its models are called."""
+    all_gradients: ClassVar[bool] = False
+    """Whether several workers wait for the gradient of each parameter, as torch's DDP does."""
+
+    build: Any
+    """(workload): a whole model with parameters, or UserError."""
+    shapes: Any
+    """(model): name and shape of all that workers exchange."""
+    tensors: Any
+    """(model, inputs, labels): (model, batch, answers), on the device where it is tried."""
+    forward: Any
+    """(model, batch, training): what the model returns."""
+    refused_kind: Any
+    """(outputs): what they are, where they are no tensor of numbers; else None."""
+    gradients: Any
+    """(model, batch, answers, losses): the gradient of each parameter by its name, or None."""
+    batch_statistics: Any
+    """(model): whether a layer normalises over the samples of one worker's batch."""
+    array: Any
+    """(tensor): an array of float32."""
+
+    def __init__(self, workload: Workload, metric: Metric, judge: Any) -> None:
+        self.workload, self._metric, self.judge = workload, metric, judge
+
+    def run(self, inputs: Batch, labels: Array, *, several: bool) -> Probed:
+        """Build the model, take a batch through it, loss and metric, and back.
+
+        UserError for what cannot train, by `several` workers too, which build the same one.
+        """
+        workload, judge, array = self.workload, self.judge, self.array
+        model = self.build(workload)
+        if several:
+            with as_another_worker():
+                other = self.build(workload)
+            check_same(workload, self.shapes(model), self.shapes(other))
+        model, batch, answers = self.tensors(model, inputs, labels)
+        own_loss = judge.hook("loss")
+        default = is_default(workload, self._metric, loss=own_loss, correct=judge.hook("correct"))
+        half = each(batch, lambda one: one[: len(one) // 2])
+        whole, alone = (self._outputs(model, one, training=False) for one in (batch, half))
+        check_outputs(workload, array(whole), labels, is_default=default)
+        outputs = self._outputs(model, batch, training=True)
+        check_outputs(workload, array(outputs), labels, is_default=default)
+        with users_code(f"Workload {workload.name}: its loss failed in {self.framework}"):
+            losses = judge.losses(outputs, answers)
+        check_per_sample(workload, f"its {self.model_words} loss", array(losses), len(labels))
+        with users_code(
+            f"Workload {workload.name}: its {self._metric.words} failed in {self.framework}"
+        ):
+            values = judge.values(outputs, answers, losses)
+        measured = f"its {self._metric.words} in {self.model_words}"
+        check_per_sample(workload, measured, array(values), len(labels))
+        with users_code(
+            f"Workload {workload.name}: the way back through its {self.model_words} model failed"
+        ):
+            gradients = self.gradients(model, batch, answers, losses)
+        needed = several and self.all_gradients
+        warnings = check_gradients(workload, gradients, all_needed=needed)
+        warnings += check_alone(workload, array(alone), array(whole))
+        if own_loss is None:
+            warnings += softmax_warning(workload, array(outputs))
+        return Probed(warnings, self.batch_statistics(model))
+
+    def _outputs(self, model: Any, batch: Any, *, training: bool) -> Any:
+        shapes = shown(each(batch, lambda one: tuple(one.shape)))
+        with users_code(
+            f"Workload {self.workload.name}: its {self.model_words} model failed on inputs {shapes}"
+        ):
+            outputs = self.forward(model, batch, training)
+        if (kind := self.refused_kind(outputs)) is not None:
+            raise UserError(
+                f"Workload {self.workload.name}: its model must return a tensor of floating point "
+                f"numbers, not {kind}."
+            )
+        return outputs
+
+
+def check_parameters(workload: Workload, count: int) -> None:
+    """Raise UserError for a model that nothing can be learnt by."""
+    if count == 0:
+        raise UserError(
+            f"Workload {workload.name}: its model has no trainable parameters; give it layers, "
+            "or unfreeze some."
+        )
+
+
+def check_outputs(workload: Workload, outputs: Array, labels: Array, *, is_default: bool) -> None:
+    """Raise UserError for outputs of a wrong shape (where no hooks take them), NaN or infinite."""
+    wanted = _wanted_shapes(workload, labels)
+    if is_default and outputs.shape not in wanted:
+        raise UserError(
+            f"Workload {workload.name}: its model returns outputs of shape {outputs.shape} for "
+            f"{_what_of(workload, labels)}; end it so that they are {wanted[0]}."
+        )
+    if not np.isfinite(outputs).all():
+        raise UserError(
+            f"Workload {workload.name}: its model returns NaN or infinite values before any "
+            "training; look at its initial weights, and at what it divides by."
+        )
+
+
+def _wanted_shapes(workload: Workload, labels: Array) -> list[tuple[int, ...]]:
+    """Return the shapes that outputs may have, that to be advised first."""
+    if workload.task == "regression":
+        return [labels.shape, *([(len(labels), 1)] if labels.ndim == 1 else [])]
+    return [(*labels.shape, workload.num_classes)]
+
+
+def _what_of(workload: Workload, labels: Array) -> str:
+    if workload.task == "regression":
+        return f"{len(labels)} samples with labels of shape {labels.shape}"
+    if workload.task == "language_modelling":
+        tokens = " and ".join(f"{size}" for size in labels.shape[1:])
+        return f"{len(labels)} samples of {tokens} tokens out of {workload.num_classes}"
+    return f"{len(labels)} samples of {workload.num_classes} classes"
+
+
+def is_default(workload: Workload, metric: Metric, *, loss: object, correct: object) -> bool:
+    """Whether raybench's own loss or metric takes the outputs, given the workload's hooks."""
+    by_hook = metric.per_sample in ("own", "loss") or (
+        metric.per_sample == "correct" and correct is not None
+    )
+    return loss is None or not by_hook
+
+
+def check_alone(workload: Workload, few: Array, all_of_them: Array) -> list[str]:
+    """Return a warning if a sample's outputs in an evaluation depend on the others beside it."""
+    if few.shape[1:] != all_of_them.shape[1:] or not len(few):
+        return []
+    size = max(float(np.abs(all_of_them).max()), 1e-6)
+    if np.abs(few - all_of_them[: len(few)]).max() <= ALONE * size:
+        return []
+    return [
+        f"Workload {workload.name}: in an evaluation its model's outputs for a sample depend on "
+        "the other samples of the batch, so what it reaches depends on how the validation set is "
+        "cut; look for statistics of the batch that are taken in eval mode too."
+    ]
+
+
+def check_per_sample(workload: Workload, what: str, values: Array, num_samples: int) -> None:
+    """Raise UserError for losses or answers that are not one finite number for each sample."""
+    if values.shape != (num_samples,):
+        raise UserError(
+            f"Workload {workload.name}: {what} returns shape {values.shape} for {num_samples} "
+            f"samples; return one number for each, ({num_samples},), without averaging."
+        )
+    if not np.isfinite(values).all():
+        raise UserError(
+            f"Workload {workload.name}: {what} returns NaN or infinite values before any training."
+        )
+
+
+def check_gradients(
+    workload: Workload, gradients: dict[str, Array | None], *, all_needed: bool
+) -> list[str]:
+    """Return a warning for parameters that get no gradient; UserError if none does, or of NaN, or
+    where they are `all_needed`, as torch's DDP waits for each of them."""
+    unused = [name for name, gradient in gradients.items() if gradient is None]
+    if len(unused) == len(gradients):
+        raise UserError(
+            f"Workload {workload.name}: its loss depends on no parameter of its model; look for "
+            "what cuts the gradient off (detach, argmax, numpy)."
+        )
+    for name, gradient in gradients.items():
+        if gradient is not None and not np.isfinite(gradient).all():
+            raise UserError(
+                f"Workload {workload.name}: the gradient of {name} is NaN or infinite before any "
+                "training; look at its initial weights, and at what it divides by."
+            )
+    if not unused:
+        return []
+    found = (
+        f"Workload {workload.name}: {len(unused)} of {len(gradients)} parameters get no gradient "
+        f"(the first: {unused[0]})"
+    )
+    if all_needed:
+        raise UserError(
+            f"{found}, and several workers in torch wait for all of them; use, remove or freeze "
+            "them, or train with num_workers: 1."
+        )
+    return [
+        f"{found}; use, remove or freeze them, with several workers torch refuses such a model."
+    ]
+
+
+DIFFERENT = "Workers build different models: "
+"""Beginning of the sentence, by which it is found in what a run has failed with."""
+Shapes = Sequence[tuple[str, Sequence[int]]]
+"""Name and shape of each parameter of a model, in its order."""
+
+
+@contextlib.contextmanager
+def as_another_worker() -> Iterator[None]:
+    """Show user code inside what the second of two workers finds in its environment."""
+    cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
+    seen = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "TF_CONFIG": json.dumps(cluster)}
+    before = os.environ.copy()
+    os.environ.update(seen)
+    try:
+        yield
+    finally:
+        for name in seen:
+            os.environ.pop(name)
+        os.environ.update(before)
+
+
+def check_same(workload: Workload, first: Shapes, other: Shapes) -> None:
+    """Raise UserError where two workers' models differ in a shape: gradients could not be summed.
+
+    Their names may differ: Keras counts the layers of a process.
+    """
+    for one, two in zip_longest(first, other):
+        shapes = [None if each is None else tuple(each[1]) for each in (one, two)]
+        if shapes[0] != shapes[1]:
+            name, _ = one or two
+            raise UserError(
+                f"{DIFFERENT}{name} of workload {workload.name} is {shapes[0] or 'missing'} in one "
+                f"and {shapes[1] or 'missing'} in another; let its sizes depend on nothing that "
+                "differs between processes (rank, environment, numpy's or Python's random numbers)."
+            )
+
+
+def may_differ(spec: RunSpec, workload: Workload) -> bool:
+    """Whether workers of a run build a model each that is the user's own code."""
+    is_known = isinstance(workload, LayerWorkload | NamedWorkload)
+    return spec.num_workers > spec.replicas_per_process and not is_known
+
+
+def check_workers(workload: Workload, own: Shapes, world: World) -> None:
+    """Raise UserError, on all ranks alike, where one of them has built another model."""
+    text = json.dumps(own).encode()
+    shapes = json.dumps([shape for _, shape in own]).encode()
+    rows = world.gather([float(zlib.crc32(shapes)), float(len(text))])
+    if len({row[0] for row in rows}) == 1:
+        return
+    longest = int(max(row[1] for row in rows))
+    texts = world.gather([float(byte) for byte in text.ljust(longest)])
+    first, *others = (json.loads(bytes(map(int, row))) for row in texts)
+    for other in others:
+        check_same(workload, first, other)
+
+
+def softmax_warning(workload: Workload, outputs: Array) -> list[str]:
+    """Return a warning if outputs that should be logits look like probabilities."""
+    if workload.task == "regression" or workload.num_classes < 2 or outputs.ndim < 2:
+        return []
+    sums = outputs.sum(axis=-1)
+    if (outputs < 0).any() or not np.allclose(sums, 1, atol=1e-3):
+        return []
+    return [
+        f"Workload {workload.name}: its model's outputs look like probabilities (each row sums to "
+        "1); leave out the softmax at its end, the loss applies it, and twice it learns slowly."
+    ]
+
+
+def needs_check(spec: RunSpec) -> bool:
+    """Whether a model must be built to tell that it can begin as a spec says."""
+    return spec.weights != "none" or spec.frozen_epochs != 0 or spec.sync_batch_norm
+
+
+def start_warnings(workload: Workload, spec: RunSpec) -> list[str]:
+    """Return sentences where images are small for a model by name, and where a backbone is frozen
+    that nobody has trained."""
+    if not isinstance(workload, NamedWorkload):
+        return []
+    warnings = size_warnings(workload)
+    if not spec.frozen_epochs or spec.weights != "none":
+        return warnings
+    return [
+        *warnings,
+        f"Workload {workload.name}: frozen_epochs freezes weights that are drawn by chance; set "
+        "weights to a file or to cached.",
+    ]
+
+
+def no_head(workload: Workload, names: list[str], what: str) -> UserError:
+    """Return the error of a model whose parts (`what`: parameters, layers) have these names."""
+    shown = ", ".join([*names[:2], "...", *names[-2:]] if len(names) > 4 else names)
+    if workload.head is None:
+        problem = "nobody knows which is its head; set its attribute head to what the names of"
+        return UserError(
+            f"frozen_epochs: workload {workload.name}: {problem} the head's {what} begin with "
+            f"({shown})."
+        )
+    return UserError(
+        f"frozen_epochs: workload {workload.name}: its head '{workload.head}' must be what the "
+        f"names of some of its {what} begin with, and not of all ({shown})."
+    )

@@ -1,0 +1,189 @@
+"""One run on one worker: steps, evaluations, ledger and stop rule, for any backend."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from raybench.data.dataset import Dataset, Split, shard
+from raybench.spec.metric import Metric
+from raybench.spec.objective import BUDGET, StopRule, is_finite
+from raybench.spec.run import RunSpec
+from raybench.stats.checkpoint import RunState
+from raybench.stats.clock import CPU_NAMES, WORKER_PHASES, Ledger, merge_ranks
+from raybench.stats.record import Evaluation
+from raybench.training.base import Trainer, World
+from raybench.training.recording import Recording
+from raybench.training.steps import take_until, training_steps, warm_up_steps
+
+
+def mean_of_mean(metric: Metric, dataset: Dataset, split: Split) -> float:
+    """Return the mean of what `metric` averages, if each answer were the mean of the labels.
+
+    That is of the labels of this split, each output's own; NaN of metrics that need it not.
+    """
+    if metric.per_sample not in ("squared_error", "absolute_error"):
+        return math.nan
+    labels = split.labels.astype(np.float64)
+    scale = 1.0 if dataset.label_scale is None else dataset.label_scale
+    errors = (labels - labels.mean(axis=0)) * scale
+    return float(np.mean(errors**2 if metric.per_sample == "squared_error" else np.abs(errors)))
+
+
+PILOT_STEPS = 50
+"""Steps up to which the first interval is looked at, the first time after one: how long they take
+is not known before."""
+PILOT_SHARE = 8
+"""No more is trained until the next look than such a part of what the budget has room for, unless
+that is less than has been trained already."""
+EARLY, LATE = 0.98, 1.02
+"""Shares of the budget at which the last evaluation within it is aimed, or the first one after it,
+since speeds vary a little."""
+FAR = 1.5
+"""Times the budget up to which an evaluation may come late."""
+
+
+def run(
+    spec: RunSpec,
+    dataset: Dataset,
+    trainer: Trainer,
+    world: World,
+    ledger: Ledger,
+    *,
+    resume: RunState | None = None,
+) -> Iterator[Evaluation]:
+    """Train, and yield at every evaluation; the last one carries `stop` or `failure`.
+
+    Every rank runs this in step: what is yielded, and therefore every decision on it, is
+    computed from numbers that all ranks share. The caller ends a run early by closing the
+    generator on all ranks after the same evaluation.
+
+    `resume` continues a run: the next evaluation is the one after it. The caller has given the
+    trainer its `Trainer.restore`, and begun the ledger at the seconds of `resume.ledger`.
+    """
+    earlier = resume.evaluations if resume else ()
+    samples, index, train_seconds = 0, 0, 0.0
+    if resume:
+        samples, index, train_seconds = resume.samples, resume.index, resume.train_s
+    steps = training_steps(spec, dataset, world, samples)
+    metric, of_mean = trainer.metric, mean_of_mean(trainer.metric, dataset, dataset.validation)
+    judged = {"metric": metric.name, "direction": metric.direction}
+    rule = StopRule(
+        spec.objective.model_copy(update=judged),
+        values=[evaluation.value for evaluation in earlier],
+        train_seconds=[evaluation.train_s for evaluation in earlier],
+    )
+    recording = Recording(spec, trainer, world) if spec.record_steps else None
+    cadence = spec.eval_every_samples or dataset.num_train_samples
+    samples_total = math.ceil(spec.epochs * dataset.num_train_samples)
+    _wait_for_all(world)
+    ledger.enter("compile")
+    trainer.warm_up(*warm_up_steps(spec, dataset, world, samples))
+    pilot = 0 if resume or recording else spec.global_batch_size
+    while True:
+        goal = min((samples // cadence + 1) * cadence, samples_total)
+        if train_seconds:
+            goal = _cut(goal, samples, train_seconds, spec)
+        if recording:
+            recording.begin()
+        # Ranks hear "go on" at different moments: none of them trains, or is timed, before all do.
+        _wait_for_all(world)
+        ledger.enter("train")
+        chunk, seen = take_until(steps, min(goal, pilot) if pilot else goal - samples)
+        loss, cut = trainer.train(chunk), goal
+        while pilot and seen < cut:
+            spent_s = max(float(row[0]) for row in world.gather([ledger.snapshot()["train"]]))
+            room, cut = _within_budget(seen, spent_s, spec), _cut(goal, seen, spent_s, spec)
+            if room <= seen:
+                break
+            least, most = 2 * seen, PILOT_STEPS * spec.global_batch_size
+            pilot = 0 if seen >= most else min(max(least, room // PILOT_SHARE), most)
+            more, further = take_until(steps, (min(cut, pilot) if pilot else cut) - seen)
+            loss += trainer.train(more)
+            chunk, seen = [*chunk, *more], seen + further
+        pilot = 0
+        _wait_for_all(world)
+        ledger.enter("eval")
+        recorded = recording.end(chunk) if recording else {}
+        totals = trainer.evaluate("validation", _rows(len(dataset.validation), world))
+        samples += seen
+        sums = np.sum(world.gather([loss, totals.value, float(totals.samples)]), axis=0)
+        ledger.enter("report")
+        snapshot = merge_ranks([_from_row(row) for row in world.gather(_row(ledger, trainer))])
+        train_loss = float(sums[0]) / len(chunk)
+        value = metric.finish(float(sums[1] / sums[2]), of_mean)
+        interval = snapshot["train"] - train_seconds
+        train_seconds = snapshot["train"]
+        stop = rule.update(value=value, train_s=train_seconds, finished=samples >= samples_total)
+        within = _within_budget(samples, train_seconds, spec)
+        if spec.objective.kind == BUDGET and within < samples + spec.global_batch_size:
+            stop = stop or "max_train_seconds"
+        yield Evaluation(
+            index=index,
+            epoch=samples / dataset.num_train_samples,
+            samples=samples,
+            train_s=train_seconds,
+            train_loss=train_loss,
+            value=value,
+            learning_rate=chunk[-1].learning_rate,
+            samples_per_s=seen / max(interval, 1e-9),
+            ledger=snapshot,
+            best_value=rule.best_value,
+            time_to_target_s=rule.time_to_target_s,
+            stop=stop,
+            failure=None if is_finite(train_loss) else "nan",
+            input_s=snapshot["input"] if recording else None,
+            **recorded,
+        )
+        if stop or not is_finite(train_loss):
+            return
+        index += 1
+
+
+def _cut(goal: int, samples: int, train_seconds: float, spec: RunSpec) -> int:
+    """Return where the next evaluation comes: sooner than at `goal` where a run would train for
+    much longer than it may until then."""
+    fitting = max(_within_budget(samples, train_seconds, spec), samples + 1)
+    is_late = spec.objective.kind == BUDGET or goal > FAR * fitting
+    return min(goal, fitting) if is_late else goal
+
+
+def _within_budget(samples: int, train_seconds: float, spec: RunSpec) -> int:
+    """Return the samples that can be trained on within the budget, at the speed so far.
+
+    What is reached after the budget does not count, so the last evaluation comes just before
+    it; where a target is sought the run ends with the first one after it. From numbers that all
+    ranks share.
+    """
+    share = EARLY if spec.objective.kind == BUDGET else LATE
+    budget = share * spec.objective.max_train_seconds
+    return int(min(samples * budget / max(train_seconds, 1e-9), 2.0**62))
+
+
+def evaluate_split(dataset: Dataset, trainer: Trainer, world: World, part: str) -> float:
+    """Return the metric on a whole split, sharded over the workers and reduced exactly."""
+    split = dataset.test if part == "test" else dataset.validation
+    totals = trainer.evaluate(part, _rows(len(split), world))
+    sums = np.sum(world.gather([totals.value, float(totals.samples)]), axis=0)
+    of_mean = mean_of_mean(trainer.metric, dataset, split)
+    return trainer.metric.finish(float(sums[0] / sums[1]), of_mean)
+
+
+def _rows(num_samples: int, world: World) -> slice:
+    return shard(num_samples, rank=world.rank, num_workers=world.num_workers)
+
+
+def _wait_for_all(world: World) -> None:
+    world.gather([0.0])
+
+
+_NAMES = (*WORKER_PHASES, *CPU_NAMES, "input")
+
+
+def _row(ledger: Ledger, trainer: Trainer) -> list[float]:
+    snapshot = ledger.snapshot() | {"input": trainer.input_seconds()}
+    return [snapshot[name] for name in _NAMES]
+
+
+def _from_row(row: list[float]) -> dict[str, float]:
+    return dict(zip(_NAMES, row, strict=True))

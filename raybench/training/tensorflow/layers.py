@@ -1,0 +1,225 @@
+"""A workload's layers as Keras layers. Mirrors torch/layers.py.
+
+Batch normalisation in Keras as torch computes it. Mirrors torch/sync_batch_norm.py.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from raybench.models import layers as description
+from raybench.models.layers import Layer, Shape, output_shapes
+from raybench.training.tensorflow.internals import all_layers, no_new_gradients
+
+NORM_EPSILON = 1e-5
+"""Added to the variance by norms."""
+
+
+def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[keras.layers.Layer]:
+    """Return one Keras layer a layer, for images (N, H, W, C), vectors or tokens."""
+    befores = [input_shape, *output_shapes(layers, input_shape)]
+    return [_module(layer, before) for layer, before in zip(layers, befores, strict=False)]
+
+
+def input_type(layers: Sequence[Layer]) -> str | None:
+    """Return the type of what the first layer takes; None is the usual one of numbers."""
+    is_embedded = isinstance(layers[0], description.Embedding | description.MeanEmbedding)
+    return "int64" if is_embedded else None
+
+
+class MeanEmbedding(keras.layers.Layer):
+    """The mean of the tokens' vectors, padding left out; 0 of padding alone."""
+
+    def __init__(self, vocabulary: int, size: int) -> None:
+        super().__init__()
+        self.weight = self.add_weight(shape=(vocabulary, size))
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Return (N, size) of (N, tokens)."""
+        counts = tf.cast(inputs != 0, self.compute_dtype)[..., None]
+        vectors = tf.gather(tf.cast(self.weight, self.compute_dtype), inputs)
+        number = tf.maximum(tf.reduce_sum(counts, axis=1), 1)
+        return tf.reduce_sum(vectors * counts, axis=1) / number
+
+
+class Positions(keras.layers.Layer):
+    """Adds a learnt vector for each place."""
+
+    def __init__(self, tokens: int, size: int) -> None:
+        super().__init__()
+        self.weight = self.add_weight(shape=(tokens, size))
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Take and return (N, tokens, size)."""
+        return inputs + tf.cast(self.weight, inputs.dtype)
+
+
+class CausalAttention(keras.layers.Layer):
+    """Softmax attention to the tokens before and the token itself."""
+
+    def __init__(self, size: int, heads: int) -> None:
+        super().__init__()
+        self._heads = heads
+        self.joined = keras.layers.Dense(3 * size)
+        self.last = keras.layers.Dense(size)
+        for dense in (self.joined, self.last):
+            dense.build((None, None, size))
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Take and return (N, tokens, size)."""
+        count, tokens, size = tf.shape(inputs)[0], inputs.shape[1], inputs.shape[2]
+        width = size // self._heads
+        joined = tf.reshape(self.joined(inputs), (count, tokens, 3, self._heads, width))
+        queries, keys, values = tf.unstack(tf.transpose(joined, (2, 0, 3, 1, 4)))
+        scores = tf.matmul(queries * width**-0.5, keys, transpose_b=True)
+        is_before = tf.linalg.band_part(tf.ones((tokens, tokens), tf.bool), -1, 0)
+        shares = tf.nn.softmax(tf.where(is_before, scores, scores.dtype.min))
+        means = tf.transpose(tf.matmul(shares, values), (0, 2, 1, 3))
+        return self.last(tf.reshape(means, (count, tokens, size)))
+
+
+class Residual(keras.layers.Layer):
+    """What comes in plus what the layers make of it."""
+
+    def __init__(self, layers: Sequence[Layer], before: Shape) -> None:
+        super().__init__()
+        self.layers = build_layers(layers, before)
+        shapes = [before, *output_shapes(layers, before)]
+        for layer, shape in zip(self.layers, shapes, strict=False):
+            layer.build((None, *shape))
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Return the sum, of the inputs' shape."""
+        outputs = inputs
+        for layer in self.layers:
+            outputs = layer(outputs)
+        return inputs + outputs
+
+
+def _module(layer: Layer, before: Shape) -> keras.layers.Layer:
+    match layer:
+        case description.Conv(filters, kernel, padding):
+            return keras.layers.Conv2D(filters, kernel, padding=padding)
+        case description.DepthwiseConv(multiplier, kernel, padding):
+            return keras.layers.DepthwiseConv2D(
+                kernel, depth_multiplier=multiplier, padding=padding
+            )
+        case description.MaxPool(size):
+            return keras.layers.MaxPooling2D(size)
+        case description.ReLU():
+            return keras.layers.ReLU()
+        case description.Flatten():
+            return keras.layers.Flatten()
+        case description.Dense(units):
+            return keras.layers.Dense(units)
+        case description.Dropout(rate):
+            return keras.layers.Dropout(rate)
+        case description.GELU():
+            return keras.layers.Activation("gelu")
+        case description.GroupNorm(groups):
+            return keras.layers.GroupNormalization(groups, epsilon=NORM_EPSILON)
+        case description.LayerNorm():
+            return keras.layers.LayerNormalization(epsilon=NORM_EPSILON)
+        case description.GlobalAveragePool() if len(before) == 3:
+            return keras.layers.GlobalAveragePooling2D()
+        case description.GlobalAveragePool():
+            return keras.layers.GlobalAveragePooling1D()
+        case description.Embedding(vocabulary, size):
+            return keras.layers.Embedding(vocabulary, size)
+        case description.MeanEmbedding(vocabulary, size):
+            return MeanEmbedding(vocabulary, size)
+        case description.Positions():
+            return Positions(*before)
+        case description.CausalAttention(heads):
+            return CausalAttention(before[-1], heads)
+        case description.Residual(layers):
+            return Residual(layers, before)
+
+
+STATISTICS = ("moving_mean", "moving_variance")
+SENT = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
+"""Types that TensorFlow adds up over workers."""
+
+
+class BatchNorm(keras.layers.BatchNormalization):
+    """Keras's layer, whose running variance is the unbiased one of each batch, as torch's.
+
+    Keras keeps the biased one: of a batch of 16 samples and a last map of one pixel it is a
+    sixteenth smaller. In TensorFlow's fused kernel, which Keras does not use. `synchronized` is
+    Keras's own: over the samples of all workers.
+    """
+
+    def call(self, inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:
+        """Return (N, H, W, C), normalised over the batch in training."""
+        del mask
+        if not training or not self.trainable:
+            return self._fused(inputs, self.moving_mean, self.moving_variance)[0]
+        if self.synchronized:
+            return super().call(inputs, training=True)
+        outputs, mean, variance = self._fused(inputs, None, None)
+        self._keep(mean, variance)
+        return outputs
+
+    def _fused(
+        self, inputs: tf.Tensor, mean: keras.Variable | None, variance: keras.Variable | None
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return outputs, and of a batch (mean None) its mean and unbiased variance."""
+        kept = [
+            None if one is None else tf.convert_to_tensor(one.value) for one in (mean, variance)
+        ]
+        outputs, of_batch, spread = tf.compat.v1.nn.fused_batch_norm(
+            inputs,
+            tf.convert_to_tensor(self.gamma.value),
+            tf.convert_to_tensor(self.beta.value),
+            *kept,
+            epsilon=self.epsilon,
+            is_training=mean is None,
+        )
+        return outputs, of_batch, spread
+
+    def _keep(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
+        for running, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
+            running.assign(running * self.momentum + new * (1.0 - self.momentum))
+
+
+class AveragedStatistics:
+    """The mean over workers of the moving means and variances, and rank 0's of other variables that
+    forward may change (a codebook, a queue); to be called by all at once.
+
+    Training does not read the means: each worker keeps those of its own samples until the model is
+    evaluated and saved.
+    """
+
+    def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy) -> None:
+        self._strategy = strategy
+        # Without the random streams, which are each worker's own.
+        changing = [one for one in model.non_trainable_weights if one.dtype in SENT]
+        self._variables = [one for one in changing if one.name in STATISTICS]
+        self._others = [one for one in changing if one.name not in STATISTICS]
+        self._traced = tf.function(lambda: strategy.run(self._average))
+
+    def __call__(self) -> None:
+        """Give every worker and replica the means, and what is rank 0's."""
+        if self._variables + self._others and self._strategy.num_replicas_in_sync > 1:
+            self._traced()
+
+    def _average(self) -> None:
+        """Traced, in replica context."""
+        context = tf.distribute.get_replica_context()
+        is_first = tf.equal(context.replica_id_in_sync_group, 0)
+        own = [tf.identity(one.value) for one in self._variables]
+        firsts = [tf.where(is_first, one.value, tf.zeros_like(one.value)) for one in self._others]
+        with no_new_gradients():
+            means = context.all_reduce(tf.distribute.ReduceOp.MEAN, own) if own else []
+            sums = [context.all_reduce(tf.distribute.ReduceOp.SUM, one) for one in firsts]
+        for variable, value in zip(self._variables + self._others, [*means, *sums], strict=True):
+            variable.assign(value)
+
+
+def synchronise(model: keras.Model) -> None:
+    """Let every batch normalisation take the samples of all workers."""
+    for layer in all_layers(model):
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.synchronized = True

@@ -1,0 +1,367 @@
+"""The TensorFlow training loop: one traced function per run takes many steps in a call.
+
+`model.fit` fails for Keras 3 with two workers (keras#20585), and a call from Python per step
+is slower, so the loop over steps is inside `tf.function` (TracedSteps), on arrays held in
+device memory.
+
+torch traces nothing: its steps are in its loop.
+"""
+
+from itertools import chain, groupby
+from operator import attrgetter
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from raybench.data.dataset import Dataset, Split
+from raybench.models.base import Workload
+from raybench.spec.run import RunSpec
+from raybench.training.base import Step, StepLog, Totals
+from raybench.training.memory import evaluation_batch
+from raybench.training.optimizers import settings_of
+from raybench.training.probe import check_workers, may_differ
+from raybench.training.steps import with_unfrozen
+from raybench.training.tensorflow.judging import Judge, Mixed
+from raybench.training.tensorflow.layers import AveragedStatistics, synchronise
+from raybench.training.tensorflow.model import (
+    Inputs,
+    batch_statistics,
+    build_model,
+    load_weights,
+    num_parameters,
+    parameter_shapes,
+    prepare_inputs,
+    save_weights,
+)
+from raybench.training.tensorflow.named import start_from
+from raybench.training.tensorflow.optim import build_optimizer, clip_gradients
+from raybench.training.tensorflow.optim.kernels import Optimizer
+from raybench.training.tensorflow.parts import (
+    Part,
+    gathered,
+    mixed_signature,
+    part_of,
+    room_for_data,
+    signature,
+    training_part,
+)
+from raybench.training.tensorflow.recording import StepRecorder, take_recorded
+from raybench.training.tensorflow.state import (
+    Averaging,
+    Copies,
+    Freezing,
+    copies_of,
+    differing,
+    own_numbers,
+    pack_state,
+    seed_layers,
+    set_values,
+    unpack_state,
+    values_of,
+)
+from raybench.training.tensorflow.world import Exchange, World, set_arithmetic
+from raybench.training.tensorflow.world import join as join
+
+Data = tuple[Inputs, tf.Tensor, Mixed]
+"""Inputs, labels and what they are mixed with, of which a pass takes some rows."""
+
+
+def steps_signature(spec: RunSpec, train: Split) -> list[Any]:
+    """Return the types of what `TracedSteps.take` is given.
+
+    Sizes are left open, so that one trace serves every batch, the last partial one too.
+    """
+    steps = [tf.TensorSpec([None, None, None], kind) for kind in (tf.int64, tf.float32)]
+    rates = tf.TensorSpec([None], tf.float32)
+    return [*signature(train), mixed_signature(spec, train), *steps, rates]
+
+
+class TracedSteps:
+    """Steps of a model in training, as code that is traced."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        world: World,
+        model: keras.Model,
+        optimizer: Optimizer,
+        averaging: Averaging,
+        judge: Judge,
+    ) -> None:
+        self._spec, self._world = spec, world
+        self._model, self._optimizer, self._averaging = model, optimizer, averaging
+        self._judge = judge
+        self._exchange = Exchange(spec)
+        self.has_squares = self._exchange.measures
+        """Whether what `take` records has the squared norms of gradients."""
+
+    def take(
+        self,
+        inputs: Inputs,
+        labels: tf.Tensor,
+        mixed: Mixed,
+        indices: Any,
+        weights: Any,
+        rates: Any,
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Traced: indices and weights are (steps, passes, samples), rates is (steps,).
+
+        Returns the loss and, where they are recorded, a row of each step.
+        """
+
+        def take_one(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            arguments = (inputs, labels, mixed), indices[step], weights[step], rates[step]
+            strategy = self._world.strategy
+            losses, squares = strategy.run(self._take_step, args=arguments)
+            loss = tf.add_n(strategy.experimental_local_results(losses))
+            return loss, strategy.experimental_local_results(squares)[0]
+
+        num_steps = tf.shape(rates)[0]
+        if self._spec.record_steps:
+            copies = copies_of(self._model.trainable_variables, self._world.strategy)
+            return take_recorded(take_one, num_steps, list(chain.from_iterable(copies)))
+        total = tf.zeros(())
+        for step in tf.range(num_steps):
+            total += take_one(step)[0]
+        return total, None
+
+    def _take_step(
+        self, data: Data, indices: Any, weights: Any, rate: Any
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Traced, in replica context: forward and backward per pass, then one update."""
+        self._optimizer.learning_rate.assign(rate)
+        variables = self._model.trainable_variables
+        indices, weights = self._own(indices), self._own(weights)
+        loss, gradients = self._one_pass(data, indices[0], weights[0])
+        if self._spec.accumulate > 1:
+            for index in tf.range(1, tf.shape(indices)[0]):
+                more, added = self._one_pass(data, indices[index], weights[index])
+                loss += more
+                gradients = [old + new for old, new in zip(gradients, added, strict=True)]
+        exchanged = self._exchange(gradients) if self._spec.num_workers > 1 else gradients
+        self._optimizer.apply_exchanged(self._clipped(exchanged), variables)
+        self._averaging.update()
+        return loss, self._exchange.squares(gradients, exchanged)
+
+    def _clipped(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        most = self._spec.clip_norm
+        return gradients if most is None else clip_gradients(gradients, most)
+
+    def _own(self, columns: tf.Tensor) -> tf.Tensor:
+        """Traced, in replica context: this replica's columns of a step (`Step.indices`)."""
+        replicas = self._spec.replicas_per_process
+        if replicas == 1:
+            return columns
+        width = tf.shape(columns)[1] // replicas
+        first = tf.distribute.get_replica_context().replica_id_in_sync_group * width
+        return columns[:, first : first + width]
+
+    def _one_pass(self, data: Data, rows: Any, weights: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with self._world.where_data_are():
+            inputs, labels, mixed = tf.nest.map_structure(lambda one: gathered(one, rows), data)
+        batch = prepare_inputs(inputs)
+        variables = self._model.trainable_variables
+        with tf.GradientTape() as tape:
+            outputs = self._model(batch, training=True)
+            losses = self._judge.training_losses(outputs, labels, mixed)
+            loss = tf.reduce_sum(losses * weights)
+        gradients = tape.gradient(
+            loss, [v.value for v in variables], unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        # That of an embedding comes as its rows alone, which no sum over passes takes.
+        return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+
+EVALUATION_BATCH = 1024
+"""Samples per forward pass of an evaluation."""
+WARM_UP_STEPS = 2
+"""The first traces, the second runs as all later ones do."""
+
+
+class Trainer:
+    """One Keras model in training on one worker, or on the replicas of one process."""
+
+    def __init__(self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World) -> None:
+        replicas = world.strategy.num_replicas_in_sync
+        assert replicas == spec.num_workers, (
+            f"{replicas} replicas for {spec.num_workers} workers: gradients are added up"
+        )
+        self._spec, self._workload, self._world = spec, workload, world
+        set_arithmetic(spec.precision)
+        keras.mixed_precision.set_dtype_policy(
+            "mixed_bfloat16" if spec.precision == "bf16" else "float32"
+        )
+        if may_differ(spec, workload):
+            # Of their own: in the strategy's scope workers wait for each other's variables.
+            alone = build_model(workload, spec.seed)
+            check_workers(workload, parameter_shapes(alone), world)
+            del alone
+        with world.strategy.scope():
+            self._model = build_model(workload, spec.seed)
+            start_from(self._model, workload, spec.weights)
+            self.num_parameters = num_parameters(self._model)
+            self.batch_statistics = batch_statistics(self._model) and not spec.sync_batch_norm
+            if spec.sync_batch_norm and spec.num_workers > 1:
+                synchronise(self._model)
+            # Dropout differs between ranks and between seeds, and repeats with both.
+            seed_layers(self._model, world.strategy, spec.seed * 1_000_003 + world.rank)
+            self._optimizer = build_optimizer(spec.optimizer, self._model, **settings_of(spec))
+            self._optimizer.build(self._model.trainable_variables)
+            self._averaging = Averaging(spec, self._model, world.strategy)
+        self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
+        self._fresh = [values_of(one) for one in self._optimizer_copies()] if self._freezing else []
+        self._judge = Judge.of(spec, workload, dataset)
+        self.metric = self._judge.metric
+        self._evaluation_batch = evaluation_batch(spec, dataset, EVALUATION_BATCH)
+        room = room_for_data(spec.gpus_per_worker)
+        self._parts: dict[str, Part] = {
+            "train": training_part(spec, dataset.train, room),
+            "validation": part_of(dataset.validation, spec.prefetch, room),
+        }
+        if len(dataset.test):
+            self._parts["test"] = part_of(dataset.test, spec.prefetch, room)
+        self._steps = TracedSteps(
+            spec, world, self._model, self._optimizer, self._averaging, self._judge
+        )
+        self._average_statistics = AveragedStatistics(self._model, world.strategy)
+        self._recorder: StepRecorder | None = None
+        if spec.record_steps:
+            self._recorder = StepRecorder(has_squares=self._steps.has_squares)
+        given = steps_signature(spec, dataset.train)
+        self._train_steps = {
+            is_frozen: tf.function(self._steps.take, given) for is_frozen in (False, True)
+        }
+        self._evaluate_batch = tf.function(self._evaluate_on, signature(dataset.train))
+        self._earlier_input_s = 0.0
+
+    def warm_up(self, *steps: Step) -> None:
+        """Run training and evaluation code on noise, then restore every state."""
+        self._freeze(steps[0].is_frozen)  # of a run that goes on where the backbone is let go
+        copies = self._copies()
+        saved = [values_of(variables) for variables in copies]
+        num_rows = max(self._evaluation_batch, *(int(one.indices.max()) + 1 for one in steps))
+        real = self._parts
+        self._parts = {name: part.noise(num_rows) for name, part in real.items()}
+        for one in chain.from_iterable(with_unfrozen(self._spec, step) for step in steps):
+            for _ in range(WARM_UP_STEPS):
+                self.train([one])
+        self.evaluate("validation", slice(0, self._evaluation_batch))
+        self._parts = real
+        self._freeze(steps[0].is_frozen)
+        for variables, values in zip(copies, saved, strict=True):
+            set_values(variables, values)
+
+    def train(self, steps: list[Step]) -> float:
+        """Take optimizer steps; return this worker's weighted loss, summed over steps."""
+        if self._recorder:
+            self._recorder.begin()
+        total = 0.0
+        for is_frozen, some in groupby(steps, attrgetter("is_frozen")):
+            self._freeze(is_frozen)
+            total += self._train_alike(list(some), self._train_steps[is_frozen])
+        return total
+
+    def _train_alike(
+        self, steps: list[Step], take: tf.types.experimental.PolymorphicFunction
+    ) -> float:
+        """Take steps by one traced function, all with the backbone frozen or all without."""
+        total = 0.0
+        clocks = self._recorder.start() if self._recorder else None
+        for batch in self._parts["train"].batches(steps):
+            loss, rows = take(*batch)
+            total += float(loss)  # waits for the device
+            if self._recorder and clocks:
+                self._recorder.add(clocks, rows)
+                clocks = self._recorder.start()
+        return total
+
+    def evaluate(self, part: str, rows: slice) -> Totals:
+        """Sums of loss and metric over rows of the `validation` or `test` split."""
+        self._average_statistics()
+        loss, value, samples = 0.0, 0.0, 0
+        with self._averaging.in_place(self._optimizer):
+            for inputs, labels in self._parts[part].slices(rows, self._evaluation_batch):
+                batch_loss, batch_value = self._evaluate_batch(inputs, labels)
+                samples += len(labels)
+                loss += float(batch_loss)
+                value += float(batch_value)
+        return Totals(loss=loss, value=value, samples=samples)
+
+    def input_seconds(self) -> float:
+        """Seconds that training has waited for data so far."""
+        return self._earlier_input_s + self._parts["train"].waited_seconds()
+
+    def step_log(self) -> StepLog:
+        """What was recorded of the steps of the last `train`."""
+        assert self._recorder is not None
+        return self._recorder.log()
+
+    def memory_peak_bytes(self) -> int | None:
+        """The most memory since this trainer was made."""
+        assert self._recorder is not None
+        return self._recorder.memory_peak_bytes()
+
+    def save(self) -> bytes:
+        """Return the weights as Keras's `.weights.h5` file."""
+        with self._averaging.in_place(self._optimizer):
+            return save_weights(self._model)
+
+    def load(self, weights: bytes) -> None:
+        """Take weights that `save` returned."""
+        load_weights(self._model, weights)
+        self._averaging.forget(self._optimizer)
+
+    def state(self) -> bytes:
+        """Return all that training goes on from, as an `.npz` file; see Trainer."""
+        replicas = [values_of(variables) for variables in self._copies()]
+        own = differing(replicas, self._world.gather)
+        rows: list[list[float]] = []
+        for arrays in replicas:
+            rows += self._world.gather(own_numbers(self.input_seconds(), arrays, own))
+        is_frozen = self._freezing is not None and self._freezing.is_on
+        return b"" if self._world.rank else pack_state(replicas[0], own, rows, is_frozen=is_frozen)
+
+    def restore(self, state: bytes) -> None:
+        """Take what `state` returned on rank 0."""
+        self._earlier_input_s, is_frozen = unpack_state(state, self._copies(), self._world.rank)
+        if self._freezing:
+            self._freezing.set(is_frozen)
+
+    def close(self) -> None:
+        """Release model, optimizer, traced functions and data."""
+        for part in self._parts.values():
+            part.close()
+        self._parts.clear()
+        del self._model, self._optimizer, self._averaging, self._steps
+        del self._train_steps, self._evaluate_batch, self._average_statistics
+        keras.backend.clear_session()
+
+    def _freeze(self, is_on: bool) -> None:
+        """Freeze the backbone or let it go, on all ranks at the same step.
+
+        The optimizer of a backbone that is let go begins anew, that of the head with it.
+        """
+        if self._freezing is None or self._freezing.is_on == is_on:
+            return
+        self._freezing.set(is_on)
+        if not is_on:
+            for variables, values in zip(self._optimizer_copies(), self._fresh, strict=True):
+                set_values(variables, values)
+
+    def _optimizer_copies(self) -> Copies:
+        return copies_of(self._optimizer.variables, self._world.strategy)
+
+    def _copies(self) -> Copies:
+        variables = self._model.variables + self._optimizer.variables
+        variables += self._averaging.variables
+        return copies_of(variables, self._world.strategy)
+
+    def _evaluate_on(self, inputs: Inputs, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Traced: sums of loss and metric over a batch."""
+        outputs = self._model(prepare_inputs(inputs), training=False)
+        losses, values = self._judge.losses_and_values(outputs, labels)
+        return (
+            tf.reduce_sum(tf.cast(losses, tf.float64)),
+            tf.reduce_sum(tf.cast(values, tf.float64)),
+        )

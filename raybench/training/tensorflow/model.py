@@ -1,0 +1,100 @@
+"""Models in Keras: built from a workload, fed, judged, saved. Mirrors torch/model.py."""
+
+import tempfile
+from pathlib import Path
+from typing import TypeAlias
+
+import keras
+import tensorflow as tf
+
+from raybench.data.inputs import Array, Batch, each
+from raybench.models.base import LayerWorkload, Workload
+from raybench.models.layers import initial_weights, to_keras_layout
+from raybench.models.named import NamedWorkload
+from raybench.training.tensorflow.internals import all_layers
+from raybench.training.tensorflow.layers import build_layers, input_type
+from raybench.training.tensorflow.named import build_named
+
+Inputs: TypeAlias = tf.Tensor | dict[str, tf.Tensor]
+
+
+def build_model(workload: Workload, seed: int) -> keras.Model:
+    """Return a new model; `seed` fixes its weights, and dropout from here on.
+
+    Takes images (N, H, W, C), see `prepare_inputs`. Variables live where the strategy in
+    scope puts them. A workload without `build_keras` is a UserError.
+    """
+    keras.utils.set_random_seed(seed)
+    if isinstance(workload, NamedWorkload):
+        return build_named(workload, seed)
+    if not isinstance(workload, LayerWorkload):
+        return workload.build_keras()
+    shape = workload.input_shape
+    modules = build_layers(workload.layers, shape)
+    # The last layer makes the logits float32 under a bf16 policy too.
+    float32 = keras.layers.Activation("linear", dtype="float32")
+    kind = input_type(workload.layers)
+    model = keras.Sequential([keras.Input(shape, dtype=kind), *modules, float32])
+    weights = initial_weights(workload.layers, shape, seed)
+    model.set_weights(to_keras_layout(workload.layers, shape, weights))
+    return model
+
+
+def num_parameters(model: keras.Model) -> int:
+    """Trainable weights and biases."""
+    return sum(variable.value.shape.num_elements() for variable in model.trainable_variables)
+
+
+def parameter_shapes(model: keras.Model) -> list[tuple[str, tuple[int, ...]]]:
+    """Return name and shape of all that several workers exchange, in the model's order."""
+    return [(variable.path, tuple(variable.shape)) for variable in model.variables]
+
+
+def batch_statistics(model: keras.Model) -> bool:
+    """Whether a layer normalises over the samples of one worker's batch.
+
+    Then what is learnt depends on the batch per worker, not on the global batch alone; a
+    `synchronized` one takes all workers' samples and does not count.
+    """
+    kinds = (keras.layers.BatchNormalization,)
+    return any(isinstance(layer, kinds) and not layer.synchronized for layer in all_layers(model))
+
+
+def prepare_inputs(inputs: Inputs) -> Inputs:
+    """Scale uint8 to float32 in 0..1, make whole numbers int64; of inputs by name each.
+
+    Images stay (N, H, W, C).
+    """
+    if isinstance(inputs, dict):
+        return {name: _prepared(one) for name, one in inputs.items()}
+    return _prepared(inputs)
+
+
+def _prepared(inputs: tf.Tensor) -> tf.Tensor:
+    if inputs.dtype == tf.uint8:
+        return tf.cast(inputs, tf.float32) * (1 / 255)
+    return tf.cast(inputs, tf.int64) if inputs.dtype.is_integer else inputs
+
+
+def predict(model: keras.Model, inputs: Batch) -> Array:
+    """Return a model's outputs for arrays as a dataset has them, in evaluation mode."""
+    tensors: Inputs = each(inputs, tf.convert_to_tensor)
+    outputs = model(prepare_inputs(tensors), training=False)
+    found: Array = tf.cast(outputs, tf.float32).numpy()
+    return found
+
+
+def save_weights(model: keras.Model) -> bytes:
+    """Return the weights as Keras's `.weights.h5` file."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.weights.h5"
+        model.save_weights(file)
+        return file.read_bytes()
+
+
+def load_weights(model: keras.Model, weights: bytes) -> None:
+    """Take weights that `save_weights` returned."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.weights.h5"
+        file.write_bytes(weights)
+        model.load_weights(file)

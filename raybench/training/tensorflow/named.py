@@ -1,0 +1,223 @@
+"""Models by name in Keras, built and given the weights that they begin with. Mirrors torch's.
+
+The networks of both frameworks are torchvision's, layer by layer, drawn as in torch.
+"""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from raybench.models.base import Workload
+from raybench.models.named import NamedWorkload, cached_network, require_library, weights_file
+from raybench.models.networks import (
+    EPSILON,
+    MEAN,
+    MOMENTUM,
+    NETWORKS,
+    STD,
+    Activation,
+    Block,
+    Conv,
+    initial_arrays,
+)
+from raybench.models.tensor_files import read_tensors
+from raybench.spec.errors import UserError
+from raybench.training.tensorflow.layers import BatchNorm
+from raybench.training.tensorflow.libraries import NamedModel, build_keras, cached_keras
+
+Arrays = dict[str, npt.NDArray[Any]]
+CACHED = {"keras": cached_keras, "both": cached_network}
+"""What finds the file of trained weights, by library."""
+OURS = ".weights.h5"
+TORCH = (".pth", ".pt", ".safetensors")
+
+
+def build_named(workload: NamedWorkload, seed: int) -> NamedModel:
+    """Return a new model; Keras has been seeded. UserError for an unknown name."""
+    require_library(workload, "tensorflow")
+    is_network = workload.library == "both"
+    model = _build_network(workload, seed) if is_network else build_keras(workload)
+    model.build((None, *workload.input_shape))
+    return model
+
+
+def start_from(model: keras.Model, workload: Workload, weights: str) -> list[str]:
+    """Give a new model the weights of a spec; return what was drawn anew, in sentences.
+
+    `none` leaves it as it was drawn. UserError for weights that are not there, or of another
+    model; only the head may differ, in its number of outputs.
+    """
+    path = weights_file(workload, weights, CACHED)
+    return [] if path is None else load_file(model, workload, path)
+
+
+def _build_network(workload: NamedWorkload, seed: int) -> NamedModel:
+    """Return the model with the first weights of both frameworks."""
+    network = NETWORKS[workload.model]()
+    assert not isinstance(workload.input_shape, dict)
+    inputs = keras.Input((*workload.input_shape[:2], network.stem.inputs))
+    outputs = _conv(inputs, network.stem)
+    if network.max_pool:  # after a ReLU, so that zeros at the border are never the maximum
+        outputs = keras.layers.ZeroPadding2D(1)(outputs)
+        outputs = keras.layers.MaxPooling2D(3, 2)(outputs)
+    for block in network.blocks:
+        outputs = _block(outputs, block)
+    if network.last:
+        outputs = _conv(outputs, network.last)
+    backbone = keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(outputs))
+    dense = keras.layers.Dense(workload.num_classes, name=network.head)
+    dropout = [keras.layers.Dropout(network.dropout)] if network.dropout else []
+    model = NamedModel(_normalised, backbone, [*dropout, dense])
+    load_arrays(model, initial_arrays(network, workload.num_classes, seed), "the first weights")
+    return model
+
+
+def load_file(model: keras.Model, workload: Workload, path: Path) -> list[str]:
+    """Give the model a file's weights; return what was drawn anew, in sentences.
+
+    `.weights.h5` as Keras saves them; `.h5` of keras.applications without top; `.pth`, `.pt` and
+    `.safetensors` of torch for the networks that both frameworks have.
+    """
+    if path.suffix in TORCH:
+        if not isinstance(workload, NamedWorkload) or workload.library != "both":
+            raise UserError(
+                f"weights {path}: are torch's, which only the networks of both frameworks take in "
+                f"tensorflow; give a {OURS} file, or set framework: torch."
+            )
+        return load_arrays(model, read_tensors(path), str(path))
+    try:
+        if path.name.endswith(OURS):
+            return _load_saved(model, path)
+        if path.suffix == ".h5" and isinstance(model, NamedModel):
+            model.backbone.load_weights(path)
+            return [f"weights {path}: the head is drawn anew for these data."]
+    except (ValueError, OSError, KeyError) as error:
+        raise UserError(
+            f"weights {path}: are no weights of workload {workload.name}; name the model that "
+            "they were trained with.",
+            details=str(error),
+        ) from None
+    raise UserError(
+        f"weights {path}: its name must end in {OURS} (as Keras saves weights), .h5 (of "
+        f"keras.applications, without top) or {', '.join(TORCH)}."
+    )
+
+
+def _load_saved(model: keras.Model, path: Path) -> list[str]:
+    """Load a `.weights.h5` file; the head alone may differ."""
+    if not isinstance(model, NamedModel):
+        model.load_weights(path)
+        return []
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        before = [variable.numpy() for variable in model.backbone.variables]
+        model.load_weights(path, skip_mismatch=True)
+    skipped = [str(one.message) for one in found if "could not be loaded" in str(one.message)]
+    if not skipped:
+        return []
+    same = [
+        (variable.numpy() == old).all()
+        for variable, old in zip(model.backbone.variables, before, strict=True)
+    ]
+    if all(same):
+        raise ValueError(skipped[0])
+    return [f"weights {path}: the head is drawn anew for these data."]
+
+
+def load_arrays(model: NamedModel, arrays: Arrays, source: str) -> list[str]:
+    """Give the model weights by torchvision's names; return what was drawn anew, in sentences.
+
+    UserError where anything but the head is missing or has another shape.
+    """
+    arrays = {_plain(name): array for name, array in arrays.items()}
+    for layer in model.backbone.layers:
+        for name, variable, to_keras in _variables(layer):
+            if name not in arrays or to_keras(arrays[name]).shape != variable.shape:
+                found = arrays[name].shape if name in arrays else "none there"
+                raise UserError(
+                    f"weights {source}: are of another model ({name}: {found}); name the model "
+                    "that they were trained with."
+                )
+            variable.assign(to_keras(arrays[name]))
+    drawn: list[str] = []
+    for layer in model.head.layers:
+        for name, variable, to_keras in _variables(layer):
+            if name in arrays and to_keras(arrays[name]).shape == variable.shape:
+                variable.assign(to_keras(arrays[name]))
+            else:
+                drawn.append(name)
+    if not drawn:
+        return []
+    return [f"weights {source}: the head ({', '.join(drawn)}) is drawn anew for these data."]
+
+
+def _plain(name: str) -> str:
+    """Return a name without the prefixes that a wrapper in torch gives."""
+    return name.removeprefix("module.").removeprefix("net.")
+
+
+def _normalised(inputs: tf.Tensor) -> tf.Tensor:
+    scale = 1 / np.array(STD, np.float32)
+    shift = -np.array(MEAN, np.float32) * scale
+    return inputs * tf.constant(scale, inputs.dtype) + tf.constant(shift, inputs.dtype)
+
+
+def _block(inputs: Any, block: Block) -> Any:
+    outputs = inputs
+    for conv in block.convs:
+        outputs = _conv(outputs, conv)
+    if block.is_residual:
+        beside = _conv(inputs, block.shortcut) if block.shortcut else inputs
+        outputs = keras.layers.Add()([outputs, beside])
+    return _activated(outputs, block.activation)
+
+
+def _conv(inputs: Any, conv: Conv) -> Any:
+    padding = "same"
+    if conv.stride > 1 and conv.kernel > 1:  # Keras's "same" would pad the far side alone
+        inputs = keras.layers.ZeroPadding2D(conv.kernel // 2)(inputs)
+        padding = "valid"
+    given = {"padding": padding, "strides": conv.stride, "use_bias": False, "name": conv.name}
+    if conv.depthwise:
+        layer = keras.layers.DepthwiseConv2D(conv.kernel, **given)
+    else:
+        layer = keras.layers.Conv2D(conv.filters, conv.kernel, **given)
+    norm = BatchNorm(momentum=1 - MOMENTUM, epsilon=EPSILON, name=conv.norm)
+    return _activated(norm(layer(inputs)), conv.activation)
+
+
+def _activated(inputs: Any, activation: Activation | None) -> Any:
+    if activation is None:
+        return inputs
+    return keras.layers.ReLU(6.0 if activation == "relu6" else None)(inputs)
+
+
+ToKeras = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+
+
+def _variables(layer: keras.layers.Layer) -> list[tuple[str, keras.Variable, ToKeras]]:
+    """Return (torchvision's name, variable, change of layout) of a layer's weights."""
+    name = layer.name
+    if isinstance(layer, keras.layers.DepthwiseConv2D):
+        return [(f"{name}.weight", layer.kernel, lambda array: array.transpose(2, 3, 0, 1))]
+    if isinstance(layer, keras.layers.Conv2D):
+        return [(f"{name}.weight", layer.kernel, lambda array: array.transpose(2, 3, 1, 0))]
+    if isinstance(layer, keras.layers.Dense):
+        return [
+            (f"{name}.weight", layer.kernel, np.transpose),
+            (f"{name}.bias", layer.bias, np.asarray),
+        ]
+    if isinstance(layer, BatchNorm):
+        return [
+            (f"{name}.weight", layer.gamma, np.asarray),
+            (f"{name}.bias", layer.beta, np.asarray),
+            (f"{name}.running_mean", layer.moving_mean, np.asarray),
+            (f"{name}.running_var", layer.moving_variance, np.asarray),
+        ]
+    return []

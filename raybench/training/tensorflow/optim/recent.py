@@ -1,0 +1,215 @@
+"""Lion, Schedule-Free AdamW and Muon for Keras. Mirrors torch's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from raybench.training.optimizers import (
+    COEFFICIENTS,
+    DEFAULTS,
+    NO_MATRICES,
+    RMS,
+    SMALLEST_NORM,
+    newton_schulz,
+)
+from raybench.training.tensorflow.internals import all_layers
+from raybench.training.tensorflow.optim.kernels import (
+    Optimizer,
+    Rates,
+    adam_scalars,
+    apply_adam,
+    decay,
+)
+
+
+@keras.saving.register_keras_serializable(package="raybench")
+class Lion(Optimizer):
+    """Evolved sign momentum."""
+
+    STATES = ("exp_avg",)
+    SETTINGS = DEFAULTS["lion"]
+
+    def update(
+        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
+    ) -> None:
+        """Take one step with one variable."""
+        (exp_avg,) = states
+        # As torch's lerp: what is 0 in one framework must not be a rounding error in the other.
+        difference = gradient - exp_avg
+        sign = tf.sign(exp_avg + (1 - self.beta1) * difference)
+        decay(variable, rates)
+        variable.assign_sub(rates.learning_rate * sign)
+        exp_avg.assign_add((1 - self.beta2) * difference)
+
+
+@keras.saving.register_keras_serializable(package="raybench")
+class ScheduleFreeAdamW(Optimizer):
+    """Schedule-Free AdamW."""
+
+    STATES = ("ahead", "exp_avg_sq")
+    SETTINGS = DEFAULTS["schedule_free_adamw"]
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Create the states of each variable, and what is counted of the rates."""
+        if self.built:
+            return
+        super().build(variables)
+        self.largest_rate, self.rates_squared = (
+            self.add_variable((), dtype="float64", aggregation="only_first_replica", name=name)
+            for name in ("largest_rate", "rates_squared")
+        )
+
+    def scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return the two of sqrt(v_hat) + epsilon, c, 1 - c, and the rates of y and of d."""
+        correction = tf.sqrt(1 - tf.pow(tf.constant(self.beta2, tf.float64), step))
+        largest, total = self._counted(rate)
+        share = tf.math.divide_no_nan(tf.square(largest), total)
+        of_y, of_d = rate * (1 - self.beta1 * (1 - share)), rate * self.beta1
+        found = correction, self.epsilon * correction, share, 1 - share, of_y, of_d
+        return tuple(tf.cast(one, kind) for one in found)
+
+    def update(
+        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
+    ) -> None:
+        """Take one step with one variable."""
+        (ahead, exp_avg_sq), (scale, epsilon, share, left, of_y, of_d) = states, rates.own
+        exp_avg_sq.assign_add((1 - self.beta2) * (tf.square(gradient) - exp_avg_sq))
+        update = scale * gradient / (tf.sqrt(exp_avg_sq) + epsilon)
+        if rates.weight_decay:
+            update += rates.weight_decay * variable
+        variable.assign_add(share * ahead - of_y * update)
+        ahead.assign(left * (ahead - of_d * update))
+
+    def count(self) -> None:
+        """Take in the rate of a step, after its updates; traced, in replica context."""
+        largest, total = self._counted(ops.cast(self.learning_rate, "float64"))
+        self.largest_rate.assign(largest)
+        self.rates_squared.assign(total)
+
+    def weights_and_aheads(self) -> tuple[list[keras.Variable], list[keras.Variable]]:
+        """Return all y, and the d of each."""
+        return self._trainable_variables, [ahead for ahead, _ in self._states]
+
+    def _counted(self, rate: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the largest rate and the sum of its squares, that of this step included."""
+        largest = tf.maximum(self.largest_rate.value, rate)
+        return largest, self.rates_squared.value + tf.square(largest)
+
+
+Shape = tuple[int, int]
+"""Rows and columns: of inputs and of outputs."""
+
+
+def hidden_matrices(model: keras.Model | None, variables: list[keras.Variable]) -> dict[int, Shape]:
+    """Return the shapes as matrices of the weights between a model's inputs and its head, by the
+    `id` of the variable: dense, attention, convolutions.
+
+    Not the head, which is the last weight of two dimensions or more; nor embeddings, filters of one
+    channel each, and what has one row or column once it is flattened to (others, outputs). Without
+    a model, all `variables` are taken for those of dense layers and convolutions.
+    """
+    weights = [one for one in (model.weights if model else variables) if len(one.shape) > 1]
+    left_out = {id(one) for one in weights[-1:]}
+    shapes = {id(one): (math.prod(one.shape[:-1]), one.shape[-1]) for one in weights}
+    for variable, layer in _owners(model) if model else []:
+        named = f"{type(layer).__name__} {variable.name}".lower()
+        # Attention has a bias for each head, which makes two dimensions.
+        if "bias" in variable.name or any(word in named for word in NO_MATRICES):
+            left_out.add(id(variable))
+        elif isinstance(layer, keras.layers.EinsumDense) and variable is layer.kernel:
+            shapes[id(variable)] = _einsum_shape(layer)
+    return {one: shape for one, shape in shapes.items() if one not in left_out and min(shape) > 1}
+
+
+def _owners(model: keras.Model) -> list[tuple[keras.Variable, keras.layers.Layer]]:
+    """Return each variable with the innermost layer that has it."""
+    found = {id(one): (one, layer) for layer in all_layers(model) for one in layer.weights}
+    return list(found.values())
+
+
+def _einsum_shape(layer: keras.layers.EinsumDense) -> Shape:
+    """Return that of a kernel such as (inputs, heads, width), whose outputs are its last two."""
+    kernel, outputs = layer.equation.partition(",")[2].split("->")
+    sizes = dict(zip(kernel, layer.kernel.shape, strict=True))
+    columns = math.prod(size for axis, size in sizes.items() if axis in outputs)
+    return math.prod(sizes.values()) // columns, columns
+
+
+def orthogonalised(matrix: tf.Tensor) -> tf.Tensor:
+    """Return U S V^T with S near 1 in place of the matrix's own singular values; 0 of 0.
+
+    Newton and Schulz's iteration with a polynomial of degree 5, in float32 or the matrix's wider
+    type: the authors' bfloat16 would not be the same in two frameworks, nor fast on a CPU.
+    """
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    found = tf.transpose(matrix) if is_tall else matrix
+    if found.dtype != tf.float64:
+        found = tf.cast(found, tf.float32)
+    found = found / (tf.norm(found) + SMALLEST_NORM)
+    found = newton_schulz(found, _products, _polynomial)
+    return tf.cast(tf.transpose(found) if is_tall else found, matrix.dtype)
+
+
+def _products(matrix: tf.Tensor) -> tf.Tensor:
+    return tf.matmul(matrix, matrix, transpose_b=True)
+
+
+def _polynomial(products: tf.Tensor) -> tf.Tensor:
+    first, third, fifth = COEFFICIENTS
+    found = third * products + fifth * tf.matmul(products, products)
+    return tf.linalg.set_diag(found, tf.linalg.diag_part(found) + first)
+
+
+@keras.saving.register_keras_serializable(package="raybench")
+class Muon(Optimizer):
+    """Orthogonalised momentum."""
+
+    STATES = ("exp_avg", "exp_avg_sq")
+    SETTINGS = DEFAULTS["muon"]
+
+    def __init__(
+        self, learning_rate: float = 0.001, *, model: keras.Model | None = None, **settings: Any
+    ) -> None:
+        super().__init__(learning_rate, **settings)
+        self._model = model
+        self._matrices: dict[int, Shape] = {}
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Create the states of each variable."""
+        if self.built:
+            return
+        self._matrices = hidden_matrices(self._model, variables)
+        self._model = None
+        super().build(variables)
+        self._shapes = [self._matrices.get(id(variable)) for variable in variables]
+
+    def states_of(self, variable: keras.Variable) -> tuple[str, ...]:
+        """Names of the variables kept for a weight."""
+        return ("momentum_buffer",) if id(variable) in self._matrices else self.STATES
+
+    def scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return AdamW's step size and epsilon."""
+        settings = {name: getattr(self, name) for name in ("beta1", "beta2", "epsilon")}
+        return adam_scalars(kind, step=step, learning_rate=rate, **settings)
+
+    def update(
+        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
+    ) -> None:
+        """Take one step with one variable."""
+        decay(variable, rates)
+        shape = self._shapes[self._positions[variable.ref()]]
+        if shape is None:
+            betas = {"beta1": self.beta1, "beta2": self.beta2}
+            apply_adam(variable, gradient, *states, scalars=rates.own, **betas)
+            return
+        (buffer,) = states
+        buffer.assign_add((1 - self.momentum) * (gradient - buffer))
+        direction = (1 - self.momentum) * gradient + self.momentum * buffer
+        update = tf.reshape(orthogonalised(tf.reshape(direction, shape)), variable.shape)
+        rate = rates.learning_rate * (RMS * math.sqrt(max(shape)))
+        variable.assign_sub(rate * update)

@@ -1,0 +1,264 @@
+"""The splits of a dataset as tensors on the worker's device. Mirrors torch/parts.py."""
+
+import itertools
+import math
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from raybench.data.dataset import Array, Split
+from raybench.data.inputs import OnDemand, each, parts, repeated_first
+from raybench.data.memory import available_bytes
+from raybench.spec.run import RunSpec
+from raybench.training.base import Step
+from raybench.training.machine import gpu_memory_bytes
+from raybench.training.memory import Room
+from raybench.training.reading import Reader, mixes, training_reader
+from raybench.training.tensorflow.judging import Mixed
+from raybench.training.tensorflow.model import Inputs
+
+ALIGNMENT = 64
+"""Bytes: kernels on a CPU end the process where a tensor's memory is aligned to less."""
+
+
+WORDS = {4: tf.float32, 2: tf.float16}
+"""By their bytes, what uint8 is gathered as: `GatherV2` has kernels for these on GPUs."""
+
+
+def to_tensor(array: np.ndarray) -> tf.Tensor:
+    """Return an array on the device; a CPU takes one of a mapped file where it is."""
+    is_aligned = array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0
+    if not is_aligned or not array.flags.writeable or has_gpus():
+        return copied(array)
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+
+
+def copied(array: np.ndarray) -> tf.Tensor:
+    """Return a copy of an array on the device."""
+    return tf.constant(array, type_here(array.dtype))
+
+
+def type_here(dtype: np.dtype) -> tf.DType:
+    """Return the type that an array has as a tensor: int32 stays in the host's memory whatever
+    device it is for, so a GPU is given int64."""
+    kind = tf.as_dtype(dtype)
+    return tf.int64 if kind == tf.int32 and has_gpus() else kind
+
+
+def gathered(tensor: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Traced: return rows of a tensor, by a kernel of the device that it is on."""
+    shape = tensor.shape[1:]
+    size = word_bytes(shape)
+    if tensor.dtype != tf.uint8 or size is None:
+        return tf.gather(tensor, rows)
+    words = tf.bitcast(tf.reshape(tensor, [-1, math.prod(shape) // size, size]), WORDS[size])
+    return tf.reshape(tf.bitcast(tf.gather(words, rows), tf.uint8), [-1, *shape])
+
+
+def word_bytes(shape: Sequence[int]) -> int | None:
+    """Return the bytes of the words that a sample of bytes is made of; None of an odd number."""
+    return next((size for size in WORDS if math.prod(shape) % size == 0), None)
+
+
+def has_gpus() -> bool:
+    """Whether tensors of this process lie on a GPU."""
+    return bool(tf.config.get_visible_devices("GPU"))
+
+
+def free_bytes(share: float = 1) -> int:
+    """Return the bytes that are free where tensors lie: the machine's, or of this worker's `share`
+    of its first GPU; none where that tells nothing: data are then read batch by batch.
+
+    What TensorFlow holds of a GPU without using it is free: it gives nothing back.
+    """
+    gpus = tf.config.list_logical_devices("GPU")
+    if not gpus:
+        return available_bytes()
+    name = gpus[0].name.split("/device:")[-1]  # in a cluster the whole one begins with its task
+    used = int(tf.config.experimental.get_memory_info(name)["current"])
+    return max(0, int(gpu_memory_bytes() * min(share, 1)) - used)
+
+
+Batch = tuple[Inputs, tf.Tensor, Mixed, tf.Tensor, tf.Tensor, tf.Tensor]
+"""Inputs and labels, labels and shares of what they are mixed with (or nothing), and (steps,
+passes, samples) rows of all these, and their weights, and (steps,) rates."""
+
+
+class InMemoryPart:
+    """Inputs and labels that are on the device: a batch is an index into them."""
+
+    def __init__(self, inputs: Inputs, labels: tf.Tensor, *, mixed: bool = False) -> None:
+        """`mixed`: each sample with itself, to warm up what mixes them."""
+        self._inputs, self._labels = inputs, labels
+        shares = tf.ones(len(labels)), tf.zeros(len(labels))
+        self._mixed: Mixed = (labels, *shares) if mixed else ()
+        self._waited_s = 0.0
+
+    def batches(self, steps: list[Step]) -> Iterator[Batch]:
+        """Yield what the traced function takes, as many steps in a call as have one shape.
+
+        Counts the time waited; the index itself is a part of the step.
+        """
+        for _, group in itertools.groupby(steps, key=lambda step: step.indices.shape):
+            started = time.perf_counter()
+            chunk = list(group)
+            indices = tf.constant(np.stack([step.indices for step in chunk]))
+            batch = self._inputs, self._labels, self._mixed, indices, *_weights_and_rates(chunk)
+            self._waited_s += time.perf_counter() - started
+            yield batch
+
+    def slices(self, rows: slice, size: int) -> Iterator[tuple[Inputs, tf.Tensor]]:
+        """Yield inputs and labels of the rows, `size` at a time."""
+        inputs, labels = _cut(self._inputs, self._labels, rows)
+        for start in range(0, len(labels), size):
+            yield _cut(inputs, labels, slice(start, start + size))
+
+    def noise(self, num_rows: int) -> "InMemoryPart":
+        """Return random inputs with the first labels: throw-away data of the same kind."""
+        inputs = each(self._inputs, lambda one: _noise_like(one[:num_rows]))
+        return InMemoryPart(inputs, self._labels[:num_rows])
+
+    def waited_seconds(self) -> float:
+        """Seconds that training has waited for batches so far."""
+        return self._waited_s
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class OnDemandPart:
+    """Inputs that are read when they are asked for, the batches of `prefetch` steps ahead."""
+
+    def __init__(self, reader: Reader, prefetch: int, *, mixed: bool = False) -> None:
+        """`mixed`: whether the reader mixes samples."""
+        self._reader, self._mixed = reader, mixed
+        self._prefetch = reader.prefetch(prefetch)
+        self._waited_s = 0.0
+
+    def batches(self, steps: list[Step]) -> Iterator[Batch]:
+        """Yield what the traced function takes, one step in a call: as in memory, of its samples.
+
+        Counts the time waited. A call returns when the device is done with it, so the time on
+        the host is what training waits.
+        """
+        read = self._prefetch.each(self._read_step, steps)
+        for _ in steps:
+            started = time.perf_counter()
+            batch = next(read)
+            self._waited_s += time.perf_counter() - started
+            yield batch
+
+    def slices(self, rows: slice, size: int) -> Iterator[tuple[Inputs, tf.Tensor]]:
+        """Yield inputs and labels of the rows, `size` at a time."""
+        wanted = np.arange(len(self._reader.split))[rows]
+        chunks = (wanted[start : start + size] for start in range(0, len(wanted), size))
+        return self._prefetch.each(self._read, chunks)
+
+    def noise(self, num_rows: int) -> InMemoryPart:
+        """Return random inputs with the first labels; of whole numbers the first sample alone is
+        read, as any others might be beyond a vocabulary."""
+        split = self._reader.split
+        labels = split.labels[:num_rows].copy()
+        inputs = each(split.inputs, lambda one: self._noise(one, len(labels)))
+        return InMemoryPart(inputs, copied(labels), mixed=self._mixed)
+
+    def waited_seconds(self) -> float:
+        """Seconds that training has waited for batches so far."""
+        return self._waited_s
+
+    def close(self) -> None:
+        """End the threads."""
+        self._prefetch.close()
+
+    def _noise(self, inputs: Array | OnDemand, number: int) -> tf.Tensor:
+        kind = np.dtype(inputs.dtype)
+        if kind.kind == "i":
+            return copied(repeated_first(inputs, number))
+        return _noise((number, *inputs.shape[1:]), tf.as_dtype(kind))
+
+    def _read(self, rows: np.ndarray) -> tuple[Inputs, tf.Tensor]:
+        samples = self._reader.read(rows)
+        return each(samples.inputs, copied), copied(samples.labels)
+
+    def _read_step(self, step: Step) -> Batch:
+        rounds = None if step.rounds is None else step.rounds.reshape(-1)
+        found = self._reader.read(step.indices.reshape(-1), rounds)
+        mixed = tuple(copied(one) for one in found.mixed or ())
+        indices = np.arange(step.indices.size).reshape(1, *step.indices.shape)
+        return (
+            each(found.inputs, copied),
+            copied(found.labels),
+            mixed,
+            tf.constant(indices),
+            *_weights_and_rates([step]),
+        )
+
+
+Part = InMemoryPart | OnDemandPart
+
+
+def room_for_data(share: float) -> Room:
+    """Return the room for all splits where tensors lie: of a GPU in this worker's `share`."""
+    return Room(free_bytes(share))
+
+
+def part_of(split: Split, prefetch: int, room: Room) -> Part:
+    """Return a split as the worker takes it; what is in memory needs no `prefetch`."""
+    if split.is_on_demand or not _has_room(split, room):
+        return OnDemandPart(Reader(split), prefetch)
+    return InMemoryPart(each(split.arrays, to_tensor), to_tensor(split.labels))
+
+
+def training_part(spec: RunSpec, split: Split, room: Room) -> Part:
+    """Return the training split; where samples are augmented they are read by batch."""
+    reader = training_reader(spec, split)
+    if reader is None:
+        return part_of(split, spec.prefetch, room)
+    return OnDemandPart(reader, spec.prefetch, mixed=mixes(spec))
+
+
+def signature(split: Split) -> tuple[tf.TensorSpec | dict[str, tf.TensorSpec], tf.TensorSpec]:
+    """Return that of inputs and labels of as many rows as there may be."""
+    labels = tf.TensorSpec([None, *split.labels.shape[1:]], type_here(split.labels.dtype))
+    return each(split.inputs, _any_rows), labels
+
+
+def mixed_signature(spec: RunSpec, split: Split) -> tuple[tf.TensorSpec, ...]:
+    """Return that of labels and shares of what samples are mixed with; nothing where none are."""
+    shares = [tf.TensorSpec([None], tf.float32)] * 2
+    return (signature(split)[1], *shares) if mixes(spec) else ()
+
+
+def _any_rows(inputs: Array | OnDemand) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *inputs.shape[1:]], type_here(np.dtype(inputs.dtype)))
+
+
+def _has_room(split: Split, room: Room) -> bool:
+    """Whether a split may lie on the device whole; on a GPU bytes that no kernel there gathers
+    would be copied back at every step."""
+    pixels = [one for one in parts(split.arrays) if one.dtype == np.uint8]
+    if has_gpus() and not all(word_bytes(one.shape[1:]) for one in pixels):
+        return False
+    return room.takes(split)
+
+
+def _cut(inputs: Inputs, labels: tf.Tensor, rows: slice) -> tuple[Inputs, tf.Tensor]:
+    return each(inputs, lambda one: one[rows]), labels[rows]
+
+
+def _weights_and_rates(steps: list[Step]) -> tuple[tf.Tensor, tf.Tensor]:
+    weights = tf.constant(np.stack([step.weights for step in steps]))
+    return weights, tf.constant([step.learning_rate for step in steps], tf.float32)
+
+
+def _noise_like(first: tf.Tensor) -> tf.Tensor:
+    """Return random pixels or numbers; whole numbers as they are, others might be no tokens."""
+    return _noise(first.shape, first.dtype) if first.dtype in (tf.uint8, tf.float32) else first
+
+
+def _noise(shape: tuple[int, ...], kind: tf.DType) -> tf.Tensor:
+    if kind == tf.uint8:
+        return tf.cast(tf.random.uniform(shape, 0, 256, tf.int32), kind)
+    return tf.random.normal(shape, dtype=kind)

@@ -1,0 +1,148 @@
+"""A user's Keras model tried on a few samples, and how a model begins, before any worker starts.
+Mirrors torch's.
+"""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from raybench.data.inputs import Batch, each, shown
+from raybench.models.base import Workload, users_code
+from raybench.models.named import NamedWorkload
+from raybench.spec.errors import UserError
+from raybench.spec.metric import Metric
+from raybench.spec.run import RunSpec
+from raybench.training.probe import Array, Probed, Trial, check_parameters, needs_check
+from raybench.training.tensorflow.internals import all_layers
+from raybench.training.tensorflow.judging import Judge
+from raybench.training.tensorflow.model import (
+    Inputs,
+    batch_statistics,
+    build_model,
+    num_parameters,
+    parameter_shapes,
+    prepare_inputs,
+)
+from raybench.training.tensorflow.named import start_from
+from raybench.training.tensorflow.state import Freezing
+
+
+def probe_model(
+    workload: Workload, inputs: Batch, labels: Array, *, metric: Metric, gpu: bool, several: bool
+) -> Probed:
+    """Try the model (`Trial.run`), with `gpu` there; where this machine has none, not at all."""
+    if gpu and not tf.config.list_physical_devices("GPU"):
+        return Probed([])
+    return KerasTrial(workload, metric, Judge(workload, metric)).run(
+        inputs, labels, several=several
+    )
+
+
+class KerasTrial(Trial):
+    """A model tried in Keras."""
+
+    framework, model_words = "TensorFlow", "Keras"
+    shapes = staticmethod(parameter_shapes)
+    batch_statistics = staticmethod(batch_statistics)
+
+    def build(self, workload: Workload) -> keras.Model:
+        """Return a model with parameters, which is built."""
+        return _build(workload)
+
+    def tensors(
+        self, model: keras.Model, inputs: Batch, labels: Array
+    ) -> tuple[keras.Model, Inputs, tf.Tensor]:
+        """Return all as tensors."""
+        return model, prepare_inputs(each(inputs, tf.constant)), tf.constant(labels)
+
+    def forward(self, model: keras.Model, batch: Inputs, training: bool) -> object:
+        """Return what the model returns."""
+        return model(batch, training=training)
+
+    def refused_kind(self, outputs: object) -> str | None:
+        """Return what outputs are that are no tensor of numbers."""
+        if not isinstance(outputs, tf.Tensor):
+            return type(outputs).__name__
+        return None if outputs.dtype.is_floating else str(outputs.dtype.name)
+
+    def gradients(
+        self, model: keras.Model, batch: Inputs, answers: tf.Tensor, losses: tf.Tensor
+    ) -> dict[str, Array | None]:
+        """Return every trainable variable's gradient, by a traced step of any batch size.
+
+        Training traces so; code that needs values in Python, or a fixed batch size, fails here.
+        """
+        del losses
+
+        def step(inputs: Inputs, labels: tf.Tensor) -> list[tf.Tensor]:
+            with tf.GradientTape() as tape:
+                outputs = model(inputs, training=True)
+                total = tf.reduce_sum(self.judge.losses(outputs, labels))
+            gradients = tape.gradient(total, [v.value for v in model.trainable_variables])
+            used.extend(gradient is not None for gradient in gradients)
+            return [tf.convert_to_tensor(one) for one in gradients if one is not None]
+
+        used: list[bool] = []  # known while it is traced, once
+        signature = each(batch, _any_rows), _any_rows(answers)
+        values = iter(tf.function(step, input_signature=signature)(batch, answers))
+        arrays = [self.array(next(values)) if is_used else None for is_used in used]
+        names = [variable.path for variable in model.trainable_variables]
+        return dict(zip(names, arrays, strict=True))
+
+    def array(self, tensor: tf.Tensor) -> Array:
+        """Return float32."""
+        return np.asarray(tf.cast(tensor, tf.float32))
+
+
+def _any_rows(tensor: tf.Tensor) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+
+
+def _build(workload: Workload) -> keras.Model:
+    with users_code(f"Workload {workload.name}: build_keras failed"):
+        model = build_model(workload, seed=0)
+    if not isinstance(model, keras.Model):
+        raise UserError(
+            f"Workload {workload.name}: build_keras must return a keras.Model, not "
+            f"{type(model).__name__}."
+        )
+    if not model.built:
+        raise UserError(
+            f"Workload {workload.name}: its Keras model is not built yet; begin it with "
+            f"keras.Input({shown(workload.input_shape)}), or call its build in build_keras."
+        )
+    check_parameters(workload, num_parameters(model))
+    return model
+
+
+SLOW = 0.99
+"""Momentum, Keras's own, of which short trainings see the end; torch's would be 0.9."""
+FORGOTTEN = 5.0
+"""Time constants until the statistics that a layer began with count for less than a hundredth:
+each of dozens of layers scales its outputs by what is left of them."""
+
+
+def check_start(workload: Workload, spec: RunSpec) -> list[str]:
+    """Return sentences of weights that were drawn anew; UserError for weights or a head that cannot
+    be."""
+    if not isinstance(workload, NamedWorkload) and not needs_check(spec):
+        return []
+    model = build_model(workload, spec.seed)
+    warnings = start_from(model, workload, spec.weights)
+    if spec.frozen_epochs:
+        Freezing(model, workload)
+    return warnings if warnings or spec.weights != "none" else _slow_statistics(model, workload)
+
+
+def _slow_statistics(model: keras.Model, workload: Workload) -> list[str]:
+    """Return a sentence where evaluations lag far behind training."""
+    kinds = keras.layers.BatchNormalization
+    slowest = max((one.momentum for one in all_layers(model) if isinstance(one, kinds)), default=0)
+    if slowest < SLOW:
+        return []
+    steps = round(FORGOTTEN / (1 - slowest))
+    return [
+        f"Workload {workload.name}: its batch normalisation has momentum {slowest:g}, so without "
+        f"weights it is evaluated near chance for the first {steps:,} steps or so; begin with "
+        "weights, or take another network."
+    ]

@@ -1,0 +1,252 @@
+"""All that training goes on from, as bytes, averages of the weights and what is frozen. Mirrors
+torch's.
+
+Variables in their order, which is that of their making: an `.npz` file of numbers alone, read
+without pickle.
+"""
+
+import contextlib
+import io
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from raybench.models.base import Workload
+from raybench.spec.run import RunSpec
+from raybench.training.probe import no_head
+from raybench.training.saved import check_same_model, not_ours
+from raybench.training.tensorflow.internals import all_layers
+from raybench.training.tensorflow.libraries import NamedModel
+from raybench.training.tensorflow.optim import ScheduleFreeAdamW
+
+Array = npt.NDArray[Any]
+Gather = Callable[[list[float]], list[list[float]]]
+
+
+Copies = list[list[tf.Variable]]
+"""Of each replica in this process (one, or all that there are), its copy of all variables."""
+
+
+def copies_of(variables: list[keras.Variable], strategy: tf.distribute.Strategy) -> Copies:
+    """Return each replica's own copy of the variables."""
+    each = [strategy.experimental_local_results(variable.value) for variable in variables]
+    return [list(copies) for copies in zip(*each, strict=True)]
+
+
+def pack_state(
+    arrays: list[Array], own: list[int], rows: list[list[float]], *, is_frozen: bool
+) -> bytes:
+    """Return the state of a run: the first replica's values; `rows` as `own_numbers` gives.
+
+    `own` are the positions of the arrays that the rows are of.
+    """
+    named = {f"{index:06d}": _plain(array) for index, array in enumerate(arrays)}
+    buffer = io.BytesIO()
+    ranks = {"own": np.array(own, np.int64), "ranks": np.array(rows)}
+    np.savez(buffer, allow_pickle=False, is_frozen=np.array(is_frozen), **ranks, **named)
+    return buffer.getvalue()
+
+
+def unpack_state(state: bytes, copies: Copies, rank: int) -> tuple[float, bool]:
+    """Give the copies of this rank's replicas what `pack_state` was given; return the seconds, and
+    whether the backbone was frozen.
+
+    UserError if they are of another model, or were written by something else.
+    """
+    try:
+        with np.load(io.BytesIO(state), allow_pickle=False) as arrays:
+            own, rows = arrays["own"].tolist(), arrays["ranks"][rank : rank + len(copies)]
+            is_frozen = bool(arrays["is_frozen"])
+            saved = [arrays[name] for name in sorted(arrays.files) if name.isdigit()]
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise not_ours(error) from None
+    check_same_model(
+        {f"variable {index}": array.shape for index, array in enumerate(saved)},
+        {f"variable {index}": tuple(one.shape) for index, one in enumerate(copies[0])},
+    )
+    for variables, row in zip(copies, rows, strict=True):
+        first = 1
+        for index in own:
+            shape, size = saved[index].shape, saved[index].size
+            saved[index] = row[first : first + size].reshape(shape).astype(saved[index].dtype)
+            first += size
+        set_values(variables, saved)
+    return float(rows[0][0]), is_frozen
+
+
+def differing(replicas: list[list[Array]], gather: Gather) -> list[int]:
+    """Return the positions of arrays that are not the same on all ranks and their replicas.
+
+    They are random streams, and averages over each worker's own samples.
+    """
+    sums: list[list[float]] = []
+    for arrays in replicas:
+        sums += gather([float(zlib.crc32(array.tobytes())) for array in arrays])
+    return [index for index, column in enumerate(zip(*sums, strict=True)) if len(set(column)) > 1]
+
+
+def own_numbers(input_s: float, arrays: list[Array], own: list[int]) -> list[float]:
+    """Return what a replica has of its own: seconds of waiting for data, and the arrays `own`.
+
+    float64 holds their 32 bits.
+    """
+    return [input_s, *(float(number) for index in own for number in arrays[index].flat)]
+
+
+def values_of(variables: list[tf.Variable]) -> list[Array]:
+    """Return a replica's values."""
+    return [variable.numpy() for variable in variables]
+
+
+def set_values(variables: list[tf.Variable], values: list[Array]) -> None:
+    """Give the variables what `values_of` returned."""
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(tf.cast(value, variable.dtype))
+
+
+def seed_layers(model: keras.Model, strategy: tf.distribute.Strategy, seed: int) -> None:
+    """Give every dropout layer its own stream, a function of `seed`; of the replicas in this
+    process the second that of `seed` + 1, and so on."""
+    found = [getattr(layer, "seed_generator", None) for layer in all_layers(model)]
+    states = [generator.state for generator in found if generator is not None]
+    for replica, own in enumerate(copies_of(states, strategy)):
+        for position, state in enumerate(own):
+            state.assign(np.array([(seed + replica) % 2**32, position], dtype=np.uint32))
+
+
+def _plain(array: Array) -> Array:
+    """Return it in a type that numpy writes without pickle; float32 holds every bfloat16."""
+    return array.astype(np.float32) if array.dtype.kind == "V" else array
+
+
+class Averaging:
+    """The moving average of `ema_decay`, or that which Schedule-Free AdamW keeps, or neither.
+
+        mean <- mean + (1 - decay) / (1 - decay^t) (w - mean),  t the steps so far
+
+    The divisor is Adam's correction: the average is over the steps taken, and the weights of the
+    beginning have no part in it. Of trainable weights alone: moving averages of batch normalisation
+    are the model's own, as with the `use_ema` of Keras's optimizers.
+
+    To be made in the scope of the strategy.
+    """
+
+    def __init__(self, spec: RunSpec, model: keras.Model, strategy: tf.distribute.Strategy) -> None:
+        self._decay, self._strategy = spec.ema_decay, strategy
+        self._weights = list(model.trainable_variables)
+        self._means: list[keras.Variable] = []
+        self.variables: list[keras.Variable] = []
+        """What a run goes on from."""
+        if self._decay is not None:
+            self._means = [_zeros_like(one) for one in self._weights]
+            self._num_steps = keras.Variable(
+                0, dtype="int64", trainable=False, aggregation="only_first_replica"
+            )
+            self.variables = [self._num_steps, *self._means]
+
+    def update(self) -> None:
+        """Take in the weights after a step; traced, in replica context."""
+        if self._decay is None:
+            return
+        self._num_steps.assign_add(1)
+        steps = tf.cast(self._num_steps.value, tf.float64)
+        decay = tf.constant(self._decay, tf.float64)
+        share = tf.cast((1 - decay) / (1 - tf.pow(decay, steps)), tf.float32)
+
+        def move(mean: tf.Variable, weight: tf.Variable) -> None:
+            mean.assign_add(tf.cast(share, mean.dtype) * (weight - mean))
+
+        def move_all(strategy: tf.distribute.Strategy) -> None:
+            for mean, weight in zip(self._means, self._weights, strict=True):
+                strategy.extended.update(mean.value, move, args=(weight.value,), group=False)
+
+        tf.distribute.get_replica_context().merge_call(move_all)
+
+    @contextlib.contextmanager
+    def in_place(self, optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
+        """Put the averages in the place of the weights inside."""
+        pairs = self._averages(optimizer)
+        trained = [weight.read_value() for weight, _ in pairs]
+        for weight, average in pairs:
+            weight.assign(average)
+        yield
+        for (weight, _), value in zip(pairs, trained, strict=True):
+            weight.assign(value)
+
+    def forget(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Begin anew, with weights that were not trained here: they are their own average."""
+        if isinstance(optimizer, ScheduleFreeAdamW):
+            for ahead in optimizer.weights_and_aheads()[1]:
+                ahead.assign(tf.zeros_like(ahead.value))
+        if self._decay is not None:
+            self._num_steps.assign(0)
+
+    def _averages(
+        self, optimizer: keras.optimizers.Optimizer
+    ) -> list[tuple[tf.Variable, tf.Variable | tf.Tensor]]:
+        """Return each replica's weights with what takes their place: none before the first step."""
+        if isinstance(optimizer, ScheduleFreeAdamW):
+            back = 1 / optimizer.beta1 - 1
+            both = self._side_by_side(*optimizer.weights_and_aheads())
+            return [(weight, weight - back * ahead) for weight, ahead in both]
+        if self._decay is None or not int(self._num_steps.numpy()):
+            return []
+        return self._side_by_side(self._weights, self._means)
+
+    def _side_by_side(
+        self, weights: list[keras.Variable], others: list[keras.Variable]
+    ) -> list[tuple[tf.Variable, tf.Variable]]:
+        """Return each replica's own weights, with the others of the same place."""
+        each = [chain.from_iterable(copies_of(one, self._strategy)) for one in (weights, others)]
+        return list(zip(*each, strict=True))
+
+
+def _zeros_like(weight: keras.Variable) -> keras.Variable:
+    return keras.Variable(
+        initializer="zeros", shape=weight.shape, dtype=weight.dtype, trainable=False
+    )
+
+
+class Freezing:
+    """The layers of a model that are not its head, frozen and let go again.
+
+    What is frozen gets no gradient, no update and no weight decay; batch normalisation keeps the
+    statistics that it has. The backbone of a model by name drops nothing either; a dropout among
+    the frozen layers of a user's own model goes on, as Keras knows no other way.
+    """
+
+    def __init__(self, model: keras.Model, workload: Workload) -> None:
+        self._layers = _backbone(model, workload)
+        self.is_on = False
+        """Whether the backbone is frozen now."""
+
+    def set(self, is_on: bool) -> None:
+        """Freeze the backbone, or let it go; seen by functions that are traced from now on."""
+        self.is_on = is_on
+        for layer in self._layers:
+            layer.trainable = not is_on
+
+
+def _backbone(model: keras.Model, workload: Workload) -> list[keras.layers.Layer]:
+    """Return the layers to freeze: a named model's backbone, or those whose names do not begin
+    with the workload's `head`. UserError where there are none, or no others."""
+    if isinstance(model, NamedModel) and workload.head is None:
+        return [model.backbone]
+    layers = [one for one in all_layers(model) if one.trainable_variables and _has_own(one)]
+    others = [one for one in layers if not one.name.startswith(workload.head or "\0")]
+    if workload.head is None or not others or len(others) == len(layers):
+        raise no_head(workload, [layer.name for layer in layers], "layers")
+    return others
+
+
+def _has_own(layer: keras.layers.Layer) -> bool:
+    """Whether a layer has variables that are not a layer's below it."""
+    below = {id(one) for inner in all_layers(layer)[1:] for one in inner.trainable_variables}
+    return any(id(one) not in below for one in layer.trainable_variables)

@@ -1,0 +1,207 @@
+"""A TensorFlow worker's place among the workers, and how its gradients meet those of the others.
+Mirrors torch's.
+"""
+
+import contextlib
+import os
+import time
+from contextlib import AbstractContextManager
+
+import numpy as np
+import tensorflow as tf
+
+from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
+from raybench.training.machine import Seen, require_gpus
+from raybench.training.tensorflow.internals import no_new_gradients
+
+
+class World:
+    """This process's place among the workers, and the strategy that joins them, or that joins the
+    replicas of this process."""
+
+    def __init__(
+        self, *, rank: int = 0, num_workers: int = 1, strategy: tf.distribute.Strategy | None = None
+    ) -> None:
+        self.rank, self.num_workers = rank, num_workers
+        self.strategy = strategy or tf.distribute.get_strategy()
+        gpus = tf.config.get_visible_devices("GPU")
+        self.gpus = tuple(range(len(gpus)))
+        details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+        self.device = str(details.get("device_name", "gpu")) if gpus else "cpu"
+        self._devices = self.strategy.extended.worker_devices
+        rows = tf.TensorSpec([num_workers, None], tf.float64)
+        self._sum_over_workers = tf.function(self._reduce_rows, [rows])
+
+    def where_data_are(self) -> AbstractContextManager[object]:
+        """Traced: put what is done inside where this process keeps its data, which is the first
+        replica's device: the others ask it for their batches, not for all there is."""
+        if len(self._devices) == 1:
+            return contextlib.nullcontext()
+        device: AbstractContextManager[object] = tf.device(self._devices[0])
+        return device
+
+    def gather(self, values: list[float]) -> list[list[float]]:
+        """Return every rank's values (float64), in rank order; a barrier for all ranks."""
+        if self.num_workers == 1:
+            return [values]
+        # `strategy.gather` traces anew at every call, 50 ms; this sum of rows that are 0 on
+        # all ranks but one is traced once and takes one.
+        rows = np.zeros((self.num_workers, len(values)))
+        rows[self.rank] = values
+        return self._sum_over_workers(tf.constant(rows)).numpy().tolist()
+
+    def time_all_reduce(self, num_bytes: int, rounds: int) -> list[float]:
+        """Return the seconds of each of some sums over all workers of so many bytes (float32)."""
+        values = tf.zeros([1, num_bytes // 4])
+        add_up = tf.function(self._reduce_rows, [tf.TensorSpec(values.shape)])
+        add_up(values)  # traced
+        seconds = []
+        for _ in range(rounds):
+            self.gather([0.0])
+            began = time.perf_counter()
+            float(add_up(values)[0, 0])  # waits for a GPU
+            seconds.append(time.perf_counter() - began)
+        return seconds
+
+    @property
+    def through(self) -> str:
+        """What carries the sums: `ring` or `nccl`."""
+        return "nccl" if self.device != "cpu" else "ring"
+
+    def _reduce_rows(self, rows: tf.Tensor) -> tf.Tensor:
+        total = self.strategy.run(_all_reduce, args=(rows,))
+        return self.strategy.experimental_local_results(total)[0]
+
+
+def _all_reduce(rows: tf.Tensor) -> tf.Tensor:
+    # An argument of a traced function has no device yet, which the reduction asks for.
+    here = tf.identity(rows)
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, here)
+
+
+def join(
+    *,
+    rank: int,
+    num_workers: int,
+    device: str,
+    num_threads: int,
+    num_replicas: int = 1,
+    num_gpus: int = 0,
+) -> World:
+    """Return this process's World; Ray Train has written TF_CONFIG already."""
+    del device  # TensorFlow takes all that it sees
+    _see(num_gpus)
+    if num_workers == 1:  # a cluster of one would listen on the network, for nobody
+        os.environ.pop("TF_CONFIG", None)
+    tf.config.threading.set_intra_op_parallelism_threads(num_threads)
+    tf.config.threading.set_inter_op_parallelism_threads(num_threads)
+    if num_replicas > 1:
+        strategy = tf.distribute.MirroredStrategy(_devices(num_replicas))
+    else:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(
+            communication_options=communication(has_gpus=num_gpus > 0)
+        )
+    return World(rank=rank, num_workers=num_workers, strategy=strategy)
+
+
+def communication(*, has_gpus: bool) -> tf.distribute.experimental.CommunicationOptions:
+    """Return how processes exchange gradients: AUTO is RING over gRPC, between GPUs too."""
+    kinds = tf.distribute.experimental.CommunicationImplementation
+    return tf.distribute.experimental.CommunicationOptions(
+        implementation=kinds.NCCL if has_gpus else kinds.AUTO
+    )
+
+
+def _see(num_gpus: int) -> None:
+    """Let TensorFlow see so many GPUs and no more, before it is used.
+
+    A strategy makes a replica of every GPU that it sees, and all of them would train on the same
+    samples: their gradients are added up. Memory is taken as it is needed: a GPU may be shared.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    require_gpus("tensorflow", num_gpus, len(gpus))
+    tf.config.set_visible_devices(gpus[:num_gpus], "GPU")
+    for gpu in gpus[:num_gpus]:
+        tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def _devices(number: int) -> list[str]:
+    """Return the devices of so many replicas: GPUs, where this process sees any, or the CPU as
+    several, which TensorFlow has to know before it is used."""
+    gpus = len(tf.config.get_visible_devices("GPU"))
+    if gpus:
+        if gpus < number:
+            raise UserError(
+                f"strategy single_process: {number} replicas need as many GPUs, and their process "
+                f"sees {gpus}; ask for fewer with num_workers."
+            )
+        return [f"GPU:{index}" for index in range(number)]
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    parts = tf.config.get_logical_device_configuration(cpu) or []
+    if len(parts) < number:
+        each = [tf.config.LogicalDeviceConfiguration() for _ in range(number)]
+        tf.config.set_logical_device_configuration(cpu, each)
+    return [f"CPU:{index}" for index in range(number)]
+
+
+def set_arithmetic(precision: str) -> None:
+    """Let this process multiply float32 on GPUs as a run says, whatever the last one said; which
+    convolution is fastest TensorFlow tries by itself."""
+    tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
+
+
+def gpus_seen() -> Seen:
+    """Return the GPUs that TensorFlow sees; wakes them, so for a process of its own."""
+    gpus = tf.config.list_physical_devices("GPU")
+    details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
+    built = tf.sysconfig.get_build_info()
+    versions = {name: str(built.get(f"{name}_version", "")) for name in ("cuda", "cudnn")}
+    versions["tensorflow"] = str(tf.__version__)
+    return Seen(
+        names=tuple(str(one.get("device_name", "GPU")) for one in details),
+        versions={name: version for name, version in versions.items() if version},
+    )
+
+
+WIRE = {"none": None, "fp16": tf.float16, "bf16": tf.bfloat16}
+"""Type of the gradients on their way; None as they are."""
+MIB = 2**20
+
+
+class Exchange:
+    """Sums gradients over the workers; traced, in replica context."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        between_processes = spec.num_workers > spec.replicas_per_process
+        self.measures = between_processes and spec.exchange_gradients and spec.record_steps
+        """Whether `squares` has something to say: not of replicas in one process."""
+        self._num_workers, self._is_on = spec.num_workers, spec.exchange_gradients
+        self._wire = WIRE[spec.gradient_compression]
+        self.options = tf.distribute.experimental.CommunicationOptions(
+            bytes_per_pack=round(spec.bucket_mb * MIB)
+        )
+        """Beside those of the strategy (world.communication)."""
+
+    def __call__(self, parts: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the sum of all workers' parts; without exchange, this one's for all of them."""
+        if not self._is_on:
+            return [tf.convert_to_tensor(part) * self._num_workers for part in parts]
+        sent = [tf.cast(part, self._wire) for part in parts] if self._wire else parts
+        context = tf.distribute.get_replica_context()
+        with no_new_gradients():
+            received = context.all_reduce(tf.distribute.ReduceOp.SUM, sent, self.options)
+        if not self._wire:
+            return received
+        return [tf.cast(whole, part.dtype) for whole, part in zip(received, parts, strict=True)]
+
+    def squares(self, parts: list[tf.Tensor], wholes: list[tf.Tensor]) -> tf.Tensor:
+        """Return the squared norms of what a worker gives and gets, (2,) float64."""
+        if not self.measures:
+            return tf.zeros(2, tf.float64)
+        return tf.stack([_square(parts), _square(wholes)])
+
+
+def _square(gradients: list[tf.Tensor]) -> tf.Tensor:
+    halves = [tf.nn.l2_loss(tf.convert_to_tensor(gradient)) for gradient in gradients]
+    return 2 * tf.reduce_sum(tf.cast(tf.stack(halves), tf.float64))

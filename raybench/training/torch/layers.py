@@ -1,0 +1,250 @@
+"""A workload's layers as torch modules, in the forms that cost least.
+
+| layer              | form                                          | result                     |
+|--------------------|-----------------------------------------------|----------------------------|
+| ReLU               | written over its input, which nobody else     | the same bits              |
+|                    | reads                                         |                            |
+| ReLU, then MaxPool | the other way round: a quarter of the values  | the same bits              |
+| DepthwiseConv      | its filters one after another, where torch    | the same sums in another   |
+|                    | is slow with several a channel (on a CPU)     | order                      |
+
+No form changes the model: parameters, their names and their order are those of torch's own
+modules.
+
+Batch normalisation over the samples of all workers. Mirrors tensorflow/batch_norm.py.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+from raybench.models import layers as description
+from raybench.models.layers import Layer, Shape, output_shapes
+from raybench.spec.errors import UserError
+
+_KEEP_NO_OUTPUT = (nn.Conv2d, nn.MaxPool2d, nn.Linear, nn.GroupNorm, nn.LayerNorm)
+"""What does not read what it has returned on the way back."""
+NORM_EPSILON = 1e-5
+"""Added to the variance by norms."""
+
+
+def build_layers(layers: Sequence[Layer], input_shape: Shape) -> list[nn.Module]:
+    """Return one module a layer, for images (N, C, H, W), vectors or tokens."""
+    befores = [input_shape, *output_shapes(layers, input_shape)]
+    modules = [_module(layer, before) for layer, before in zip(layers, befores, strict=False)]
+    for index in range(1, len(modules)):
+        module, before = modules[index], modules[index - 1]
+        # The maximum of what is above 0 is what is above 0 of the maximum, gradients included:
+        # of equal values both orders take the first, and where all are 0 nothing flows.
+        if isinstance(module, nn.MaxPool2d) and isinstance(before, nn.ReLU):
+            modules[index - 1 : index + 1] = [module, before]
+    for before, module in itertools.pairwise(modules):
+        if isinstance(module, nn.ReLU):
+            # Theirs alone: nobody reads it after, neither forward nor on the way back.
+            module.inplace = isinstance(before, _KEEP_NO_OUTPUT)
+    return modules
+
+
+class DepthwiseConv2d(nn.Conv2d):
+    """A convolution of `multiplier` filters for every input channel.
+
+    On a CPU as `multiplier` convolutions of one filter a channel: oneDNN has kernels of its own
+    for these alone, and takes two to four times as long for groups of several filters.
+    """
+
+    def __init__(self, channels: int, multiplier: int, kernel: int, padding: str) -> None:
+        super().__init__(channels, channels * multiplier, kernel, padding=padding, groups=channels)
+        self._multiplier = multiplier
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return (N, channels * multiplier, H, W), the filters of a channel side by side."""
+        if self._multiplier == 1 or inputs.device.type != "cpu":
+            return super().forward(inputs)
+        outputs = [
+            functional.conv2d(
+                inputs,
+                self.weight[position :: self._multiplier],
+                None if self.bias is None else self.bias[position :: self._multiplier],
+                padding=self.padding,
+                groups=self.groups,
+            )
+            for position in range(self._multiplier)
+        ]
+        if not outputs[0].is_contiguous(memory_format=torch.channels_last):
+            return torch.stack(outputs, dim=2).flatten(1, 2)
+        side_by_side = torch.stack([one.permute(0, 2, 3, 1) for one in outputs], dim=4)
+        return side_by_side.flatten(3, 4).permute(0, 3, 1, 2)
+
+
+class MeanEmbedding(nn.EmbeddingBag):
+    """The mean of the tokens' vectors, padding left out; 0 of padding alone."""
+
+    def __init__(self, vocabulary: int, size: int) -> None:
+        super().__init__(vocabulary, size, mode="mean", padding_idx=0)
+
+
+class Positions(nn.Module):
+    """Adds a learnt vector for each place."""
+
+    def __init__(self, tokens: int, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(tokens, size))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Take and return (N, tokens, size)."""
+        return inputs + self.weight
+
+
+class GlobalAveragePool(nn.Module):
+    """Means over all axes between the samples' and the channels'."""
+
+    def __init__(self, *, is_image: bool) -> None:
+        super().__init__()
+        self._axes = (2, 3) if is_image else (1,)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return (N, channels) of (N, channels, H, W) or (N, tokens, channels)."""
+        return inputs.mean(self._axes)
+
+
+class CausalAttention(nn.Module):
+    """Softmax attention to the tokens before and the token itself."""
+
+    def __init__(self, size: int, heads: int) -> None:
+        super().__init__()
+        self._heads = heads
+        self.joined = nn.Linear(size, 3 * size)
+        self.last = nn.Linear(size, size)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Take and return (N, tokens, size)."""
+        count, tokens, size = inputs.shape
+        joined = self.joined(inputs).view(count, tokens, 3, self._heads, size // self._heads)
+        queries, keys, values = joined.permute(2, 0, 3, 1, 4)
+        means = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        outputs: torch.Tensor = self.last(means.transpose(1, 2).reshape(count, tokens, size))
+        return outputs
+
+
+class Residual(nn.Module):
+    """What comes in plus what the layers make of it."""
+
+    def __init__(self, layers: Sequence[Layer], before: Shape) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*build_layers(layers, before))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the sum, of the inputs' shape."""
+        outputs: torch.Tensor = self.layers(inputs)
+        return inputs + outputs
+
+
+def _module(layer: Layer, before: Shape) -> nn.Module:
+    channels = before[-1]
+    match layer:
+        case description.Conv(filters, kernel, padding):
+            return nn.Conv2d(channels, filters, kernel, padding=padding)
+        case description.DepthwiseConv(multiplier, kernel, padding):
+            return DepthwiseConv2d(channels, multiplier, kernel, padding)
+        case description.MaxPool(size):
+            return nn.MaxPool2d(size)
+        case description.ReLU():
+            return nn.ReLU()
+        case description.Flatten():
+            return nn.Flatten()
+        case description.Dense(units):
+            return nn.Linear(channels, units)
+        case description.Dropout(rate):
+            return nn.Dropout(rate)
+        case description.GELU():
+            return nn.GELU()
+        case description.GroupNorm(groups):
+            return nn.GroupNorm(groups, channels, NORM_EPSILON)
+        case description.LayerNorm():
+            return nn.LayerNorm(channels, NORM_EPSILON)
+        case description.GlobalAveragePool():
+            return GlobalAveragePool(is_image=len(before) == 3)
+        case description.Embedding(vocabulary, size):
+            return nn.Embedding(vocabulary, size)
+        case description.MeanEmbedding(vocabulary, size):
+            return MeanEmbedding(vocabulary, size)
+        case description.Positions():
+            return Positions(*before)
+        case description.CausalAttention(heads):
+            return CausalAttention(channels, heads)
+        case description.Residual(layers):
+            return Residual(layers, before)
+
+
+STATISTICS = ("running_mean", "running_var")
+KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+@torch.no_grad()
+def average_statistics(model: nn.Module) -> None:
+    """Give every rank the mean over ranks of the running means and variances, and rank 0's of other
+    buffers.
+
+    Training does not read the means: each worker keeps those of its own samples until the model is
+    evaluated and saved. Of the others (a codebook, a queue) DDP would send rank 0's at each step.
+    """
+    buffers = dict(model.named_buffers())
+    for name, other in buffers.items():
+        if not name.endswith((*STATISTICS, "num_batches_tracked")):
+            sent = other.reshape(-1).view(torch.uint8)  # of any type: gloo does not know them all
+            dist.broadcast(sent, 0)
+            other.copy_(sent.view(other.dtype).view_as(other))
+    found = [one for name, one in buffers.items() if name.endswith(STATISTICS)]
+    if not found:
+        return
+    together = torch.cat([one.flatten() for one in found])
+    dist.all_reduce(together)
+    together /= dist.get_world_size()
+    means = torch.split_with_sizes(together, [one.numel() for one in found])
+    for one, mean in zip(found, means, strict=True):
+        one.copy_(mean.view_as(one))
+
+
+class WithActivation(nn.SyncBatchNorm):
+    """torch's before the dropout and the activation that timm puts into its layers."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__(layer.num_features, layer.eps, layer.momentum)
+        self.weight, self.bias = layer.weight, layer.bias
+        for name in (*STATISTICS, "num_batches_tracked"):
+            self.register_buffer(name, getattr(layer, name))
+        self.drop, self.act = layer.drop, layer.act
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return (N, C, ...), normalised, then dropped and activated."""
+        outputs: Tensor = self.act(self.drop(super().forward(inputs)))
+        return outputs
+
+
+def synchronise(model: nn.Module) -> nn.Module:
+    """Return the model with every batch normalisation over the samples of all workers, on GPUs.
+
+    Parameters and their names stay. UserError for a layer of a kind of its own.
+    """
+    if isinstance(model, KINDS):
+        return _synchronised(model)
+    for name, child in model.named_children():
+        setattr(model, name, synchronise(child))
+    return model
+
+
+def _synchronised(layer: Any) -> nn.Module:
+    if isinstance(getattr(layer, "act", None), nn.Module):
+        return WithActivation(layer)
+    if type(layer) not in KINDS:
+        raise UserError(
+            f"sync_batch_norm: the model's {type(layer).__name__} is a batch normalisation of its "
+            "own, which cannot be synchronised; set sync_batch_norm: false."
+        )
+    converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(layer)  # type: ignore[no-untyped-call]
+    return converted

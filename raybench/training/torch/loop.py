@@ -1,0 +1,258 @@
+"""The torch training loop: forward, backward, step on arrays held in device memory."""
+
+import contextlib
+import copy
+from contextlib import AbstractContextManager
+from functools import partial
+from itertools import chain
+
+import torch
+from torch import nn
+
+from raybench.data.dataset import Dataset
+from raybench.models.base import LayerWorkload, Workload
+from raybench.models.named import NamedWorkload
+from raybench.spec.run import RunSpec
+from raybench.training.base import Step, StepLog, Totals
+from raybench.training.memory import evaluation_batch
+from raybench.training.optimizers import settings_of
+from raybench.training.probe import check_workers, may_differ
+from raybench.training.steps import with_unfrozen
+from raybench.training.torch.judging import Judge
+from raybench.training.torch.layers import average_statistics, synchronise
+from raybench.training.torch.model import (
+    batch_statistics,
+    build_model,
+    has_channels,
+    load_weights,
+    num_parameters,
+    parameter_shapes,
+    prepare_inputs,
+    save_weights,
+)
+from raybench.training.torch.named import start_from
+from raybench.training.torch.optim import build_optimizer, clip_gradients
+from raybench.training.torch.parts import Part, part_of, room_for_data, training_part
+from raybench.training.torch.recording import StepRecorder
+from raybench.training.torch.state import (
+    Averaging,
+    Freezing,
+    pack_state,
+    random_state,
+    seed_replicas,
+    set_random_state,
+    unpack_state,
+)
+from raybench.training.torch.world import Exchange, set_arithmetic
+from raybench.training.torch.world import World as World
+from raybench.training.torch.world import join as join
+
+EVALUATION_BATCH = {"cpu": 128, "cuda": 1024}
+"""Samples per forward pass of an evaluation; a CPU keeps the activations of so many in its cache
+(measured: 1024 take up to twice as long there)."""
+WARM_UP_STEPS = 2
+"""The first allocates and picks kernels, the second runs as all later ones do."""
+
+
+class Trainer:
+    """One torch model in training on one worker, or on the replicas of one process."""
+
+    def __init__(self, spec: RunSpec, workload: Workload, dataset: Dataset, world: World) -> None:
+        self._spec, self._workload, self._world = spec, workload, world
+        set_arithmetic(spec.precision)
+        self._device, self._devices = world.torch_device, world.replica_devices
+        self._model: nn.Module = build_model(workload, spec.seed)
+        if may_differ(spec, workload):
+            check_workers(workload, parameter_shapes(self._model), world)
+        start_from(self._model, workload, spec.weights)
+        self.batch_statistics = batch_statistics(self._model) and not spec.sync_batch_norm
+        if spec.sync_batch_norm and spec.num_workers > 1:
+            self._model = synchronise(self._model)
+        self._model = self._model.to(self._device)
+        most = EVALUATION_BATCH[self._device.type]
+        self._evaluation_batch = evaluation_batch(spec, dataset, most)
+        # Images in this order train half as fast again on a CPU, and evaluate three times as fast.
+        # Of one channel not for a user's model: it may `view` what its convolutions return.
+        self._channels_last = self._device.type == "cpu" and isinstance(
+            workload, LayerWorkload | NamedWorkload
+        )
+        if has_channels(dataset.input_shape) or self._channels_last:
+            # Images of several channels arrive in this order (prepare_inputs).
+            self._model = self._model.to(memory_format=torch.channels_last)
+        self.num_parameters = num_parameters(self._model)
+        self._freezing = Freezing(self._model, workload) if spec.frozen_epochs else None
+        # Dropout differs between ranks and between seeds, and repeats with both.
+        seed_replicas(self._devices, spec.seed * 1_000_003 + world.rank)
+        self._exchange = Exchange(spec, self._model, self._precision)
+        self._parallel = self._exchange.model
+        self._recorder: StepRecorder | None = None
+        if spec.record_steps:
+            self._recorder = StepRecorder(self._devices, self._exchange.squares)
+        self._optimizer = self._build_optimizer()
+        self._averaging = Averaging(spec, self._model)
+        on_device = partial(torch.as_tensor, dtype=torch.float32, device=self._device)
+        self._judge = Judge.of(spec, workload, dataset, on_device)
+        self.metric = self._judge.metric
+        room = room_for_data(self._device, spec.gpus_per_worker)
+        self._parts: dict[str, Part] = {
+            "train": training_part(spec, dataset.train, self._device, room),
+            "validation": part_of(dataset.validation, self._device, spec.prefetch, room),
+        }
+        if len(dataset.test):
+            self._parts["test"] = part_of(dataset.test, self._device, spec.prefetch, room)
+        self._earlier_input_s = 0.0
+
+    def warm_up(self, *steps: Step) -> None:
+        """Run training and evaluation code on noise, then restore every state."""
+        self._freeze(steps[0].is_frozen)  # of a run that goes on where the backbone is let go
+        weights = {name: value.clone() for name, value in self._model.state_dict().items()}
+        optimizer = copy.deepcopy(self._optimizer.state_dict())
+        averages = copy.deepcopy(self._averaging.state())
+        num_rows = max(self._evaluation_batch, *(int(one.indices.max()) + 1 for one in steps))
+        real = self._parts
+        devices = self._devices if self._device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            self._parts = {name: part.noise(num_rows) for name, part in real.items()}
+            for one in chain.from_iterable(with_unfrozen(self._spec, step) for step in steps):
+                for _ in range(WARM_UP_STEPS):
+                    self.train([one])
+            self.evaluate("validation", slice(0, self._evaluation_batch))
+        self._parts = real
+        self._freeze(steps[0].is_frozen)
+        self._model.load_state_dict(weights)
+        self._optimizer = self._build_optimizer()
+        self._optimizer.load_state_dict(optimizer)
+        self._averaging.restore(averages)
+
+    def train(self, steps: list[Step]) -> float:
+        """Take optimizer steps; return this worker's weighted loss, summed over steps."""
+        self._into_training()
+        total = torch.zeros((), device=self._device)
+        batches = self._parts["train"].batches(steps)
+        if self._recorder:
+            self._recorder.begin()
+        for step in steps:
+            self._freeze(step.is_frozen)
+            for group in self._optimizer.param_groups:
+                group["lr"] = step.learning_rate
+            self._optimizer.zero_grad(set_to_none=True)
+            last = len(step.indices) - 1
+            for index in range(len(step.indices)):
+                batch = next(batches)
+                with self._exchange.when(index == last), self._precision():
+                    inputs = prepare_inputs(batch.inputs, channels_last=self._channels_last)
+                    outputs = self._parallel(inputs)
+                    losses = self._judge.training_losses(outputs, batch.labels, batch.mixed)
+                    # DDP averages over workers; the weights are made for a sum.
+                    torch.autograd.backward(losses, batch.weights * self._world.num_workers)
+                total += torch.dot(losses.detach(), batch.weights)
+            if self._spec.clip_norm is not None:
+                clip_gradients(self._model.parameters(), self._spec.clip_norm)
+            self._optimizer.step()
+            self._averaging.update()
+            if self._recorder:
+                self._recorder.step_done()
+        return float(total)  # synchronises the device
+
+    @torch.no_grad()
+    def evaluate(self, part: str, rows: slice) -> Totals:
+        """Sums of loss and metric over rows of the `validation` or `test` split."""
+        self._parallel.eval()
+        if self._world.num_workers > 1:
+            average_statistics(self._model)
+        samples = 0
+        loss = torch.zeros((), dtype=torch.float64, device=self._device)
+        value = torch.zeros((), dtype=torch.float64, device=self._device)
+        with self._averaging.in_place(self._optimizer):
+            for inputs, labels in self._parts[part].slices(rows, self._evaluation_batch):
+                prepared = prepare_inputs(inputs, channels_last=self._channels_last)
+                with self._precision():
+                    outputs = self._model(prepared)
+                    losses, values = self._judge.losses_and_values(outputs, labels)
+                samples += len(labels)
+                loss += losses.double().sum()
+                value += values.double().sum()
+        return Totals(loss=float(loss), value=float(value), samples=samples)
+
+    def input_seconds(self) -> float:
+        """Seconds that training has waited for data so far."""
+        return self._earlier_input_s + self._parts["train"].waited_seconds()
+
+    def step_log(self) -> StepLog:
+        """What was recorded of the steps of the last `train`."""
+        assert self._recorder is not None
+        return self._recorder.log()
+
+    def memory_peak_bytes(self) -> int | None:
+        """The most memory since this trainer was made."""
+        assert self._recorder is not None
+        return self._recorder.memory_peak_bytes()
+
+    def save(self) -> bytes:
+        """Return the state dict as `torch.save` writes it."""
+        with self._averaging.in_place(self._optimizer):
+            return save_weights(self._model)
+
+    def load(self, weights: bytes) -> None:
+        """Take weights that `save` returned."""
+        load_weights(self._model, weights)
+        self._averaging.forget(self._optimizer)
+
+    def state(self) -> bytes:
+        """Return all that training goes on from, as `torch.save` writes it; see Trainer."""
+        rows = self._world.gather([self.input_seconds(), *random_state(self._devices)])
+        if self._world.rank:
+            return b""
+        is_frozen = self._freezing is not None and self._freezing.is_on
+        return pack_state(self._model, self._optimizer, self._averaging, rows, is_frozen=is_frozen)
+
+    def restore(self, state: bytes) -> None:
+        """Take what `state` returned on rank 0."""
+        rows, is_frozen = unpack_state(state, self._model, self._optimizer, self._averaging)
+        self._set_frozen(is_frozen)
+        row = rows[self._world.rank]
+        self._earlier_input_s = row[0]
+        set_random_state(row[1:], self._devices)
+
+    def close(self) -> None:
+        """Release model, optimizer and data."""
+        for part in self._parts.values():
+            part.close()
+        self._parts.clear()
+        del self._model, self._parallel, self._exchange, self._recorder, self._optimizer
+        del self._averaging
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _into_training(self) -> None:
+        self._parallel.train()
+        if self._freezing:
+            self._freezing.train()
+
+    def _freeze(self, is_on: bool) -> None:
+        """Freeze the backbone or let it go, on all ranks at the same step.
+
+        The optimizer of a backbone that is let go begins anew, that of the head with it.
+        """
+        if self._set_frozen(is_on) and not is_on:
+            self._optimizer = self._build_optimizer()
+
+    def _set_frozen(self, is_on: bool) -> bool:
+        """Freeze the backbone or let it go; return whether that is new."""
+        if self._freezing is None or self._freezing.is_on == is_on:
+            return False
+        self._freezing.set(is_on)
+        self._parallel = self._model
+        self._parallel = self._exchange.renew()
+        self._into_training()
+        return True
+
+    def _precision(self) -> AbstractContextManager[object]:
+        if self._spec.precision != "bf16":
+            return contextlib.nullcontext()
+        return torch.autocast(self._device.type, dtype=torch.bfloat16)
+
+    def _build_optimizer(self) -> torch.optim.Optimizer:
+        """Of all parameters, those that are frozen too: they have no gradient and stay."""
+        with self._freezing.let_go() if self._freezing else contextlib.nullcontext():
+            return build_optimizer(self._spec.optimizer, self._model, **settings_of(self._spec))

@@ -1,0 +1,120 @@
+"""Models in torch: built from a workload, fed, judged, saved. Mirrors tensorflow/model.py."""
+
+import io
+
+import torch
+from torch import nn
+
+from raybench.data.inputs import Array, Batch, InputShape, each, parts
+from raybench.models.base import LayerWorkload, Workload
+from raybench.models.layers import initial_weights
+from raybench.models.named import NamedWorkload
+from raybench.training.torch.layers import build_layers
+from raybench.training.torch.named import build_named
+
+Inputs = torch.Tensor | dict[str, torch.Tensor]
+
+
+def build_model(workload: Workload, seed: int) -> nn.Module:
+    """Return a new model on the CPU; `seed` fixes its weights, and dropout from here on.
+
+    Takes images (N, C, H, W), see `prepare_inputs`. A workload without `build_torch` is a
+    UserError.
+    """
+    torch.manual_seed(seed)
+    if isinstance(workload, NamedWorkload):
+        return build_named(workload, seed)
+    if not isinstance(workload, LayerWorkload):
+        return workload.build_torch()
+    model = nn.Sequential(*build_layers(workload.layers, workload.input_shape), Float32())
+    weights = initial_weights(workload.layers, workload.input_shape, seed)
+    with torch.no_grad():
+        for parameter, weight in zip(model.parameters(), weights, strict=True):
+            parameter.copy_(torch.from_numpy(weight))
+    return model
+
+
+class Float32(nn.Module):
+    """Ends a model, so that its logits are float32 in bf16 too; free when they are already."""
+
+    def forward(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Return `outputs` as float32."""
+        return outputs.float()
+
+
+def num_parameters(model: nn.Module) -> int:
+    """Trainable weights and biases."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def parameter_shapes(model: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
+    """Return name and shape of all that several workers exchange, in the model's order."""
+    return [(name, tuple(value.shape)) for name, value in model.state_dict().items()]
+
+
+def batch_statistics(model: nn.Module) -> bool:
+    """Whether a layer normalises over the samples of one worker's batch.
+
+    Then what is learnt depends on the batch per worker, not on the global batch alone;
+    `SyncBatchNorm` takes all workers' samples and does not count.
+    """
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    return any(isinstance(module, kinds) for module in model.modules())
+
+
+def has_channels(shape: InputShape) -> bool:
+    """Whether images of several channels are among inputs of that shape."""
+    return any(len(one) == 3 and one[-1] > 1 for one in parts(shape))
+
+
+def prepare_inputs(inputs: Inputs, *, channels_last: bool = False) -> Inputs:
+    """Scale uint8 to float32 in 0..1, turn images (N, H, W, C) into (N, C, H, W), make whole
+    numbers int64; of inputs by name each.
+
+    A view of the axes, not a copy: with several channels the result is in torch's channels
+    last format, which its convolutions take as it is; of one channel with `channels_last`.
+    """
+    if isinstance(inputs, dict):
+        return {name: _prepared(one, channels_last) for name, one in inputs.items()}
+    return _prepared(inputs, channels_last)
+
+
+def _prepared(inputs: torch.Tensor, channels_last: bool) -> torch.Tensor:
+    if inputs.dtype == torch.uint8:
+        inputs = inputs.float().mul_(1 / 255)
+    elif not inputs.is_floating_point():
+        return inputs.long()
+    if inputs.ndim != 4:
+        return inputs
+    count, height, width, channels = inputs.shape
+    # Of one channel both orders are the same; a view by shape keeps torch from calling it
+    # channels last, which its convolutions would then carry on.
+    if channels == 1 and not channels_last:
+        return inputs.reshape(count, 1, height, width)
+    return inputs.permute(0, 3, 1, 2)
+
+
+def predict(model: nn.Module, inputs: Batch) -> Array:
+    """Return a model's outputs for arrays as a dataset has them, in evaluation mode."""
+    device = next(iter(model.parameters()), torch.empty(0)).device
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            tensors: Inputs = each(inputs, lambda one: torch.tensor(one, device=device))
+            outputs: torch.Tensor = model(prepare_inputs(tensors))
+            return outputs.float().cpu().numpy()
+    finally:
+        model.train(was_training)
+
+
+def save_weights(model: nn.Module) -> bytes:
+    """Return the state dict as `torch.save` writes it."""
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    return buffer.getvalue()
+
+
+def load_weights(model: nn.Module, weights: bytes) -> None:
+    """Take weights that `save_weights` returned, onto the model's device."""
+    model.load_state_dict(torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True))

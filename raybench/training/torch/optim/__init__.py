@@ -1,0 +1,126 @@
+"""Optimizers for torch: ours where no library gives them right, torch's where it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from raybench.training.optimizers import own_settings
+from raybench.training.torch.internals import fused_kernels_work
+from raybench.training.torch.optim.classic import Lamb as Lamb
+from raybench.training.torch.optim.classic import Lars as Lars
+from raybench.training.torch.optim.classic import NAdamW as NAdamW
+from raybench.training.torch.optim.classic import RAdam as RAdam
+from raybench.training.torch.optim.kernels import clip_gradients as clip_gradients
+from raybench.training.torch.optim.recent import Lion as Lion
+from raybench.training.torch.optim.recent import Muon as Muon
+from raybench.training.torch.optim.recent import ScheduleFreeAdamW as ScheduleFreeAdamW
+from raybench.training.torch.optim.recent import hidden_matrices
+
+
+def build_optimizer(
+    name: str,
+    model: nn.Module | Iterable[tuple[str, nn.Parameter]],
+    *,
+    learning_rate: float,
+    weight_decay: float = 0.0,
+    **settings: float | None,
+) -> torch.optim.Optimizer:
+    """The optimizer of that name over the model's trainable parameters.
+
+    `settings` are those of `raybench.training.optimizers.own_settings`. Same names, defaults and
+    updates as `raybench.training.tensorflow.optim.build_optimizer`. The rate is changed between
+    steps through `param_group["lr"]`.
+    """
+    own = own_settings(name, **settings)
+    if not isinstance(model, nn.Module):
+        model = list(model)
+    named = model.named_parameters() if isinstance(model, nn.Module) else model
+    params = [param for _, param in named if param.requires_grad]
+    trained = _matrix_groups(params, hidden_matrices(model)) if name == "muon" else params
+    return OPTIMIZERS[name](trained, learning_rate=learning_rate, weight_decay=weight_decay, **own)
+
+
+def _adam(
+    params: list[nn.Parameter],
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(
+        _decay_groups(params, weight_decay),
+        lr=learning_rate,
+        betas=(beta1, beta2),
+        eps=epsilon,
+        fused=_fused(params),
+    )
+
+
+def _sgd(
+    params: list[nn.Parameter],
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    momentum: float,
+    nesterov: bool,
+) -> torch.optim.Optimizer:
+    return torch.optim.SGD(
+        _decay_groups(params, weight_decay),
+        lr=learning_rate,
+        momentum=momentum,
+        nesterov=nesterov and momentum > 0,  # the same without momentum, and torch refuses it
+        fused=_fused(params),
+    )
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": _adam,
+    "radam": RAdam,
+    "lars": Lars,
+    "lamb": Lamb,
+    "sgd": _sgd,
+    "adamw": _adam,
+    "nadamw": NAdamW,
+    "lion": Lion,
+    "schedule_free_adamw": ScheduleFreeAdamW,
+    "muon": Muon,
+}
+
+
+def _decay_groups(params: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """Two groups, since torch's own optimizers know no other way to leave biases out."""
+    if weight_decay == 0.0:
+        return [{"params": params, "weight_decay": 0.0}]
+    matrices = [param for param in params if param.ndim > 1]
+    vectors = [param for param in params if param.ndim <= 1]
+    groups = [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _matrix_groups(params: list[nn.Parameter], matrices: set[nn.Parameter]) -> list[dict[str, Any]]:
+    """Two groups of Muon: what it orthogonalises, and what is left to AdamW."""
+    groups = [
+        {"params": [param for param in params if param in matrices], "orthogonal": True},
+        {"params": [param for param in params if param not in matrices], "orthogonal": False},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _fused(params: list[nn.Parameter]) -> bool | None:
+    """True where the fused kernels work; None leaves the choice to torch."""
+    usable = all(
+        param.dtype == torch.float32
+        and param.device.type in ("cpu", "cuda")
+        and fused_kernels_work(param.device.type)
+        for param in params
+    )
+    return True if usable else None

@@ -1,0 +1,276 @@
+"""The splits of a dataset as tensors on the worker's device. Mirrors tensorflow/parts.py."""
+
+import contextlib
+import time
+import warnings
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from raybench.data.dataset import Array, Split
+from raybench.data.inputs import OnDemand, each, parts, repeated_first
+from raybench.data.memory import available_bytes, is_mapped
+from raybench.spec.run import RunSpec
+from raybench.training.base import Step
+from raybench.training.memory import Room
+from raybench.training.reading import Reader, mixes, rounds_of, training_reader
+from raybench.training.torch.judging import Mixed
+from raybench.training.torch.model import Inputs
+
+
+def to_tensor(array: np.ndarray) -> torch.Tensor:
+    """Return an array as a tensor on the CPU, of the same memory; nothing here writes to it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writ", UserWarning)
+        return torch.from_numpy(array)
+
+
+class InputClock:
+    """Adds up how long the device has had nothing to do because a batch was not there.
+
+    On a GPU, the host is ahead of the device: it may wait for data while the device still
+    computes earlier steps, which costs nothing. So there the time between two events is taken:
+    the end of all work queued before the batch was asked for, and its arrival on the device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_cuda = device.type == "cuda"
+        self._device = device
+        self._seconds = 0.0
+        self._pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time inside, which ends with a batch on the device."""
+        if self._is_cuda:
+            began = self._event()
+            yield
+            self._pairs.append((began, self._event()))
+        else:
+            started = time.perf_counter()
+            yield
+            self._seconds += time.perf_counter() - started
+
+    def seconds(self) -> float:
+        """Return all seconds so far; waits for the device."""
+        for began, arrived in self._pairs:
+            arrived.synchronize()
+            self._seconds += began.elapsed_time(arrived) / 1000
+        self._pairs.clear()
+        return self._seconds
+
+    def _event(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+
+Asked = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+"""Rows of a pass, their weights, and their rounds where samples are augmented."""
+
+
+class Batch(NamedTuple):
+    """The samples of a forward and backward pass."""
+
+    inputs: Inputs
+    labels: torch.Tensor
+    weights: torch.Tensor
+    mixed: Mixed | None = None
+
+
+class InMemoryPart:
+    """Inputs and labels that are on the device: a batch is an index into them."""
+
+    def __init__(self, inputs: Inputs, labels: torch.Tensor, *, mixed: bool = False) -> None:
+        """`mixed`: each sample with itself, to warm up what mixes them."""
+        self._inputs, self._labels, self._mixed = inputs, labels, mixed
+        self._waited_s = 0.0
+
+    def batches(self, steps: list[Step]) -> Iterator[Batch]:
+        """Yield the samples of each pass of the steps.
+
+        Counts the time waited; the index itself is a part of the step.
+        """
+        started = time.perf_counter()
+        sizes = [step.indices.shape[1] for step in steps for _ in step.indices]
+        indices = self._sent([step.indices for step in steps], sizes)
+        weights = self._sent([step.weights for step in steps], sizes)
+        self._waited_s += time.perf_counter() - started
+        for index, weight in zip(indices, weights, strict=True):
+            yield self._batch(index, weight)
+
+    def slices(self, rows: slice, size: int) -> Iterator[tuple[Inputs, torch.Tensor]]:
+        """Yield inputs and labels of the rows, `size` at a time."""
+        inputs, labels = _cut(self._inputs, self._labels, rows)
+        for start in range(0, len(labels), size):
+            yield _cut(inputs, labels, slice(start, start + size))
+
+    def noise(self, num_rows: int) -> "InMemoryPart":
+        """Return random inputs with the first labels: throw-away data of the same kind."""
+        inputs = each(self._inputs, lambda one: _noise_like(one[:num_rows]))
+        return InMemoryPart(inputs, self._labels[:num_rows])
+
+    def waited_seconds(self) -> float:
+        """Seconds that training has waited for batches so far."""
+        return self._waited_s
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def _sent(self, of_steps: list[np.ndarray], sizes: list[int]) -> tuple[torch.Tensor, ...]:
+        """Return the rows of each pass on the device: one copy, which a GPU takes while it works
+        on."""
+        together = torch.from_numpy(np.concatenate([one.ravel() for one in of_steps]))
+        device = self._labels.device
+        if device.type == "cuda":
+            together = together.pin_memory().to(device, non_blocking=True)
+        return torch.split_with_sizes(together, sizes)
+
+    def _batch(self, index: torch.Tensor, weights: torch.Tensor) -> Batch:
+        inputs = each(self._inputs, lambda one: one.index_select(0, index))
+        labels = self._labels.index_select(0, index)
+        if not self._mixed:
+            return Batch(inputs, labels, weights)
+        mixed = labels, torch.ones_like(weights), torch.zeros_like(weights)
+        return Batch(inputs, labels, weights, mixed)
+
+
+class OnDemandPart:
+    """Inputs that are read when they are asked for, `prefetch` batches ahead."""
+
+    def __init__(
+        self, reader: Reader, device: torch.device, prefetch: int, *, mixed: bool = False
+    ) -> None:
+        """`mixed`: whether the reader mixes samples."""
+        self._reader, self._device, self._mixed = reader, device, mixed
+        self._prefetch = reader.prefetch(prefetch)
+        self._clock = InputClock(device)
+
+    def batches(self, steps: list[Step]) -> Iterator[Batch]:
+        """Yield the samples of each pass of the steps; count the time waited."""
+        passes = (
+            asked
+            for step in steps
+            for asked in zip(step.indices, step.weights, rounds_of(step), strict=True)
+        )
+        read = self._prefetch.each(self._read_pass, passes)
+        for _ in range(sum(len(step.indices) for step in steps)):
+            with self._clock.waiting():
+                batch = self._moved(next(read))
+            yield batch
+
+    def slices(self, rows: slice, size: int) -> Iterator[tuple[Inputs, torch.Tensor]]:
+        """Yield inputs and labels of the rows, `size` at a time."""
+        wanted = np.arange(len(self._reader.split))[rows]
+        chunks = (wanted[start : start + size] for start in range(0, len(wanted), size))
+        for inputs, labels in self._prefetch.each(self._read, chunks):
+            yield each(inputs, self._on_device), self._on_device(labels)
+
+    def noise(self, num_rows: int) -> InMemoryPart:
+        """Return random inputs with the first labels; of whole numbers the first sample alone is
+        read, as any others might be beyond a vocabulary."""
+        split = self._reader.split
+        labels = split.labels[:num_rows].copy()
+        inputs = each(split.inputs, lambda one: self._noise(one, len(labels)))
+        return InMemoryPart(inputs, torch.from_numpy(labels).to(self._device), mixed=self._mixed)
+
+    def waited_seconds(self) -> float:
+        """Seconds that training has waited for batches so far; waits for the device."""
+        return self._clock.seconds()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._prefetch.close()
+
+    def _noise(self, inputs: Array | OnDemand, number: int) -> torch.Tensor:
+        kind = np.dtype(inputs.dtype)
+        if kind.kind == "i":
+            return torch.from_numpy(repeated_first(inputs, number)).to(self._device)
+        of = torch.uint8 if kind == np.uint8 else torch.float32
+        return _noise((number, *inputs.shape[1:]), of, self._device)
+
+    def _read(self, rows: np.ndarray) -> tuple[Inputs, torch.Tensor]:
+        """Return inputs and labels of the rows, where the device takes them."""
+        samples = self._reader.read(rows)
+        return each(samples.inputs, self._pinned), self._pinned(samples.labels)
+
+    def _read_pass(self, asked: Asked) -> Batch:
+        """Return a pass where the device takes it."""
+        rows, weights, rounds = asked
+        found = self._reader.read(rows, rounds)
+        mixed = None
+        if found.mixed is not None:
+            others, own, rest = found.mixed
+            mixed = self._pinned(others), self._pinned(own), self._pinned(rest)
+        inputs = each(found.inputs, self._pinned)
+        return Batch(inputs, self._pinned(found.labels), self._pinned(weights), mixed)
+
+    def _pinned(self, array: np.ndarray) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        if self._device.type == "cpu":
+            return tensor
+        with torch.cuda.device(self._device):  # a new thread's own would be the first one
+            return tensor.pin_memory()
+
+    def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._device, non_blocking=True)
+
+    def _moved(self, batch: Batch) -> Batch:
+        """Return a pass on the device."""
+        move, mixed = self._on_device, None
+        if batch.mixed is not None:
+            others, own, rest = batch.mixed
+            mixed = move(others), move(own), move(rest)
+        return Batch(each(batch.inputs, move), move(batch.labels), move(batch.weights), mixed)
+
+
+Part = InMemoryPart | OnDemandPart
+
+
+def room_for_data(device: torch.device, share: float) -> Room:
+    """Return the room for all splits where tensors lie: of a GPU in this worker's `share`."""
+    if device.type != "cuda":
+        return Room(available_bytes())
+    free, total = torch.cuda.mem_get_info(device)
+    return Room(min(free, int(total * min(share, 1))))
+
+
+def part_of(split: Split, device: torch.device, prefetch: int, room: Room) -> Part:
+    """Return a split as the worker takes it; what is in memory needs no `prefetch`."""
+    if split.is_on_demand or not _has_room(split, device, room):
+        return OnDemandPart(Reader(split), device, prefetch)
+    inputs = each(split.arrays, lambda one: to_tensor(one).to(device))
+    return InMemoryPart(inputs, to_tensor(split.labels).to(device))
+
+
+def training_part(spec: RunSpec, split: Split, device: torch.device, room: Room) -> Part:
+    """Return the training split; where samples are augmented they are read by batch."""
+    reader = training_reader(spec, split)
+    if reader is None:
+        return part_of(split, device, spec.prefetch, room)
+    return OnDemandPart(reader, device, spec.prefetch, mixed=mixes(spec))
+
+
+def _cut(inputs: Inputs, labels: torch.Tensor, rows: slice) -> tuple[Inputs, torch.Tensor]:
+    return each(inputs, lambda one: one[rows]), labels[rows]
+
+
+def _has_room(split: Split, device: torch.device, room: Room) -> bool:
+    """Whether a split may lie on the device whole; on a CPU arrays in memory are there."""
+    is_file = any(is_mapped(one) for one in (*parts(split.arrays), split.labels))
+    return (device.type == "cpu" and not is_file) or room.takes(split)
+
+
+def _noise_like(first: torch.Tensor) -> torch.Tensor:
+    """Return random pixels or numbers; whole numbers as they are, others might be no tokens."""
+    if first.dtype in (torch.uint8, torch.float32):
+        return _noise(tuple(first.shape), first.dtype, first.device)
+    return first
+
+
+def _noise(shape: tuple[int, ...], kind: torch.dtype, device: torch.device) -> torch.Tensor:
+    if kind == torch.uint8:
+        return torch.randint(0, 256, shape, dtype=kind, device=device)
+    return torch.randn(shape, dtype=kind, device=device)

@@ -1,0 +1,156 @@
+"""A user's torch model tried on a few samples, and how a model begins, before any worker starts.
+Mirrors tensorflow's.
+"""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from raybench.data.inputs import Batch, each
+from raybench.models.base import Workload, users_code
+from raybench.models.named import NamedWorkload
+from raybench.spec.errors import UserError
+from raybench.spec.metric import Metric
+from raybench.spec.run import RunSpec
+from raybench.training.probe import Array, Probed, Trial, check_parameters, needs_check
+from raybench.training.torch.judging import Judge
+from raybench.training.torch.layers import synchronise
+from raybench.training.torch.model import (
+    Inputs,
+    batch_statistics,
+    build_model,
+    has_channels,
+    num_parameters,
+    parameter_shapes,
+    prepare_inputs,
+)
+from raybench.training.torch.named import start_from
+from raybench.training.torch.state import Freezing
+
+
+def probe_model(
+    workload: Workload, inputs: Batch, labels: Array, *, metric: Metric, gpu: bool, several: bool
+) -> Probed:
+    """Try the model (`Trial.run`), with `gpu` there; where this machine has none, not at all."""
+    if gpu and not torch.cuda.is_available():
+        return Probed([])
+    trial = TorchTrial(workload, metric, Judge(workload, metric))
+    trial.device = "cuda" if gpu else "cpu"
+    return trial.run(inputs, labels, several=several)
+
+
+class TorchTrial(Trial):
+    """A model tried in torch."""
+
+    framework = model_words = "torch"
+    all_gradients = True
+    device = "cpu"
+    shapes = staticmethod(parameter_shapes)
+    batch_statistics = staticmethod(batch_statistics)
+
+    def build(self, workload: Workload) -> nn.Module:
+        """Return a model with parameters, all of known sizes."""
+        return _build(workload)
+
+    def tensors(
+        self, model: nn.Module, inputs: Batch, labels: Array
+    ) -> tuple[nn.Module, Inputs, Tensor]:
+        """Return all on the device, images in the order of training."""
+        model = model.to(self.device)
+        if has_channels(each(inputs, lambda one: tuple(one.shape[1:]))):
+            model = model.to(memory_format=torch.channels_last)
+        batch = prepare_inputs(each(inputs, lambda one: torch.from_numpy(one).to(self.device)))
+        return model, batch, torch.from_numpy(labels).to(self.device)
+
+    def forward(self, model: nn.Module, batch: Inputs, training: bool) -> object:
+        """Return what the model returns."""
+        with torch.set_grad_enabled(training):
+            return model.train(training)(batch)
+
+    def refused_kind(self, outputs: object) -> str | None:
+        """Return what outputs are that are no tensor of numbers."""
+        if not isinstance(outputs, Tensor):
+            return type(outputs).__name__
+        return None if outputs.is_floating_point() else str(outputs.dtype)
+
+    def gradients(
+        self, model: nn.Module, batch: Inputs, answers: Tensor, losses: Tensor
+    ) -> dict[str, Array | None]:
+        """Return the gradient of every trainable parameter, None where there is none."""
+        if losses.requires_grad:
+            torch.autograd.backward(losses.sum())
+        return {
+            name: None if parameter.grad is None else self.array(parameter.grad)
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
+        }
+
+    def array(self, tensor: Tensor) -> Array:
+        """Return float32."""
+        return tensor.detach().float().cpu().numpy()
+
+
+def _build(workload: Workload) -> nn.Module:
+    with users_code(f"Workload {workload.name}: build_torch failed"):
+        model = build_model(workload, seed=0)
+    if not isinstance(model, nn.Module):
+        raise UserError(
+            f"Workload {workload.name}: build_torch must return a torch.nn.Module, not "
+            f"{type(model).__name__}."
+        )
+    if any(is_lazy(parameter) for parameter in model.parameters()):
+        raise UserError(
+            f"Workload {workload.name}: its torch model has lazy layers; give them their sizes."
+        )
+    check_parameters(workload, num_parameters(model))
+    return model
+
+
+SIDES = (32, 48, 64, 80, 96, 128, 160, 192, 224, 256, 299, 384)
+"""Pixels a side that are tried to find what a network takes."""
+
+
+def check_start(workload: Workload, spec: RunSpec) -> list[str]:
+    """Return sentences of weights that were drawn anew; UserError for weights, a head, images and
+    batch normalisation that cannot be."""
+    if not isinstance(workload, NamedWorkload) and not needs_check(spec):
+        return []
+    model = build_model(workload, spec.seed)
+    warnings = start_from(model, workload, spec.weights)
+    if spec.frozen_epochs:
+        Freezing(model, workload)
+    if isinstance(workload, NamedWorkload):
+        _check_size(model, workload)
+    if spec.sync_batch_norm:
+        synchronise(model)
+    return warnings
+
+
+def _check_size(model: nn.Module, workload: NamedWorkload) -> None:
+    """Raise UserError for images that nothing is left of within the network."""
+    shape = workload.input_shape
+    if isinstance(shape, dict) or len(shape) != 3:
+        return
+    height, width, channels = shape
+    shadow = copy.deepcopy(model).to("meta").eval()
+    error = _forward(shadow, channels, height, width)
+    if error is None:
+        return
+    fitting = (side for side in SIDES if _forward(shadow, channels, side, side) is None)
+    side = next(fitting, None)
+    advice = f"set dataset.image_size: {side}" if side else "choose another model"
+    raise UserError(
+        f"Workload {workload.name}: cannot take images of {height} x {width} ({error}); {advice}.",
+    )
+
+
+def _forward(model: nn.Module, channels: int, height: int, width: int) -> Exception | None:
+    """Return what such an image raises in the model, on the meta device; None for nothing."""
+    try:
+        with torch.no_grad():
+            model(torch.empty(2, channels, height, width, device="meta"))
+    except (RuntimeError, ValueError, AssertionError) as error:
+        return error
+    return None

@@ -1,0 +1,224 @@
+"""All that training goes on from, as bytes, averages of the weights and what is frozen. Mirrors
+tensorflow's.
+
+Written by `torch.save`, of tensors, numbers and names alone: `weights_only` loads it without
+running anything that it holds.
+"""
+
+import contextlib
+import io
+from collections.abc import Iterator
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raybench.models.base import Workload
+from raybench.spec.run import RunSpec
+from raybench.training.probe import no_head
+from raybench.training.saved import check_same_model, not_ours
+from raybench.training.torch.optim import ScheduleFreeAdamW
+from raybench.training.torch.optim.kernels import lerp_all
+
+
+class Freezing:
+    """The parts of a model that are not its head, frozen and let go again.
+
+    What is frozen gets no gradient, no update and no weight decay, and works as in evaluation:
+    batch normalisation keeps the statistics that it has, dropout drops nothing. What has no
+    parameters beside the head (a dropout before it) stays the head's.
+    """
+
+    def __init__(self, model: nn.Module, workload: Workload) -> None:
+        head = head_names(model, workload)
+        self._model = model
+        self._frozen = [
+            (name, parameter)
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad and name not in head
+        ]
+        self._still = list(_without(model, "", head))
+        self.is_on = False
+        """Whether the backbone is frozen now."""
+
+    def set(self, is_on: bool) -> None:
+        """Freeze the backbone, or let it go; for the model as it is outside of DDP."""
+        self.is_on = is_on
+        for _, parameter in self._frozen:
+            parameter.requires_grad_(not is_on)
+            parameter.grad = None
+
+    @contextlib.contextmanager
+    def let_go(self) -> Iterator[None]:
+        """Let go what is frozen inside, gradients aside: for who asks which are trained at all."""
+        for _, parameter in self._frozen:
+            parameter.requires_grad_(True)
+        yield
+        for _, parameter in self._frozen:
+            parameter.requires_grad_(not self.is_on)
+
+    def train(self) -> None:
+        """Put what is frozen into evaluation, after the model was put into training."""
+        if self.is_on:
+            for module in self._still:
+                module.eval()
+
+
+def head_names(model: nn.Module, workload: Workload) -> set[str]:
+    """Return the names of the head's parameters: those that a model by name knows, or that begin
+    with the workload's `head`. UserError where there are none, or no others."""
+    names = [name for name, one in model.named_parameters() if one.requires_grad]
+    prefix = workload.head
+    known = getattr(model, "head", ()) if prefix is None else ()
+    head = {name for name in names if name in known or (prefix and name.startswith(prefix))}
+    if not head or len(head) == len(names):
+        raise no_head(workload, names, "parameters")
+    return head
+
+
+def _without(module: nn.Module, prefix: str, head: set[str]) -> "list[nn.Module]":
+    """Return the largest modules that have parameters or buffers, and none of the head's."""
+    own = [f"{prefix}{name}" for name, _ in module.named_parameters()]
+    if not any(name in head for name in own):
+        return [module] if own or any(True for _ in module.buffers()) else []
+    found: list[nn.Module] = []
+    for name, child in module.named_children():
+        found += _without(child, f"{prefix}{name}.", head)
+    return found
+
+
+class Averaging:
+    """The moving average of `ema_decay`, or that which Schedule-Free AdamW keeps, or neither.
+
+        mean <- mean + (1 - decay) / (1 - decay^t) (w - mean),  t the steps so far
+
+    The divisor is Adam's correction: the average is over the steps taken, and the weights of the
+    beginning have no part in it. Of parameters alone: running averages of batch normalisation are
+    the model's own, as in torch.optim.swa_utils.AveragedModel.
+    """
+
+    def __init__(self, spec: RunSpec, model: nn.Module) -> None:
+        self._decay = spec.ema_decay
+        self._params: list[Tensor] = [one for one in model.parameters() if one.requires_grad]
+        self._means: list[Tensor] = []
+        if self._decay is not None:
+            self._means = [torch.zeros_like(one) for one in self._params]
+        self._num_steps = 0
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the weights after a step."""
+        if self._decay is None:
+            return
+        self._num_steps += 1
+        share = (1 - self._decay) / (1 - self._decay**self._num_steps)
+        lerp_all(self._means, self._params, share)
+
+    @contextlib.contextmanager
+    def in_place(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+        """Put the averages in the place of the weights inside."""
+        pairs = self._averages(optimizer)
+        with torch.no_grad():
+            trained = [param.clone() for param, _ in pairs]
+            for param, average in pairs:
+                param.copy_(average)
+            yield
+            for (param, _), weight in zip(pairs, trained, strict=True):
+                param.copy_(weight)
+
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` takes: numbers and tensors."""
+        return {"num_steps": self._num_steps, "means": self._means}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._num_steps = state["num_steps"]
+        for mean, saved in zip(self._means, state["means"], strict=True):
+            mean.copy_(saved)
+
+    @torch.no_grad()
+    def forget(self, optimizer: torch.optim.Optimizer) -> None:
+        """Begin anew, with weights that were not trained here: they are their own average."""
+        self._num_steps = 0
+        if isinstance(optimizer, ScheduleFreeAdamW):
+            for state in optimizer.state.values():
+                state["ahead"].zero_()
+
+    def _averages(self, optimizer: torch.optim.Optimizer) -> list[tuple[Tensor, Tensor]]:
+        """Return parameters with what takes their place: none before the first step."""
+        if isinstance(optimizer, ScheduleFreeAdamW):
+            return optimizer.evaluation_weights()
+        return list(zip(self._params, self._means, strict=True)) if self._num_steps else []
+
+
+def pack_state(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    averaging: Averaging,
+    rows: list[list[float]],
+    *,
+    is_frozen: bool,
+) -> bytes:
+    """Return the state of a run; `rows` holds the numbers that each rank has of its own."""
+    content = {
+        "is_frozen": is_frozen,
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "averaging": averaging.state(),
+        "ranks": torch.tensor(rows, dtype=torch.float64),
+    }
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+def unpack_state(
+    state: bytes, model: nn.Module, optimizer: torch.optim.Optimizer, averaging: Averaging
+) -> tuple[list[list[float]], bool]:
+    """Give model, optimizer and averages what `pack_state` was given; return its `rows`, and
+    whether the backbone was frozen.
+
+    UserError if they are of another model, or were written by something else.
+    """
+    try:
+        content = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True)
+    except (UnpicklingError, RuntimeError, EOFError) as error:
+        raise not_ours(error) from None
+    check_same_model(_shapes(content["model"]), _shapes(model.state_dict()))
+    model.load_state_dict(content["model"])
+    optimizer.load_state_dict(content["optimizer"])
+    averaging.restore(content["averaging"])
+    rows: list[list[float]] = content["ranks"].tolist()
+    return rows, content["is_frozen"]
+
+
+def seed_replicas(devices: list[torch.device], seed: int) -> None:
+    """Give the CPU and the first replica's device the random numbers of `seed`, the second's those
+    of `seed` + 1, and so on."""
+    torch.manual_seed(seed)
+    for replica, device in enumerate(devices):
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed + replica)
+
+
+def random_state(devices: list[torch.device]) -> list[float]:
+    """Return what this rank draws from next: the bytes of the CPU's generator, then its GPUs'."""
+    gpus = [device for device in devices if device.type == "cuda"]
+    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in gpus)]
+    return [float(byte) for byte in torch.cat(states).tolist()]
+
+
+def set_random_state(numbers: list[float], devices: list[torch.device]) -> None:
+    """Draw next what `random_state` was called before."""
+    gpus = [device for device in devices if device.type == "cuda"]
+    state = torch.tensor(numbers, dtype=torch.uint8)
+    size = len(torch.get_rng_state())
+    torch.set_rng_state(state[:size])
+    for device, own in zip(gpus, state[size:].chunk(max(1, len(gpus))), strict=bool(gpus)):
+        torch.cuda.set_rng_state(own, device)
+
+
+def _shapes(state_dict: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in state_dict.items()}

@@ -1,0 +1,253 @@
+"""A torch worker's place among the workers, and how its gradients meet those of the others.
+Mirrors tensorflow's.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
+from raybench.training.machine import Seen, require_gpus
+
+
+class World:
+    """This process's place among the workers; a process group exists where there are several."""
+
+    def __init__(
+        self, *, rank: int = 0, num_workers: int = 1, device: str = "cpu", num_replicas: int = 1
+    ) -> None:
+        self.rank, self.num_workers = rank, num_workers
+        self.torch_device = torch.device(device)
+        """Where the model and the data are; the first replica's."""
+        self.replica_devices = [self.torch_device]
+        """Of each replica in this process; where they are several, its GPUs from the first on."""
+        if num_replicas > 1:
+            self.replica_devices = [torch.device("cuda", i) for i in range(num_replicas)]
+            self.torch_device = self.replica_devices[0]
+        is_cuda = self.torch_device.type == "cuda"
+        self.gpus = tuple(one.index or 0 for one in self.replica_devices) if is_cuda else ()
+        self.device = torch.cuda.get_device_name(self.torch_device) if is_cuda else "cpu"
+
+    def gather(self, values: list[float]) -> list[list[float]]:
+        """Return every rank's values (float64), in rank order; a barrier for all ranks."""
+        if self.num_workers == 1:
+            return [values]
+        mine = torch.tensor(values, dtype=torch.float64, device=self.torch_device)
+        rows = [torch.empty_like(mine) for _ in range(self.num_workers)]
+        dist.all_gather(rows, mine)
+        return [row.tolist() for row in rows]
+
+    def time_all_reduce(self, num_bytes: int, rounds: int) -> list[float]:
+        """Return the seconds of each of some sums over all workers of so many bytes (float32)."""
+        values = torch.zeros(num_bytes // 4, device=self.torch_device)
+        seconds = []
+        for _ in range(rounds):
+            self.gather([0.0])
+            began = time.perf_counter()
+            dist.all_reduce(values)
+            float(values[0])  # waits for a GPU
+            seconds.append(time.perf_counter() - began)
+        return seconds
+
+    @property
+    def through(self) -> str:
+        """What carries the sums: `gloo` or `nccl`."""
+        return str(dist.get_backend())
+
+
+def join(
+    *,
+    rank: int,
+    num_workers: int,
+    device: str,
+    num_threads: int,
+    num_replicas: int = 1,
+    num_gpus: int = 0,
+) -> World:
+    """Return this process's World; Ray Train has made the process group already."""
+    torch.set_num_threads(num_threads)
+    require_gpus("torch", num_gpus, torch.cuda.device_count() if num_gpus else 0)
+    # A worker of its own does not count GPUs, which wakes CUDA's driver.
+    gpus = torch.cuda.device_count() if num_replicas > 1 else 1
+    if num_replicas > gpus:
+        raise UserError(
+            f"strategy single_process: {num_replicas} replicas need as many GPUs, and their "
+            f"process sees {gpus}; ask for fewer with num_workers."
+        )
+    return World(rank=rank, num_workers=num_workers, device=device, num_replicas=num_replicas)
+
+
+def set_arithmetic(precision: str) -> None:
+    """Let this process multiply float32 on GPUs as a run says, whatever the last one said; try
+    which of cuDNN's convolutions is fastest, in the warm-up."""
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.benchmark = True
+
+
+def gpus_seen() -> Seen:
+    """Return the GPUs that torch sees; wakes them, so for a process of its own."""
+    found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    versions = {"torch": str(torch.__version__), "cuda": torch.version.cuda}
+    if found:
+        versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+        nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        versions["nccl"] = ".".join(map(str, nccl))
+    return Seen(
+        names=tuple(one.name for one in found),
+        memory_bytes=tuple(one.total_memory for one in found),
+        versions={name: version for name, version in versions.items() if version},
+    )
+
+
+def meet_in_file(*, backend: str, member: int, size: int, file: str, timeout_s: int) -> None:
+    """Join the default process group as rank `member` of `size`; all name the same new `file`."""
+    dist.init_process_group(
+        backend,
+        init_method=f"file://{file}",
+        rank=member,
+        world_size=size,
+        timeout=timedelta(seconds=timeout_s),
+    )
+
+
+WIRE = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
+"""Type of the gradients on their way; None as they are."""
+
+
+class Squares:
+    """The squared norms of what a worker gives and gets, bucket by bucket of one step."""
+
+    def __init__(self) -> None:
+        self._part: list[Tensor] = []
+        self._whole: list[Tensor] = []
+
+    def gave(self, part: Tensor) -> None:
+        """Take in a bucket before its exchange."""
+        self._part.append(part.dot(part))
+
+    def got(self, whole: Tensor) -> None:
+        """Take in a bucket after it; may be called by the thread of the exchange."""
+        self._whole.append(whole.dot(whole))
+
+    def take(self) -> tuple[Tensor, Tensor]:
+        """Return both of the step that has ended, and begin another."""
+        sums = torch.stack(self._part).sum(), torch.stack(self._whole).sum()
+        self._part, self._whole = [], []
+        return sums
+
+
+Precision = Callable[[], AbstractContextManager[object]]
+"""Returns the arithmetic of forward."""
+
+
+class Replica(nn.Module):
+    """A model that computes in the run's precision in any thread.
+
+    DataParallel calls each replica in a thread of its own, which knows whether autocast is on but
+    not its type: there it would be fp16.
+    """
+
+    def __init__(self, model: nn.Module, precision: Precision) -> None:
+        super().__init__()
+        self.model = model
+        self._precision = precision
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the model's outputs."""
+        with self._precision():
+            outputs: Tensor = self.model(inputs)
+            return outputs
+
+
+class Exchange:
+    """The model as it trains among the workers, and when these exchange gradients.
+
+    Replicas in one process need no exchange: DataParallel sums their gradients on the way back.
+    """
+
+    def __init__(self, spec: RunSpec, model: nn.Module, precision: Precision) -> None:
+        self.model = model
+        """To be called forward."""
+        self.squares: Squares | None = None
+        """Where gradients are exchanged and `record_steps` asks for their norms."""
+        self._spec, self._bare, self._is_on = spec, model, spec.exchange_gradients
+        self._parallel: DistributedDataParallel | None = None
+        if spec.replicas_per_process > 1:
+            devices = list(range(spec.replicas_per_process))
+            self.model = nn.DataParallel(Replica(model, precision), device_ids=devices)
+        elif spec.num_workers > 1:
+            if spec.record_steps and self._is_on:
+                self.squares = Squares()
+            self._wrap()
+
+    def renew(self) -> nn.Module:
+        """Return the model to be called from now on, after parameters were frozen or let go; on all
+        ranks at once, and nobody holds the one before.
+
+        DDP exchanges the gradients of those parameters that had any when it was made.
+        """
+        if self._parallel is not None:
+            self.model, self._parallel = self._bare, None  # takes its hooks off the parameters
+            self._wrap()
+        return self.model
+
+    def _wrap(self) -> None:
+        # Buffers are not sent at every step: see average_statistics.
+        self.model = self._parallel = DistributedDataParallel(
+            self._bare,
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+            bucket_cap_mb=_bucket_mb(self._spec),
+        )
+        wire = WIRE[self._spec.gradient_compression]
+        if wire or self.squares:
+            self._register(1 / self._spec.num_workers, wire)
+
+    def when(self, wanted: bool) -> AbstractContextManager[object]:
+        """Exchange gradients in this backward pass, or only accumulate them."""
+        if self._parallel is None or (wanted and self._is_on):
+            return contextlib.nullcontext()
+        return self._parallel.no_sync()
+
+    def _register(self, share: float, wire: torch.dtype | None) -> None:
+        """Let DDP exchange by a function of ours: without one it does the same, uncompressed."""
+        assert self._parallel is not None
+        squares = self.squares
+
+        def exchange(
+            state: None,
+            bucket: dist.GradBucket,  # type: ignore[name-defined]
+        ) -> Future[Tensor]:
+            # Scaled first, so that what is compressed is the same in both frameworks.
+            part = bucket.buffer().mul_(share)
+            if squares:
+                squares.gave(part)
+            sent = part if wire is None else part.to(wire)
+            work = dist.all_reduce(sent, async_op=True)
+            assert work is not None
+
+            def receive(done: Future[list[Tensor]]) -> Tensor:
+                (received,) = done.value()
+                whole = received if wire is None else part.copy_(received)
+                if squares:
+                    squares.got(whole)
+                return whole
+
+            return work.get_future().then(receive)
+
+        self._parallel.register_comm_hook(None, exchange)
+
+
+def _bucket_mb(spec: RunSpec) -> float | None:
+    """Return the size for DDP; None leaves it DDP's own, whose first bucket is a smaller one."""
+    return None if spec.bucket_mb == RunSpec.model_fields["bucket_mb"].default else spec.bucket_mb

@@ -1,0 +1,56 @@
+"""Studies for the loggers, and their records read back from where the tools keep them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from raybench.loggers.feed import Feed, Ledger
+from raybench.loggers.to_tensorboard import open_sink
+from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
+from raybench.stats.record import Evaluation
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "digits_study"
+SPEC = RunSpec(objective=Objective(target=0.9, max_train_seconds=60.0), learning_rate=0.25)
+
+
+@pytest.fixture
+def study(tmp_path):
+    """A copy of the recorded study."""
+    return Path(shutil.copytree(FIXTURE, tmp_path / "digits"))
+
+
+@pytest.fixture
+def point():
+    """Makes the line of an evaluation: one second and 100 samples after the one before."""
+
+    def made(trial, index, value=0.5, *, spec=SPEC):
+        numbers = {"epoch": 1.0, "train_loss": 2.0, "learning_rate": 0.25, "samples_per_s": 100.0}
+        there = {"samples": 100 * (index + 1), "train_s": 1.0 + index, "value": value}
+        line = Evaluation(index=index, **numbers, **there).line(trial, role="trial", spec=spec)
+        return json.loads(json.dumps(line))
+
+    return made
+
+
+@pytest.fixture
+def session(tmp_path):
+    """Feeds lines to TensorBoard's files, as a session of the study does; returns how many runs
+    were written to their end."""
+
+    def run(*lines, close=True):
+        with Ledger(tmp_path, "tensorboard") as ledger:
+            sink = open_sink(tmp_path, "study")
+            ledger.open(sink.place)
+            feed = Feed(sink, ledger)
+            for line in lines:
+                feed.take(line)
+            feed.flush()
+            if close:
+                feed.close()
+            sink.close()
+        return feed.num_told
+
+    return run

@@ -1,0 +1,147 @@
+"""What a tool is told of a study: every run once, with the curve of its last attempt."""
+
+import json
+import sys
+from types import ModuleType
+
+import pytest
+from read_back import tensorboard_events, tensorboard_scalars
+
+from raybench.loggers.feed import Ledger
+from raybench.loggers.sink import winners_of
+from raybench.loggers.to_tensorboard import WINNERS, folder_name
+from raybench.results.load import load
+from raybench.results.records import read_lines
+from raybench.results.store import RECORDS_FILE
+from raybench.spec.errors import UserError
+from tests.made_results import run_line
+
+ACCURACY = "by_train_ms/validation_accuracy"
+
+
+def ended(trial, train_s, **more):
+    return json.loads(json.dumps(run_line(trial, train_s=train_s, **more)))
+
+
+def curve(folder, trial, tag=ACCURACY):
+    """(step, value) of a run's curve."""
+    found = tensorboard_scalars(folder / "tensorboard" / trial)[tag]
+    return [(step, pytest.approx(value)) for step, value, _ in found]
+
+
+def test_a_recorded_study_comes_back_whole(study, tmp_path, session):
+    lines = [line for _, line in read_lines(study / RECORDS_FILE)]
+    results = load(study)
+    assert session(*lines) == len(results.runs) == 33
+    for trial, points in results.evaluations.items():
+        scalars = tensorboard_scalars(tmp_path / "tensorboard" / trial)
+        assert [step for step, *_ in scalars[ACCURACY]] == [round(1000 * p.train_s) for p in points]
+        assert [value for _, value, _ in scalars[ACCURACY]] == pytest.approx(
+            [point.value for point in points]
+        )
+        seconds = [at for *_, at in scalars["by_samples/train_loss"]]
+        # The axis RELATIVE is seconds of training.
+        assert [at - seconds[0] for at in seconds] == pytest.approx(
+            [point.train_s - points[0].train_s for point in points], abs=1e-3
+        )
+        record = results.runs[trial]
+        (best,) = scalars["run/best_accuracy"]
+        assert best[1] == pytest.approx(record.best_value)
+        assert ("run/time_to_target_s" in scalars) == (record.time_to_target_s is not None)
+
+
+def test_the_table_of_configurations_has_what_was_searched(tmp_path, session, point):
+    from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
+
+    session(point("0000", 0), ended("0000", 1.0, learning_rate=0.25, failure="oom"))
+    found = {}
+    for event in tensorboard_events(tmp_path / "tensorboard" / "0000"):
+        for value in event.summary.value:
+            if value.metadata.plugin_data.plugin_name == "hparams":
+                found[value.tag] = HParamsPluginData.FromString(value.metadata.plugin_data.content)
+    params = found["_hparams_/session_start_info"].session_start_info.hparams
+    assert params["learning_rate"].number_value == 0.25
+    assert params["optimizer"].string_value == "adam"
+    assert found["_hparams_/session_end_info"].session_end_info.status == 2  # STATUS_FAILURE
+
+
+def test_winners_are_those_that_the_study_confirmed(study):
+    results = load(study)
+    fastest, cheapest = winners_of(results)
+    first = results.confirmed.iloc[0]
+    assert (fastest.title, fastest.trial) == ("fastest", first["trial"])
+    assert fastest.is_confirmed
+    assert fastest.figures["time_to_target_s"] == first["printed_s"]
+    assert fastest.figures["runs"] == 3
+    assert cheapest.title == "cheapest"
+
+
+def test_what_is_repeated_replaces_what_it_repeats(tmp_path, session, point):
+    first = [point("0000", index, 0.1 * index) for index in range(4)]
+    again = [point("0000", index, 0.7) for index in (2, 3)]
+    session(*first, *again, point("0001", 0))
+    assert curve(tmp_path, "0000") == [(1000, 0.0), (2000, 0.1), (3000, 0.7), (4000, 0.7)]
+    assert curve(tmp_path, "0001") == [(1000, 0.5)]
+
+
+def test_a_run_that_goes_on_in_another_session_stands_there_once(tmp_path, session, point):
+    begun = [point("0000", index, 0.1) for index in range(3)]
+    cut = ended("0000", 3.0, outer_stop="interrupted", best_value=0.1)
+    done = [point("0001", 0), ended("0001", 1.0)]
+    assert session(*done, *begun, cut) == 2
+    (file,) = (tmp_path / "tensorboard" / "0001").iterdir()
+    written = file.stat().st_mtime_ns
+    # From its checkpoint behind the second evaluation: the driver writes the curve anew.
+    more = [point("0000", index, 0.1) for index in range(2)] + [point("0000", 2, 0.8)]
+    last = ended("0000", 3.5)
+    assert session(*done, *begun, cut, *more, last) == 1
+    assert curve(tmp_path, "0000") == [(1000, 0.1), (2000, 0.1), (3000, 0.8)]
+    assert file.stat().st_mtime_ns == written
+    assert session(*done, *begun, cut, *more, last) == 0
+
+
+def test_a_folder_that_was_deleted_is_written_anew(tmp_path, session, point):
+    lines = [point("0000", 0), ended("0000", 1.0)]
+    session(*lines)
+    (file,) = (tmp_path / "tensorboard" / "0000").iterdir()
+    file.unlink()
+    file.parent.rmdir()
+    assert session(*lines) == 1
+    assert curve(tmp_path, "0000") == [(1000, 0.5)]
+
+
+def test_a_tensorboard_that_has_read_a_lost_attempt_forgets_it(
+    tmp_path, session, point, monkeypatch
+):
+    # Its own way to do without TensorFlow, which takes seconds to import.
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", ModuleType("notf"))
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.plugin_event_accumulator",
+        reason="TensorBoard is not installed: pip install tensorboard",
+    ).EventAccumulator
+    session(*(point("0000", index, 0.1) for index in range(3)), close=False)
+    viewer = accumulator(str(tmp_path / "tensorboard" / "0000"))
+    viewer.Reload()
+    assert [event.step for event in viewer.Tensors(ACCURACY)] == [1000, 2000, 3000]
+    session(point("0000", 0, 0.1), point("0000", 1, 0.9))
+    viewer = accumulator(str(tmp_path / "tensorboard" / "0000"))
+    viewer.Reload()
+    assert [event.step for event in viewer.Tensors(ACCURACY)] == [1000, 2000]
+
+
+@pytest.mark.parametrize("name", ["../../up", "a/b", ".hidden", "ünï <b>", "x" * 300, WINNERS])
+def test_a_runs_name_stays_in_the_folder(tmp_path, session, point, name):
+    session(point(name, 0), ended(name, 1.0))
+    (folder,) = (tmp_path / "tensorboard").iterdir()
+    assert folder.name == folder_name(name) != WINNERS
+    assert tensorboard_scalars(folder)[ACCURACY]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["logged", "tensorboard"]
+
+
+def test_one_process_at_a_time_logs_a_study(tmp_path):
+    with (
+        Ledger(tmp_path, "mlflow"),
+        pytest.raises(UserError, match="another process logs this study there"),
+        Ledger(tmp_path, "mlflow"),
+    ):
+        pass

@@ -1,0 +1,89 @@
+"""Weights & Biases' offline mode: what `wandb sync` would upload, read back from its files."""
+
+import json
+import os
+
+import pytest
+from read_back import wandb_items, wandb_records
+
+from raybench.loggers.processes import Loggers
+from raybench.results.store import Store
+from tests.made_results import results_folder, run_line
+
+pytestmark = pytest.mark.all
+pytest.importorskip("wandb", reason="W&B is not installed: pip install wandb")
+SECRET = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_API_KEY", SECRET)
+
+
+def log(folder, *lines):
+    """Write lines to a study's records as one session of it does; return what was said."""
+    said = []
+    with (
+        Store(folder) as store,
+        Loggers(["wandb"], folder, place=str(folder), say=said.append) as running,
+    ):
+        running.start()
+        for line in lines:
+            store.append(line)
+        running.end()
+    return said
+
+
+def runs(folder):
+    """{name: (run, history, summary)} of all offline runs; two of one name are a failure."""
+    found = {}
+    for one in (folder / "wandb").glob("offline-run-*"):
+        records = wandb_records(one)
+        (run,) = (record.run for record in records if record.HasField("run"))
+        history = [wandb_items(r.history.item) for r in records if r.HasField("history")]
+        summary = {}
+        for record in records:
+            if record.HasField("summary"):
+                summary |= wandb_items(record.summary.update)
+        assert run.display_name not in found
+        found[run.display_name] = run, history, summary
+    return found
+
+
+def test_runs_are_written_once_over_seconds_with_their_specs_and_winners(tmp_path, point):
+    folder = tmp_path / "my study"
+    results_folder(folder, [])
+    done = [point("0000", 0), point("0000", 1, 0.75), run_line("0000", 2.0, learning_rate=0.25)]
+    cut = run_line("0001", train_s=2.0, outer_stop="interrupted")
+    said = log(folder, *done, point("0001", 0), point("0001", 1), cut)
+    assert said[-1].startswith("Weights & Biases: 2 runs written: wandb sync ")
+    again = [point("0001", 0), point("0001", 1), point("0001", 2, 0.875)]
+    said = log(folder, *again, run_line("0001", 3.0, learning_rate=0.25))
+    assert said[-1].startswith("Weights & Biases: 1 run written: ")
+
+    found = runs(folder)
+    assert set(found) == {"0000", "0001", "winners"}
+    run, history, summary = found["0001"]
+    assert [(row["train_s"], row["validation_accuracy"]) for row in history] == [
+        (1.0, 0.5),
+        (2.0, 0.5),
+        (3.0, 0.875),
+    ]
+    assert (run.project, run.run_group, run.job_type) == ("raybench", "my study", "trial")
+    config = wandb_items(run.config.update)
+    assert (config["learning_rate"], config["dataset.name"]) == (0.25, "digits")
+    assert (summary["time_to_target_s"], summary["state"]) == (3.0, "complete")
+    *_, winners = found["winners"]
+    assert (winners["fastest.trial"], winners["fastest.is_confirmed"]) == ("0000", False)
+    assert winners["fastest.time_to_target_s"] == 2.0
+
+    for file in folder.rglob("*"):
+        assert file.is_dir() or SECRET.encode() not in file.read_bytes(), file
+    for one in (folder / "wandb").glob("offline-run-*"):
+        steps = [r.metric for r in wandb_records(one) if r.HasField("metric")]
+        assert json.dumps(["*", "train_s"]) in [
+            json.dumps([metric.glob_name, metric.step_metric]) for metric in steps
+        ] or one.name.endswith(found["winners"][0].run_id)

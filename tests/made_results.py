@@ -1,0 +1,93 @@
+"""Records of runs that never ran, and the folders of results that they make."""
+
+from raybench.results.load import load
+from raybench.results.store import STUDY_FILE, Store
+from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
+from raybench.stats.record import Evaluation, RunOutcome
+
+OBJECTIVE = Objective(target=0.9, max_train_seconds=60.0)
+PHASE_SECONDS = {"queue": 1.0, "start": 8.0, "setup": 2.0, "compile": 3.0, "eval": 0.5}
+PHASE_SECONDS |= {"checkpoint": 0.25, "report": 0.125}
+POINT = {"epoch": 0.5, "train_loss": 1.0, "learning_rate": 1e-3, "samples_per_s": 100.0}
+
+
+def run_line(
+    trial,
+    time_to_target_s=None,
+    *,
+    best_value=None,
+    role="trial",
+    source=None,
+    failure=None,
+    stop=None,
+    outer_stop="scheduler",
+    train_s=None,
+    objective=OBJECTIVE,
+    test_value=None,
+    concurrent=0,
+    slow=None,
+    **spec,
+):
+    """One finished run; without a time it trained all its seconds and missed the target.
+
+    The source of a run of the race, and of a confirming run, is the trial it is named after.
+    """
+    if best_value is None:
+        best_value = 0.8 if time_to_target_s is None else 0.92
+    train_s = train_s or time_to_target_s or 60.0
+    if not (stop or failure) and time_to_target_s is not None:
+        stop = "target"
+    last = Evaluation(
+        **POINT,
+        index=0,
+        samples=1000,
+        train_s=train_s,
+        value=best_value,
+        best_value=best_value,
+        time_to_target_s=time_to_target_s,
+        stop=stop,
+    )
+    outcome = RunOutcome(
+        evaluation=last,
+        is_over=True,
+        failure=failure,
+        message=f"it was {failure}" if failure else None,
+        ledger=PHASE_SECONDS | {"train": train_s, "input": 0.0625} | (slow or {}),
+        wall_s=sum(PHASE_SECONDS.values()) + train_s,
+        num_parameters=402_442,
+        chance=0.1,
+        test_value=test_value,
+        concurrent=concurrent,
+    )
+    if role in ("race", "confirm") and source is None:
+        source = trial.partition("-")[0]
+    run = outcome.record(
+        trial,
+        RunSpec(objective=objective, **spec),
+        role=role,
+        source=source,
+        stopped_by=outer_stop,
+    )
+    return run.line()
+
+
+def curve(trial, accuracies):
+    """The evaluations of a run, one second and 100 samples apart."""
+    return [
+        Evaluation(
+            **POINT, index=index, samples=100 * (index + 1), train_s=1.0 + index, value=accuracy
+        ).line(trial)
+        for index, accuracy in enumerate(accuracies)
+    ]
+
+
+def results_folder(folder, lines, *, objective=OBJECTIVE, **more):
+    """Write a study with these records, and `more` that its file holds, and load it."""
+    store = Store(folder)
+    content = {"study": {"objective": objective.model_dump(mode="json")}, **more}
+    store.write_yaml(STUDY_FILE, content)
+    for line in lines:
+        store.append(line)
+    store.close()
+    return load(folder)

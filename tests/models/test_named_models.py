@@ -1,0 +1,166 @@
+"""Models by name, as far as no framework is needed: found, refused, read from files of weights."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raybench.models.find import find_workload, require_framework
+from raybench.models.named import (
+    NamedWorkload,
+    first_there,
+    keras_folder,
+    named_workload,
+    size_warnings,
+    torch_folder,
+)
+from raybench.models.networks import NETWORKS, initial_arrays
+from raybench.models.shape import DataShape
+from raybench.models.tensor_files import read_tensors
+from raybench.spec.errors import UserError
+
+IMAGES = DataShape(input_shape=(64, 64, 3), num_outputs=5, kind="pixels")
+TEXTS = DataShape(input_shape=(16,), num_outputs=2, vocabulary_size=50, kind="tokens")
+
+
+def test_the_data_shape_the_model() -> None:
+    workload = find_workload("torchvision:resnet18", IMAGES)
+    assert isinstance(workload, NamedWorkload)
+    assert (workload.input_shape, workload.num_classes) == ((64, 64, 3), 5)
+    both = find_workload("resnet18", IMAGES)
+    for framework in ("torch", "tensorflow"):
+        require_framework(both, framework)
+    require_framework(find_workload("keras:MobileNetV2", IMAGES), "tensorflow")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "words"),
+    [
+        ("torchvision:", IMAGES, "write torchvision:NAME, such as torchvision:resnet18"),
+        (
+            "timm:resnet18",
+            TEXTS,
+            r"takes images \(H, W, C\), the dataset has inputs of shape \(16,",
+        ),
+        ("transformers:bert", IMAGES, "takes token ids"),
+        ("resnet1", IMAGES, "did you mean 'resnet18'"),
+        (
+            "keras:ResNet50",
+            DataShape(input_shape=(32, 32, 4), num_outputs=2),
+            "of 1 or 3 channels, the dataset has 4",
+        ),
+        (
+            "transformers:bert",
+            DataShape(input_shape={"ids": (4,)}, num_outputs=2),
+            "needs an input named input_ids, the dataset has ids",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(name: str, shape: DataShape, words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        find_workload(name, shape)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_library_of_one_framework_refuses_the_other() -> None:
+    with pytest.raises(UserError, match=r"timm has models of torch alone.*resnet50 and mobilenet"):
+        require_framework(find_workload("timm:resnet18", IMAGES), "tensorflow")
+    with pytest.raises(UserError, match="keras has models of tensorflow alone"):
+        require_framework(find_workload("keras:MobileNetV2", IMAGES), "torch")
+
+
+def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="timm is not installed; run: pip install timm"):
+        named_workload("timm:resnet18", IMAGES)
+
+
+def test_small_images_are_a_warning() -> None:
+    small = DataShape(input_shape=(32, 32, 3), num_outputs=5)
+    (warning,) = size_warnings(named_workload("resnet18", small))
+    assert "leaves 1 x 1 of 32 x 32" in warning
+    assert size_warnings(named_workload("resnet18", IMAGES)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("resnet18", 11_689_512),
+        pytest.param("resnet34", 21_797_672, marks=pytest.mark.all),
+        pytest.param("resnet50", 25_557_032, marks=pytest.mark.all),
+        ("mobilenet_v2", 3_504_872),
+    ],
+)
+def test_the_networks_of_both_have_the_published_parameters(name: str, parameters: int) -> None:
+    arrays = initial_arrays(NETWORKS[name](), 1000, seed=0)
+    trained = [one.size for key, one in arrays.items() if "running" not in key]
+    assert sum(trained) == parameters
+    again = initial_arrays(NETWORKS[name](), 1000, seed=0)
+    assert all((array == again[key]).all() for key, array in arrays.items())
+
+
+@pytest.mark.parametrize("kind", ["zip", "legacy", "safetensors", "nested"])
+def test_weights_are_read_without_torch(kind: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    whole = torch.arange(12.0).reshape(3, 4)
+    tensors = {
+        "turned": whole.T,  # strides of its own
+        "part": whole[1],  # at an offset of a shared storage
+        "counter": torch.tensor(7),
+        "halves": torch.ones(2, dtype=torch.float16),
+        "none": torch.zeros(0, 3),
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+    }
+    path = tmp_path / "weights.pth"
+    if kind == "safetensors":
+        path = path.with_suffix(".safetensors")
+        from safetensors.torch import save_file
+
+        save_file({name: one.detach().clone().contiguous() for name, one in tensors.items()}, path)
+    else:
+        content = {"epoch": 3, "state_dict": tensors} if kind == "nested" else tensors
+        torch.save(content, path, _use_new_zipfile_serialization=kind != "legacy")
+    found = read_tensors(path)
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(found[name], tensor.detach().numpy(), err_msg=name)
+        assert found[name].dtype == tensor.detach().numpy().dtype
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (Path.touch, (Path("ran"),))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("kind", ["zip", "legacy", "text", "empty", "half", "safetensors"])
+def test_what_is_no_file_of_weights_is_refused_and_not_run(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / ("weights.safetensors" if kind == "safetensors" else "weights.pth")
+    if kind == "zip":
+        torch.save({"a": Evil()}, path)
+    elif kind == "legacy":
+        path.write_bytes(pickle.dumps(Evil()))
+    elif kind == "half":
+        torch.save({"a": torch.ones(100)}, path, _use_new_zipfile_serialization=False)
+        path.write_bytes(path.read_bytes()[:-200])
+    else:
+        path.write_text("" if kind == "empty" else "these are no weights\n")
+    with pytest.raises(UserError, match="is no file of weights") as caught:
+        read_tensors(path)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_cached_weights_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
+    assert keras_folder() == tmp_path / "keras" / "models"
+    folder = torch_folder()
+    with pytest.raises(UserError, match=f"put them at {folder}/best.pth, from https://here/best"):
+        first_there("resnet18", folder, ("best.pth", "older.pth"), "https://here/")
+    folder.mkdir(parents=True)
+    (folder / "older.pth").touch()
+    assert first_there("resnet18", folder, ("best.pth", "older.pth")) == folder / "older.pth"

@@ -1,0 +1,88 @@
+import pytest
+
+from raybench.models.layers import num_parameters, output_shapes
+from raybench.models.shape import DataShape
+from raybench.models.shipped import WORKLOADS, cnn7, shipped_workload
+from raybench.spec.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("name", "input_shape", "expected"),
+    [
+        ("mnist_small", (28, 28, 1), 402_442),
+        ("mnist_large", (28, 28, 1), 2_636_554),
+        ("mnist_large_dense", (28, 28, 1), 4_104_202),
+        ("cnn7", (299, 299, 3), 910_922),
+        ("cnn7", (128, 128, 3), 173_642),
+        ("cnn7", (94, 94, 3), 124_490),
+        ("cnn7", (64, 64, 3), 173_642),
+        ("cnn7", (32, 32, 3), 124_490),
+        ("cifar_cnn", (32, 32, 3), 1_250_858),
+        ("deep_mlp", (28, 28, 1), 75_850),
+        ("small_resnet", (32, 32, 3), 413_514),
+        ("mlp", (8,), 102_282),
+        ("mlp", (4, 4, 3), 112_522),
+        ("text_bag", (128,), 1_289_610),
+        ("char_lm", (64,), 407_562),
+    ],
+)
+def test_num_parameters(name, input_shape, expected):
+    workload = WORKLOADS[name](input_shape, 10)
+    assert num_parameters(workload.layers, workload.input_shape) == expected
+    assert workload.name == name
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_num_classes_is_that_of_the_dataset(name):
+    workload = WORKLOADS[name](num_classes=7)
+    tokens = workload.input_shape if workload.task == "language_modelling" else ()
+    assert output_shapes(workload.layers, workload.input_shape)[-1] == (*tokens, 7)
+    assert workload.num_classes == 7
+
+
+def test_cnn7_pads_small_images_only():
+    assert output_shapes(cnn7().layers, (299, 299, 3))[14] == (7, 7, 128)
+    assert output_shapes(cnn7((93, 93, 3)).layers, (93, 93, 3))[0] == (93, 93, 16)
+    assert output_shapes(cnn7((94, 94, 3)).layers, (94, 94, 3))[0] == (92, 92, 16)
+
+
+def test_a_workload_takes_what_the_data_are():
+    table = DataShape(input_shape=(5,), num_outputs=2, task="regression", kind="numbers")
+    assert shipped_workload("mlp", table).task == "regression"
+    assert output_shapes(shipped_workload("mlp", table).layers, (5,))[-1] == (2,)
+    texts = DataShape(input_shape=(40,), num_outputs=3, kind="tokens", vocabulary_size=900)
+    bag = shipped_workload("text_bag", texts)
+    assert (bag.task, bag.num_classes) == ("classification", 3)
+    assert num_parameters(bag.layers, (40,)) == 900 * 64 + 64 * 128 + 128 + 128 * 3 + 3
+    prose = DataShape(
+        input_shape=(40,),
+        num_outputs=90,
+        task="language_modelling",
+        kind="tokens",
+        vocabulary_size=90,
+    )
+    model = shipped_workload("char_lm", prose)
+    assert model.task == "language_modelling"
+    assert output_shapes(model.layers, (40,))[-1] == (40, 90)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("mlp", {"kind": "tokens"}, "mlp does not take tokens for .*; choose text_bag, or write"),
+        ("char_lm", {"kind": "tokens"}, "for task classification; choose text_bag"),
+        ("text_bag", {"kind": "numbers"}, "choose mnist_small, .*, mlp, or write module:Class"),
+        (
+            "mlp",
+            {"kind": "tokens", "task": "language_modelling"},
+            "for task language_modelling; choose char_lm",
+        ),
+        ("text_bag", {"kind": "tokens", "vocabulary_size": None}, "give the dataset a vocabulary"),
+        ("mlp", {"input_shape": {"b": (3,), "a": (2,)}}, r"by name \(a, b\)"),
+    ],
+)
+def test_data_that_a_workload_cannot_take_are_refused(name, changes, message):
+    content = {"input_shape": (5,), "num_outputs": 2, "vocabulary_size": 9} | changes
+    with pytest.raises(UserError, match=message) as caught:
+        shipped_workload(name, DataShape(**content))
+    assert "\n" not in str(caught.value)

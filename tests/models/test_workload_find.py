@@ -1,0 +1,375 @@
+import sys
+import textwrap
+
+import pytest
+
+from raybench.models import find
+from raybench.models.find import find_workload, load_workload_dataset, require_framework
+from raybench.models.shape import DataShape
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec
+
+MODULE = """
+    import numpy as np
+    from raybench.data.dataset import Dataset, Split
+    from raybench.models.base import LayerWorkload, Workload
+    from raybench.models.layers import Dense
+
+    def _split(num_samples):
+        return Split(np.zeros((num_samples, 3), np.float32), np.zeros(num_samples, np.int64))
+
+    class Full(Workload):
+        name = "full"
+        input_shape = (3,)
+        num_classes = 2
+
+        def build_torch(self):
+            return "model"
+
+        def load_dataset(self, spec):
+            return Dataset("own", 2, train=_split(8), validation=_split(4), test=_split(4))
+
+    class Layers(LayerWorkload):
+        name, input_shape, num_classes, layers = "layers", (3,), 2, (Dense(2),)
+
+    class NoShape(Workload):
+        name, num_classes = "no_shape", 2
+
+    class NoLayers(LayerWorkload):
+        name, input_shape, num_classes = "no_layers", (3,), 2
+
+    class WantsArguments(Full):
+        def __init__(self, size):
+            self.size = size
+
+    class WrongDataset(Full):
+        def load_dataset(self, spec):
+            return [1, 2]
+
+    class OtherShape(Full):
+        input_shape = (4,)
+
+    class OwnLoss(Full):
+        def torch_loss(self, outputs, labels):
+            return labels
+
+    class ByName(Workload):
+        name, task, input_shape = "by_name", "regression", {"a": [3], "b": ()}
+
+    class NotAWorkload:
+        pass
+"""
+
+
+def shape(input_shape, num_outputs, **more):
+    return DataShape(input_shape=input_shape, num_outputs=num_outputs, **more)
+
+
+@pytest.fixture(autouse=True)
+def beside_the_user(tmp_path, monkeypatch):
+    """A module in the current directory, and no trace of it afterwards."""
+    (tmp_path / "users_own.py").write_text(textwrap.dedent(MODULE))
+    (tmp_path / "users_broken.py").write_text("import no_such_package_anywhere\n")
+    (tmp_path / "users_syntax.py").write_text("def (\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    yield
+    find._load_own.cache_clear()
+    for name in ("users_own", "users_broken", "users_syntax"):
+        sys.modules.pop(name, None)
+
+
+def test_a_shipped_workload_takes_shape_and_classes_of_the_dataset():
+    workload = find_workload("mnist_small", shape((32, 32, 3), 5))
+    assert workload.input_shape == (32, 32, 3)
+    assert workload.num_classes == 5
+    assert find_workload("mnist_small").input_shape == (28, 28, 1)
+
+
+@pytest.mark.parametrize("name", ["Full", "Layers"])
+def test_a_users_workload_is_found_in_the_current_directory(name):
+    workload = find_workload(f"users_own:{name}", shape((3,), 2))
+    assert workload.name == name.lower()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "mnist_smal",
+            r"Unknown workload 'mnist_smal': there are .*; did you mean 'mnist_small'\?",
+        ),
+        ("zzz", "module:Class"),
+        ("no_such_module:Net", "module 'no_such_module' cannot be imported"),
+        ("users_broken:Net", "no_such_package_anywhere"),
+        ("users_syntax:Net", "cannot be imported .SyntaxError"),
+        (":Net", "cannot be imported"),
+        ("users_own:Missing", "module 'users_own' has no class 'Missing'"),
+        ("users_own:NotAWorkload", "must be a subclass of raybench.Workload"),
+        ("users_own:np", "must be a subclass of raybench.Workload"),
+        ("users_own:NoShape", "needs the attribute input_shape"),
+        ("users_own:NoLayers", "needs the attribute layers"),
+        ("users_own:WantsArguments", r"WantsArguments\(\) failed"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_one_sentence(name, message):
+    with pytest.raises(UserError, match=message) as caught:
+        find_workload(name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "input_shape", "num_classes", "message"),
+    [
+        ("users_own:Full", (4,), 2, r"takes inputs of shape \(3,\).*dataset has \(4,\)"),
+        ("users_own:Full", (3,), 10, "tells 2 classes apart, the dataset has 10"),
+        ("cnn7", (28, 28, 1), 10, "too small.*image_size"),
+        ("mnist_small", (5,), 2, "needs an image"),
+    ],
+)
+def test_a_dataset_that_does_not_fit_is_refused(name, input_shape, num_classes, message):
+    with pytest.raises(UserError, match=message):
+        find_workload(name, shape(input_shape, num_classes))
+
+
+def test_a_task_of_ones_own_needs_data_of_it():
+    with pytest.raises(UserError, match="full is of task classification, the dataset of regr"):
+        find_workload("users_own:Full", shape((3,), 1, task="regression"))
+    own_loss = find_workload("users_own:OwnLoss", shape((3,), 1, task="regression"))
+    assert own_loss.task == "classification", "its loss makes of the labels what it likes"
+    by_name = find_workload("users_own:ByName", shape({"a": (3,), "b": ()}, 2, task="regression"))
+    assert not hasattr(by_name, "num_classes")
+    with pytest.raises(
+        UserError, match=r"takes inputs of shape a \(3,\), b \(\), the dataset has a"
+    ):
+        find_workload("users_own:ByName", shape({"a": (4,)}, 2, task="regression"))
+    assert find_workload("mlp", shape((3,), 4, task="regression")).task == "regression"
+
+
+def test_require_framework():
+    full, layers = find_workload("users_own:Full"), find_workload("users_own:Layers")
+    require_framework(full, "torch")
+    with pytest.raises(UserError, match="full has no build_keras, so it cannot run with framework"):
+        require_framework(full, "tensorflow")
+    for framework in ("torch", "tensorflow"):
+        require_framework(layers, framework)
+        require_framework(find_workload("cnn7"), framework)
+
+
+def test_a_shipped_dataset_shapes_the_workload():
+    workload, dataset = load_workload_dataset("mnist_small", DatasetSpec(image_size=12))
+    assert workload.input_shape == dataset.input_shape == (12, 12, 1)
+
+
+def test_the_workloads_own_dataset_is_limited_repeated_and_kept():
+    spec = DatasetSpec(name="workload", limit=6, repeat=2)
+    workload, dataset = load_workload_dataset("users_own:Full", spec)
+    assert workload.name == "full"
+    assert dataset.num_train_samples == 12
+    assert load_workload_dataset("users_own:Full", spec)[1] is dataset
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "mnist_small",
+            "mnist_small has no load_dataset, so it cannot run with dataset 'workload'",
+        ),
+        ("users_own:WrongDataset", "must return a raybench Dataset, not list"),
+        ("users_own:OtherShape", r"takes inputs of shape \(4,\)"),
+    ],
+)
+def test_a_workload_without_usable_data_is_refused(name, message):
+    with pytest.raises(UserError, match=message):
+        load_workload_dataset(name, DatasetSpec(name="workload"))
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Write a module of the user's with one class, and return the class's name."""
+    names = []
+
+    def write(body, *, head="", base="Workload"):
+        name = f"users_file_{len(names)}"
+        names.append(name)
+        text = f"""
+import sys
+import numpy as np
+from raybench.data.dataset import Dataset, Split
+from raybench.models.base import LayerWorkload, Workload
+from raybench.models.layers import Conv, Dense, Dropout, Flatten, MaxPool
+{head}
+class Net({base}):
+    name, input_shape, num_classes = "net", (3,), 2
+{textwrap.indent(textwrap.dedent(body), "    ")}
+"""
+        (tmp_path / f"{name}.py").write_text(text)
+        return f"{name}:Net"
+
+    yield write
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def refused(function, *arguments):
+    with pytest.raises(UserError) as caught:
+        function(*arguments)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+OWN = DatasetSpec(name="workload")
+
+
+def test_what_a_users_load_dataset_raises_is_named_with_its_place(own, tmp_path):
+    name = own("def load_dataset(self, spec):\n    return np.zeros(3).reshape(2, 2)")
+    error = refused(load_workload_dataset, name, OWN)
+    assert str(error).startswith(
+        f"Workload {name}: load_dataset failed ({tmp_path}/users_file_0.py, line 11: ValueError: "
+        "cannot reshape"
+    )
+    assert "Traceback (most recent call last)" in error.details
+    assert "reshape(2, 2)" in error.details
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("def __init__(self):\n    raise RuntimeError('a\\nb [/x]')", "RuntimeError: a b [/x]"),
+        ("def __init__(self):\n    sys.exit(5)", "sys.exit(5)"),
+        ("def __init__(self):\n    self.missing", "AttributeError"),
+        ("def __init__(self):\n    raise KeyError", "line 11: KeyError)."),
+        ("def __init__(self):\n    raise OSError('x' * 9999)", "xxx...)."),
+        ("def __init__(self, size):\n    pass", "TypeError"),
+    ],
+    ids=lambda value: None,
+)
+def test_what_a_users_init_raises(own, body, words):
+    error = refused(find_workload, own(body))
+    assert "Net() failed (" in str(error)
+    assert words in str(error)
+    assert len(str(error)) < 600
+    assert "Traceback" in error.details
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        ("sys.exit(5)", "line 7: sys.exit(5)"),
+        ("sys.exit()", "sys.exit(None)"),
+        ("1 / 0", "line 7: ZeroDivisionError: division by zero"),
+        ("import nowhere_at_all", "ModuleNotFoundError: No module named 'nowhere_at_all'"),
+        ("raise ValueError('\\udce9\\x1b[31m')", "ValueError: \\udce9\\x1b[31m"),
+    ],
+)
+def test_a_module_that_ends_or_raises_at_import(own, head, words):
+    error = refused(find_workload, own("pass", head=head))
+    assert "cannot be imported (" in str(error)
+    assert words in str(error)
+
+
+def test_ctrl_c_in_a_users_code_stays_ctrl_c(own):
+    with pytest.raises(KeyboardInterrupt):
+        find_workload(own("def __init__(self):\n    raise KeyboardInterrupt"))
+
+
+@pytest.mark.parametrize("code", ["sys.exit(5)", "raise MemoryError", "raise SystemExit"])
+def test_a_load_dataset_that_ends_or_fills_the_memory(own, code):
+    error = refused(load_workload_dataset, own(f"def load_dataset(self, spec):\n    {code}"), OWN)
+    assert "load_dataset failed (" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            "num_classes = 'ten'",
+            "attribute num_classes must be a whole number from 1 (found 'ten')",
+        ),
+        ("num_classes = 0", "attribute num_classes"),
+        ("num_classes = True", "attribute num_classes"),
+        ("num_classes = 2.0", "attribute num_classes"),
+        ("input_shape = '28'", "attribute input_shape must be a tuple of whole numbers"),
+        ("input_shape = 28", "attribute input_shape"),
+        ("input_shape = ()", "attribute input_shape"),
+        ("input_shape = (28, 28.0, 1)", "attribute input_shape"),
+        ("input_shape = (28, -1, 1)", "attribute input_shape"),
+        ("input_shape = None", "attribute input_shape"),
+        ("input_shape = {}", "attribute input_shape"),
+        ("input_shape = {'a': 3}", "or a dict of such"),
+        ("task = 'vision'", "attribute task must be one of classification, regression,"),
+        ("metric = 'dice'", "attribute metric must be a raybench metric"),
+        ("name = 7", "attribute name must be text"),
+        ("name = ' '", "attribute name must be text"),
+    ],
+)
+def test_attributes_of_a_wrong_kind(own, body, words):
+    name = own(body)
+    sentence = str(refused(find_workload, name, shape((3,), 2)))
+    assert sentence.startswith(f"Workload {name}: its ")
+    assert words in sentence
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        ("Dense(2)", "attribute layers must be a tuple of layers"),
+        ("()", "attribute layers"),
+        ("(Dense,)", "attribute layers"),
+        ("(Dense('ten'),)", "units cannot be (found Dense(units='ten'))"),
+        ("(Dense(0),)", "units cannot be"),
+        ("(Dropout(1.5), Dense(2))", "rate cannot be"),
+        ("(Conv(3, padding='full'), Dense(2))", "padding cannot be"),
+        ("(Dense(7),)", "its last layer gives (7,) for a sample; end its layers with Dense(2)"),
+        ("(Dense(10**12), Dense(2))", "has 6,000,000,000,002 parameters and needs"),
+    ],
+)
+def test_layers_of_a_wrong_kind(own, layers, words):
+    sentence = str(refused(find_workload, own(f"layers = {layers}", base="LayerWorkload")))
+    assert words in sentence
+
+
+def test_numpy_numbers_and_lists_are_as_good(own):
+    workload = find_workload(
+        own("num_classes = np.int64(2)\ninput_shape = [np.int32(3)]"), shape((3,), 2)
+    )
+    assert workload.num_classes == 2
+
+
+def test_a_model_too_large_for_memory_is_refused():
+    sentence = str(refused(find_workload, "mnist_small", shape((100_000, 100_000, 1), 10)))
+    assert "parameters and needs" in sentence
+
+
+def test_shared_data_are_loaded_once_and_mapped(own, tmp_path):
+    name = own(
+        """
+        def load_dataset(self, spec):
+            with open("loaded", "a") as file:
+                file.write("x")
+            split = Split(np.ones((8, 3), np.float32), np.arange(8) % 2)
+            return Dataset("own", 2, train=split, validation=split, test=split)
+        """
+    )
+    shared = tmp_path / "shared"
+    spec = DatasetSpec(name="workload", limit=6, repeat=2)
+    workload, dataset = load_workload_dataset(name, spec, shared=shared)
+    assert load_workload_dataset(name, spec, shared=shared)[1] is dataset
+    find._load_own.cache_clear()  # as another process
+    again = load_workload_dataset(name, spec, shared=shared)[1]
+    assert (tmp_path / "loaded").read_text() == "x"
+    assert workload.name == "net"
+    assert again.num_train_samples == 12
+    assert again.train.inputs.tolist() == [[1.0, 1.0, 1.0]] * 6
+
+
+def test_shipped_data_are_shared_by_all_workloads(tmp_path):
+    spec = DatasetSpec(name="digits", limit=20)
+    first, dataset = load_workload_dataset("deep_mlp", spec, shared=tmp_path)
+    find._load_shared.cache_clear()
+    again = load_workload_dataset("mnist_small", spec, shared=tmp_path)[1]
+    assert first.input_shape == (8, 8, 1)
+    assert len(list(tmp_path.glob("digits-*/dataset.json"))) == 1
+    assert (again.train.inputs == dataset.train.inputs).all()
+    assert (load_workload_dataset("deep_mlp", spec)[1].train.labels == dataset.train.labels).all()

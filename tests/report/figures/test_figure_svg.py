@@ -1,0 +1,87 @@
+"""A figure in a page: well-formed, in the theme's colours, harmless whatever trials are called."""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+from matplotlib.figure import Figure
+
+from raybench.report.figures import parts
+from raybench.report.figures.svg import svg
+
+HOSTILE = '"><script>alert(1)</script>'
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def figure() -> Figure:
+    figure, axes = parts.new_figure(5, 3)
+    axes.plot([0, 1, 2], [0.123456, 0.5, 0.7], gid="0012", color=parts.QUIET, marker="o")
+    axes.plot([0, 1], [1, 0], gid=HOSTILE, color="#0072B2")
+    axes.axhline(0.5, gid="target", color=parts.INK)
+    axes.bar([1], [0.5], hatch="//", facecolor="#E69F00", edgecolor=parts.PAPER)
+    axes.text(0, 0.2, '<b>0.0109876</b> #333333 id="x" -->', color="#000000")
+    axes.set_xlabel("seconds [s]", fontweight="bold")
+    return figure
+
+
+def test_it_is_one_image_with_a_name_and_no_size(figure: Figure) -> None:
+    text = svg(figure, "a", 'Curves <&> "all"')
+    root = ElementTree.fromstring(text)
+    assert root.get("role") == "img"
+    assert root.get("aria-label") == root.findtext(f"{SVG}title") == 'Curves <&> "all"'
+    assert root.get("class") == "figure"
+    assert root.get("viewBox") == "0 0 360 216"
+    assert root.get("width") is None
+    for word in ("<?xml", "<!DOCTYPE", "<!--", "<metadata", "<style", "xlink", "DejaVu"):
+        assert word not in text
+
+
+def test_every_id_is_of_this_figure_and_used(figure: Figure) -> None:
+    text = svg(figure, "fig-a")
+    ids = re.findall(r'\bid="([^"]*)"', re.sub(r">[^<]*<", "><", text))
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
+    assert ids
+    assert set(ids) == used
+    assert len(ids) == len(set(ids))
+    assert all(name.startswith("fig-a-") for name in ids)
+
+
+def test_the_theme_decides_what_is_no_data(figure: Figure) -> None:
+    text = svg(figure, "a")
+    tags = " ".join(re.findall(r"<[^>]*>", text))
+    for colour in ("#333333", "#eeeeee", "#c4c4c4", "#ffffff", "#000000"):
+        assert colour not in tags.lower()
+    for variable in ("--ink", "--grid", "--quiet", "--paper"):
+        assert f"var({variable})" in tags
+    assert "var(--blue,#0072b2)" in tags
+    assert "#e69f00" in tags
+
+
+def test_text_stays_as_it_is_and_numbers_in_tags_are_short(figure: Figure) -> None:
+    text = svg(figure, "a")
+    words = "".join(ElementTree.fromstring(text).itertext())
+    assert '<b>0.0109876</b> #333333 id="x" -->' in words
+    assert "seconds [s]" in words
+    assert not re.search(r"\d\.\d{3}", " ".join(re.findall(r"<[^>]*>", text)))
+    bold = next(one for one in re.findall(r"<text[^>]*>seconds", text))
+    assert re.search(r"font-weight: ?(bold|700)", bold)
+
+
+def test_a_trial_is_told_by_its_data_and_named_on_the_figure_as_before(figure: Figure) -> None:
+    before = [one.get_gid() for one in figure.findobj() if one.get_gid()]
+    root = ElementTree.fromstring(svg(figure, "a"))
+    trials = {one.get("data-trial") for one in root.iter()} - {None}
+    assert trials == {"0012", HOSTILE}
+    assert {one.get("data-mark") for one in root.iter()} - {None} == {"target"}
+    assert root.find(f".//{SVG}script") is None
+    assert [one.get_gid() for one in figure.findobj() if one.get_gid()] == before
+
+
+def test_what_is_drawn_is_still_there(figure: Figure) -> None:
+    root = ElementTree.fromstring(svg(figure, "a"))
+    (line,) = root.findall(f".//{SVG}g[@data-trial='0012']")
+    assert [one.tag.removeprefix(SVG) for one in line.iter()].count("use") == 3
+    path = line.find(f"{SVG}path")
+    assert path is not None
+    assert re.fullmatch(r"M[\d.]+ [\d.]+(L[\d.]+ [\d.]+)+", path.get("d", ""))

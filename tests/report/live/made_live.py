@@ -1,0 +1,91 @@
+"""Made-up events of studies, and the state that they make."""
+
+from typing import Any
+
+from raybench.report.live.state import LiveState
+from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
+from raybench.stats.record import Evaluation, Failure, Role, RunOutcome, RunRecord
+
+OBJECTIVE = Objective(target=0.95, max_train_seconds=60.0)
+KEYS = ("weight_decay", "schedule")
+LABEL = "torch 2x128 adam 0.001 weight_decay 0.01 schedule cosine"
+
+
+def spec(**changes: Any) -> RunSpec:
+    given: dict[str, Any] = {"num_workers": 2, "batch_size_per_worker": 128}
+    given |= {"weight_decay": 0.01, "schedule": "cosine"}
+    return RunSpec(objective=OBJECTIVE, **(given | changes))
+
+
+def evaluation(index: int = 0, value: float = 0.8, **changes: Any) -> Evaluation:
+    content: dict[str, Any] = {
+        "index": index,
+        "epoch": index + 1.0,
+        "samples": 100 * (index + 1),
+        "train_s": index + 1.0,
+        "train_loss": 1.0,
+        "value": value,
+        "learning_rate": 1e-3,
+        "samples_per_s": 4217.0,
+    }
+    return Evaluation(**(content | changes))
+
+
+def record(
+    name: str,
+    seconds: float | None = None,
+    *,
+    role: Role = "trial",
+    source: str | None = None,
+    failure: Failure | None = None,
+    message: str | None = None,
+    wall_s: float = 4.0,
+    ledger: dict[str, float] | None = None,
+    **changes: Any,
+) -> RunRecord:
+    """A finished run: it reached the target after `seconds`, or was stopped at 80 %."""
+    last = evaluation(
+        value=0.96 if seconds else 0.8,
+        best_value=0.96 if seconds else 0.8,
+        time_to_target_s=seconds,
+        stop="target" if seconds else None,
+    )
+    outcome = RunOutcome(
+        evaluation=last,
+        is_over=True,
+        failure=failure,
+        message=message,
+        chance=0.1,
+        wall_s=wall_s,
+        ledger={"train": seconds or 3.0} | (ledger or {}),
+    )
+    return outcome.record(name, spec(**changes), role=role, source=source, stopped_by="scheduler")
+
+
+def curve(num: int, last: float) -> list[Evaluation]:
+    """Evaluations that rise to `last`, faster in the beginning."""
+    values = [last * (1 - 0.6 ** (index + 1)) for index in range(num)]
+    return [evaluation(index, value) for index, value in enumerate(values)]
+
+
+def busy_state() -> tuple[LiveState, float]:
+    """A search in its middle, and the moment: runs that train, start and wait, failures."""
+    state = LiveState(0.0, num_runs=40, keys=KEYS)
+    state.num_workers, state.after_s = 8, 42.0
+    for number in range(14):
+        state.started(f"{number:04d}", spec(), 4.0 * number)
+        state.finished(record(f"{number:04d}", 3.3 if number % 3 else None), 4.0 * number + 4)
+    oom = "CUDA out of memory: tried to allocate 2.50 GiB, see results/digits/errors/0014.txt"
+    for number in (14, 15, 16):
+        state.finished(record(f"{number:04d}", failure="oom", message=oom), 57.0)
+    state.finished(record("0017", failure="nan", message="the loss is not finite"), 58.0)
+    for number, (count, last) in enumerate([(3, 0.6), (9, 0.93), (30, 0.9512)]):
+        name = f"{20 + number:04d}"
+        state.started(name, spec(learning_rate=0.003 * (number + 1)), 50.0 - number)
+        for point in curve(count, last):
+            state.evaluated(name, point, 55.0)
+    state.started("0023", spec(framework="tensorflow", optimizer="lamb"), 57.0)
+    state.started("0024", spec(num_workers=4), 58.0)
+    state.waiting = {"0024": ("4 CPUs: 1 free on host a, 1 on host b", 3.0)}
+    return state, 61.0

@@ -1,0 +1,219 @@
+"""What a command tells of its runs: on a terminal, in a pipe, in a notebook."""
+
+import io
+import json
+import re
+import shlex
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from raybench.report.console import make_console
+from raybench.report.live import screen
+from raybench.report.live.progress import Progress, TrainingScreen
+from raybench.report.live.screen import NOTEBOOK_S, NotebookView
+from raybench.report.live.words import BLOCKS
+from tests.report.live.made_live import KEYS, LABEL, evaluation, record, spec
+
+LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ t=\d+\.\d \w+ \d+/(\d+|\?) [a-z]+( |$)")
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def piped(clock: Clock, **options: Any) -> tuple[Progress, io.StringIO]:
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=False)
+    return Progress(console, num_trials=12, keys=KEYS, clock=clock, **options), out
+
+
+def values_of(line: str) -> dict[str, str]:
+    return dict(part.split("=", 1) for part in shlex.split(line) if "=" in part)
+
+
+def test_a_pipe_gets_a_line_an_event_with_a_time_for_grep(clock: Clock) -> None:
+    progress, out = piped(clock, num_workers=lambda spec: 4, ends_in_s=500.0)
+    with progress:
+        progress.started("0000", spec())
+        clock.now += 12
+        progress.evaluated("0000", evaluation())
+        progress.finished(record("0000", 2.0))
+        oom = "CUDA out of memory: 2.5 GiB"
+        progress.finished(record("0001", failure="oom", message=oom))
+        progress.finished(record("0002", failure="oom", message=oom))
+        clock.now += 50
+        progress.waiting({"0003": ("2 GPUs: 1 free", 3.0)}, head="0003")
+        progress.waiting({"0003": ("2 GPUs: 1 free", 5.0)}, head="0003")
+        progress.waiting({"0004": ("its turn", 5.0)})
+        progress.say("a sentence of the search")
+        progress.begin("race", 24)
+    lines = out.getvalue().splitlines()
+    assert all(LINE.match(line) for line in lines), lines
+    events = [line.split()[4] for line in lines]
+    assert events == [
+        "starting",
+        "finished",
+        "failed",
+        "failed",
+        "waits",
+        "status",
+        "note",
+        "begin",
+    ]
+    assert lines[1].split()[2:4] == ["search", "1/12"]
+    done = values_of(lines[1])
+    assert done["config"] == LABEL
+    assert (done["trial"], done["time_to_target_s"], done["best"]) == ("0000", "2.00", "yes")
+    assert (done["t"], done["left_s"]) == ("12.0", "488"), "what is left of the budget"
+    assert values_of(lines[2])["message"] == oom
+    again = values_of(lines[3])
+    assert (again["same_as"], again["count"], "message" in again) == ("0001", "2", False)
+    assert values_of(lines[4])["for"] == "2 GPUs: 1 free"
+    assert values_of(lines[5])["busy"] == "0.10"
+    assert lines[6].endswith("note a sentence of the search")
+
+
+def test_a_run_of_no_search_says_what_it_came_to(clock: Clock) -> None:
+    progress, out = piped(clock, outcome=lambda record: "1,234 samples/s")
+    progress.finished(record("0000-r0", role="scaling"))
+    assert values_of(out.getvalue())["outcome"] == "1,234 samples/s"
+
+
+@pytest.mark.parametrize("text", ["[/foo] [bold]x[/] :smile:", "\x1b]0;t\x07 \x1b[2J", 'a "b"\n='])
+def test_no_text_makes_a_second_line(clock: Clock, text: str) -> None:
+    progress, out = piped(clock)
+    progress.finished(record(text, failure="error", message=text))
+    progress.say(text)
+    assert len(out.getvalue().splitlines()) == 2
+    assert "\x1b" not in out.getvalue()
+    message = out.getvalue().split("message=")[1].split(" config=")[0]
+    assert json.loads(message) == Text(text).plain.replace("\n", " ") or "\x1b" in text
+
+
+def terminal(**environment: str) -> tuple[Console, io.StringIO]:
+    out = io.StringIO()
+    return Console(file=out, width=100, height=30, force_terminal=True, _environ=environment), out
+
+
+def test_a_terminal_shows_a_screen_and_says_a_new_cause_once_above_it(clock: Clock) -> None:
+    console, out = terminal(TERM="xterm-256color")
+    with Progress(console, num_trials=9, clock=clock) as progress:
+        progress.started("0007", spec())
+        for number in range(4):
+            progress.finished(record(f"000{number}", failure="oom", message=f"no {number} bytes"))
+    text = Text.from_ansi(out.getvalue()).plain
+    assert text.count("trial 0000") == 1
+    assert "failed: oom (no 0 bytes)" in text
+    assert "starting workers" in out.getvalue()
+    assert "\x1b[1m" in out.getvalue(), "bold"
+
+
+def test_no_color_means_none(clock: Clock) -> None:
+    console, out = terminal(TERM="xterm-256color", NO_COLOR="1")
+    with Progress(console, num_trials=9, clock=clock) as progress:
+        progress.finished(record("0000", 2.0))
+        console.print(*progress._draw(100, 30, BLOCKS))
+    colours = re.findall(r"\x1b\[([\d;]*)m", out.getvalue())
+    assert colours
+    assert not [code for code in colours for part in code.split(";") if 30 <= int(part or 0) < 108]
+
+
+def test_a_dumb_terminal_gets_lines(clock: Clock) -> None:
+    console, out = terminal(TERM="dumb")
+    with Progress(console, num_trials=9, clock=clock) as progress:
+        progress.finished(record("0000", 2.0))
+    assert LINE.match(out.getvalue())
+
+
+class Page:
+    """Stands for a notebook's page: what it shows, and how often it was changed."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+        self.num_new = 0
+
+    def __call__(self, bundle: dict[str, str], is_new: bool) -> None:
+        assert "<pre" not in bundle["text/plain"]
+        self.shown.append(bundle["text/html"])
+        self.num_new += is_new
+
+
+def notebook(monkeypatch: pytest.MonkeyPatch, page: Page) -> tuple[Console, io.StringIO]:
+    out = io.StringIO()
+    monkeypatch.setattr(screen, "_ipython_display", lambda: page)
+    return Console(file=out, width=100, force_jupyter=True), out
+
+
+def test_a_notebook_is_not_flooded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Page()
+    console, out = notebook(monkeypatch, page)
+    monkeypatch.setattr(NotebookView.__init__, "__defaults__", (None, clock))
+    with Progress(console, num_trials=500, clock=clock) as progress:
+        for number in range(400):
+            clock.now += NOTEBOOK_S / 40
+            progress.finished(record(f"{number:04d} <b>&", 2.0))
+    assert page.num_new == 1
+    assert 10 <= len(page.shown) <= 14
+    assert out.getvalue() == ""
+    assert "400 of 500 done" in page.shown[-1]
+    assert "<b>" not in page.shown[-1]
+    assert "trial 0000 &lt;b&gt;&amp;" in page.shown[-1]
+
+
+def test_a_training_in_a_notebook_is_one_display(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Page()
+    console, out = notebook(monkeypatch, page)
+    monkeypatch.setattr(NotebookView.__init__, "__defaults__", (None, clock))
+    with TrainingScreen(console, spec(), clock) as screen:
+        for index in range(50):
+            clock.now += NOTEBOOK_S / 10
+            screen.evaluated(evaluation(index, 0.5 + index / 200))
+    assert (page.num_new, out.getvalue()) == (1, "")
+    assert len(page.shown) < 10
+    assert page.shown[-1].count("\n") < 20
+    assert "best 74.5 %, target 95 %" in page.shown[-1]
+
+
+def test_a_training_is_lines_with_its_end_in_sight_below(clock: Clock) -> None:
+    console, out = terminal(TERM="xterm")
+    with TrainingScreen(console, spec(), clock) as screen:
+        assert screen.left_s() is None
+        clock.now += 10  # workers start
+        for index in range(3):
+            clock.now += 2.0  # a second of training, one of evaluating
+            screen.evaluated(evaluation(index, 0.5, epoch=0.1 * (index + 1)))
+        left = screen.left_s()
+        assert left is not None
+        assert left == pytest.approx(57.0 * 5 / 3), "evaluations take their time"
+        clock.now += 4.0
+        assert screen.left_s() == pytest.approx(57.0 * 5 / 3 - 4)
+        screen.evaluated(evaluation(3, 0.5, epoch=99.0))
+        assert (screen.left_s() or 9) < 1, "the epochs end it"
+    text = Text.from_ansi(out.getvalue()).plain
+    assert "  epoch    samples   train s     loss  accuracy" in text
+    assert "starting workers" in out.getvalue()
+
+
+def test_what_pipes_cannot_hold_is_escaped(clock: Clock) -> None:
+    buffer = io.BytesIO()
+    console = make_console(io.TextIOWrapper(buffer, encoding="ascii"))
+    with Progress(console, num_trials=2, clock=clock) as progress:
+        progress.finished(record("ü", 2.0))
+    console.file.flush()
+    assert rb"trial=\xfc" in buffer.getvalue()

@@ -1,0 +1,152 @@
+"""A study's screen: what it says at every width, in every kind of text."""
+
+import dataclasses
+
+import pytest
+from rich.cells import cell_len
+from rich.text import Text
+
+from raybench.report.live.screen import screen_lines
+from raybench.report.live.state import LiveState
+from raybench.report.live.words import ASCII, BLOCKS, about, bar, glyphs_for, span, sparkline, spent
+from tests.report.live.made_live import LABEL, busy_state, evaluation, record, spec
+
+
+def shown(state: LiveState, at: float, width: int = 80, **options: object) -> list[str]:
+    lines: list[Text] = screen_lines(state, at, width=width, glyphs=BLOCKS, **options)  # type: ignore[arg-type]
+    return [line.plain for line in lines]
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 200])
+def test_every_width_holds_the_screen_and_no_number_is_cut(width: int) -> None:
+    state, at = busy_state()
+    lines = shown(state, at, width, height=24)
+    assert max(map(cell_len, lines)) <= width
+    text = " ".join(" ".join(lines).split())
+    for words in ("18 of 40 done", "about 95 s left", "reached by 9 of 18", "6 of 8 training"):
+        assert words in text
+    assert "92.1 %" in text or width < 30
+    assert ("9.00" in text) == (width >= 40)
+    assert len(lines) <= 24 or width < 40
+
+
+def test_the_screen_says_what_there_is_to_know() -> None:
+    state, at = busy_state()
+    lines = shown(state, at, 120)
+    text = "\n".join(lines)
+    assert lines[0] == "search: 18 of 40 done, 1 min 1 s, about 95 s left"
+    assert "about 40 s of it for the race and the winners' runs alone" in text
+    assert f"3.30 s to 95 % (one run): trial 0001 {LABEL}" in " ".join(text.split())
+    assert "starting workers, 4 s" in text
+    assert "waits for 4 CPUs: 1 free on host a, 1 on host b, 3 s" in text
+    assert "3 oom (CUDA out of memory" in text
+    assert "1 nan (the loss is not finite)" in text
+    state.is_over = True
+    over = "\n".join(shown(state, at, 120))
+    assert "left" not in over
+    assert "training," not in over
+
+
+def test_a_best_that_missed_the_target_says_by_how_much() -> None:
+    state = LiveState(0.0, num_runs=3)
+    state.finished(record("0000"), 4.0)
+    text = " ".join(" ".join(shown(state, 4.0)).split())
+    assert "80.0 % after 3.00 s (one run), 15.0 points short of 95 %: trial 0000" in text
+
+
+def test_a_low_terminal_counts_the_runs_that_it_cannot_show() -> None:
+    state, at = busy_state()
+    for number in range(100):
+        state.started(f"1{number:03d}", spec(), at)
+    lines = shown(state, at, 120, height=20)
+    assert len(lines) <= 20
+    (more,) = [line for line in lines if line.startswith("and ")]
+    assert more == "and 96 more: 0 training, 96 not yet"
+    assert sum(line.startswith(("0020", "0021", "0022")) for line in lines) == 3, "those that train"
+
+
+def test_many_causes_leave_room_for_the_rest() -> None:
+    state = LiveState(0.0)
+    for letter in "abcdefghij":
+        state.finished(record(letter, failure="error", message=f"{letter} " * 500), 1.0)
+    lines = shown(state, 1.0)
+    assert len(lines) <= 12
+    assert "5 of other causes" in lines[-1]
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[/foo] [bold]x[/] :smile:",
+        "\x1b]0;t\x07 \x1b[2J\u202e",
+        "caf\udce9",
+        "a\nb\r",
+        "日本語" * 30,
+    ],
+)
+def test_no_text_breaks_the_screen(text: str) -> None:
+    state = LiveState(0.0, keys=("schedule",))
+    hostile = spec().model_copy(update={"schedule": text})
+    state.started(text, hostile, 0.0)
+    state.evaluated(text, evaluation(), 1.0)
+    state.started(f"{text}2", hostile, 0.0)
+    state.waiting = {f"{text}2": (text, 1.0)}
+    state.finished(record("0001", failure="error", message=text), 1.0)
+    done = dataclasses.replace(record(f"{text}3", 2.0), spec=hostile)
+    state.finished(done, 2.0)
+    for width in (40, 80, 160):
+        lines = shown(state, 3.0, width, notes=[text])
+        assert max(map(cell_len, lines)) <= width
+        assert not any(
+            character in line for line in lines for character in "\x1b\x07\n\r\udce9\u202e"
+        )
+
+
+def test_no_runs_no_numbers_no_crash() -> None:
+    state = LiveState(0.0)
+    assert shown(state, 0.0)[0] == "search: 0 done, 0 s"
+    assert shown(state, 0.0)[-1] == "starting workers"
+    state.started("0000", spec(), 0.0)
+    state.evaluated("0000", evaluation(value=float("nan")), 1.0)
+    assert "none" in " ".join(shown(state, 1.0))
+
+
+def test_a_sparkline_shows_the_course_in_the_room_there_is() -> None:
+    rising = [number / 99 for number in range(100)]
+    assert sparkline(rising, 8, BLOCKS, low=0.0, high=1.0) == "▁▂▃▄▅▆▇█"
+    assert sparkline(rising, 8, ASCII, low=0.0, high=1.0) == ASCII.levels
+    assert sparkline([0.0, float("nan"), 2.0], 9, BLOCKS, low=0.0, high=1.0) == "▁ █"
+    assert sparkline([], 9, BLOCKS, low=0.0, high=1.0) == ""
+    assert sparkline([3.0], 0, BLOCKS, low=3.0, high=3.0) == ""
+    assert sparkline([3.0], 5, BLOCKS, low=3.0, high=3.0) == "▁"
+    assert span([float("inf"), 2.0, 1.0]) == (1.0, 2.0)
+    assert bar(0.5, 4, ASCII) == "##.."
+    assert bar(1.2, 4, BLOCKS) == "━━━━"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "glyphs"),
+    [("utf-8", BLOCKS), ("ascii", ASCII), ("latin-1", ASCII), ("no such", ASCII)],
+)
+def test_what_an_encoding_cannot_hold_is_ascii(encoding: str, glyphs: object) -> None:
+    assert glyphs_for(encoding) is glyphs
+
+
+def test_durations_are_as_precise_as_they_matter() -> None:
+    assert [spent(s) for s in (0, 59.9, 72, 700, 12_345, 400_000)] == [
+        "0 s",
+        "59 s",
+        "1 min 12 s",
+        "11 min",
+        "3 h 25 min",
+        "4.6 days",
+    ]
+    assert [about(s) for s in (-1, 7.6, 97, 700, 12_345, 400_000)] == [
+        "0 s",
+        "8 s",
+        "95 s",
+        "12 min",
+        "3.4 h",
+        "4.6 days",
+    ]

@@ -1,0 +1,159 @@
+"""What a study's events say of it, and how long the rest takes."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from raybench.report.live.state import LONGEST_CURVE, Busy, LiveState, Pace
+from raybench.search.watched import StudyForecast
+from raybench.spec.study import StudySpec
+from raybench.stats.clock import PHASES
+from tests.report.live.made_live import OBJECTIVE, curve, evaluation, record, spec
+
+TIMES = Path(__file__).parents[2] / "fixtures" / "digits_race_times.csv"
+
+
+def test_the_share_of_the_last_minute_counts_worker_seconds_of_training() -> None:
+    busy = Busy()
+    busy.ended(0.0, 30.0, 2)
+    # Of 4 workers since 20: 2 for 10 s that have ended, 1 for 40 s that goes on.
+    assert busy.share(80.0, [(40.0, 1)], of=4, began_s=0.0) == pytest.approx(60 / 240)
+    assert busy.share(30.0, [], of=4, began_s=0.0) == pytest.approx(0.5), "no minute has passed"
+    assert busy.share(100.0, [(0.0, 4)], of=4, began_s=0.0) == 1.0
+    assert busy.share(0.0, [], of=4, began_s=0.0) == 0.0
+
+
+def test_training_is_counted_from_before_the_first_evaluation() -> None:
+    state = LiveState(0.0)
+    state.num_workers = 4
+    state.started("0000", spec(), 0.0)
+    state.started("0001", spec(), 0.0)
+    state.evaluated("0000", evaluation(train_s=10.0), 30.0)
+    assert state.num_training == 2
+    assert state.is_starting
+    assert state.busy_share(30.0) == pytest.approx(2 * 10 / (4 * 30))
+    state.started("0002", None, 0.0)
+    state.evaluated("0002", evaluation(), 30.0)
+    assert state.num_training is None, "nobody said how many workers it has"
+    assert state.busy_share(30.0) is None
+
+
+def test_the_best_is_one_of_the_search_and_reached_are_counted() -> None:
+    state = LiveState(0.0, num_runs=9)
+    state.finished(record("reference0", role="reference"), 1.0)
+    assert state.best is None
+    for name, seconds in (("0000", None), ("0001", 2.0), ("0002", 3.0)):
+        state.finished(record(name, seconds), 5.0)
+    state.finished(record("0001-race0", 0.5, role="race", source="0001"), 6.0)
+    assert state.best is not None
+    assert state.best.trial == "0001"
+    assert (state.num_reached, state.num_searched, state.target) == (2, 3, OBJECTIVE.target)
+
+
+def test_failures_of_one_cause_are_one() -> None:
+    state = LiveState(0.0)
+    for number in range(3):
+        message = f"no {number} bytes, see results/x/errors/000{number}.txt"
+        cause = state.finished(record(f"000{number}", failure="oom", message=message), 1.0)
+        assert cause is not None
+        assert (cause.trial, cause.count) == ("0000", number + 1)
+    state.finished(record("0009", failure="error", message="ValueError"), 1.0)
+    assert [one.count for one in state.causes.values()] == [3, 1]
+
+
+def test_a_long_curve_is_thinned_and_a_repeated_part_replaced() -> None:
+    state = LiveState(0.0)
+    run = state.started("0000", spec(), 0.0)
+    for point in curve(5, 0.9):
+        state.evaluated("0000", point, 1.0)
+    state.evaluated("0000", evaluation(2, 0.5), 2.0)
+    assert len(run.values) == 3
+    assert run.values[-1] == 0.5
+    for index in range(3, 5 * LONGEST_CURVE):
+        state.evaluated("0000", evaluation(index, index), 3.0)
+    assert LONGEST_CURVE / 2 < len(run.values) <= LONGEST_CURVE
+    assert run.values == sorted(run.values)
+
+
+def test_nothing_is_told_before_enough_runs_but_the_budget() -> None:
+    state = LiveState(0.0, num_runs=12)
+    state.after_s = 60.0
+    for number in range(2):
+        state.finished(record(f"000{number}", 2.0), 5.0 * (number + 1))
+    assert state.time_left(10.0) is None
+    state.ends_s = 40.0
+    assert state.time_left(10.0) == (30.0, True)
+    state.ends_s = None
+    for number in range(2, 4):
+        state.finished(record(f"000{number}", 2.0), 5.0 * (number + 1))
+    left = state.time_left(20.0)
+    assert left is not None
+    assert left == (8 * 5 + 60, False)
+    state.ends_s = 50.0
+    assert state.time_left(20.0) == (30.0, True), "the budget ends it before"
+    state.begin("reference", 3, 20.0, expect_s=9.0)
+    state.ends_s = None
+    assert state.time_left(20.0) is None, "nobody knows how long the search takes"
+
+
+def test_what_was_expected_tells_the_first_time_left_and_counts_less_and_less() -> None:
+    pace = Pace(0.0, num_runs=10, expect_s=100.0)
+    assert pace.left_s(0.0) == pytest.approx(100.0)
+    for number in range(8):
+        pace.finished(record(f"{number}", 1.0), 1.0 * (number + 1))
+    assert pace.left_s(8.0) == pytest.approx(2 * (3 * 10 + 8) / (3 + 8))
+    for number in range(8, 10):
+        pace.finished(record(f"{number}", 1.0), 1.0 * (number + 1))
+    pace.finished(record("again", 1.0), 11.0)
+    assert pace.left_s(11.0) == 0.0, "more runs than were planned"
+
+
+def test_groups_that_are_started_once_are_not_expected_again() -> None:
+    warm, cold = Pace(0.0, num_runs=23), Pace(0.0, num_runs=23)
+    start = {"start": 17.0, "setup": 3.0}
+    for pace, ledger in ((warm, {}), (cold, start)):
+        pace.finished(record("0", 1.0, wall_s=21.0, ledger=start), 21.0)
+        for number in range(1, 3):
+            wall_s = 1.0 + sum(ledger.values())
+            pace.finished(record(f"{number}", 1.0, wall_s=wall_s, ledger=ledger), 21 + number)
+    assert warm.left_s(23.0) == pytest.approx(20.0)
+    assert cold.left_s(23.0) == pytest.approx(20 * 23 / 3), "each run has started its own"
+
+
+def test_a_recorded_default_study_is_told_within_a_factor_of_one_and_a_half() -> None:
+    """`raybench tune` of the digits on two cores, 2026-11-23: its own times, replayed."""
+    study = StudySpec(objective=OBJECTIVE, space={})
+    forecast = StudyForecast(study, lambda spec: 2 // spec.num_workers)
+    with TIMES.open() as file:
+        rows = list(csv.DictReader(file))
+    end_s = float(rows[-1]["ended_s"])
+    state, wrong = LiveState(0.0, num_runs=120), list[str]()
+    for row in rows:
+        if row["role"] == "reference":
+            state.begin("search", 120, float(row["ended_s"]))
+            continue
+        if row["role"] not in ("trial", "finalist"):
+            break
+        seconds = {phase: float(row[phase]) for phase in PHASES if phase in row}
+        reached = float(row["time_to_target_s"]) if row["time_to_target_s"] else None
+        workers = int(row["num_workers"])
+        done = record(
+            row["trial"],
+            reached,
+            wall_s=float(row["wall_s"]),
+            ledger=seconds,
+            num_workers=workers,
+            framework=row["framework"],
+        )
+        at = float(row["ended_s"])
+        state.finished(done, at)
+        forecast.add(done)
+        state.after_s = forecast.after_s("search")
+        left = state.time_left(at)
+        if state.num_searched >= 40:
+            assert left is not None
+            if not 1 / 1.5 <= left.seconds / (end_s - at) <= 1.5:
+                wrong.append(f"{row['trial']}: {left.seconds:.0f} s, were {end_s - at:.0f} s")
+    assert state.num_searched >= 120
+    assert wrong == []

@@ -1,0 +1,282 @@
+"""The page in a real browser without a network: what it does and asks for, who can read it."""
+
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from pages import HOSTILE
+
+from raybench.report.page import page_text, write_page
+from raybench.results.load import load
+from tests.made_results import curve, results_folder, run_line
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="the browser is led by Playwright: pip install playwright"
+)
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium on the path: apt-get install chromium (.ci/run does)"
+)
+STUDY = Path(__file__).parents[2] / "fixtures" / "digits_study"
+FIRST_PAINT_S = 60.0
+COLOURS = {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 24, 28)"}
+BACKGROUND = "getComputedStyle(document.body).backgroundColor"
+SIZES = {"a telephone": (360, 740), "a screen": (1280, 900)}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=options)
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def file(page, tmp_path_factory):
+    path = tmp_path_factory.mktemp("browser") / "report.html"
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def wait_for(tab, expression: str) -> None:
+    """Wait until it is true; Playwright's own wait evaluates where the page's policy forbids it."""
+    while not tab.evaluate(expression):
+        tab.wait_for_timeout(50)
+
+
+@pytest.fixture
+def opened(browser, file):
+    """Open a file (the page) with a browser's settings; at the end nothing was amiss."""
+    contexts, faults = [], []
+
+    def open_page(path: Path = file, **settings):
+        context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | settings))
+        context.set_offline(True)
+        contexts.append(context)
+        tab = context.new_page()
+        tab.on("console", lambda message: faults.append(f"console: {message.text}"))
+        tab.on("pageerror", lambda error: faults.append(f"error: {error}"))
+        tab.on("dialog", lambda dialog: faults.append(f"dialog: {dialog.message}"))
+        own = path.as_uri()
+        tab.on(
+            "request",
+            lambda request: (
+                request.url.partition("#")[0] == own
+                or request.url.startswith("data:")
+                or faults.append(f"request: {request.url}")
+            ),
+        )
+        tab.goto(own)
+        return tab
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+def names(tab):
+    return tab.locator(".trials tbody th").all_inner_texts()
+
+
+def column(tab, title):
+    heads = tab.locator(".trials thead th").all_inner_texts()
+    number = [head.strip(" ▲▼") for head in heads].index(title)
+    return tab.locator(f".trials tbody tr > :nth-child({number + 1})").all_inner_texts()
+
+
+def axe_faults(tab):
+    """What axe-core finds that is serious or critical, of the page and of an opened trial."""
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright",
+        reason="axe-core checks it: pip install axe-playwright-python",
+    )
+    found = axe.Axe().run(tab).response["violations"]
+    tab.locator(".trials tbody button").first.click()
+    found += axe.Axe().run(tab, context="dialog").response["violations"]
+    return [
+        (one["id"], one["nodes"][0]["html"])
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
+def test_it_sorts_by_keys_and_tells_the_order(opened):
+    tab = opened()
+    head = tab.get_by_role("button", name="target after [s]")
+    head.focus()
+    tab.keyboard.press("Enter")
+    seconds = [text for text in column(tab, "target after [s]") if text != "-"]
+    assert seconds == sorted(seconds, key=lambda text: float(text.rstrip("*")))
+    assert column(tab, "target after [s]")[-1] == "-"  # missing values last
+    sorted_by = tab.locator("th[aria-sort]")
+    assert sorted_by.get_attribute("aria-sort") == "ascending"
+    tab.keyboard.press("Enter")
+    assert sorted_by.get_attribute("aria-sort") == "descending"
+    falling = [text for text in column(tab, "target after [s]") if text != "-"]
+    assert falling == seconds[::-1]
+    assert column(tab, "target after [s]")[-1] == "-"
+
+
+def test_it_filters_by_words_and_by_choice(opened):
+    tab = opened()
+    everything = names(tab)
+    tab.get_by_label("find").fill("CONFIRM 0000")
+    assert len(names(tab)) == 3
+    assert "1 to 3 of 3" in tab.locator(".trials [role=status]").inner_text()
+    tab.get_by_label("find").fill("nothing of that kind")
+    assert names(tab) == []
+    assert "None of" in tab.locator(".trials [role=status]").inner_text()
+    tab.get_by_role("button", name="Show all").click()
+    assert names(tab) == everything
+    tab.get_by_label("state").select_option("failed: error")
+    assert {name.split()[0] for name in names(tab)} == {"broken"}
+
+
+def test_a_trial_opens_by_keys_and_gives_the_focus_back(opened):
+    tab = opened()
+    button = tab.locator(".trials tbody button").first
+    button.focus()
+    tab.keyboard.press("Enter")
+    dialog = tab.get_by_role("dialog")
+    assert "Trial 0000" in dialog.inner_text()
+    assert dialog.get_by_role("img").get_attribute("aria-label").endswith("s of training.")
+    text = dialog.inner_text()
+    assert "python -m raybench.train" in text
+    assert "--set 'objective={target: 0.9}'" in text
+    assert "start to end" in text
+    assert re.search(r"#s1-t\d+$", tab.url)
+    tab.keyboard.press("Escape")
+    assert tab.get_by_role("dialog").count() == 0
+    assert tab.evaluate("document.activeElement === document.querySelector('.trials tbody button')")
+
+
+def test_names_that_are_attacks_are_shown_as_they_are(opened):
+    tab = opened()
+    for hostile in HOSTILE[:4]:
+        tab.locator(".trials tbody button", has_text=hostile).first.click()
+        assert hostile in tab.get_by_role("dialog").inner_text()
+        tab.keyboard.press("Escape")
+
+
+def test_links_and_marks_in_pictures_open_their_trial(opened):
+    tab = opened()
+    tab.locator("header a", has_text="trial 0000").click()
+    assert "Trial 0000" in tab.get_by_role("dialog").inner_text()
+    address = tab.url
+    tab.keyboard.press("Escape")
+    wait_for(tab, "location.hash === ''")  # the browser says later that it was closed
+    tab.goto(address)
+    assert "Trial 0000" in tab.get_by_role("dialog").inner_text()
+    tab.keyboard.press("Escape")
+    tab.locator("#s1-curves [data-trial='0000']").first.dispatch_event("click")
+    assert "Trial 0000" in tab.get_by_role("dialog").inner_text()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("theme", COLOURS)
+def test_it_fits_the_width_in_either_theme(opened, size, theme):
+    width, height = SIZES[size]
+    tab = opened(viewport={"width": width, "height": height}, color_scheme=theme)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert tab.evaluate(BACKGROUND) == COLOURS[theme]
+
+
+def test_nothing_keeps_anyone_from_reading_it(opened):
+    assert axe_faults(opened(viewport={"width": 360, "height": 740})) == []
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("theme", COLOURS)
+def test_nor_from_reading_a_real_study(opened, tmp_path, size, theme):
+    path = write_page(load(STUDY), tmp_path)
+    width, height = SIZES[size]
+    tab = opened(path, viewport={"width": width, "height": height}, color_scheme=theme)
+    assert axe_faults(tab) == []
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_theme_can_be_changed(opened):
+    tab = opened(color_scheme="dark")
+    assert tab.evaluate(BACKGROUND) == COLOURS["dark"]
+    tab.get_by_role("button", name="Light page").click()
+    assert tab.evaluate(BACKGROUND) == COLOURS["light"]
+    assert tab.get_by_role("button", name="Dark page").is_visible()
+
+
+def test_a_screen_reader_meets_the_answer_first(opened):
+    tree = opened().locator("body").aria_snapshot()
+    first = [line.strip() for line in tree.splitlines() if "link" not in line and "url" not in line]
+    assert first[0] == "- banner:"
+    assert (
+        first[1]
+        .replace("'", "")
+        .startswith('- heading "The fastest and cheapest way found to 90 % accuracy')
+    )
+    assert "[level=1]" in first[1]
+
+
+def test_it_prints_light_without_controls(opened):
+    tab = opened(color_scheme="dark")
+    assert tab.pdf(format="A4").startswith(b"%PDF")
+    tab.emulate_media(media="print")
+    assert tab.evaluate(BACKGROUND) == COLOURS["light"]
+    assert not tab.get_by_label("find").is_visible()
+    assert not tab.locator("#theme").is_visible()
+    assert tab.locator("h1").is_visible()
+    tab.set_viewport_size({"width": 720, "height": 1100})  # A4 within its margins
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 720
+
+
+def test_without_a_script_answer_pictures_and_table_are_there(opened):
+    tab = opened(java_script_enabled=False)
+    assert tab.locator("h1").inner_text().startswith("The fastest")
+    assert tab.locator("figure svg").first.is_visible()
+    assert tab.locator(".trials tbody tr").count() > 8
+    assert not tab.locator(".controls").is_visible()
+    assert not tab.locator("#theme").is_visible()
+
+
+@pytest.mark.all
+def test_five_thousand_trials_are_painted_in_pages(opened, tmp_path):
+    lines = []
+    for number in range(5000):
+        name = f"{number:05d}"
+        lines += curve(name, [0.2 + 0.7 * (step / 40) ** 0.5 for step in range(40)])
+        seconds = 5.0 + number % 97 if number % 3 else None
+        lines.append(run_line(name, seconds, learning_rate=1e-5 * (1 + number)))
+    results_folder(tmp_path, lines)
+    path = write_page(load(tmp_path), tmp_path)
+    began = time.perf_counter()
+    tab = opened(path)
+    paint = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+    wait_for(tab, f"{paint} > 0")
+    took, painted = time.perf_counter() - began, tab.evaluate(paint) / 1000
+    print(f"{path.stat().st_size / 1e6:.1f} MB: painted after {painted:.2f} s, whole {took:.2f} s")
+    assert painted < FIRST_PAINT_S
+    assert "1 to 50 of 5,000" in tab.locator(".trials [role=status]").inner_text()
+    head = tab.get_by_role("button", name="target after [s]")
+    began = time.perf_counter()
+    head.click()
+    assert column(tab, "target after [s]")[0] == "5.00"
+    tab.get_by_role("button", name="Next").click()
+    assert "51 to 100" in tab.locator(".trials [role=status]").inner_text()
+    tab.get_by_label("find").fill("04999")
+    assert names(tab) == ["04999"]
+    tab.locator(".trials tbody button").first.click()
+    assert "Trial 04999" in tab.get_by_role("dialog").inner_text()
+    assert time.perf_counter() - began < FIRST_PAINT_S
+
+
+def test_a_page_of_nothing_opens(opened, tmp_path):
+    path = tmp_path / "empty.html"
+    path.write_text(page_text([results_folder(tmp_path / "study", [])]), encoding="utf-8")
+    assert opened(path).locator("h1").inner_text() == (
+        "No run has finished yet, so there is no answer."
+    )

@@ -1,0 +1,250 @@
+"""The page without a browser: nothing from outside is markup, nothing is loaded, all is told."""
+
+import base64
+import hashlib
+import json
+import os
+import re
+import shlex
+
+import pytest
+from pages import HOSTILE, Seen, made_study
+
+from raybench.commands import report as command
+from raybench.report import page as pages_of
+from raybench.report.page import document, page_text, study_part, try_page
+from raybench.report.page.answer import answer_of
+from raybench.report.page.comparison import differing, study_names, winner_sentence
+from raybench.report.page.document import SECTIONS
+from raybench.report.page.html import element, frame_table, text
+from raybench.report.page.trials import POINTS, columns_of, details_json, order_of, settings_of
+from raybench.results.lock import OWNER_FILE
+from raybench.spec.documents import apply_settings, validate
+from raybench.spec.errors import UserError
+from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
+from raybench.stats.clock import OTHER, PHASES
+from tests.made_results import curve, results_folder, run_line
+
+LARGEST = 1_000_000
+"""Bytes of a page before data."""
+
+
+@pytest.fixture(scope="module")
+def seen(page):
+    return Seen(page)
+
+
+def test_what_is_text_stays_text(page, seen):
+    assert "b" not in seen.tags
+    assert "img" not in seen.tags
+    assert not [one for one in seen.attributes if one[1].startswith("on")]
+    assert seen.tags.count("script") == 3  # rows, details, the page's own
+    for hostile in (HOSTILE[0], HOSTILE[1], HOSTILE[2], HOSTILE[3]):
+        assert hostile in seen.text
+    assert "\u202e" not in page
+    rows = json.loads(seen.contents["script"][0])["rows"]
+    assert {HOSTILE[0], HOSTILE[1], HOSTILE[2], HOSTILE[3]} <= {row[0] for row in rows}
+
+
+def test_the_policy_lets_only_the_page_s_own_script_and_style_in(seen):
+    (policy,) = (
+        value
+        for tag, name, value in seen.attributes
+        if name == "content" and "default-src" in value
+    )
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert rules["default-src"] == "'none'"
+    for rule, content in (
+        ("script-src", seen.contents["script"][-1]),
+        ("style-src-elem", seen.contents["style"][0]),
+    ):
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert rules[rule] == f"'sha256-{digest}'"
+    assert len(seen.contents["style"]) == 1
+
+
+def test_nothing_is_loaded_from_anywhere(seen):
+    loads = [
+        (tag, name, value)
+        for tag, name, value in seen.attributes
+        if name in ("src", "srcset", "href", "xlink:href", "action", "data", "poster")
+        and not value.startswith(("#", "data:"))
+    ]
+    assert loads == []
+    style = seen.contents["style"][0]
+    assert "@import" not in style
+    assert "url(" not in style
+
+
+def test_it_is_small_and_its_script_shorter_than_500_lines(page, seen):
+    data = sum(len(one.encode()) for one in seen.contents["script"][:-1])
+    assert len(page.encode()) - data < LARGEST
+    assert seen.contents["script"][-1].count("\n") < 500
+
+
+def test_the_answer_comes_first_and_every_part_is_there(seen):
+    headings = re.findall(r"^The (?:fastest|cheapest).*?\.", seen.text.split("tables ", 1)[1])
+    assert headings
+    assert headings[0].startswith("The fastest and cheapest way found to 90 % accuracy is PyTorch")
+    ids = [value for _, name, value in seen.attributes if name == "id"]
+    for part in ("figures", "trials", "seconds", "failures", "provenance"):
+        assert f"s1-{part}" in ids
+    assert "glossary" in ids
+    assert {*PHASES, "input", OTHER} <= SECTIONS["Where seconds go (the ledger)"].keys()
+    assert len(ids) == len(set(ids))
+    for landmark in ("header", "nav", "main", "footer"):
+        assert seen.tags.count(landmark) == 1
+    assert seen.tags.count("h1") == 1
+
+
+def test_every_figure_has_its_table(seen):
+    assert seen.tags.count("figure") == seen.tags.count("svg") > 1
+    assert seen.tags.count("caption") == seen.tags.count("table")
+    assert seen.tags.count("table") > seen.tags.count("figure")
+
+
+def test_a_trial_s_settings_make_the_same_run_again():
+    specs = [
+        RunSpec(),
+        RunSpec(objective=Objective(target=0.9, max_train_seconds=1e-5), learning_rate=1e-7),
+        RunSpec(framework="tensorflow", workload="a b:C'\"", seed=7, dataset={"name": "mnist"}),
+        RunSpec(objective=Objective(kind="best_at_budget", max_train_seconds=3.0), ema_decay=0.9),
+    ]
+    defaults = {key: RunSpec().document()[key] for key in ("dataset", "objective")}
+    for spec, settings in zip(specs, settings_of(specs), strict=True):
+        given = [f"{key}={value}" for key, value in settings]
+        asked = shlex.split(shlex.join(given))
+        if any(one.startswith("dataset=") for one in asked):
+            defaults = {"objective": defaults["objective"]}
+        assert validate(RunSpec, apply_settings(defaults, asked), "--set") == spec
+
+
+def test_the_rows_are_the_trials_best_first(tmp_path):
+    results = made_study(tmp_path)
+    order = order_of(results)
+    names = [results.trials["trial"].iloc[place] for place in order]
+    assert sorted(order) == list(range(len(results.trials)))
+    assert names[0] == "0000"
+    assert names[-1] == "broken"
+    columns = {one.title: one.cells for one in columns_of(results)}
+    assert columns["state"][names.index("broken")] is not None
+    assert "failed: error" in columns["state"]
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_best(tmp_path):
+    values = [0.5] * 500
+    values[333] = 0.89
+    results = results_folder(tmp_path, [*curve("0000", values), run_line("0000")])
+    details = json.loads(details_json(results, [0]))
+    seconds, kept = details["curves"][0]
+    assert len(kept) <= POINTS
+    assert max(kept) == 0.89
+    assert (seconds[0], seconds[-1]) == (1.0, 500.0)
+    assert details["phases"][: len(PHASES)] == list(PHASES)
+
+
+def test_each_kind_of_study_explains_itself(tmp_path):
+    empty = results_folder(tmp_path / "empty", [])
+    assert "No run has finished yet" in answer_of(empty, "s1").headline
+    assert "No run has finished yet" in Seen(page_text([empty])).text
+    failed = results_folder(tmp_path / "failed", [run_line("0000", failure="oom")])
+    assert answer_of(failed, "s1").headline == "No result: the run failed."
+    missed = results_folder(tmp_path / "missed", [run_line("0000", best_value=0.5)])
+    assert "No run reached the target of 90 %" in answer_of(missed, "s1").headline
+    once = results_folder(tmp_path / "once", [run_line("0000", 2.0)])
+    assert "not confirmed" in answer_of(once, "s1").headline
+    single = results_folder(tmp_path / "single", [run_line("0000", 2.0, test_value=0.91)])
+    single.study["study"]["run"] = True
+    found = answer_of(single, "s1")
+    assert found.headline == "The run reached 90 % accuracy after 2.00 s of training."
+    assert "91.0 % on the test set" in dict(found.facts)["Reached"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "words"),
+    [
+        ({"pid": os.getpid(), "host": os.uname().nodename}, None),
+        ({"pid": 1, "host": os.uname().nodename}, "is still running"),
+        ({"pid": 4, "host": "elsewhere"}, "is still running"),
+        ({"pid": 2**22 + 1, "host": os.uname().nodename}, "was cut off"),
+    ],
+)
+def test_a_study_that_is_not_at_its_end_says_so(tmp_path, owner, words):
+    results = results_folder(tmp_path, [run_line("0000", 2.0)])
+    (tmp_path / OWNER_FILE).write_text(json.dumps(owner))
+    said = " ".join(answer_of(results, "s1").mind)
+    assert words in said if words else "running" not in said
+
+
+def test_a_page_that_cannot_be_written_is_said_and_its_cause_kept(tmp_path, monkeypatch):
+    results = results_folder(tmp_path, [])
+
+    def broken(studies, extras):
+        raise ValueError("no \x1b[31mroom")
+
+    monkeypatch.setattr(document, "page_text", broken)
+    said = []
+    assert try_page(results, tmp_path, said.append) == []
+    assert said[0].startswith("report.html could not be written (ValueError: no room);")
+    assert "broken" in (tmp_path / "errors" / "report.html.txt").read_text()
+    assert not (tmp_path / pages_of.PAGE_FILE).exists()
+
+
+def test_studies_side_by_side(tmp_path, monkeypatch):
+    monkeypatch.setattr(study_part, "kinds_of", lambda results: {})  # drawn in other tests
+    fast = made_study(tmp_path / "a" / "digits")
+    slow = results_folder(
+        tmp_path / "b" / "digits", [*curve("0000", [0.5, 0.91]), run_line("0000", 30.0)]
+    )
+    names = study_names([fast, slow])
+    assert names == [str(tmp_path / "a" / "digits"), str(tmp_path / "b" / "digits")]
+    assert study_names([fast, fast])[1].endswith("(2)")
+    sentence = winner_sentence([("one", fast), ("other", slow)])
+    assert sentence.startswith("Fastest to 90 % accuracy: one, 2.20 s of training, against 30 s")
+    assert sentence.endswith("; not all of them are confirmed.")
+    other = results_folder(tmp_path / "c", [], objective=Objective(target=0.5))
+    assert differing([fast, other]) == ["targets"]
+    seen = Seen(page_text([fast, slow]))
+    assert seen.tags.count("h1") == 1
+    ids = [value for _, name, value in seen.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    assert {"s1", "s2", "winners", "overlay-0"} <= set(ids)
+
+
+def test_the_command_compares(tmp_path, monkeypatch, capsys):
+    for name in ("one", "two"):
+        results_folder(tmp_path / name, [])
+    monkeypatch.chdir(tmp_path)
+    assert command.main(["one", "two", "--compare", "--out", "both.html"]) == 0
+    assert (
+        "None of the 2 studies has an answer yet."
+        in Seen((tmp_path / "both.html").read_text()).text
+    )
+    for arguments, words in (
+        (["one", "two"], "add --compare"),
+        (["one", "--compare"], "needs two folders"),
+        (["one", "--out", "x"], "is of --compare"),
+        (["one", "two", "--compare", "--out", "one"], "is a folder"),
+        (["one", "two", "--compare", "--out", "no/x.html"], "there is no folder no"),
+    ):
+        assert command.main(arguments) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_html_is_made_of_escaped_text_alone():
+    assert element("a", text("<&\"'"), title='"<', hidden=True, id=None) == (
+        '<a title="&quot;&lt;" hidden>&lt;&amp;&quot;&#x27;</a>'
+    )
+
+
+def test_a_table_says_what_it_leaves_out(tmp_path):
+    trials = made_study(tmp_path).trials
+    table = frame_table(trials, "Runs", most=3, rest="trials.csv")
+    assert "Runs: the first 3 of 8 rows; trials.csv holds all" in table
+    assert table.count("<tr>") == 4
+
+
+def test_a_file_that_cannot_be_written(tmp_path):
+    with pytest.raises(UserError, match="there is no folder"):
+        document.write_comparison([], tmp_path / "none" / "x.html")

@@ -1,0 +1,80 @@
+"""Scaling studies that nobody ran: steps of known length, in a folder or as records."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from raybench.results.store import SCALING, STUDY_FILE, Store
+from raybench.spec.run import RunSpec
+from raybench.spec.scaling_study import ScalingStudy, build_scaling_study, study_cells
+from raybench.stats.record import Evaluation, RunRecord
+from raybench.stats.step_times import StepTimes
+from tests.search.made_up import evaluation, record
+
+EPOCH = 1000
+"""Samples of an epoch; a run has three, and an evaluation after each."""
+StepSeconds = Callable[[RunSpec, int], float]
+"""Seconds of a step of a run spec, in a repeat."""
+
+
+def study_of(**content: Any) -> ScalingStudy:
+    """Return a study: weak and strong, 1 and 2 workers, batches of 64, two repeats."""
+    usual = {"num_workers": [1, 2], "batch_sizes": [64], "repeats": 2, "base": {}}
+    return build_scaling_study(usual | content, "test", name="made_up")
+
+
+def ideal(spec: RunSpec, repeat: int) -> float:
+    """A millisecond a sample of each worker, however many there are."""
+    return spec.batch_size_per_worker / 1000
+
+
+def run_of(
+    study: ScalingStudy, step_s: StepSeconds = ideal, **changes: Any
+) -> tuple[dict[str, RunRecord], dict[str, list[Evaluation]]]:
+    """Return the records and the curves of all runs; `changes` are of every record."""
+    runs: dict[str, RunRecord] = {}
+    curves: dict[str, list[Evaluation]] = {}
+    for cell in study_cells(study):
+        for repeat in range(study.repeats):
+            name, spec = cell.repeat(repeat)
+            rate = spec.global_batch_size / step_s(spec, repeat)
+            curves[name] = [point(index, rate) for index in range(3)]
+            ended = record(name, spec, role="scaling", source=cell.name)
+            ledger = ended.ledger | {"train": 3 * EPOCH / rate, "compile": 1.0}
+            nodes = {"workers_per_node": [spec.num_workers]}
+            usual: dict[str, Any] = {"ledger": ledger, "samples": 3 * EPOCH, **nodes}
+            runs[name] = replace(ended, **(usual | changes))
+    return runs, curves
+
+
+def point(index: int, rate: float, **changes: Any) -> Evaluation:
+    """Return the evaluation after epoch `index` + 1 at so many samples a second."""
+    samples = EPOCH * (index + 1)
+    usual: dict[str, Any] = {"samples": samples, "samples_per_s": rate}
+    return evaluation(changes.pop("train_s", samples / rate), index=index, **(usual | changes))
+
+
+def timed(at: Evaluation, **steps: Any) -> Evaluation:
+    """Return an evaluation with step times, as runs with `record_steps` have them."""
+    return replace(at, steps=StepTimes(**steps))
+
+
+def write(
+    folder: Path,
+    study: ScalingStudy,
+    runs: dict[str, RunRecord],
+    curves: dict[str, list[Evaluation]],
+    **more: Any,
+) -> Path:
+    """Write a results folder; return it."""
+    with Store(folder) as store:
+        for name, ended in runs.items():
+            for at in curves[name]:
+                store.append(at.line(name))
+            store.append(ended.line())
+        objective = study.base.objective.model_dump(mode="json")
+        store.write_yaml(
+            STUDY_FILE, {"study": {"objective": objective}, SCALING: study.document(), **more}
+        )
+    return folder

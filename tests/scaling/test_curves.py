@@ -1,0 +1,176 @@
+"""A speed-up curve never mixes weak with strong scaling, nor two topologies."""
+
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from raybench.report.scaling_printed import other_lines, printed_cells
+from raybench.scaling.cells import cell_table, curves_of, on_more_hosts, speedup_curve
+from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
+from raybench.spec.scaling_study import Cell, ScalingStudy
+from tests.runs.made_up import run_of, study_of
+
+
+def table_of(**content: Any) -> pd.DataFrame:
+    study = study_of(**content)
+    return cell_table(study, *run_of(study))
+
+
+def on_hosts(counts: dict[str, int]) -> pd.DataFrame:
+    """Return weak cells of 1 and 2 workers, each run on so many hosts."""
+    study = study_of(scaling="weak")
+    runs, curves = run_of(study)
+    for name, number in counts.items():
+        runs[name] = replace(runs[name], workers_per_node=[1] * number)
+    return cell_table(study, runs, curves)
+
+
+def test_weak_and_strong_are_refused() -> None:
+    with pytest.raises(UserError, match=r"never mixes weak and strong scaling .* weak and strong"):
+        speedup_curve(table_of())
+
+
+def test_one_scaling_is_a_curve_by_number_of_workers() -> None:
+    table = table_of(num_workers=[2, 4, 1])
+    weak = speedup_curve(table[table["scaling"] == "weak"])
+    assert weak["num_workers"].tolist() == [1, 2, 4]
+    assert weak["speedup"].tolist() == pytest.approx([1, 2, 4])
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "message"),
+    [
+        (
+            "cpus_per_worker",
+            [1, 2],
+            "never mixes topologies, and here are 1 CPU a worker and 2 CPU",
+        ),
+        ("placement_strategy", ["pack", "spread"], "never mixes topologies"),
+        ("framework", ["torch", "tensorflow"], "never mixes frameworks"),
+        ("strategy", ["single_process", "distributed"], "never mixes strategies"),
+        ("workload", ["mnist_small", "mnist_large"], "never mixes workloads"),
+        ("dataset", ["digits", "mnist"], "never mixes datasets"),
+    ],
+)
+def test_two_of_something_are_refused(key: str, values: list[Any], message: str) -> None:
+    cells = [Cell(changes={key: value, "num_workers": n}) for n, value in enumerate(values, 1)]
+    study = ScalingStudy(name="x", base=RunSpec(), cells=cells, repeats=1)
+    with pytest.raises(UserError, match=message):
+        speedup_curve(cell_table(study, *run_of(study)))
+
+
+def test_models_of_gpus_are_topologies() -> None:
+    study = study_of(scaling="weak", base={"gpus_per_worker": 1})
+    runs, curves = run_of(study)
+    runs = {
+        name: replace(run, accelerators=["A100" if name[3] == "1" else "T4"])
+        for name, run in runs.items()
+    }
+    table = cell_table(study, runs, curves)
+    with pytest.raises(UserError, match=r"topologies, and here are .* 1 T4 a worker and .* 1 A100"):
+        speedup_curve(table)
+    assert table["speedup"].notna().tolist() == [True, False]
+
+
+def test_as_many_workers_on_more_hosts_are_another_topology() -> None:
+    table = on_hosts({"0001-r1": 2})
+    with pytest.raises(
+        UserError, match="2 here have 2, on 1 and 2 hosts, which are two topologies"
+    ):
+        speedup_curve(table)
+    assert on_more_hosts(table)["num_nodes"].tolist() == [2]
+    (curve,) = curves_of(table).values()
+    assert curve["num_nodes"].tolist() == [1, 1]
+    assert any("ran on 2 hosts, others of its size on fewer" in line for line in other_lines(table))
+
+
+def test_more_workers_may_be_on_more_hosts() -> None:
+    (curve,) = curves_of(on_hosts({"0001-r0": 2, "0001-r1": 2})).values()
+    assert curve["num_nodes"].tolist() == [1, 2]
+
+
+def test_two_batches_are_two_curves() -> None:
+    table = table_of(batch_sizes=[64, 128], scaling="weak")
+    with pytest.raises(UserError, match=r"never mixes series or batches, .* batch 64 a worker"):
+        speedup_curve(table)
+    assert [len(curve) for curve in curves_of(table).values()] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [{}, {"batch_size_per_worker": 128}],
+        [{}, {"optimizer": "sgd"}],
+        [{}, {"precision": "bf16"}],
+        [{}, {"accumulate": 2}],
+    ],
+    ids=lambda changes: next(iter(changes[1])),
+)
+def test_two_series_are_refused_with_unique_numbers_of_workers(changes: list[Any]) -> None:
+    cells = [Cell(changes=one | {"num_workers": n}) for n, one in enumerate(changes, 1)]
+    study = ScalingStudy(name="x", base=RunSpec(), cells=cells, repeats=1)
+    with pytest.raises(UserError, match="never mixes series or batches, and here are"):
+        speedup_curve(cell_table(study, *run_of(study)))
+
+
+def test_two_cells_of_one_curve_are_refused_by_name() -> None:
+    cells = [Cell(changes={"num_workers": 1, "seed": seed}) for seed in (0, 100)]
+    study = ScalingStudy(name="x", base=RunSpec(), cells=cells, repeats=1)
+    with pytest.raises(UserError, match=r"2 here have 1, of several cells \(0000 and 0001\)"):
+        speedup_curve(cell_table(study, *run_of(study)))
+
+
+def test_every_curve_of_a_mixed_study_is_of_one_scaling() -> None:
+    table = table_of(
+        num_workers=[1, 2, 4], batch_sizes=[64, 128], axes={"framework": ["torch", "tensorflow"]}
+    )
+    curves = curves_of(table)
+    assert len(curves) == 2 * 2 * 2
+    assert all(len(set(curve["scaling"])) == 1 for curve in curves.values())
+    assert all(curve["num_workers"].tolist() == [1, 2, 4] for curve in curves.values())
+
+
+def test_runs_without_exchange_are_in_no_curve() -> None:
+    table = table_of(scaling="weak")
+    table["exchange_gradients"] = [True, False]
+    (curve,) = curves_of(table).values()
+    assert curve["num_workers"].tolist() == [1]
+
+
+def test_the_printed_table_leaves_out_what_nobody_knows() -> None:
+    table = printed_cells(table_of(scaling="weak"))
+    assert table["speed-up"].tolist() == ["1.00 (1.00 - 1.00)", "2.00 (2.00 - 2.00)"]
+    assert table["efficiency"].tolist() == ["100%", "100%"]
+    assert "GPU" not in table
+    assert "exchange" not in table
+
+
+def test_a_first_epoch_that_is_in_the_figures_is_told() -> None:
+    """The second cell's second repeat ends after an epoch, as its budget is over."""
+    study = study_of(scaling="weak")
+    runs, curves = run_of(study)
+    assert not any("first epoch" in line for line in other_lines(cell_table(study, runs, curves)))
+    curves["0001-r1"] = curves["0001-r1"][:1]
+    ended = replace(runs["0001-r1"], stop="max_train_seconds")
+    table = cell_table(study, runs | {"0001-r1": ended}, curves)
+    assert table["is_warm"].tolist() == [True, False]
+    assert table["stop"].tolist() == ["target", "max_train_seconds, target"]
+    (told,) = [line for line in other_lines(table) if "first epoch" in line]
+    assert "in them: torch, mnist_small, 2 x 64. A run ended with it or before it" in told
+    assert told.endswith("as its seconds of training were over or the target was reached.")
+    short = {name: curve[:1] for name, curve in curves.items()}
+    lines = other_lines(cell_table(study, runs, short))
+    assert any("in them: all cells. A run" in line for line in lines)
+
+
+def test_what_limits_the_figures_is_said() -> None:
+    study = study_of(scaling="weak", num_workers=[2])
+    runs, curves = run_of(study)
+    runs["0000-r0"] = replace(runs["0000-r0"], state="failed", failure="oom", stop=None)
+    lines = other_lines(cell_table(study, runs, curves))
+    assert lines[0] == "Failed: 1 run of torch, mnist_small, 2 x 64 (oom)."
+    assert lines[1].startswith("No speed-up where nothing ran on one worker")
+    assert lines[2].startswith("Steps were not timed one by one")

@@ -1,0 +1,188 @@
+"""Figures of a scaling study: what is on their axes, and what never is."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from raybench.report.figures import parts
+from raybench.report.figures import scaling_plots as plots
+from raybench.report.figures.scaling_kinds import SCALING_FIGURES
+from raybench.report.figures.scaling_plots import accuracy_figure
+from raybench.report.scaling_files import (
+    MODEL_FILE,
+    model_frame,
+    plan_figure,
+    predicted_figure,
+    read_model,
+)
+from raybench.results.load import StudyResults, load
+from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
+from tests.runs.made_up import run_of, study_of, write
+
+
+def step(spec: RunSpec, repeat: int) -> float:
+    together = 0.0 if spec.num_workers == 1 else 0.02
+    return (spec.batch_size_per_worker / 1000 + together) * (1 + 0.05 * repeat)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> StudyResults:
+    study = study_of(num_workers=[1, 2, 4], batch_sizes=[64, 128], repeats=2)
+    return load(write(tmp_path / "made_up", study, *run_of(study, step)))
+
+
+@pytest.mark.parametrize("draw", [plots.speedup_figure, plots.efficiency_figure])
+def test_weak_and_strong_have_a_panel_each_with_the_ideal(draw, results) -> None:
+    figure = draw(results)
+    titles = [axes.get_title("left") for axes in figure.axes]
+    assert titles == ["weak scaling: same batch per worker", "strong scaling: same global batch"]
+    for axes in figure.axes:
+        assert "ideal" in [line.get_gid() for line in axes.lines]
+        assert len(axes.containers) == 2, "a curve for each batch size, with its spread"
+
+
+def test_the_spread_is_that_of_the_table(results) -> None:
+    axes = plots.speedup_figure(results).axes[0]
+    bars = axes.containers[0].lines[2][0].get_segments()
+    row = results.scaling[results.scaling["curve"] == results.scaling["curve"].iloc[0]].iloc[-1]
+    low, high = bars[-1][:, 1]
+    assert (low, high) == pytest.approx((row["speedup_low"], row["speedup_high"]))
+
+
+def test_shares_of_a_step_sum_to_one(results) -> None:
+    cells = results.scaling.drop_duplicates("cell")
+    for row in cells.to_dict("records"):
+        assert sum(plots.step_shares(row).values()) == pytest.approx(1)
+    two = cells[(cells["num_workers"] == 2) & (cells["batch_size_per_worker"] == 64)].iloc[0]
+    shares = plots.step_shares(two)
+    assert shares["more than one worker"] == pytest.approx(0.02 / 0.084)
+    assert shares["as one worker alone"] == pytest.approx(0.064 / 0.084)
+
+
+def test_what_cannot_be_told_apart_is_not() -> None:
+    nan = float("nan")
+    row = {"input_share": 0.25, "alone_share": nan, "communication_share": nan, "num_workers": 2}
+    assert plots.step_shares(row) == {"input wait": 0.25, "not distinguishable": 0.75}
+    row |= {"alone_share": 0.375, "communication_share": 0.3}
+    assert plots.step_shares(row) == pytest.approx(
+        {
+            "input wait": 0.25,
+            "as one worker alone": 0.375,
+            "exchange of gradients": 0.3,
+            "more than one worker": 0.075,
+        }
+    )
+
+
+def test_every_cell_has_its_bar(results) -> None:
+    axes = plots.shares_figure(results).axes[0]
+    cells = set(results.scaling["cell"])
+    assert len(axes.containers[0]) == len(cells)
+    named = [text.get_text() for text in axes.texts if not text.get_text().endswith("ms")]
+    assert len(set(named)) == len(cells)
+
+
+def test_accuracy_is_drawn_against_epochs_and_seconds(results) -> None:
+    epochs, seconds = accuracy_figure(results).axes
+    assert len(epochs.lines) == len(seconds.lines) == len(results.runs)
+    assert max(epochs.lines[0].get_xdata()) == 3
+    row = results.trials.set_index("trial").loc[seconds.lines[0].get_gid()]
+    assert max(seconds.lines[0].get_xdata()) == pytest.approx(row["train_s"])
+
+
+def test_an_extrapolation_is_drawn_as_one() -> None:
+    predicted = pd.DataFrame(
+        {
+            "series": "a",
+            "num_workers": [1, 2, 4, 8],
+            "batch_size_per_worker": 64,
+            "samples_per_s": [1.0, 2.0, 4.0, 7.0],
+            "low": [0.9, 1.8, 3.0, 4.0],
+            "high": [1.1, 2.2, 5.0, 9.0],
+            "extrapolated": [False, False, True, True],
+        }
+    )
+    measured = predicted.head(2)[
+        ["series", "num_workers", "batch_size_per_worker", "samples_per_s"]
+    ]
+    (axes,) = predicted_figure(measured, predicted).axes
+    known, beyond, dots = axes.lines
+    assert (list(known.get_xdata()), known.get_linestyle()) == ([1, 2], "-")
+    assert (list(beyond.get_xdata()), beyond.get_linestyle()) == ([2, 4, 8], "--")
+    assert list(dots.get_xdata()) == [1, 2]
+    assert len(axes.collections) == 1, "the interval"
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        plots.speedup_figure,
+        plots.efficiency_figure,
+        plots.shares_figure,
+        accuracy_figure,
+    ],
+)
+def test_a_study_without_runs_can_be_drawn(draw, tmp_path) -> None:
+    assert draw(load(write(tmp_path / "empty", study_of(), {}, {}))).axes
+
+
+def test_more_cells_than_fit_are_named(tmp_path) -> None:
+    sizes = [8 * (i + 1) for i in range(plots.MOST_BARS + 2)]
+    study = study_of(scaling="weak", num_workers=[1], batch_sizes=sizes, repeats=1)
+    figure = plots.shares_figure(load(write(tmp_path / "many", study, *run_of(study))))
+    assert "2 more cells" in figure.axes[0].get_title("left")
+
+
+def made_model() -> tuple[pd.DataFrame, pd.DataFrame]:
+    cells = {"series": "torch, cnn", "num_workers": [1, 2, 4], "batch_size_per_worker": 64}
+    seen = pd.DataFrame(cells | {"samples_per_s": [100.0, 190.0, 350.0]})
+    more = {"low": [90.0, 170.0, 250.0], "high": [110.0, 210.0, 450.0]}
+    return seen.head(2), seen.assign(**more, extrapolated=[False, False, True])
+
+
+def test_what_a_model_said_is_read_back_and_drawn(results) -> None:
+    model, plan = SCALING_FIGURES["predicted"], SCALING_FIGURES["plan"]
+    assert not model.applies(results)
+    assert not plan.applies(results)
+    measured, predicted = made_model()
+    path = results.folder / MODEL_FILE
+    path.write_text(model_frame(measured, predicted).to_csv(index=False))
+    assert model.applies(results)
+    again, lines = read_model(results)
+    pd.testing.assert_frame_equal(again[measured.columns], measured)
+    pd.testing.assert_frame_equal(lines[predicted.columns], predicted)
+    assert len(model.draw(results).axes) == 1
+    assert list(model.table(results)["beyond what was measured"]) == ["no", "no", "yes"]
+    path.write_text(path.read_text().replace("190.0", "fast"))
+    with pytest.raises(UserError, match=r"model\.csv, row 3: samples_per_s is no number"):
+        read_model(results)
+    path.write_text("kind,series\n")
+    with pytest.raises(UserError, match="has no column 'num_workers'"):
+        read_model(results)
+
+
+def test_a_plan_tells_what_is_predicted_from_what_was_measured() -> None:
+    nan = float("nan")
+    rows = {"series": "a", "gpu_type": "CPU", "num_workers": [1, 1, 2, 2], "num_nodes": 1}
+    rows |= {"global_batch_size": [64, 128] * 2, "seconds": [4.0, 3.0, 2.5, 2.0]}
+    rows |= {"low_s": [3.0, 2.0, 1.5, 1.0], "high_s": [5.0, 4.0, 3.5, 3.0]}
+    rows |= {"measured_s": [4.2, float("inf"), nan, 2.2]}
+    (axes,) = plan_figure(pd.DataFrame(rows)).axes
+    dashed = [line for line in axes.lines if line.get_gid() == "extrapolated"]
+    assert [list(line.get_ydata()) for line in dashed] == [[4.0, 3.0], [2.5, 2.0]]
+    assert {line.get_markerfacecolor() for line in dashed} == {parts.PAPER}
+    filled = [line for line in axes.lines if line not in dashed]
+    assert [list(line.get_ydata()) for line in filled] == [[4.2], [2.2]]
+    assert len(axes.collections) == 2, "an interval for each number of workers"
+
+
+def test_every_figure_has_its_numbers(results) -> None:
+    for name in ("speedup", "efficiency", "step_shares", "values"):
+        kind = SCALING_FIGURES[name]
+        assert kind.applies(results)
+        assert len(kind.table(results))
+    shares = SCALING_FIGURES["step_shares"].table(results)
+    parts_of_it = [column for column in shares if str(column).endswith("[%]")]
+    assert list(shares[parts_of_it].sum(axis=1)) == pytest.approx([100.0] * len(shares))

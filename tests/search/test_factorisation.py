@@ -1,0 +1,121 @@
+"""The space taken apart: what is sampled, on which placements, and when it cannot be done."""
+
+from typing import Any
+
+import pytest
+
+from raybench.search.factorisation import GLOBAL_BATCH, Factors, factorise, placed, speed_values
+from raybench.spec.run import Placement, RunSpec
+from raybench.spec.space import Choices, Powers
+from raybench.spec.study import build_study
+
+SPACE: dict[str, Any] = {
+    "framework": ["torch", "tensorflow"],
+    "num_workers": [1, 2, 4],
+    "batch_size_per_worker": {"low": 16, "high": 64, "log2": True},
+    "optimizer": ["adam", "lars"],
+    "learning_rate": {"low": 1e-4, "high": 1e-1, "log": True},
+}
+OBJECTIVE = {"target": 0.9, "max_train_seconds": 10}
+
+
+def take_apart(changes: dict[str, Any], *, equal: bool = True, **fixed: Any) -> Factors | str:
+    space = {key: value for key, value in (SPACE | changes).items() if value is not None}
+    study, parsed = build_study({"objective": OBJECTIVE, "space": space, "fixed": fixed}, "test")
+    return factorise(study, parsed, equal_frameworks=equal)
+
+
+def factors(changes: dict[str, Any], *, equal: bool = True, **fixed: Any) -> Factors:
+    found = take_apart(changes, equal=equal, **fixed)
+    assert isinstance(found, Factors), found
+    return found
+
+
+def test_the_global_batch_stands_for_workers_batch_and_framework() -> None:
+    found = factors({})
+    assert set(found.sampled) == {GLOBAL_BATCH, "optimizer", "learning_rate"}
+    assert found.sampled[GLOBAL_BATCH] == Powers(16, 256)
+
+
+def test_a_global_batch_has_every_placement_of_it_and_no_other_widest_first() -> None:
+    found = factors({}).of_values({GLOBAL_BATCH: 64})
+    assert [(one.num_workers, one.batch_size_per_worker) for one in found] == [
+        *[(4, 16)] * 2,
+        *[(2, 32)] * 2,
+        *[(1, 64)] * 2,
+    ]
+    assert {one.framework for one in found} == {"torch", "tensorflow"}
+    assert factors({}).of_spec(RunSpec(num_workers=2, batch_size_per_worker=32)) == found
+
+
+def test_frameworks_that_train_different_networks_stay_sampled() -> None:
+    found = factors({}, equal=False)
+    assert "framework" in found.sampled
+    placements = found.of_values({GLOBAL_BATCH: 64, "framework": "torch"})
+    assert {one.framework for one in placements} == {"torch"}
+    spec = RunSpec(framework="torch", num_workers=1, batch_size_per_worker=64)
+    assert found.of_spec(spec) == placements
+
+
+def test_a_run_is_placed_elsewhere_and_nothing_else_changes() -> None:
+    spec = RunSpec(optimizer="lamb", learning_rate=0.01, batch_size_per_worker=32)
+    there = Placement("tensorflow", 2, 16)
+    moved = placed(spec, there)
+    assert moved.placement == there
+    assert moved.global_batch_size == spec.global_batch_size
+    assert placed(moved, spec.placement) == spec
+    assert set(speed_values(there)) <= set(RunSpec.model_fields)
+
+
+def test_placements_have_the_cores_and_gpus_that_are_fixed() -> None:
+    found = factors({}, cpus_per_worker=2, gpus_per_worker=1).all_placements
+    assert {(one.cpus_per_worker, one.gpus_per_worker) for one in found} == {(2, 1)}
+
+
+def test_batches_that_are_no_powers_of_two_are_listed() -> None:
+    found = factors({"num_workers": [1, 3], "batch_size_per_worker": [10, 20]})
+    assert found.sampled[GLOBAL_BATCH] == Choices((10, 20, 30, 60))
+
+
+def test_accuracy_at_a_budget_is_not_taken_apart() -> None:
+    objective = {"kind": "best_at_budget", "max_train_seconds": 10}
+    study, space = build_study({"objective": objective, "space": SPACE}, "test")
+    found = factorise(study, space, equal_frameworks=True)
+    assert found == "what a budget of seconds reaches depends on speed"
+
+
+def test_one_global_batch_needs_no_sampling_and_is_still_there() -> None:
+    found = factors({"num_workers": None, "batch_size_per_worker": None}, num_workers=2)
+    assert found.sampled[GLOBAL_BATCH] == Choices((128,))
+    placements = found.of_values({GLOBAL_BATCH: 128})
+    assert [one.framework for one in placements] == ["torch", "tensorflow"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "fixed", "reason"),
+    [
+        ({"num_workers": None, "framework": None}, {}, "neither workers nor frameworks"),
+        ({"num_workers": [2], "framework": ["torch"]}, {}, "neither workers nor frameworks"),
+        ({"batch_size_per_worker": {"low": 16, "high": 64}}, {}, "space.batch_size_per_worker"),
+        ({"precision": ["fp32", "bf16"]}, {}, "space.precision"),
+        ({"framework": ["tensorflow"]}, {"strategy": "single_process"}, "not strategy single_proc"),
+        ({}, {"learning_rate_scaling": "linear"}, "learning_rate_scaling"),
+        ({"learning_rate_scaling": ["none", "sqrt"]}, {}, "learning_rate_scaling"),
+        (
+            {
+                "weight_decay": [
+                    {"when": {"num_workers": 1}, "values": [0.0]},
+                    {"when": {"num_workers": [2, 4]}, "values": [0.1]},
+                ]
+            },
+            {},
+            "space.weight_decay depends on num_workers",
+        ),
+    ],
+)
+def test_what_cannot_be_taken_apart_says_why(
+    changes: dict[str, Any], fixed: dict[str, Any], reason: str
+) -> None:
+    found = take_apart(changes, **fixed)
+    assert isinstance(found, str)
+    assert reason in found

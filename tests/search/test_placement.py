@@ -1,0 +1,137 @@
+"""Where trials run: first what was not measured, then the fastest placement that is efficient."""
+
+import pytest
+
+from raybench.search.factorisation import Factors, placed
+from raybench.search.placement import Placer
+from raybench.spec.run import Placement, RunSpec
+
+PLACEMENTS = [
+    Placement(framework, workers, batch)
+    for framework in ("torch", "tensorflow")
+    for workers in (1, 2, 4)
+    for batch in (16, 32, 64, 128)
+]
+
+
+def spec(placement: Placement) -> RunSpec:
+    return placed(RunSpec(), placement)
+
+
+def group(framework: str, workers: int) -> Placement:
+    return Placement(framework, workers)
+
+
+def step_s(place: Placement) -> float:
+    """One worker takes 1 + n / 16 ms; each more 0.1 ms; TensorFlow twice that."""
+    slow = 2.0 if place.framework == "tensorflow" else 1.0
+    compute = 1 + place.batch_size_per_worker / 16
+    return slow * (compute + 0.1 * (place.num_workers - 1)) / 1000
+
+
+def measure(placer: Placer, trial: str, place: Placement, steps: int = 50) -> None:
+    samples = steps * place.num_workers * place.batch_size_per_worker
+    placer.observe(trial, spec(place), samples=samples, train_s=steps * step_s(place))
+
+
+def measured() -> Placer:
+    placer = Placer(Factors({}, PLACEMENTS))
+    for number, place in enumerate(PLACEMENTS):
+        measure(placer, str(number), place)
+    return placer
+
+
+def options(batch: int, placer: Placer) -> list[Placement]:
+    return placer.factors.of_values({"global_batch_size": batch})
+
+
+def test_the_first_trials_measure_every_group_and_two_batches_per_framework() -> None:
+    placer = Placer(Factors({}, PLACEMENTS))
+    chosen = []
+    for number in range(7):
+        place = placer.choose(str(number), "adam", options(64, placer))
+        measure(placer, str(number), place)
+        chosen.append(place)
+    # More workers are worth a probe while they may be faster than what is known.
+    assert {one.group for one in chosen[:2]} == {group("tensorflow", 1), group("torch", 1)}
+    assert {group("torch", 2), group("torch", 4)} <= {one.group for one in chosen}
+    assert chosen[-1] == Placement("torch", 4, 16)
+    assert placer.is_known(spec(Placement("torch", 1, 64)))
+
+
+def test_more_workers_are_not_tried_where_fewer_tell_that_they_lose() -> None:
+    """Two workers take three times as long: four, with less to do each, cannot win either."""
+    placer = Placer(Factors({}, [one for one in PLACEMENTS if one.framework == "torch"]))
+    chosen = []
+    for number in range(4):
+        place = placer.choose(str(number), "adam", options(64, placer))
+        samples = 50 * place.num_workers * place.batch_size_per_worker
+        seconds = 50 * (step_s(place) + (10e-3 if place.num_workers > 1 else 0.0))
+        placer.observe(str(number), spec(place), samples=samples, train_s=seconds)
+        chosen.append(place.num_workers)
+    assert chosen == [1, 2, 1, 1]
+
+
+def test_trials_side_by_side_do_not_measure_the_same() -> None:
+    placer = Placer(Factors({}, PLACEMENTS))
+    chosen = [placer.choose(str(n), "adam", options(64, placer)) for n in range(4)]
+    assert [one.framework for one in chosen[:2]] == ["tensorflow", "torch"]
+    # Until these are measured, others run where a worker does most.
+    assert {one.num_workers for one in chosen} == {1}
+
+
+def test_what_failed_is_measured_again() -> None:
+    placer = Placer(Factors({}, PLACEMENTS))
+    first = placer.choose("a", "adam", options(64, placer))
+    assert placer.choose("b", "adam", options(64, placer)).group != first.group
+    assert placer.choose("d", "adam", options(64, placer)).group != group("tensorflow", 2)
+    measure(placer, "b", Placement("torch", 1, 64))
+    assert placer.choose("e", "adam", options(64, placer)).group != first.group
+    placer.forget("a")
+    assert placer.choose("c", "adam", options(64, placer)).group == first.group
+
+
+def test_the_fastest_split_is_taken_while_it_is_efficient() -> None:
+    placer = measured()
+    assert placer.choose("a", "adam", options(64, placer)) == Placement("torch", 4, 16)
+    slow = Placer(Factors({}, PLACEMENTS))
+    for number, place in enumerate(PLACEMENTS):
+        # Communication eats nearly all of what four workers gain.
+        seconds = step_s(place) * (1.7 if place.num_workers == 4 else 1.0)
+        samples = 50 * place.num_workers * place.batch_size_per_worker
+        slow.observe(str(number), spec(place), samples=samples, train_s=50 * seconds)
+    assert slow.choose("a", "adam", options(64, slow)).num_workers == 2
+
+
+def test_a_run_is_converted_to_every_placement_of_its_batch() -> None:
+    placer = measured()
+    own = Placement("torch", 1, 64)
+    ratios = placer.ratios(spec(own))
+    assert set(ratios) == set(options(64, placer))
+    assert ratios[own] == 1.0
+    for place, ratio in ratios.items():
+        assert ratio == pytest.approx(step_s(place) / step_s(own), rel=0.05), place
+    assert placer.to_fastest(spec(own)) == min(ratios.values())
+    assert placer.to_cheapest(spec(own)) == pytest.approx(1.0)
+    wide = spec(Placement("tensorflow", 4, 16))
+    assert placer.to_cheapest(wide) == pytest.approx(5e-3 / (4 * step_s(wide.placement)), rel=0.05)
+
+
+def test_until_its_group_is_measured_a_run_stands_for_itself() -> None:
+    placer = Placer(Factors({}, PLACEMENTS))
+    assert placer.ratios(spec(PLACEMENTS[0])) == {}
+    assert (placer.to_fastest(spec(PLACEMENTS[0])), placer.to_cheapest(spec(PLACEMENTS[0]))) == (
+        1.0,
+        1.0,
+    )
+    assert not placer.is_known(spec(PLACEMENTS[0]))
+    assert measured().is_known(spec(PLACEMENTS[0]))
+
+
+def test_the_same_totals_count_once() -> None:
+    placer = Placer(Factors({}, PLACEMENTS))
+    one, other = Placement("torch", 1, 64), Placement("torch", 2, 32)
+    for _ in range(3):
+        measure(placer, "a", one)
+    measure(placer, "b", other)
+    assert placer.ratios(spec(one))[other] == pytest.approx(step_s(other) / step_s(one), rel=1e-3)

@@ -1,0 +1,306 @@
+import pytest
+from pydantic import Field
+
+from raybench.spec.documents import (
+    Document,
+    apply_settings,
+    parse_yaml,
+    read_mapping,
+    to_yaml,
+    validate,
+)
+from raybench.spec.errors import UserError
+
+
+class Inner(Document):
+    width: int = 1
+
+
+class Outer(Document):
+    name: str
+    inner: Inner = Inner()
+    rates: list[float] = []
+    count: int = Field(default=1, gt=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-4", 1e-4),
+        ("1E4", 1e4),
+        ("-3e2", -300.0),
+        ("+3e2", 300.0),
+        (".5e3", 500.0),
+        ("1.e5", 1e5),
+        ("1.0e-4", 1e-4),
+        ("0.1", 0.1),
+    ],
+)
+def test_every_way_to_write_a_float_is_a_number(text, value):
+    found = parse_yaml(f"a: {text}", "file")["a"]
+    assert isinstance(found, float)
+    assert found == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("12", 12),
+        ("1e", "1e"),
+        ("e4", "e4"),
+        ("'1e-4'", "1e-4"),
+        ("1e4x", "1e4x"),
+        ("v1e4", "v1e4"),
+        ("~", None),
+        ("true", True),
+    ],
+)
+def test_what_is_no_float_is_left_alone(text, value):
+    found = parse_yaml(f"a: {text}", "file")["a"]
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a: 1\nb: [1, 2\nc: 3\n", 3),
+        ("a: 1\n\tb: 2\n", 2),
+        ("a: 1\nb: 2: 3\n", 2),
+        ("a: *missing\n", 1),
+        ("a: !!python/object:os.system x\n", 1),
+        ("a: 1\n? [x]\n: 2\n", 2),
+    ],
+)
+def test_a_syntax_error_names_file_and_line_in_one_line(text, line):
+    with pytest.raises(UserError, match=rf"^space\.yaml, line {line}: not valid YAML") as refusal:
+        parse_yaml(text, "space.yaml")
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("yes", "yes"),
+        ("No", "No"),
+        ("on", "on"),
+        ("OFF", "OFF"),
+        ("y", "y"),
+        ("1:30", "1:30"),
+        ("1_000", "1_000"),
+        ("0b11", "0b11"),
+        ("2020-01-01", "2020-01-01"),
+        ("2020-13-45", "2020-13-45"),
+        ("=", "="),
+        ("-.5", -0.5),
+        ("1.5e3", 1500.0),
+        ("0x1F", 31),
+        ("0o17", 15),
+        ("-12", -12),
+        ("0", 0),
+        ("-0", 0),
+        ("TRUE", True),
+        (".inf", float("inf")),
+    ],
+)
+def test_words_and_numbers_are_what_yaml_1_2_takes_them_for(text, value):
+    for key, found in parse_yaml(f"a: {text}\n{text}: b\n", "file").items():
+        got = found if key == "a" else key
+        assert got == value
+        assert type(got) is type(value)
+    assert parse_yaml(to_yaml({"a": value, "b": text}), "file") == {"a": value, "b": text}
+
+
+@pytest.mark.parametrize(
+    ("text", "write"), [("010", "10"), ("+08", "8"), ("00", "0"), ("-0017", "17")]
+)
+def test_a_leading_zero_is_refused_with_its_line(text, write):
+    with pytest.raises(UserError, match=rf"^f, line 2: .* write {write}, or") as refusal:
+        parse_yaml(f"a: 1\nb: {text}\n", "f")
+    assert text in str(refusal.value)
+    assert parse_yaml(to_yaml({"a": text}), "f") == {"a": text}
+
+
+def test_a_duplicate_key_is_named_with_its_own_line():
+    with pytest.raises(UserError, match=r"^f, line 4: .*'a' stands there twice"):
+        parse_yaml("a: 1\nb:\n  c: 2\na: 3\n", "f")
+    with pytest.raises(UserError, match=r"^f, line 3: .*'c' stands there twice"):
+        parse_yaml("b:\n  c: 2\n  c: 3\n", "f")
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda text: text.replace("\n", "\r\n").encode(),
+        lambda text: text.replace("\n", "\r").encode(),
+        lambda text: b"\xef\xbb\xbf" + text.encode(),
+        lambda text: text.encode("utf-16"),
+        lambda text: b"\xfe\xff" + text.replace("\n", "\r\n").encode("utf-16-be"),
+    ],
+    ids=["windows", "old mac", "mark", "utf-16", "utf-16 windows"],
+)
+def test_files_of_other_systems_are_read(tmp_path, encode):
+    path = tmp_path / "space.yaml"
+    path.write_bytes(encode("# größer\nname: größer\ninner:\n  width: 2\n"))
+    assert read_mapping(path) == {"name": "größer", "inner": {"width": 2}}
+
+
+def test_lines_are_counted_with_windows_line_ends(tmp_path):
+    path = tmp_path / "space.yaml"
+    path.write_bytes(b"a: 1\r\nb: 010\r\n")
+    with pytest.raises(UserError, match="line 2"):
+        read_mapping(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: " + "[" * 3000 + "]" * 3000, "nested too deep"),
+        ("a: " + "[" * 60 + "]" * 60, "nested too deep"),
+        ("".join(f"{' ' * depth}a:\n" for depth in range(3000)), "nested too deep"),
+        ("a: &a [*a]", "recursive"),
+        (
+            "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
+            + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)),
+            "holds more than 100,000 values",
+        ),
+    ],
+    ids=["3000 lists", "60 lists", "3000 mappings", "an alias of itself", "aliases that multiply"],
+)
+def test_text_that_would_swallow_the_machine_is_refused(text, message):
+    with pytest.raises(UserError, match=message) as refusal:
+        parse_yaml(text, "f")
+    assert len(str(refusal.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "!!int few",
+        "!!float few",
+        "!!int ''",
+        "!!float ''",
+        "!!bool maybe",
+        "!!int [1]",
+        "!!timestamp x",
+        "!!binary ü",
+        "!!set {a, b}",
+        "!!omap [a]",
+        "!!map [a]",
+        "!!seq {a: 1}",
+        "9" * 5000,
+    ],
+)
+def test_values_that_yaml_itself_cannot_build_are_the_users_mistake(text):
+    try:
+        parse_yaml(f"a: {text}", "space.yaml")
+    except UserError:
+        return
+    pytest.fail("accepted")
+
+
+def test_a_control_character_is_refused_in_one_line():
+    with pytest.raises(UserError) as refusal:
+        parse_yaml("a: \x07", "space.yaml")
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("- a\n- b\n", "a list"), ("", "nothing"), ("just words", "text"), ("12", "int")],
+)
+def test_a_file_must_hold_keys(tmp_path, text, found):
+    path = tmp_path / "space.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=rf"space\.yaml: must hold .* found {found}\.$"):
+        read_mapping(path)
+
+
+def test_a_file_that_cannot_be_read_says_why(tmp_path):
+    with pytest.raises(UserError, match=r"nowhere\.yaml: cannot be read .No such file"):
+        read_mapping(tmp_path / "nowhere.yaml")
+    with pytest.raises(UserError, match=r"cannot be read .Is a directory"):
+        read_mapping(tmp_path)
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"a: 1\nb: \xff\xfe\x00")
+    with pytest.raises(UserError, match=r"not a text file in UTF-8: byte 0xff in line 2"):
+        read_mapping(binary)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"nam": "x"}, "f: the key 'name' is required."),
+        ({"name": "x", "inne": 1}, "f: unknown key 'inne'; did you mean 'inner'?"),
+        ({"name": "x", "inner": {"widht": 1}}, "unknown key 'inner.widht'; did you mean 'width'?"),
+        ({"name": "x", "inner": {"q": 1}}, "unknown key 'inner.q'; allowed are width."),
+        ({"name": "x", "count": 0}, "f: 'count': input should be greater than 0 (found 0)."),
+        ({"name": "x", "rates": [1.0, "a"]}, "'rates.1': input should be a valid number"),
+        ({"name": "x", "inner": 3}, "'inner': must hold keys of its own (found 3)."),
+        ({"name": "x", "count": 2**63}, "'count': 9223372036854775808 is a number beyond 64 bits"),
+        ({"name": "x", "count": -(10**5000)}, "'count': a number of thousands of digits is a"),
+        ({"name": "x", "rates": [1.0, 1e300]}, "'rates.1': 1e+300 is beyond float32"),
+        ({"name": "x", "rates": [-1e-300]}, "'rates.0': -1e-300 is 0 in float32"),
+        ({"name": "x", "inner": {"width": 2**64}}, "'inner.width': 1844"),
+        ({"name": ["x" * 500]}, "xxx...)."),
+        ({"name": "x", "a\nb\x1b[31m": 1}, "unknown key 'a b\\x1b[31m'"),
+        ({"name": "x", 7: 1}, "'7"),
+    ],
+)
+def test_the_first_problem_is_one_sentence(content, sentence):
+    with pytest.raises(UserError) as refusal:
+        validate(Outer, content, "f")
+    assert sentence in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_yaml_keeps_the_order_and_reads_back():
+    content = {"b": 1e-5, "a": [1, 2], "c": {"z": None, "y": "1e", "x": "ü: #", "w": "1.5"}}
+    assert parse_yaml(to_yaml(content), "text") == content
+    assert list(parse_yaml(to_yaml(content), "text")) == ["b", "a", "c"]
+
+
+def test_text_that_looks_like_a_float_is_written_in_quotes():
+    assert parse_yaml(to_yaml({"workload": "1e4"}), "text") == {"workload": "1e4"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "result"),
+    [
+        (["x=2"], {"x": 2, "d": {"k": 1}}),
+        (["x=1e-4"], {"x": 1e-4, "d": {"k": 1}}),
+        (["d.k=[torch]"], {"x": 1, "d": {"k": ["torch"]}}),
+        (["d.new.deep=true"], {"x": 1, "d": {"k": 1, "new": {"deep": True}}}),
+        ([" x = hello "], {"x": "hello", "d": {"k": 1}}),
+        (["x="], {"x": None, "d": {"k": 1}}),
+        (["x=a=b"], {"x": "a=b", "d": {"k": 1}}),
+        (["x=2", "x=3"], {"x": 3, "d": {"k": 1}}),
+        (["d={k: 5}"], {"x": 1, "d": {"k": 5}}),
+        (["dataset=mnist"], {"x": 1, "d": {"k": 1}, "dataset": "mnist"}),
+        (
+            ["dataset=mnist", "dataset.limit=9"],
+            {"x": 1, "d": {"k": 1}, "dataset": {"name": "mnist", "limit": 9}},
+        ),
+    ],
+)
+def test_settings_change_a_copy(settings, result):
+    content = {"x": 1, "d": {"k": 1}}
+    assert apply_settings(content, settings) == result
+    assert content == {"x": 1, "d": {"k": 1}}, "the given content was changed"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("optimizer", "write it as key=value"),
+        ("=3", "write it as key=value"),
+        ("x.y=3", "'x' holds no keys of its own"),
+        ("d.k.z=3", "'k' holds no keys of its own"),
+        ("x=[1", "--set x, line 1: not valid YAML"),
+        ("x={a: 1", "--set x, line 1: not valid YAML"),
+    ],
+)
+def test_a_bad_setting_is_refused_by_name(setting, message):
+    with pytest.raises(UserError, match="--set") as refusal:
+        apply_settings({"x": 1, "d": {"k": 1}}, [setting])
+    assert message in str(refusal.value)

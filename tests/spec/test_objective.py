@@ -1,0 +1,108 @@
+import itertools
+import math
+import random
+
+import pytest
+
+from raybench.spec.objective import Objective, search_score, time_to_target, worst_score
+
+BUDGET = 60.0
+OBJECTIVE = Objective(target=0.9, max_train_seconds=BUDGET)
+AT_BUDGET = Objective(kind="best_at_budget", max_train_seconds=BUDGET)
+
+
+def score(time_to_target_s=None, best_value=None, chance=0.1, objective=OBJECTIVE):
+    return search_score(
+        objective, time_to_target_s=time_to_target_s, best_value=best_value, chance=chance
+    )
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "hold", "seconds"),
+    [
+        ([0.5, 0.9, 0.95], 1, 20.0),
+        ([0.9], 1, 10.0),
+        ([0.5, 0.8999, 0.89], 1, None),
+        ([], 1, None),
+        ([0.9, 0.8, 0.9, 0.9], 2, 30.0),
+        ([0.9, 0.8, 0.9], 2, None),
+        ([0.9, 0.9, 0.1], 2, 10.0),
+        ([0.95, 0.9, 0.91, 0.2], 3, 10.0),
+        ([0.95, 0.9], 3, None),
+        ([0.9, 0.1, 0.9, 0.9, 0.1, 0.9, 0.9, 0.9], 3, 60.0),
+    ],
+)
+def test_time_to_target_is_the_first_of_those_that_hold(accuracies, hold, seconds):
+    times = [10.0 * (1 + index) for index in range(len(accuracies))]
+    assert time_to_target(accuracies, times, target=0.9, hold=hold) == seconds
+
+
+def test_the_score_of_a_hit_is_the_log_of_its_seconds():
+    assert score(20.0, 0.93) == pytest.approx(math.log(20.0))
+    assert score(BUDGET, 0.9) == pytest.approx(math.log(BUDGET))
+
+
+def test_a_hit_after_the_budget_is_a_miss():
+    assert score(BUDGET + 1e-6, 0.95) == score(None, 0.95)
+
+
+def test_every_run_that_reached_beats_every_one_that_missed():
+    draw = random.Random(0)
+    hits = [score(draw.uniform(0.0, BUDGET * 0.999), draw.uniform(0.9, 1.0)) for _ in range(2000)]
+    # A miss can have touched the target without holding it: best_accuracy above it.
+    misses = [score(None, draw.uniform(0.0, 1.0)) for _ in range(2000)]
+    misses += [score(None, None), worst_score(OBJECTIVE)]
+    assert max(hits) < min(misses)
+
+
+def test_faster_is_better_and_accuracy_beyond_the_target_is_not_paid():
+    times = [0.01, 0.1, 1.0, 5.0, 59.0]
+    scores = [score(time, 0.9) for time in times]
+    assert scores == sorted(scores)
+    assert len(set(scores)) == len(scores)
+    assert score(5.0, 0.9) == score(5.0, 1.0)
+
+
+def test_misses_have_a_slope_towards_the_target():
+    accuracies = [0.1, 0.3, 0.5, 0.7, 0.85, 0.8999]
+    scores = [score(None, accuracy) for accuracy in accuracies]
+    assert all(before > after for before, after in itertools.pairwise(scores))
+    # lambda is about 2: a run at chance stands 2 above the budget's log, half way 1.
+    assert scores[0] - math.log(BUDGET) == pytest.approx(2.0)
+    assert score(None, 0.5) - math.log(BUDGET) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("best", [0.0, 0.05, 0.1])
+def test_below_chance_is_as_bad_as_chance(best):
+    assert score(None, best) == score(None, None) == worst_score(OBJECTIVE)
+
+
+def test_a_failure_scores_worst():
+    everything = [score(time, 0.9) for time in (1.0, BUDGET)]
+    everything += [score(None, accuracy / 10) for accuracy in range(11)]
+    assert worst_score(OBJECTIVE) >= max(everything)
+    assert worst_score(OBJECTIVE) > score(None, 0.11)
+    assert worst_score(AT_BUDGET) >= score(None, 0.0, objective=AT_BUDGET)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-9, 1e-3])
+def test_no_time_at_all_is_still_a_number(seconds):
+    assert math.isfinite(score(seconds, 0.9))
+    assert score(seconds, 0.9) < score(0.01, 0.9)
+
+
+def test_a_target_at_chance_is_no_division_by_zero():
+    assert math.isfinite(score(None, 0.5, chance=0.9))
+
+
+def test_accuracy_at_budget_minimises_the_error():
+    assert score(None, 0.97, objective=AT_BUDGET) == pytest.approx(0.03)
+    assert score(3.0, 0.97, objective=AT_BUDGET) == pytest.approx(0.03), "time is not judged"
+    assert score(None, 0.5, objective=AT_BUDGET) > score(None, 0.6, objective=AT_BUDGET)
+    assert score(None, None, objective=AT_BUDGET) == worst_score(AT_BUDGET) == 1.0
+
+
+def test_the_ratio_that_design_refuses_is_not_what_this_computes():
+    # 40 % in 10 s must not beat 93 % in 200 s.
+    objective = Objective(target=0.9, max_train_seconds=300.0)
+    assert score(None, 0.4, objective=objective) > score(200.0, 0.93, objective=objective)

@@ -1,0 +1,279 @@
+"""A scaling study: what its grid runs, and a sentence for every mistake in its file."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raybench.spec.documents import parse_yaml, to_yaml, validate
+from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
+from raybench.spec.scaling_study import (
+    Cell,
+    ScalingStudy,
+    build_scaling_study,
+    load_scaling_content,
+    set_in_scaling,
+    study_cells,
+)
+
+GRID: dict[str, Any] = {"base": {}, "num_workers": [1, 2, 4], "batch_sizes": [64, 128]}
+
+
+def cells_of(content: dict[str, Any]) -> Any:
+    study = build_scaling_study(content, "my.yaml", name="my")
+    return study_cells(study, "my.yaml")
+
+
+def test_weak_keeps_the_batch_of_a_worker_and_strong_that_of_all() -> None:
+    cells = cells_of(GRID)
+    weak = [cell.spec for cell in cells if "weak" in cell.scalings]
+    strong = [cell.spec for cell in cells if "strong" in cell.scalings]
+    assert len(weak) == len(strong) == 6
+    assert {spec.batch_size_per_worker for spec in weak} == {64, 128}
+    assert {spec.global_batch_size for spec in strong} == {64, 128}
+    assert {spec.num_workers for spec in strong} == {1, 2, 4}
+
+
+def test_a_run_spec_of_both_scalings_runs_once() -> None:
+    cells = cells_of(GRID)
+    both = [cell for cell in cells if len(cell.scalings) == 2]
+    # One worker at 64 and at 128, and two workers of 64, which are 128 in all.
+    assert {(c.spec.num_workers, c.spec.batch_size_per_worker) for c in both} == {
+        (1, 64),
+        (1, 128),
+        (2, 64),
+    }
+    specs = [cell.spec.model_dump_json() for cell in cells]
+    assert len(specs) == len(set(specs)) == 9
+
+
+def test_axes_are_all_combinations_and_reach_deeper_keys() -> None:
+    axes = {"framework": ["torch", "tensorflow"], "dataset.repeat": [1, 4]}
+    cells = cells_of(GRID | {"axes": axes, "scaling": "weak"})
+    assert len(cells) == 6 * 4
+    assert {(c.spec.framework, c.spec.dataset.repeat) for c in cells} == {
+        (f, r) for f in axes["framework"] for r in axes["dataset.repeat"]
+    }
+
+
+def test_accumulation_is_part_of_a_global_batch() -> None:
+    content = GRID | {"base": {"accumulate": 4}, "scaling": "strong"}
+    specs = [cell.spec for cell in cells_of(content)]
+    assert {spec.global_batch_size for spec in specs} == {64, 128}
+    assert min(spec.batch_size_per_worker for spec in specs) == 64 // 16
+
+
+def test_repeats_differ_in_their_seed_alone() -> None:
+    cell = cells_of(GRID | {"base": {"seed": 2**32 - 1}})[0]
+    names, specs = zip(*(cell.repeat(number) for number in range(3)), strict=True)
+    assert names == ("0000-r0", "0000-r1", "0000-r2")
+    assert [spec.seed for spec in specs] == [2**32 - 1, 0, 1]
+    assert {spec.model_copy(update={"seed": 0}).model_dump_json() for spec in specs} == {
+        cell.spec.model_copy(update={"seed": 0}).model_dump_json()
+    }
+
+
+def test_cells_may_be_written_out() -> None:
+    study = ScalingStudy(
+        name="own",
+        base=RunSpec(batch_size_per_worker=32),
+        cells=[
+            Cell(changes={"num_workers": 2}),
+            Cell(scaling="strong", changes={"num_workers": 2}),
+            Cell(changes={"dataset.repeat": 2}),
+        ],
+    )
+    cells = study_cells(study)
+    assert [cell.scalings for cell in cells] == [("weak", "strong"), ("weak",)]
+    assert [cell.spec.num_workers for cell in cells] == [2, 1]
+    assert {cell.spec.batch_size_per_worker for cell in cells} == {32}
+
+
+def test_what_is_written_is_read_back_with_the_same_cells() -> None:
+    study = build_scaling_study(GRID | {"axes": {"optimizer": ["adam", "lamb"]}}, "x", name="x")
+    again = validate(ScalingStudy, parse_yaml(to_yaml(study.document()), "y"), "y")
+    assert again == study
+    assert study_cells(again) == study_cells(study)
+
+
+def test_a_file_that_leaves_things_out_trains_three_epochs_and_ends_at_no_target() -> None:
+    study = build_scaling_study({}, "my.yaml", name="my")
+    assert study.base.epochs == 3
+    assert study.base.objective.kind == "best_at_budget"
+    assert study.num_workers is None
+    assert study.with_workers([1, 2]).num_workers == [1, 2]
+    assert build_scaling_study(GRID, "x", name="x").with_workers([8]).num_workers == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"batch_sizes": [100], "num_workers": [1, 3]},
+            "in strong scaling 100 is the global batch, which does not divide by 3 workers; write "
+            "multiples of 3, or scaling: weak.",
+        ),
+        ({"batch_sizes": [2], "num_workers": [4]}, "does not divide by 4 workers"),
+        ({"base": {"accumulate": 3}, "batch_sizes": [64]}, "by 1 workers x accumulate 3"),
+        ({"base": {"num_workers": 2}}, "'base.num_workers': is the grid's; write num_workers: [2]"),
+        ({"base": {"epoch": 2}}, "unknown key 'epoch'; did you mean 'epochs'?"),
+        ({"base": 3}, "'base': must hold keys of its own"),
+        ({"axes": {"framwork": ["torch"]}}, "unknown key 'framwork'; did you mean 'framework'?"),
+        ({"axes": {"num_workers": [1]}}, "'num_workers' is no axis; write num_workers: [...]"),
+        ({"axes": {"batch_size_per_worker": [1]}}, "is no axis; write batch_sizes: [...]"),
+        ({"axes": {"optimizer": []}}, "'optimizer': the list is empty"),
+        ({"axes": {"optimizer": "adam"}}, "'axes.optimizer'"),
+        ({"axes": {"workload.name": ["a"]}}, "'workload' holds no keys of its own"),
+        ({"num_workers": [1, 1]}, "num_workers names a value twice"),
+        ({"num_workers": [0]}, "'num_workers.0': input should be greater than 0"),
+        ({"num_workers": []}, "'num_workers'"),
+        ({"scaling": "both"}, "'scaling.0': input should be 'weak' or 'strong'"),
+        ({"repeats": 0}, "'repeats'"),
+        ({"cells": [{"changes": {}}]}, "num_workers is of a grid, and cells are written out"),
+        ({"batch_size_per_worker": 64}, "unknown key 'batch_size_per_worker'; write batch_sizes"),
+        ({"repeat": 3}, "unknown key 'repeat'; did you mean 'repeats'?"),
+        ({"name": "a/b"}, "'name': must be letters, digits, _ and -"),
+        ({"price": 0}, "'price"),
+    ],
+)
+def test_a_mistake(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        cells_of(GRID | changes)
+    assert message in str(refused.value)
+    assert str(refused.value).startswith("my.yaml")
+
+
+def test_set_reaches_the_base_and_ends_an_axis(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text("axes: {framework: [torch, tensorflow], optimizer: [adam, lamb]}\n")
+    settings = ["epochs=5", "framework=torch", "dataset.repeat=2", "num_workers=2", "seed=3"]
+    content = load_scaling_content(file, settings)
+    study = build_scaling_study(content, str(file), name="my")
+    assert study.axes == {"optimizer": ["adam", "lamb"]}
+    assert (study.base.epochs, study.base.framework, study.base.dataset.repeat) == (5, "torch", 2)
+    assert (study.num_workers, study.seed, study.base.seed) == ([2], 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("epohs=3", "--set epohs: unknown key; did you mean 'epochs'?"),
+        ("repeat=3", "--set repeat: unknown key; did you mean 'repeats'?"),
+        ("zzz=3", "--set zzz: unknown key; there are name, base, "),
+        ("=3", "write it as key=value"),
+        ("base.epohs=3", "unknown key 'epohs'; did you mean 'epochs'?"),
+        ("record_steps=false", "--set record_steps: a study's runs all have it; leave it out."),
+        ("base={record_steps: false}", "a study's runs all have it; leave it out."),
+    ],
+)
+def test_a_mistake_in_set(setting: str, message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        build_scaling_study(set_in_scaling({}, [setting]), "my.yaml", name="my")
+    assert message in str(refused.value)
+
+
+def test_the_other_name_of_a_key_is_taken_everywhere() -> None:
+    content = set_in_scaling({"axes": {"exchange_every": [1, 2]}}, [])
+    study = build_scaling_study(content | {"num_workers": [1]}, "x", name="x")
+    assert {cell.spec.accumulate for cell in study_cells(study)} == {1, 2}
+    set_there = build_scaling_study(set_in_scaling({}, ["exchange_every=4"]), "x", name="x")
+    assert set_there.base.accumulate == 4
+
+
+def test_set_of_workers_is_the_base_s_where_cells_are_written_out() -> None:
+    content = {"cells": [{"changes": {}}, {"changes": {"epochs": 2}}]}
+    study = build_scaling_study(
+        set_in_scaling(content, ["batch_size_per_worker=16"]), "x", name="x"
+    )
+    assert {cell.spec.batch_size_per_worker for cell in study_cells(study)} == {16}
+
+
+def specs_with(content: dict[str, Any], *settings: str) -> list[RunSpec]:
+    study = build_scaling_study(set_in_scaling(content, list(settings)), "x", name="x")
+    return [cell.spec for cell in study_cells(study)]
+
+
+WRITTEN = [
+    {"changes": {"framework": name, "dataset": {"name": "digits", "repeat": 2}, "accumulate": 2}}
+    for name in ("torch", "tensorflow")
+]
+
+
+@pytest.mark.parametrize("prefix", ["", "base."])
+def test_set_reaches_cells_that_are_written_out(prefix: str) -> None:
+    (spec,) = specs_with({"cells": WRITTEN}, f"{prefix}framework=torch")
+    assert spec.framework == "torch"
+    for setting in ("dataset.repeat=5", "dataset={name: digits, repeat: 5}"):
+        specs = specs_with({"cells": WRITTEN}, f"{prefix}{setting}")
+        assert [(s.framework, s.dataset.name, s.dataset.repeat) for s in specs] == [
+            ("torch", "digits", 5),
+            ("tensorflow", "digits", 5),
+        ]
+    for name in ("accumulate", "exchange_every"):
+        assert {s.accumulate for s in specs_with({"cells": WRITTEN}, f"{prefix}{name}=3")} == {3}
+    assert {s.framework for s in specs_with({"cells": WRITTEN}, "base={framework: torch}")} == {
+        "torch"
+    }
+
+
+@pytest.mark.parametrize("prefix", ["", "base."])
+@pytest.mark.parametrize(
+    ("axis", "setting"),
+    [
+        ("accumulate", "exchange_every=4"),
+        ("exchange_every", "accumulate=4"),
+        ("exchange_every", "exchange_every=4"),
+    ],
+)
+def test_set_ends_an_axis_under_its_other_name(prefix: str, axis: str, setting: str) -> None:
+    content = GRID | {"scaling": "weak", "axes": {axis: [1, 2]}}
+    assert {spec.accumulate for spec in specs_with(content, prefix + setting)} == {4}
+
+
+def test_set_reaches_into_the_values_of_an_axis_and_leaves_what_it_does_not_say() -> None:
+    content = GRID | {"scaling": "weak", "axes": {"dataset": ["digits", {"name": "mnist"}]}}
+    found = {(s.dataset.name, s.dataset.repeat) for s in specs_with(content, "dataset.repeat=3")}
+    assert found == {("digits", 3), ("mnist", 3)}
+    content = GRID | {"scaling": "weak", "axes": {"dataset.repeat": [1, 2]}}
+    found = {(s.dataset.name, s.dataset.repeat) for s in specs_with(content, "dataset=digits")}
+    assert found == {("digits", 1), ("digits", 2)}
+    content = GRID | {"scaling": "weak", "axes": {"dataset.name": ["mnist", "digits"]}}
+    assert {s.dataset.name for s in specs_with(content, "dataset=digits")} == {"digits"}
+
+
+@pytest.mark.parametrize(
+    ("content", "setting", "message"),
+    [
+        (GRID, "base.batch_size_per_worker=16", "is the grid's; write --set 'batch_sizes=[16]'"),
+        (GRID, "base={num_workers: 2}", "is the grid's; write --set 'num_workers=[2]'"),
+        (
+            {"cells": [{"changes": {"batch_size_per_worker": 8}}]},
+            "batch_size_per_worker=16",
+            "--set batch_size_per_worker: the cells of this study are written out, each with its",
+        ),
+        (
+            {"cells": [{"changes": {"num_workers": 1}}]},
+            "base.num_workers=2",
+            "--set num_workers: the cells of this study are written out, each with its own",
+        ),
+    ],
+)
+def test_set_of_what_the_grid_or_the_cells_say_is_refused(
+    content: dict[str, Any], setting: str, message: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        set_in_scaling(content, [setting])
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        GRID | {"axes": {"accumulate": [1, 2], "exchange_every": [1, 4]}},
+        {"cells": [{"changes": {"accumulate": 1, "exchange_every": 4}}]},
+    ],
+)
+def test_two_names_of_one_key_are_refused(content: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="exchange_every and accumulate are one key"):
+        cells_of(content)

@@ -1,0 +1,216 @@
+import itertools
+import math
+
+import pytest
+
+from raybench.spec.run import RunSpec
+from raybench.spec.schedule import build_schedule, scaled_rate, warmup_start
+
+EPOCH = 1000  # samples
+STUDY_2 = {  # learning rate of epoch 0, 1, 2, ... (studies.md section 3)
+    1: [1.0e-5, 1.8e-5, 2.6e-5, 3.4e-5, 4.2e-5, 5.0e-5, 4.2e-5, 3.56e-5, 3.048e-5, 2.6384e-5],
+    4: [1.0e-5, 4.8e-5, 8.6e-5, 1.24e-4, 1.62e-4, 2.0e-4, 1.62e-4, 1.316e-4, 1.0728e-4, 8.7824e-5],
+}
+
+
+KINDS = ["constant", "cosine", "linear", "polynomial", "step", "one_cycle", "ramp_decay"]
+
+
+def schedule(samples_per_epoch=EPOCH, **changes):
+    changes = {"batch_size_per_worker": 10, "learning_rate": 0.1} | changes
+    return build_schedule(RunSpec(**changes), samples_per_epoch)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "workers", "rate"),
+    [("none", 4, 0.1), ("linear", 4, 0.4), ("sqrt", 4, 0.2), ("linear", 1, 0.1), ("sqrt", 9, 0.3)],
+)
+def test_constant_is_the_scaled_rate_at_all_times(scaling, workers, rate):
+    rates = schedule(learning_rate_scaling=scaling, num_workers=workers)
+    for samples in (0, 1, EPOCH, 1e9):
+        assert rates(samples) == pytest.approx(rate, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "workers", "start", "peak"),
+    [
+        ("none", 4, 0.0, 0.1),
+        ("linear", 4, 0.1, 0.4),
+        ("sqrt", 4, 0.1, 0.2),
+        ("linear", 1, 0.0, 0.1),
+    ],
+)
+def test_warmup_goes_from_the_unscaled_rate_to_the_peak(scaling, workers, start, peak):
+    changes = {"learning_rate_scaling": scaling, "num_workers": workers, "warmup_epochs": 2.0}
+    rates = schedule(**changes)
+    step = 10 * workers
+    spec = RunSpec(learning_rate=0.1, **changes)
+    assert scaled_rate(spec) == pytest.approx(peak)
+    assert warmup_start(spec) == pytest.approx(start)
+    # The first step has the rate of its own end, so it is never 0.
+    assert rates(0) == pytest.approx(start + (peak - start) * step / (2 * EPOCH))
+    assert rates(EPOCH - step) == pytest.approx((start + peak) / 2)
+    assert rates(2 * EPOCH - step) == pytest.approx(peak)
+    assert rates(2 * EPOCH) == pytest.approx(peak)
+
+
+def test_warmup_is_linear_and_never_above_the_peak():
+    rates = schedule(warmup_epochs=1.0)
+    values = [rates(samples) for samples in range(0, EPOCH, 10)]
+    increments = [after - before for before, after in itertools.pairwise(values)]
+    assert increments == pytest.approx([0.1 * 10 / EPOCH] * len(increments))
+    uneven = schedule(warmup_epochs=1.0, batch_size_per_worker=300)
+    assert max(uneven(samples) for samples in range(0, EPOCH, 300)) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("warmup_epochs", [0.0, 1.0])
+def test_cosine_ends_at_zero_at_the_horizon_in_samples(warmup_epochs):
+    rates = schedule(schedule="cosine", epochs=5.0, warmup_epochs=warmup_epochs)
+    begin, end = warmup_epochs * EPOCH, 5 * EPOCH
+    assert rates(begin) == pytest.approx(0.1)
+    assert rates((begin + end) / 2) == pytest.approx(0.05)
+    assert rates(begin + (end - begin) / 4) == pytest.approx(0.05 * (1 + math.sqrt(0.5)))
+    assert rates(end) == pytest.approx(0.0, abs=1e-12)
+    assert rates(end + 12345) == pytest.approx(0.0, abs=1e-12), "it must not rise again"
+
+
+def test_the_cosine_falls_all_the_way():
+    rates = schedule(schedule="cosine", epochs=3.0)
+    values = [rates(samples) for samples in range(0, 3 * EPOCH + 1, 100)]
+    assert all(before > after for before, after in itertools.pairwise(values))
+
+
+def test_a_warmup_longer_than_the_run_is_no_division_by_zero():
+    rates = schedule(schedule="cosine", epochs=1.0, warmup_epochs=1.0)
+    assert rates(EPOCH) >= 0.0
+    assert rates(EPOCH / 2) == pytest.approx(0.1 * 0.51)
+
+
+@pytest.mark.parametrize("workers", STUDY_2)
+def test_ramp_decay_is_the_table_of_study_2(workers):
+    rates = schedule(
+        schedule="ramp_decay",
+        learning_rate=5e-5,
+        learning_rate_scaling="linear",
+        num_workers=workers,
+    )
+    for epoch, rate in enumerate(STUDY_2[workers]):
+        assert rates(epoch * EPOCH) == pytest.approx(rate, rel=1e-9)
+        assert rates(epoch * EPOCH + EPOCH - 1) == pytest.approx(rate, rel=1e-9), "whole epochs"
+
+
+@pytest.mark.parametrize("samples_per_epoch", [1257, 55_000, 18_610, 7])
+def test_epochs_of_the_ramp_begin_exactly_where_the_samples_say(samples_per_epoch):
+    rates = schedule(samples_per_epoch, schedule="ramp_decay", learning_rate=5e-5)
+    for epoch, rate in enumerate(STUDY_2[1]):
+        assert rates(epoch * samples_per_epoch) == pytest.approx(rate, rel=1e-9)
+
+
+def warmup(kind: str) -> float:
+    return 0.0 if kind in ("ramp_decay", "one_cycle") else 1.0  # they have a ramp of their own
+
+
+@pytest.mark.parametrize("kind", ["ramp_decay", "one_cycle"])
+@pytest.mark.parametrize("key", ["warmup_epochs", "warmup_samples"])
+def test_a_ramp_of_its_own_refuses_a_second_warm_up(kind, key):
+    with pytest.raises(ValueError, match=f"schedule {kind} has a ramp of its own; set {key}: 0"):
+        schedule(schedule=kind, **{key: 1})
+
+
+def test_schedule_free_refuses_what_does_the_same():
+    for changes, wanted in (
+        ({"schedule": "cosine"}, "set schedule: constant .* not cosine"),
+        ({"ema_decay": 0.9}, "leave out ema_decay"),
+        ({"beta1": 0.0}, "needs beta1 above 0"),
+    ):
+        with pytest.raises(ValueError, match=wanted):
+            RunSpec(optimizer="schedule_free_adamw", **changes)
+    assert RunSpec(optimizer="schedule_free_adamw", warmup_samples=100).schedule == "constant"
+
+
+def test_a_warm_up_in_samples_is_one_in_epochs():
+    for kind in ("cosine", "step", "constant"):
+        epochs = schedule(schedule=kind, epochs=5.0, warmup_epochs=0.5)
+        samples = schedule(schedule=kind, epochs=5.0, warmup_samples=EPOCH // 2)
+        assert [epochs(n) for n in range(0, 5 * EPOCH, 10)] == [
+            samples(n) for n in range(0, 5 * EPOCH, 10)
+        ]
+
+
+STEPS = 500
+"""Of 10 samples: 5 epochs."""
+
+
+def torch_rates(build):
+    """Rates of the steps by a schedule of torch; ours are those at a share of all samples."""
+    lr = pytest.importorskip("torch.optim.lr_scheduler")
+    torch = pytest.importorskip("torch")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    made = build(lr, optimizer)
+    found = []
+    for _ in range(STEPS):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        made.step()
+    return found
+
+
+def test_schedules_are_those_of_torch():
+    cases = {
+        "linear": lambda lr, o: lr.LinearLR(o, 1.0, 0.1, total_iters=STEPS),
+        "cosine": lambda lr, o: lr.CosineAnnealingLR(o, STEPS, eta_min=0.01),
+        "step": lambda lr, o: lr.MultiStepLR(o, [100, 400], gamma=0.3),
+        "polynomial": lambda lr, o: lr.PolynomialLR(o, STEPS, power=3.0),
+    }
+    for kind, build in cases.items():
+        final = 0.0 if kind == "polynomial" else 0.1
+        keys = {"step_at": [0.2, 0.8], "step_factor": 0.3, "decay_power": 3.0}
+        ours = schedule(schedule=kind, epochs=5.0, final_rate=final, **keys)
+        found = [ours(10 * step) for step in range(STEPS)]
+        assert found == pytest.approx(torch_rates(build), rel=1e-9, abs=1e-12), kind
+
+
+def test_one_cycle_is_that_of_torch():
+    def build(lr, optimizer):
+        return lr.OneCycleLR(optimizer, 0.1, total_steps=STEPS, final_div_factor=1 / 25 / 0.05)
+
+    ours = schedule(schedule="one_cycle", epochs=5.0, final_rate=0.05)
+    found = [ours(10 * step) for step in range(STEPS)]
+    # Torch counts the last step as the end: it is one step of 500 ahead of ours there.
+    assert found == pytest.approx(torch_rates(build), abs=0.1 / STEPS * math.pi)
+    assert ours(0) == pytest.approx(0.1 / 25)
+    assert ours(0.3 * 5 * EPOCH) == pytest.approx(0.1)
+    assert ours(5 * EPOCH) == ours(6 * EPOCH) == pytest.approx(0.005)
+
+
+def test_a_polynomial_ends_at_the_final_rate():
+    ours = schedule(schedule="polynomial", epochs=4.0, final_rate=0.2, warmup_epochs=2.0)
+    assert [ours(n * EPOCH) for n in (2, 3, 4)] == pytest.approx([0.1, 0.04, 0.02])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_schedule_depends_on_samples_alone(kind):
+    changes = {"schedule": kind, "warmup_epochs": warmup(kind), "epochs": 8.0}
+    one, other = schedule(**changes), schedule(**changes)
+    points = [samples * 37.0 for samples in range(200)]
+    forward = [one(point) for point in points]
+    backward = [other(point) for point in reversed(points)]
+    assert forward == list(reversed(backward)), "the order of the calls must not matter"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_epochs_give_the_same_rates_whatever_the_workers(kind):
+    # Strong scaling: without a scaling rule the workers must not move the schedule.
+    one = schedule(schedule=kind, batch_size_per_worker=40, warmup_epochs=warmup(kind))
+    four = schedule(schedule=kind, num_workers=4, warmup_epochs=warmup(kind))
+    for samples in range(0, 3 * EPOCH, 40):
+        assert one(samples) == four(samples)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_rates_are_positive_numbers_all_through_the_run(kind, workers):
+    rates = schedule(schedule=kind, num_workers=workers, epochs=12.0, warmup_epochs=warmup(kind))
+    for samples in range(0, 12 * EPOCH, 10 * workers):
+        assert isinstance(rates(samples), float)
+        assert 0.0 < rates(samples) < 1.0

@@ -1,0 +1,203 @@
+from pathlib import Path
+
+import pytest
+
+from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
+from raybench.spec.space import Cases, possible_values
+from raybench.spec.study import StudySpec, apply_settings_to_study, build_study, load_content
+
+SPACES = sorted((Path(__file__).parents[2] / "search_spaces").glob("*.yaml"))
+DIGITS = next(path for path in SPACES if path.stem == "digits")
+
+
+def read(path, *settings):
+    return build_study(load_content(path, list(settings)), str(path))
+
+
+def content(**changes):
+    return {
+        "objective": {"target": 0.9},
+        "space": {"optimizer": ["adam", "lamb"], "num_workers": [1, 2]},
+    } | changes
+
+
+def first_values(space):
+    values = {}
+    for key, dimension in space.items():
+        chosen = dimension.choose(values).dimension if isinstance(dimension, Cases) else dimension
+        values[key] = possible_values(chosen)[0]
+    return values
+
+
+@pytest.mark.parametrize("path", SPACES, ids=lambda path: path.stem)
+def test_shipped_spaces_are_valid_and_yield_run_specs(path):
+    study, space = read(path)
+    spec = study.run_spec(first_values(space))
+    assert spec.objective == study.objective
+    assert spec.dataset == study.dataset
+    assert {"torch", "tensorflow"} == set(possible_values(space["framework"]))
+
+
+def test_the_default_space_is_the_one_the_readme_promises():
+    study, space = read(DIGITS)
+    assert study.dataset.name == "digits"
+    assert study.objective.hold == 2
+    assert possible_values(space["num_workers"]) == [1, 2]
+    assert set(possible_values(space["optimizer"])) >= {"adam", "radam", "lars", "lamb"}
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "lars"])
+def test_set_of_a_run_key_takes_it_out_of_the_space(optimizer):
+    study, space = read(DIGITS, f"optimizer={optimizer}")
+    assert "optimizer" not in space
+    assert study.fixed["optimizer"] == optimizer
+    case = space["learning_rate"].choose(study.fixed)
+    assert case.holds({"optimizer": optimizer})
+    values = {key: possible_values(d)[0] for key, d in space.items() if not isinstance(d, Cases)}
+    assert study.run_spec(values).optimizer == optimizer
+
+
+def test_set_reaches_search_confirm_and_space():
+    study, space = read(
+        DIGITS,
+        *("search.trials=3", "confirm.race=0", "space.framework=[torch]", "dataset.limit=100"),
+    )
+    assert (study.search.trials, study.confirm.race, study.dataset.limit) == (3, 0, 100)
+    assert possible_values(space["framework"]) == ["torch"]
+
+
+def test_set_without_a_case_for_it_is_refused():
+    with pytest.raises(UserError, match="no case for optimizer: sgd"):
+        read(DIGITS, "optimizer=sgd")
+
+
+def test_settings_do_not_change_what_they_were_given():
+    before = content()
+    apply_settings_to_study(before, ["optimizer=lamb", "num_workers=2"])
+    assert before == content()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"space": {}}, "'space': is empty"),
+        ({"space": None}, "'space': "),
+        ({"space": ["torch"]}, "'space': "),
+        ({"spaces": {}}, "unknown key 'spaces'; did you mean 'space'"),
+        ({"fixed": {"optimizer": "adam"}}, "also stands under 'fixed'"),
+        ({"fixed": {"workload": "mnist_small"}}, r"'fixed\.workload': stands at the top level"),
+        ({"fixed": {"dataset": {}}}, r"'fixed\.dataset': stands at the top level"),
+        ({"fixed": {"objective": {"target": 1}}}, r"'fixed\.objective': stands at the top level"),
+        ({"fixed": {"presicion": "fp32"}}, "fixed: unknown key 'presicion'; did you mean"),
+        ({"fixed": {"epochs": -1}}, "fixed: 'epochs'"),
+        ({"fixed": {"exchange_gradients": False}}, "such runs are never ranked; leave it out"),
+        ({"space": {"exchange_gradients": [True]}}, r"'space\.exchange_gradients': cannot be"),
+        ({"space": {"record_steps": [True]}}, r"'space\.record_steps': cannot be searched"),
+        ({"search": {"trials": 0}}, r"'search\.trials'"),
+        ({"search": {"trials": 2.5}}, r"'search\.trials'"),
+        ({"search": {"seed": -1}}, r"'search\.seed'"),
+        ({"search": {"sampler": "magic"}}, r"'search\.sampler'"),
+        ({"search": {"time_budget_s": 0}}, r"'search\.time_budget_s'"),
+        ({"confirm": {"repeats": 0}}, r"'confirm\.repeats'"),
+        ({"confirm": {"top": -1}}, r"'confirm\.top'"),
+        ({"objective": {"metric": "accuracy", "target": 95}}, "a fraction above 0, at most 1"),
+    ],
+)
+def test_bad_studies_are_refused_by_name(changes, message):
+    with pytest.raises(UserError, match=message) as refusal:
+        build_study(content(**changes), "s.yaml")
+    assert str(refusal.value).startswith("s.yaml: ")
+
+
+def test_a_study_needs_an_objective():
+    with pytest.raises(UserError, match="'objective' is required"):
+        build_study({"space": {"optimizer": ["adam"]}}, "s.yaml")
+
+
+def test_a_run_spec_has_what_is_fixed_searched_and_common():
+    study, _ = build_study(
+        content(
+            workload="cnn7",
+            dataset={"name": "synthetic"},
+            fixed={"epochs": 3.0, "learning_rate": 0.5},
+            search={"seed": 7},
+        ),
+        "s.yaml",
+    )
+    spec = study.run_spec({"optimizer": "lamb", "num_workers": 2})
+    assert (spec.workload, spec.dataset.name, spec.seed) == ("cnn7", "synthetic", 7)
+    assert (spec.epochs, spec.learning_rate, spec.num_workers) == (3.0, 0.5, 2)
+    assert study.run_spec({"optimizer": "lamb"}, seed=1).seed == 1
+
+
+def test_the_document_holds_every_key_and_reads_back_equal():
+    study, _ = build_study(content(), "s.yaml")
+    assert set(study.document()) == set(StudySpec.model_fields)
+    by_hand = {k: v for k, v in study.document().items() if k not in ("auto", "is_set")}
+    assert build_study(by_hand, "again")[0] == study
+
+
+def test_no_study_key_hides_a_run_key():
+    # Otherwise `--set KEY=...` could mean two things; these three are common by design.
+    common = {"workload", "dataset", "objective"}
+    assert set(StudySpec.model_fields) & set(RunSpec.model_fields) == common
+
+
+def test_a_fixed_seed_is_used_or_refused():
+    try:
+        study, _ = read(DIGITS, "seed=5")
+    except UserError:
+        return
+    assert study.run_spec({"optimizer": "adam"}).seed == 5
+
+
+@pytest.mark.parametrize("space", [None, ["torch"]])
+def test_set_on_a_broken_space_is_refused(space):
+    with pytest.raises(UserError, match="'space'"):
+        build_study(apply_settings_to_study(content(space=space), ["optimizer=lamb"]), "s.yaml")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"fixed": {"exchange_every": 4}},
+        {"fixed": {"accumulate": 2, "exchange_every": 2}},
+        {"space": {"optimizer": ["adam"], "exchange_every": [1, 2]}},
+        {
+            "space": {
+                "accumulate": [1, 2],
+                "optimizer": [
+                    {"when": {"exchange_every": 1}, "values": ["adam"]},
+                    {"when": {"accumulate": 2}, "values": ["lamb"]},
+                ],
+            }
+        },
+    ],
+)
+def test_a_study_may_call_accumulate_exchange_every(changes):
+    study, space = build_study(content(**changes), "s.yaml")
+    assert "accumulate" in study.fixed or "accumulate" in space
+    assert "exchange_every" not in study.document()["fixed"] | study.document()["space"]
+
+
+def test_both_names_with_different_values_are_refused():
+    with pytest.raises(UserError, match=r"^s\.yaml: exchange_every and accumulate are one key"):
+        build_study(content(fixed={"accumulate": 2, "exchange_every": 4}), "s.yaml")
+    with pytest.raises(UserError, match=r"'space\.accumulate': also stands under 'fixed'"):
+        build_study(content(space={"accumulate": [1, 2]}, fixed={"exchange_every": 4}), "s.yaml")
+
+
+def test_set_knows_both_names():
+    given = content(space={"optimizer": ["adam"], "accumulate": [1, 2]})
+    changed = apply_settings_to_study(given, ["exchange_every=4"])
+    assert changed["fixed"] == {"accumulate": 4}
+    assert "accumulate" not in changed["space"]
+    changed = apply_settings_to_study(changed, ["space.exchange_every=[1,8]"])
+    assert changed["space"]["accumulate"] == [1, 8]
+    assert changed["fixed"] == {}
+
+
+def test_a_key_without_what_it_lies_below_is_named_whole():
+    with pytest.raises(UserError, match=r"did you mean 'objective\.max_train_seconds'\?"):
+        apply_settings_to_study(content(), ["max_train_seconds=20"])

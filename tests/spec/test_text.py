@@ -1,0 +1,67 @@
+"""No string from outside does anything but stand there."""
+
+import time
+
+import pytest
+
+from raybench.spec.text import clean, clean_lines, shorten
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("plain, ü 漢 😀 [/foo] :smile:", "plain, ü 漢 😀 [/foo] :smile:"),
+        ("a\nb", "a b"),
+        ("a \r\n\n\t b", "a b"),
+        ("\nends\n", "ends"),
+        ("  indented", "  indented"),
+        ("a\tb", "a b"),
+        ("a\u2028b\u2029c\x85d\x1ce", "a b c d e"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07x", "x"),
+        ("\x1b]8;;http://e\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x1bPq#0\x1b\\x", "x"),
+        ("\x9b2Jx\x9d0;t\x9cy", "xy"),
+        ("\x1bcx\x1b(By", "xy"),
+        ("\x1b]never ends", "never ends"),
+        ("\x1b", ""),
+        ("nul\x00 bell\x07 del\x7f back\x08", "nul bell del back"),
+        ("caf\udce9", "caf\ufffd"),
+        ("\ud83d", "\ufffd"),
+        ("safe\u202etxt.exe\u2066", "safetxt.exe"),
+        ("", ""),
+    ],
+)
+def test_clean(text: str, cleaned: str) -> None:
+    assert clean(text) == cleaned
+
+
+def test_every_character_is_safe_to_print_and_to_write() -> None:
+    every = "".join(map(chr, range(0x3000))) + "".join(map(chr, range(0xD7F0, 0xE010)))
+    for text in (every, every[::-1], *(f"a\x1b{chr(n)}b" for n in range(256))):
+        cleaned = clean(text)
+        cleaned.encode()
+        assert clean(cleaned) == cleaned
+        assert not [c for c in cleaned if ord(c) < 32 or 127 <= ord(c) < 160]
+        assert len(cleaned.splitlines()) <= 1
+
+
+def test_lines_stay_lines() -> None:
+    assert clean_lines("a:\n    \x1b[1mb\udce9\x1b[0m\r\nc\n") == "a:\n    b\ufffd\nc"
+
+
+def test_shorten_keeps_both_ends() -> None:
+    assert shorten("abc", 3) == "abc"
+    text = shorten("begin" + "x" * 500 + "end", 40)
+    assert len(text) == 40
+    assert text.startswith("begin")
+    assert text.endswith("end")
+
+
+@pytest.mark.parametrize(
+    "part", [" ", "\n", "\x1b", "\x1b]", "\x9d", "\x1b[0", "\t", "a \n", "\ud800"]
+)
+def test_a_long_text_takes_no_time(part: str) -> None:
+    began = time.process_time()
+    clean(part * 100_000 + "\x00")
+    assert time.process_time() - began < 20.0

@@ -1,0 +1,247 @@
+"""The state that a run is continued from, and the folder of its checkpoints."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raybench.spec.errors import UserError
+from raybench.spec.objective import Objective, StopRule
+from raybench.spec.run import RunSpec
+from raybench.stats.checkpoint import (
+    Checkpoint,
+    DamagedCheckpointError,
+    RunState,
+    latest_checkpoint,
+    read_checkpoint,
+    spec_digest,
+    write_checkpoint,
+)
+from raybench.stats.clock import Ledger
+from raybench.stats.record import Evaluation
+from raybench.stats.step_times import NoiseSums, NoiseTerms, StepTimes
+
+SPEC = RunSpec(learning_rate=0.1 + 0.2)
+
+
+def evaluation(index: int, **changes: object) -> Evaluation:
+    seconds = 0.1 * (index + 1)
+    ledger = {"setup": 1.0, "train": seconds, "eval": seconds / 3, "input": 0.01}
+    content = {
+        "index": index,
+        "epoch": (index + 1) / 3,
+        "samples": 100 * (index + 1),
+        "train_s": seconds,
+        "train_loss": 1 / (index + 3),
+        "value": 0.9,
+        "learning_rate": 1e-3,
+        "samples_per_s": 1000.0,
+        "ledger": ledger,
+        "best_value": 0.9,
+    }
+    return Evaluation(**(content | changes))  # type: ignore[arg-type]
+
+
+def state(points: int, spec: RunSpec = SPEC) -> RunState:
+    return RunState.after(spec, [evaluation(index) for index in range(points)])
+
+
+def checkpoint(points: int, spec: RunSpec = SPEC) -> Checkpoint:
+    return Checkpoint(state=state(points, spec), weights=bytes([points]) * 1000)
+
+
+def test_a_state_says_where_the_run_is() -> None:
+    there = state(3)
+    assert (there.index, there.samples) == (3, 300)
+    assert there.train_s == there.ledger["train"] == pytest.approx(0.3)
+
+
+def test_json_and_back_is_the_same_to_the_last_bit() -> None:
+    there = state(7)
+    text = json.dumps(there.document(), allow_nan=False)
+    assert RunState.from_document(json.loads(text), "it") == there
+
+
+@pytest.mark.parametrize("changes", [{"stop": "epochs"}, {"failure": "nan"}])
+def test_a_run_that_is_over_has_no_state(changes: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="did not end it"):
+        RunState.after(SPEC, [evaluation(0, **changes)])
+    with pytest.raises(ValueError, match="did not end it"):
+        RunState.after(SPEC, [])
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "study" / "trial 1"
+    assert latest_checkpoint(folder, SPEC) is None
+    path = write_checkpoint(folder, checkpoint(2))
+    assert sorted(file.name for file in path.iterdir()) == ["state.json", "weights.pt"]
+    assert latest_checkpoint(folder, SPEC) == checkpoint(2)
+    tensorflow = SPEC.model_copy(update={"framework": "tensorflow"})
+    path = write_checkpoint(tmp_path / "other", checkpoint(1, tensorflow))
+    assert sorted(file.name for file in path.iterdir()) == ["state.json", "weights.npz"]
+    assert read_checkpoint(path, tensorflow) == checkpoint(1, tensorflow)
+
+
+def test_a_metric_that_is_not_finite_is_kept(tmp_path: Path) -> None:
+    """A perplexity beyond all numbers, a metric that has none: the run goes on, and is saved."""
+    curve = [evaluation(0, value=math.inf, best_value=math.inf), evaluation(1, value=math.nan)]
+    write_checkpoint(tmp_path, Checkpoint(state=RunState.after(SPEC, curve), weights=b"w"))
+    found = latest_checkpoint(tmp_path, SPEC)
+    assert found is not None
+    first, second = found.state.evaluations
+    assert (first.value, first.best_value) == (math.inf, math.inf)
+    assert math.isnan(second.value)
+
+
+def test_the_last_two_are_kept(tmp_path: Path) -> None:
+    (tmp_path / ".000001.99.partial").mkdir()  # of a writer that was killed
+    for points in (1, 2, 9, 10, 11):
+        write_checkpoint(tmp_path, checkpoint(points))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000010", "000011"]
+    # Continued from 10 since 11 was damaged: what comes later is of the run that was left.
+    write_checkpoint(tmp_path, checkpoint(10))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000010"]
+
+
+def test_a_writer_that_is_killed_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoint(tmp_path, checkpoint(1))
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write_checkpoint(tmp_path, checkpoint(2))
+    assert latest_checkpoint(tmp_path, SPEC) == checkpoint(1)
+    write_checkpoint(tmp_path, checkpoint(2))
+    assert latest_checkpoint(tmp_path, SPEC) == checkpoint(2)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[5] ^= 1
+    path.write_bytes(content)
+
+
+def edit(path: Path) -> None:
+    content = json.loads(path.read_text())
+    content["state"]["evaluations"][0]["samples"] = "many"
+    path.write_text(json.dumps(content))
+
+
+def skip(path: Path) -> None:
+    content = json.loads(path.read_text())
+    content["state"]["evaluations"] = content["state"]["evaluations"][1:]
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("name", "harm", "problem"),
+    [
+        ("weights.pt", cut, "993 of 1000 bytes"),
+        ("weights.pt", flip, "not what was written"),
+        ("weights.pt", Path.unlink, "it has no weights.pt"),
+        ("state.json", Path.unlink, "it has no state.json"),
+        ("state.json", cut, "is not JSON"),
+        ("state.json", lambda path: path.write_bytes(b"\xff\xfe"), "is not JSON"),
+        ("state.json", lambda path: path.write_text("[" * 100_000), "is not JSON"),
+        ("state.json", lambda path: path.write_text("[]"), "holds no keys"),
+        ("state.json", lambda path: path.write_text("{}"), "should be a dictionary"),
+        ("state.json", edit, "'evaluations.0.samples' input should be a valid integer"),
+        ("state.json", skip, "evaluations are not 0, 1, 2"),
+    ],
+)
+def test_a_damaged_one_is_refused_and_the_one_before_serves(
+    tmp_path: Path, name: str, harm, problem: str
+) -> None:
+    write_checkpoint(tmp_path, checkpoint(2))
+    path = write_checkpoint(tmp_path, checkpoint(3))
+    harm(path / name)
+    with pytest.raises(DamagedCheckpointError, match="000003: the checkpoint is damaged") as caught:
+        read_checkpoint(path, SPEC)
+    assert problem in str(caught.value)
+    found = latest_checkpoint(tmp_path, SPEC)
+    assert found == replace(checkpoint(2), refused=(str(caught.value),))
+    harm(tmp_path / "000002" / name)
+    with pytest.raises(UserError, match="000003: the checkpoint is damaged"):
+        latest_checkpoint(tmp_path, SPEC)
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"seed": 1}, "seed 0 there, 1 here"),
+        ({"optimizer": "lars"}, "optimizer adam there, lars here"),
+        ({"num_workers": 2}, "num_workers 1 there, 2 here"),
+        ({"framework": "tensorflow"}, "framework torch there, tensorflow here"),
+        ({"objective": Objective(target=0.5)}, "objective.target 0.95 there, 0.5 here"),
+    ],
+)
+def test_one_of_another_run_is_refused(
+    tmp_path: Path, changes: dict[str, object], shown: str
+) -> None:
+    write_checkpoint(tmp_path, checkpoint(2))
+    with pytest.raises(UserError) as caught:
+        latest_checkpoint(tmp_path, SPEC.model_copy(update=changes))
+    assert f"is of another run ({shown}); remove it" in str(caught.value)
+
+
+def test_how_often_it_is_saved_may_change(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, checkpoint(2))
+    often = SPEC.model_copy(update={"checkpoint_every_s": 1.0})
+    assert latest_checkpoint(tmp_path, often) == checkpoint(2)
+    assert spec_digest(often) == spec_digest(SPEC) != spec_digest(RunSpec())
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    file = write_checkpoint(tmp_path, checkpoint(2)) / "state.json"
+    content = json.loads(file.read_text())
+    content["state"]["version"] = 2
+    file.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="written in format 2, this version of raybench reads 1"):
+        latest_checkpoint(tmp_path, SPEC)
+
+
+def test_the_ledger_goes_on_from_earlier_seconds() -> None:
+    now = [1000.0]
+    earlier = {"setup": 1.0, "train": 5.0, "input": 0.5}
+    ledger = Ledger("setup", clock=lambda: now[0], earlier=earlier)
+    assert ledger.snapshot() == {
+        "setup": 1.0, "compile": 0.0, "train": 5.0, "eval": 0.0, "checkpoint": 0.0, "report": 0.0,
+        "train_cpu": 0.0, "disturbed": 0.0,
+    }  # fmt: skip
+    now[0] += 2.0
+    ledger.enter("train")
+    now[0] += 4.0
+    assert (ledger.seconds("setup"), ledger.seconds("train")) == (3.0, 9.0)
+
+
+def test_the_stop_rule_goes_on_from_earlier_evaluations() -> None:
+    rule = StopRule(Objective(target=0.9, hold=2), values=[0.5, 0.9], train_seconds=[1.0, 2.0])
+    assert rule.best_value == 0.9
+    assert rule.time_to_target_s is None
+    assert rule.update(value=0.95, train_s=3.0, finished=False) == "target"
+    assert rule.time_to_target_s == 2.0
+
+
+def test_what_was_recorded_of_steps_is_kept() -> None:
+    measured = evaluation(
+        0,
+        steps=StepTimes.of([0.1, 0.2, 0.7]),
+        memory_peak_bytes=2**31,
+        noise_scale=NoiseSums.of([NoiseTerms(0.1, 0.7)]),
+    )
+    there = RunState.after(SPEC, [measured])
+    text = json.dumps(there.document(), allow_nan=False)
+    assert RunState.from_document(json.loads(text), "it") == there
+    recorded = SPEC.model_copy(update={"record_steps": True})
+    there.check(recorded, "it")  # recording changes nothing of what is computed

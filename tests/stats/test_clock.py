@@ -1,0 +1,196 @@
+import os
+import time
+
+import pytest
+
+from raybench.stats import clock as module
+from raybench.stats.clock import (
+    CPU_NAMES,
+    OWNER_PHASES,
+    PHASES,
+    WORKER_PHASES,
+    CpuUse,
+    Ledger,
+    cpu_use,
+    merge_ranks,
+)
+
+
+class FakeClock:
+    """A clock that stands still until it is told to move."""
+
+    def __init__(self, now=1000.0):
+        self.now = now
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+def test_phases_are_those_of_the_contract_in_order():
+    assert (
+        *("queue", "start", "lost", "setup", "compile", "train", "eval", "checkpoint", "report"),
+    ) == PHASES
+    assert OWNER_PHASES + WORKER_PHASES == PHASES
+    assert "input" not in PHASES, "input is a part of train; it would be counted twice"
+
+
+def test_every_second_is_in_exactly_one_phase(clock):
+    ledger = Ledger("setup", clock=clock)
+    walk = [("compile", 2.0), ("train", 4.0), ("eval", 8.0), ("train", 16.0), ("report", 32.0)]
+    clock.now += 1.0
+    for phase, seconds in walk:
+        ledger.enter(phase)
+        clock.now += seconds
+    snapshot = ledger.snapshot()
+    assert {name: s for name, s in snapshot.items() if name not in CPU_NAMES} == {
+        "setup": 1.0,
+        "compile": 2.0,
+        "train": 20.0,
+        "eval": 8.0,
+        "checkpoint": 0.0,
+        "report": 32.0,
+    }
+    assert sum(snapshot[name] for name in WORKER_PHASES) == clock.now - 1000.0
+
+
+def test_the_running_phase_is_counted_without_being_ended(clock):
+    ledger = Ledger("setup", clock=clock)
+    clock.now += 0.5
+    assert ledger.seconds("setup") == 0.5
+    clock.now += 0.25
+    assert ledger.seconds("setup") == 0.75
+    assert ledger.seconds("train") == 0.0
+    assert ledger.phase == "setup"
+
+
+def test_entering_the_present_phase_again_loses_nothing(clock):
+    ledger = Ledger("train", clock=clock)
+    clock.now += 1.0
+    ledger.enter("train")
+    clock.now += 2.0
+    assert ledger.seconds("train") == 3.0
+
+
+@pytest.mark.parametrize("phase", ["queue", "start", "input", "training", ""])
+def test_only_worker_phases_can_be_entered(clock, phase):
+    ledger = Ledger("setup", clock=clock)
+    clock.now += 1.0
+    with pytest.raises(KeyError, match=f"^'{phase}'$"):
+        ledger.enter(phase)
+    assert ledger.phase == "setup"
+    assert ledger.seconds("setup") == 1.0
+
+
+def test_the_real_clock_sees_sleep_which_processor_time_does_not():
+    began = time.perf_counter()
+    ledger = Ledger("setup")
+    time.sleep(0.05)
+    ledger.enter("train")
+    assert 0.05 <= ledger.seconds("setup") <= time.perf_counter() - began
+
+
+def test_merge_takes_the_slowest_rank_phase_by_phase():
+    first = {"train": 2.0, "eval": 0.5, "input": 0.1}
+    second = {"train": 1.5, "eval": 0.75, "input": 0.3}
+    assert merge_ranks([first, second]) == {"train": 2.0, "eval": 0.75, "input": 0.3}
+    assert merge_ranks([first]) == first
+
+
+def test_ranks_that_wait_for_each_other_sum_to_the_wall_time_after_the_merge():
+    clocks = [FakeClock(0.0), FakeClock(500.0)]
+    ledgers = [Ledger("setup", clock=clock) for clock in clocks]
+    # Rank 1 is slower, and rank 0 waits for it inside the phase, at a barrier.
+    for phase, seconds in (("train", 1.0), ("eval", 3.0), ("train", 0.5), ("report", 7.0)):
+        for ledger, clock in zip(ledgers, clocks, strict=True):
+            clock.now += seconds
+            ledger.enter(phase)
+    merged = merge_ranks([ledger.snapshot() for ledger in ledgers])
+    assert sum(merged[name] for name in WORKER_PHASES) == 11.5
+
+
+@pytest.mark.parametrize(
+    ("use", "seconds"),
+    [
+        (CpuUse(own=4.0), 0.0),
+        (CpuUse(own=2.0, delayed=2.0, busy=4.0), 2.0),  # half of a core
+        (CpuUse(own=4.0, delayed=2.0, busy=4.0), 0.0),  # its own threads took turns
+        (CpuUse(own=2.0, delayed=0.1, busy=4.0), 0.1),  # it waited while others worked
+        (CpuUse(own=8.0, delayed=8.0, busy=16.0), 2.0),  # four threads, half of each core
+        (CpuUse(own=3.0, busy=3.0, taken=1.0), 1.0),  # stolen, or refused by a quota
+        (CpuUse(delayed=9.0, busy=99.0, taken=9.0), 4.0),  # never more than there were
+        (CpuUse(own=2.0, delayed=2.0, busy=2.0, taken=16.0), 2.0),  # nobody took what it worked
+    ],
+)
+def test_what_others_took_of_four_seconds(use, seconds):
+    assert use.disturbed_s(4.0) == pytest.approx(seconds)
+
+
+def test_the_processor_is_read_at_the_edges_of_training_alone(clock):
+    uses = [CpuUse(10.0, 1.0, 20.0), CpuUse(12.0, 3.0, 24.0), CpuUse(50.0), CpuUse(51.0)]
+    ledger = Ledger(
+        "setup", clock=clock, cpu=lambda: uses.pop(0), earlier={"train": 9.0, "train_cpu": 7.0}
+    )
+    for phase in ("compile", "train", "train", "eval", "report"):
+        ledger.enter(phase)
+        clock.now += 4.0 if phase == "train" else 1.0
+    found = ledger.snapshot()
+    assert len(uses) == 2
+    assert (found["train"], found["train_cpu"]) == (17.0, 9.0)
+    assert found["disturbed"] == pytest.approx(2.0)
+    ledger.enter("train")
+    ledger.enter("eval")
+    assert ledger.snapshot()["train_cpu"] == 10.0
+
+
+def test_what_this_process_uses_only_grows():
+    before = cpu_use()
+    sum(range(300_000))
+    after = cpu_use()
+    assert after.own > before.own
+    assert after.delayed >= before.delayed
+    assert after.busy >= before.busy
+
+
+@pytest.mark.parametrize(
+    ("files", "taken"),
+    [
+        ({"proc/stat": "cpu0 1 1 1 1 1 1 1 1 0 0"}, 0.0),  # LXC counts its cores from 0
+        ({"proc/self/cgroup": None}, 0.0),
+        ({"proc/stat": None}, 0.0),
+        ({}, 1.0),  # 8 workers, each pinned to one core, under a quota of 3.5: refused 4 s in all
+        ({"sys/fs/cgroup/cpu.max": "max 100000"}, 0.5),
+        ({"sys/fs/cgroup/cpu.max": None}, 0.5),
+        ({"sys/fs/cgroup/cpu.max": None, "sys/fs/cgroup/cpu.cfs_quota_us": "400000"}, 1.0),
+    ],
+)
+def test_the_processor_is_read_wherever_this_runs(files, taken, tmp_path, monkeypatch):
+    usual = {
+        "proc/self/schedstat": "0 0 0",
+        "proc/self/task/1/schedstat": "0 3000000000 0",
+        "proc/self/cgroup": "0::/",
+        "proc/stat": "cpu 1\ncpu5 100 0 0 9 9 0 0 0 0 0",
+        "sys/fs/cgroup/cpu.stat": "throttled_usec 4000000",
+        "sys/fs/cgroup/cpu.max": "350000 100000",
+        "sys/fs/cgroup/cpu.cfs_period_us": "100000",
+    }
+    for name, content in (usual | files).items():
+        if content is not None:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(content)
+    monkeypatch.setattr(
+        module, "Path", lambda *parts: tmp_path.joinpath(*(one.lstrip("/") for one in parts))
+    )
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    module._quota.cache_clear()
+    try:
+        used = cpu_use()
+    finally:
+        module._quota.cache_clear()
+    assert used.taken == pytest.approx(taken)
+    assert used.delayed == (3.0 if taken else 0.0)

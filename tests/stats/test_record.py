@@ -1,0 +1,162 @@
+import json
+from dataclasses import fields
+
+import pytest
+from pydantic import TypeAdapter
+
+from raybench.spec.objective import Objective, worst_score
+from raybench.spec.run import RunSpec
+from raybench.stats.clock import PHASES
+from raybench.stats.record import CURVE_KEYS, STEP_KEYS, Evaluation, RunOutcome, RunRecord
+from raybench.stats.step_times import NoiseSums, NoiseTerms, StepTimes
+
+OBJECTIVE = Objective(target=0.9, max_train_seconds=10.0)
+
+
+def evaluation(**changes):
+    return Evaluation(
+        **{
+            "index": 3,
+            "epoch": 1.5,
+            "samples": 1500,
+            "train_s": 2.5,
+            "train_loss": 0.25,
+            "value": 0.875,
+            "learning_rate": 1e-3,
+            "samples_per_s": 600.0,
+            "ledger": {"train": 2.5},
+            "best_value": 0.9,
+            "time_to_target_s": 2.0,
+            "stop": "target",
+        }
+        | changes
+    )
+
+
+def known(**changes):
+    """A run that has ended, as its owner knows it."""
+    return RunOutcome(**({"evaluation": evaluation(), "is_over": True} | changes))
+
+
+def record(outcome, *, role="trial", source=None):
+    spec = RunSpec(objective=OBJECTIVE)
+    return outcome.record("0007", spec, role=role, source=source, stopped_by="scheduler")
+
+
+def test_a_line_of_an_evaluation_holds_the_curve_and_nothing_else():
+    line = evaluation().line("0007")
+    assert set(line) == {"kind", "trial", *CURVE_KEYS}
+    assert (line["kind"], line["trial"], line["value"]) == ("eval", "0007", 0.875)
+    assert json.loads(json.dumps(line)) == line
+
+
+def test_a_line_of_a_run_is_plain_data_with_every_field():
+    line = record(known(ledger={"train": 2.5, "report": 0.5})).line()
+    assert set(line) == {"kind", "phase", *(field.name for field in fields(RunRecord))}
+    assert list(line)[:5] == ["kind", "trial", "phase", "role", "source"]
+    assert line["kind"] == "run"
+    assert json.loads(json.dumps(line)) == line
+    assert line["spec"]["optimizer"] == "adam"
+
+
+def test_an_unknown_phase_of_the_ledger_is_zero():
+    ledger = record(known(ledger={"train": 2.5})).ledger
+    assert set(ledger) == {*PHASES, "input", "other"}
+    assert ledger["train"] == 2.5
+    assert sum(ledger.values()) == 2.5
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "stop"),
+    [
+        (known(), "complete", "target"),
+        (known(evaluation=evaluation(stop="max_train_seconds")), "complete", "max_train_seconds"),
+        (known(evaluation=evaluation(stop=None)), "stopped", "scheduler"),
+        (RunOutcome(), "stopped", "scheduler"),
+        (known(failure="oom"), "failed", None),
+        (known(failure="nan", evaluation=evaluation(stop="epochs")), "failed", None),
+    ],
+)
+def test_states(outcome, state, stop):
+    found = record(outcome)
+    assert (found.state, found.stop) == (state, stop)
+
+
+@pytest.mark.parametrize("failure", ["oom", "nan", "timeout", "error", "worker_lost"])
+def test_a_failure_scores_worst_and_has_reached_nothing(failure):
+    found = record(known(failure=failure, message="why"))
+    assert found.score == worst_score(OBJECTIVE)
+    assert found.time_to_target_s is None
+    assert (found.failure, found.message) == (failure, "why")
+    assert found.samples == 1500, "what was measured before the failure stays"
+    assert found.best_value == 0.9
+
+
+def test_a_run_of_which_nothing_is_known_is_a_whole_record():
+    found = record(RunOutcome())
+    assert found.score == worst_score(OBJECTIVE)
+    assert (found.samples, found.wall_s, found.best_value) == (0, 0.0, None)
+    assert json.loads(json.dumps(found.line())) == found.line()
+
+
+@pytest.mark.parametrize(
+    ("role", "phase"),
+    [
+        ("trial", "search"),
+        ("finalist", "search"),
+        ("confirm", "confirm"),
+        ("reference", "reference"),
+        ("sentinel", "reference"),
+    ],
+)
+def test_the_phase_of_the_study_follows_from_the_role(role, phase):
+    found = record(known(), role=role, source="0003")
+    assert (found.phase, found.source) == (phase, "0003")
+    assert found.line()["phase"] == phase
+
+
+def test_what_a_run_was_spread_over_is_recorded_and_compared():
+    over_two = record(known(workers_per_node=(2, 1), accelerators=("H100",), waited_for="1 CPU"))
+    assert (over_two.num_nodes, over_two.workers_per_node) == (2, [2, 1])
+    assert over_two.topology.words == "2 hosts, H100"
+    assert over_two.line()["waited_for"] == "1 CPU"
+    on_one = record(known(workers_per_node=(3,), accelerators=("H100",)))
+    assert (
+        over_two.topology == record(known(workers_per_node=(1, 1), accelerators=("H100",))).topology
+    )
+    assert over_two.topology != on_one.topology
+    assert on_one.topology != record(known(workers_per_node=(3,))).topology
+    assert record(RunOutcome()).topology.words == "hosts not known"
+
+
+def test_parts_of_a_gpu_are_for_one_worker_and_a_type_is_of_gpus():
+    assert RunSpec(gpus_per_worker=0.5).placement.gpus == 0.5
+    assert RunSpec(gpus_per_worker=1).document()["gpus_per_worker"] == 1
+    with pytest.raises(ValueError, match="NCCL refuses two on one"):
+        RunSpec(gpus_per_worker=0.5, num_workers=2)
+    with pytest.raises(ValueError, match="accelerator_type is of GPUs"):
+        RunSpec(accelerator_type="H100")
+    chosen = RunSpec(gpus_per_worker=1, accelerator_type="H100", placement_strategy="spread")
+    assert (chosen.placement.accelerator_type, chosen.placement.strategy) == ("H100", "spread")
+
+
+MEASURED = {
+    "steps": StepTimes.of([0.25, 0.5]),
+    "input_s": 0.125,
+    "evenness": 0.9,
+    "memory_peak_bytes": 123_456_789,
+    "gpu_utilization": 0.5,
+    "bytes_exchanged_per_step": 1_609_768,
+    "noise_scale": NoiseSums.of([NoiseTerms(1.0, 10.0)]),
+}
+
+
+def test_what_was_recorded_of_steps_stands_in_the_line_where_it_is_there():
+    assert tuple(MEASURED) == STEP_KEYS
+    line = evaluation(**MEASURED).line("0007")
+    assert set(line) == {"kind", "trial", *CURVE_KEYS, *STEP_KEYS}
+    read = TypeAdapter(Evaluation).validate_python(json.loads(json.dumps(line)))
+    assert {key: getattr(read, key) for key in STEP_KEYS} == MEASURED
+    on_a_cpu = evaluation(**(MEASURED | {"gpu_utilization": None})).line("0007")
+    assert "gpu_utilization" not in on_a_cpu
+    assert on_a_cpu["steps"]["max_s"] == 0.5

@@ -1,0 +1,318 @@
+"""Imports go down only; frameworks and Ray are imported where they live, nowhere else."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "raybench"
+LAYERS = (
+    "spec",
+    "stats",
+    "data",
+    "models",
+    "training",
+    "cluster",
+    "results",
+    "scaling",
+    "report",
+    "loggers",
+    "runs",
+    "search",
+    "commands",
+)
+READERS = ("results", "report", "loggers")
+"""They read what is on disk: nothing that trains is below them, whatever the order says."""
+TRAINERS = ("data", "models", "training", "cluster")
+HOMES = {  # a library: the folders below which it may be imported
+    "torch": ("training.torch",),
+    "torchvision": ("training.torch",),
+    "timm": ("training.torch",),
+    "transformers": ("training.torch",),
+    "tensorflow": ("training.tensorflow",),
+    "keras": ("training.tensorflow",),
+    "ray": ("cluster", "runs", "search"),
+    "ray.tune": ("search.ray_tune",),
+    "ray.train": ("cluster",),
+    "optuna": ("search.sampling",),
+    "tensorboardX": ("loggers",),
+    "mlflow": ("loggers",),
+    "wandb": ("loggers",),
+}
+INTERNALS = {  # a library: the one file or folder that may use what is private in it
+    "torch": "training.torch.internals",
+    "tensorflow": "training.tensorflow.internals",
+    "keras": "training.tensorflow.internals",
+    "ray": "cluster.ray_internals",
+}
+PRIVATE = ("tensorflow.python", "keras.src")
+"""Modules that are private whatever their names say."""
+FRAMEWORKS = ("raybench.training.torch", "raybench.training.tensorflow")
+
+
+def private_uses(code, found):
+    """Return (line, dotted name) of what is private in a library of HOMES: imported, or taken
+    from it as an attribute. `found` is what the code imports."""
+    uses = [(line, name) for line, name in found if is_private(name)]
+    libraries = {name.split(".")[0] for name in HOMES}
+    tree = ast.parse(code)
+    names = {"tf": "tensorflow"} | {library: library for library in libraries}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            root, _, rest = ast.unparse(node).partition(".")
+            name = f"{names.get(root)}.{rest}"
+            if is_private(name) and (node.attr.startswith("_") or name in PRIVATE):
+                uses.append((node.lineno, name))
+    return uses
+
+
+def is_private(name):
+    parts = name.split(".")
+    if not any(is_below(name, known) for known in HOMES):
+        return False
+    hidden = [part for part in parts if part.startswith("_") and not part.startswith("__")]
+    return bool(hidden) or any(is_below(name, known) for known in PRIVATE)
+
+
+def imports(code, module, *, is_package=False):
+    """Return (line, imported name) of all imports, also inside functions.
+
+    `from a import b` is `a.b`. What stands under `if TYPE_CHECKING` is left out.
+    """
+    found = []
+
+    def visit(node):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            for child in node.orelse:
+                visit(child)
+            return
+        if isinstance(node, ast.Import):
+            found.extend((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = module.split(".") if is_package else module.split(".")[:-1]
+            parts = parts[: len(parts) - node.level + 1] if node.level else []
+            base = ".".join([*parts, *([node.module] if node.module else [])])
+            found.extend((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+        elif (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func).endswith(("import_module", "__import__"))
+            and node.args
+            and isinstance(node.args[0], ast.Constant)
+        ):
+            found.append((node.lineno, node.args[0].value))
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(code))
+    return found
+
+
+def is_below(name, folder):
+    return name == folder or name.startswith(f"{folder}.")
+
+
+def part_of(module, commands):
+    """Return the layer of a raybench module; the package itself imports nothing but core."""
+    names = module.split(".")
+    if len(names) == 1 or names[1] in ("UserError", "load", "load_model"):
+        return "spec"
+    if names[1] == "Workload":
+        return "models"
+    if names[1] in commands or names[-1] == "__main__":
+        return "commands"
+    if names[1] not in LAYERS:
+        raise AssertionError(f"{module}: is of no layer; name it in LAYERS")
+    return names[1]
+
+
+def violations(code, module, *, commands=("tune",), is_package=False):
+    """Return what a module imports and must not, in words."""
+    problems = []
+    importer = "commands" if module == "raybench" else part_of(module, commands)
+    found = imports(code, module, is_package=is_package)
+    for line, name in private_uses(code, found):
+        home = INTERNALS.get(name.split(".")[0])
+        if home is None or not is_below(module, f"raybench.{home}"):
+            problems.append(f"{module}:{line} uses {name}: private, in {home} alone")
+    for line, name in found:
+        where = f"{module}:{line} imports {name}"
+        homes = [home for library, home in HOMES.items() if is_below(name, library)]
+        if any(not any(is_below(module, f"raybench.{h}") for h in home) for home in homes):
+            problems.append(where)
+        if not is_below(name, "raybench"):
+            continue
+        for framework in FRAMEWORKS:
+            if is_below(name, framework) and not is_below(module, framework):
+                problems.append(f"{where}: a framework's backend, found by name only")
+        imported = part_of(name, commands)
+        allowed = LAYERS.index(imported) <= LAYERS.index(importer)
+        allowed &= not (importer in READERS and imported in TRAINERS)
+        if not allowed:
+            problems.append(f"{where}: {importer} must not import {imported}")
+    return problems
+
+
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [
+        ("raybench.spec.run", "import torch"),
+        ("raybench.spec.run", "from raybench.stats.record import RunRecord"),
+        ("raybench.spec.run", "from ..data import load"),
+        ("raybench.data.load", "def f():\n    from raybench.models import base"),
+        ("raybench.models.base", "from torch import nn"),
+        ("raybench.training.run", "from raybench.training.torch.loop import Trainer"),
+        ("raybench.training.torch.loop", "from raybench.training.tensorflow import model"),
+        ("raybench.training.tensorflow.loop", "import importlib\nimportlib.import_module('torch')"),
+        ("raybench.training.torch.loop", "import ray"),
+        ("raybench.cluster.worker_pool", "from ray import tune"),
+        ("raybench.cluster.worker_pool", "from raybench import search"),
+        ("raybench.cluster.session", "from ray._private import utils"),
+        ("raybench.cluster.launch", "from ray.train.torch.config import _TorchBackend"),
+        ("raybench.cluster.session", "import ray\nray._raylet.Config()"),
+        ("raybench.training.torch.loop", "import torch\ntorch._foreach_add_([], 1)"),
+        ("raybench.training.tensorflow.loop", "from tensorflow.python.framework import ops"),
+        ("raybench.training.tensorflow.loop", "import tensorflow as tf\ntf.keras._private.x()"),
+        ("raybench.scaling.fit", "from raybench.report import console"),
+        ("raybench.runs.single_run", "from raybench.search import study"),
+        ("raybench.search.study", "from ray.tune import Stopper"),
+        ("raybench.search.asha", "import optuna"),
+        ("raybench.results.load", "from raybench.data import load"),
+        ("raybench.results.load", "import raybench.report.answer"),
+        ("raybench.report.answer", "import raybench.cluster.signals"),
+        ("raybench.tune", "import ray"),
+        ("raybench", "import torch"),
+    ],
+)
+def test_the_checker_sees_a_violation(module, code):
+    assert len(violations(code, module)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [
+        ("raybench.models.base", "if typing.TYPE_CHECKING:\n    import torch"),
+        ("raybench.training.torch.loop", "import torch.distributed\nfrom .model import build"),
+        ("raybench.cluster.launch", "import ray, ray.train.torch"),
+        ("raybench.cluster.ray_internals", "import ray\nfrom ray._private import utils"),
+        ("raybench.cluster.session", "import os, ray\nos._exit(ray.__version__)"),
+        ("raybench.training.torch.internals", "import torch\ntorch._foreach_add_([], 1)"),
+        ("raybench.search.ray_tune", "from ray import tune\nfrom raybench.results import store"),
+        ("raybench.results.place", "import raybench\nfrom raybench import UserError"),
+        ("raybench.scaling.cells", "import pandas\nfrom raybench.data import dataset"),
+        ("raybench.tune", "from raybench import commands\nfrom raybench.search import run"),
+        ("raybench", "from raybench.results.load import load\nimport torchx, rayon"),
+    ],
+)
+def test_the_checker_lets_good_imports_pass(module, code):
+    assert violations(code, module) == []
+
+
+def test_the_checker_knows_every_part_of_the_package():
+    with pytest.raises(AssertionError, match="is of no layer"):
+        violations("import raybench.plotting.lines", "raybench.tune")
+
+
+def test_the_package_keeps_its_layers():
+    known = modules()
+    assert len(known) > 50, "the package was not found"
+    commands = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    problems = []
+    for module, file in known.items():
+        is_package = file.stem == "__init__"
+        code = file.read_text()
+        problems += violations(code, module, commands=commands, is_package=is_package)
+    assert problems == []
+
+
+def modules():
+    """Return every module of the package with its file."""
+    found = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        names = file.relative_to(ROOT).with_suffix("").parts
+        found[".".join(names[:-1] if names[-1] == "__init__" else names)] = file
+    return found
+
+
+def arrows(known):
+    """Return which modules each module imports, wherever in it the import stands."""
+    result = {}
+    for module, file in known.items():
+        names = [
+            n for _, n in imports(file.read_text(), module, is_package=file.stem == "__init__")
+        ]
+        found = {name if name in known else name.rpartition(".")[0] for name in names}
+        result[module] = sorted((found & known.keys()) - {module, "raybench"})
+    return result
+
+
+def a_circle(graph):
+    """Return modules that import each other in a circle, or an empty list."""
+    ended = set()
+
+    def follow(module, path):
+        if module in path:
+            return path[path.index(module) :]
+        if module in ended:
+            return []
+        for other in graph[module]:
+            if found := follow(other, [*path, module]):
+                return found
+        ended.add(module)
+        return []
+
+    return next((found for module in graph if (found := follow(module, []))), [])
+
+
+def test_no_files_import_each_other_in_a_circle():
+    assert a_circle({"a": ["b"], "b": ["c"], "c": ["b"]}) == ["b", "c"]
+    assert a_circle(arrows(modules())) == []
+
+
+def in_new_process(code):
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    return result.stdout.strip()
+
+
+@pytest.mark.parametrize("module", ["raybench", "raybench.commands.cli"])
+def test_importing_raybench_needs_no_heavy_library(module):
+    heavy = ["torch", "tensorflow", "keras", "ray", "optuna", "pandas", "matplotlib", "sklearn"]
+    code = f"import sys, {module}; print([n for n in {heavy} if n in sys.modules])"
+    assert in_new_process(code) == "[]"
+
+
+def test_importing_raybench_is_fast():
+    code = "import time; t = time.process_time(); import raybench; print(time.process_time() - t)"
+    assert (
+        min(float(in_new_process(code)) for _ in range(3)) < 1.5
+    )  # 0.1 s; any heavy library takes as long
+
+
+def test_the_public_names_exist():
+    import raybench
+
+    assert "load" in raybench.__all__
+    assert "UserError" in raybench.__all__
+    assert [name for name in raybench.__all__ if not hasattr(raybench, name)] == []
+    assert not hasattr(raybench, "Wrokload")
+
+
+def test_the_names_that_messages_and_habit_expect():
+    import raybench
+    from raybench.models.base import Workload
+
+    assert raybench.Workload is Workload
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", raybench.__version__)
+    code = "import sys, raybench; print('numpy' in sys.modules, raybench.Workload.__name__)"
+    assert in_new_process(code) == "False Workload"

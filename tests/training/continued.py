@@ -1,0 +1,110 @@
+"""Runs that are saved at every evaluation, and runs that are continued; alone, or as a script that
+is one worker of a group.
+
+python continued.py TASKS_JSON RANK FOLDER PORT [PORT2 ...]: each task is [name, spec, from], where
+`from` is -1 for a whole run and else the evaluation after which it is continued.
+Ends when FOLDER/done-RANK is written and its standard input is closed.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from group_worker import join, leave
+
+from raybench.models.find import load_workload_dataset
+from raybench.spec.objective import Objective
+from raybench.spec.run import DatasetSpec, RunSpec
+from raybench.stats.checkpoint import latest_checkpoint, write_checkpoint
+from raybench.stats.clock import Ledger
+from raybench.stats.record import Evaluation
+from raybench.training.base import Trainer, World, find_backend
+from raybench.training.run import run
+from raybench.training.saved import Checkpoints
+
+FOR_EVER = Objective(kind="best_at_budget", max_train_seconds=1e6)
+MIDDLE, END = 0, 1
+"""Evaluations in the middle of the first epoch, and at its end (90 samples, each 45)."""
+
+
+def spec_of(framework: str, optimizer: str, **changes: object) -> RunSpec:
+    """Two epochs of 90 digits in global batches of 16, evaluated twice an epoch."""
+    content: dict[str, object] = {
+        "workload": "regularised:Regularised",
+        "dataset": DatasetSpec(limit=90),
+        "objective": FOR_EVER,
+        "framework": framework,
+        "optimizer": optimizer,
+        "learning_rate": 0.01,
+        "weight_decay": 0.01,
+        "schedule": "constant" if optimizer == "schedule_free_adamw" else "cosine",
+        "warmup_epochs": 0.3,
+        "epochs": 2.0,
+        "batch_size_per_worker": 16,
+        "eval_every_samples": 45,
+        "checkpoint_every_s": 1e-9,
+    }
+    return RunSpec(**(content | changes))  # type: ignore[arg-type]
+
+
+def whole(spec: RunSpec, world: World, folder: Path) -> tuple[list[Evaluation], Trainer]:
+    """Train to the end; save after every evaluation, each in a folder of its own."""
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    trainer = find_backend(spec.framework).Trainer(spec, workload, dataset, world)
+    checkpoints, ledger = Checkpoints(spec, world), Ledger("setup")
+    curve = []
+    for evaluation in run(spec, dataset, trainer, world, ledger):
+        curve.append(evaluation)
+        checkpoint = checkpoints.after(evaluation, trainer, ledger)
+        if checkpoint is not None:
+            write_checkpoint(folder / str(evaluation.index), checkpoint)
+    return curve, trainer
+
+
+def continued(spec: RunSpec, world: World, folder: Path) -> tuple[list[Evaluation], Trainer]:
+    """Continue from a folder to the end; return what of the curve was still to come."""
+    checkpoint = latest_checkpoint(folder, spec)
+    assert checkpoint is not None
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    trainer = find_backend(spec.framework).Trainer(spec, workload, dataset, world)
+    trainer.restore(checkpoint.weights)
+    ledger = Ledger("setup", earlier=checkpoint.state.ledger)
+    curve = list(run(spec, dataset, trainer, world, ledger, resume=checkpoint.state))
+    return curve, trainer
+
+
+def all_of(trainer: Trainer, framework: str) -> list[np.ndarray]:
+    """Everything the model holds: weights, running averages, random streams."""
+    model = trainer._model  # type: ignore[attr-defined]
+    if framework == "torch":
+        return [value.numpy().copy() for value in model.state_dict().values()]
+    return [variable.value.numpy() for variable in model.variables]
+
+
+def facts(curve: list[Evaluation]) -> np.ndarray:
+    """What must be equal of the curve's points, bit by bit."""
+    return np.array(
+        [[p.index, p.samples, p.epoch, p.value, p.train_loss, p.learning_rate] for p in curve]
+    )
+
+
+def main() -> None:
+    tasks = [(name, RunSpec.model_validate(spec), at) for name, spec, at in json.loads(sys.argv[1])]
+    rank, folder, ports = int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
+    framework = tasks[0][1].framework
+    world = join(framework, rank, ports)
+    for name, spec, at in tasks:
+        if at < 0:
+            curve, trainer = whole(spec, world, folder / name)
+        else:
+            curve, trainer = continued(spec, world, folder / name / str(at))
+        arrays = {f"array{i}": a for i, a in enumerate(all_of(trainer, framework))}
+        trainer.close()
+        seconds = [point.train_s for point in curve]
+        np.savez(folder / f"{name}{at}-{rank}.npz", facts=facts(curve), seconds=seconds, **arrays)
+    leave(framework, rank, folder)
+
+
+if __name__ == "__main__":
+    main()

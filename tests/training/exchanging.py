@@ -1,0 +1,141 @@
+"""One worker of a group, as a script, whose gradients are exchanged in every way there is.
+
+python exchanging.py FRAMEWORK RANK FOLDER PORT PORT2: trains the runs of `SPECS`, takes the single
+steps of `STEPS`, and saves what came out of each. As one_worker.py otherwise.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from group_worker import join, leave
+from one_worker import weights_of
+
+from raybench.data.dataset import worker_share
+from raybench.models.find import load_workload_dataset
+from raybench.spec.objective import Objective
+from raybench.spec.run import DatasetSpec, RunSpec
+from raybench.stats.clock import Ledger
+from raybench.training.base import Step, Trainer, World, find_backend
+from raybench.training.run import run
+
+RATE = 3e-3
+BASE: dict[str, Any] = {
+    "dataset": DatasetSpec(image_size=28, limit=90),
+    "objective": Objective(kind="best_at_budget", max_train_seconds=1e6),
+    "num_workers": 2,
+    "batch_size_per_worker": 8,
+    "optimizer": "adam",
+    "learning_rate": RATE,
+    "epochs": 3.0,
+}
+SPECS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "recorded": {"record_steps": True},
+    "small_buckets": {"bucket_mb": 0.001, "record_steps": True},
+    "fp16": {"gradient_compression": "fp16"},
+    "bf16": {"gradient_compression": "bf16", "record_steps": True},
+    "passes": {"exchange_every": 2, "record_steps": True},
+    "alone": {"exchange_gradients": False, "record_steps": True},
+}
+"""Three epochs of 90 digits in global batches of 16, the last of an epoch uneven."""
+STEPS = {"even": 16, "uneven": 7, "one_empty": 1}
+"""Samples of single steps; 1 leaves a worker without any."""
+
+
+def spec_of(framework: str, name: str = "plain", **changes: object) -> RunSpec:
+    return RunSpec.model_validate({"framework": framework} | BASE | SPECS[name] | changes)
+
+
+def part_of_batch(num_samples: int, rank: int, num_workers: int) -> Step:
+    """This worker's step over the first samples, two passes where it has as many."""
+    share = worker_share(np.arange(num_samples), rank=rank, num_workers=num_workers)
+    indices, weights = share, np.full(len(share), 1 / num_samples, np.float32)
+    if not len(share):
+        indices, weights = np.zeros(1, np.int64), np.zeros(1, np.float32)
+    return Step(
+        indices=indices.reshape(1, -1),
+        weights=weights.reshape(1, -1),
+        learning_rate=1e-3,
+        num_samples=indices.size,
+    )
+
+
+def trained(spec: RunSpec, world: World) -> tuple[list[dict[str, Any]], Trainer]:
+    """Run a spec to its end; return the lines of its evaluations and the trainer."""
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    trainer = find_backend(spec.framework).Trainer(spec, workload, dataset, world)
+    curve = run(spec, dataset, trainer, world, Ledger("setup"))
+    return [evaluation.line("0000") for evaluation in curve], trainer
+
+
+def single_steps(framework: str, world: World) -> dict[str, list[float]]:
+    """Take each of STEPS from the initial weights; return what was logged."""
+    spec = spec_of(framework, "recorded")
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    trainer = find_backend(framework).Trainer(spec, workload, dataset, world)
+    initial, logs = trainer.save(), {}
+    for name, size in STEPS.items():
+        trainer.load(initial)
+        trainer.train([part_of_batch(size, world.rank, world.num_workers)])
+        log = trainer.step_log()
+        logs[name] = [*log.part_squares, *log.whole_squares]
+    trainer.close()
+    return logs
+
+
+def collectives_a_step(framework: str, name: str, world: World) -> int:
+    """Return how many collectives a recorded step asks for; the first steps are not counted."""
+    spec = spec_of(framework, name)
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    trainer: Any = find_backend(framework).Trainer(spec, workload, dataset, world)
+    step = part_of_batch(16, world.rank, world.num_workers)
+    trainer.warm_up(step)
+    if framework == "tensorflow":
+        graph = trainer._train_steps[False].get_concrete_function().graph.as_graph_def()
+        nodes = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]
+        return len({node.name for node in nodes if node.op.startswith("CollectiveReduce")})
+    import torch.distributed as dist
+
+    calls, real = [], dist.all_reduce
+    dist.all_reduce = lambda *args, **kw: (calls.append(1), real(*args, **kw))[1]
+    trainer.train([step])
+    dist.all_reduce = real
+    return len(calls)
+
+
+def steps_without_the_other(framework: str, world: World) -> int:
+    """Train without exchange, rank 0 three steps more than rank 1: any collective would hang."""
+    spec = spec_of(framework, "alone")
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    trainer = find_backend(framework).Trainer(spec, workload, dataset, world)
+    step = part_of_batch(16, world.rank, world.num_workers)
+    trainer.warm_up(step)
+    steps = [step] * (1 if world.rank else 4)
+    trainer.train(steps)
+    return len(steps)
+
+
+def main() -> None:
+    framework, rank, folder, ports = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
+    world = join(framework, rank, ports)
+    found: dict[str, Any] = {}
+    for name in SPECS:
+        lines, trainer = trained(spec_of(framework, name), world)
+        weights = {f"w{i}": array for i, array in enumerate(weights_of(trainer, framework))}
+        trainer.close()
+        np.savez(folder / f"{name}-{rank}.npz", **weights)
+        found[name] = lines
+    found["logs"] = single_steps(framework, world)
+    found["collectives"] = {
+        name: collectives_a_step(framework, name, world) for name in ("recorded", "small_buckets")
+    }
+    found["without_the_other"] = steps_without_the_other(framework, world)
+    (folder / f"found-{rank}.json").write_text(json.dumps(found))
+    leave(framework, rank, folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""What tests of both frameworks' models share: the modules, and arrays in and out of them."""
+
+import importlib
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from raybench.spec.metric import ACCURACY
+
+MODULES = {
+    "torch": "raybench.training.torch.model",
+    "tensorflow": "raybench.training.tensorflow.model",
+}
+
+
+def backend(framework: str) -> ModuleType:
+    module = MODULES[framework]
+    importlib.import_module(module.rpartition(".")[0])  # sets what Keras reads at import
+    pytest.importorskip(framework)
+    return importlib.import_module(module)
+
+
+def judging(framework: str) -> ModuleType:
+    """Return the module of losses and metrics."""
+    backend(framework)
+    return importlib.import_module(f"raybench.training.{framework}.judging")
+
+
+def losses_and_values(framework: str, workload, outputs, labels, metric=ACCURACY, scale=1.0):
+    """Return the loss of each sample and what the metric averages, as arrays."""
+    module = judging(framework)
+    outputs, labels = to_framework(outputs, framework), to_framework(labels, framework)
+    scale = to_framework(np.asarray(scale, np.float32), framework)
+    judge = module.Judge(workload, metric, scale=scale)
+    losses, values = judge.losses_and_values(outputs, labels)
+    return to_numpy(losses), to_numpy(values)
+
+
+def to_framework(array: np.ndarray, framework: str):
+    if framework == "torch":
+        import torch
+
+        return torch.from_numpy(array)
+    import tensorflow as tf
+
+    return tf.constant(array)
+
+
+def to_numpy(tensor) -> np.ndarray:
+    return tensor.detach().numpy() if hasattr(tensor, "detach") else np.asarray(tensor)
+
+
+def logits(framework: str, model, inputs: np.ndarray) -> np.ndarray:
+    prepared = backend(framework).prepare_inputs(to_framework(inputs, framework))
+    if framework == "torch":
+        return to_numpy(model.eval()(prepared))
+    return to_numpy(model(prepared, training=False))

@@ -1,0 +1,112 @@
+"""A small network with a backbone and a head, equal in both frameworks."""
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+
+from raybench.data.dataset import Dataset, Split
+from raybench.models.base import Workload
+
+SHAPE, CLASSES, FILTERS = (6, 6, 3), 3, 4
+
+
+def _split(number: int) -> Split:
+    random = np.random.default_rng(number)
+    images = random.integers(0, 256, (number, *SHAPE), np.uint8)
+    return Split(images, random.integers(0, CLASSES, number))
+
+
+PICTURES = Dataset("pictures", CLASSES, train=_split(24), validation=_split(8), test=_split(8))
+
+
+def _draw(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).normal(0, 0.3, shape).astype(np.float32)
+
+
+class Headed(Workload):
+    """A convolution, batch normalisation, the average of the map, and a dense layer.
+
+    `seen` adds up the pixels that a worker has trained on, as a user's own norm or queue would.
+    """
+
+    name, input_shape, num_classes, head = "headed", SHAPE, CLASSES, "head"
+
+    def build_torch(self) -> Any:
+        import torch
+        from torch import nn
+
+        layers = OrderedDict(
+            conv=nn.Conv2d(3, FILTERS, 3, bias=False),
+            norm=nn.BatchNorm2d(FILTERS),
+            relu=nn.ReLU(),
+            pool=nn.AdaptiveAvgPool2d(1),
+            flat=nn.Flatten(),
+            head=nn.Linear(FILTERS, CLASSES),
+        )
+        model = nn.Sequential(layers)
+        model.conv.weight.data = torch.from_numpy(_draw(FILTERS, 3, 3, 3))
+        model.head.weight.data = torch.from_numpy(_draw(CLASSES, FILTERS))
+        nn.init.zeros_(model.head.bias)
+        model.register_buffer("seen", torch.zeros(2, dtype=torch.int64))
+
+        def see(layers: Any, given: Any) -> None:
+            if layers.training:
+                layers.seen += (255 * given[0]).sum().long()
+
+        model.register_forward_pre_hook(see)
+        return model
+
+    def build_keras(self) -> Any:
+        import keras
+
+        from raybench.training.tensorflow.layers import BatchNorm
+
+        class Seen(keras.layers.Layer):
+            def build(self, shape: Any) -> None:
+                self.seen = self.add_weight(
+                    name="seen", shape=(2,), dtype="int64", initializer="zeros", trainable=False
+                )
+
+            def call(self, inputs: Any, training: bool | None = None) -> Any:
+                if training:
+                    self.seen.assign_add(keras.ops.cast(keras.ops.sum(255 * inputs), "int64"))
+                return inputs
+
+        layers = [
+            Seen(name="seen"),
+            keras.layers.Conv2D(FILTERS, 3, use_bias=False, name="conv"),
+            BatchNorm(momentum=0.9, epsilon=1e-5, name="norm"),
+            keras.layers.ReLU(),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(CLASSES, name="head"),
+        ]
+        model = keras.Sequential([keras.Input(SHAPE), *layers])
+        model.get_layer("conv").kernel.assign(_draw(FILTERS, 3, 3, 3).transpose(2, 3, 1, 0))
+        model.get_layer("head").kernel.assign(_draw(CLASSES, FILTERS).T)
+        return model
+
+
+def seen(trainer: Any) -> np.ndarray:
+    """What the model has in `seen`."""
+    model = trainer._model
+    holder = model if hasattr(model, "state_dict") else model.get_layer("seen")
+    return np.array(holder.seen.numpy())
+
+
+def weights_of(trainer: Any) -> dict[str, np.ndarray]:
+    """The weights by torch's names, in torch's layout, running statistics too."""
+    model = trainer._model
+    if hasattr(model, "state_dict"):
+        found = {name: one.numpy().copy() for name, one in model.state_dict().items()}
+        return {name: one for name, one in found.items() if one.dtype == np.float32}
+    conv, norm, head = (model.get_layer(name) for name in ("conv", "norm", "head"))
+    return {
+        "conv.weight": conv.kernel.numpy().transpose(3, 2, 0, 1),
+        "norm.weight": norm.gamma.numpy(),
+        "norm.bias": norm.beta.numpy(),
+        "norm.running_mean": norm.moving_mean.numpy(),
+        "norm.running_var": norm.moving_variance.numpy(),
+        "head.weight": head.kernel.numpy().T,
+        "head.bias": head.bias.numpy(),
+    }

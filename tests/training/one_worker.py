@@ -1,0 +1,96 @@
+"""One worker of a group, as a script: trains a few steps of each spec without Ray and saves what
+came out; one group of processes serves many specs, since starting it is what takes long.
+
+python one_worker.py SPECS_JSON RANK FOLDER PORT [PORT2 ...]: the ports of all workers.
+Ends when FOLDER/done-RANK is written and its standard input is closed.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from group_worker import join, leave
+from optim_reference import IN_GROUPS, gradients, initial_weights, rates
+
+from raybench.models.find import load_workload_dataset
+from raybench.spec.run import RunSpec
+from raybench.training.base import World, find_backend
+from raybench.training.steps import take_until, training_steps
+
+
+def main() -> None:
+    specs = [RunSpec.model_validate(content) for content in json.loads(sys.argv[1])]
+    rank, folder, ports = int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
+    framework = specs[0].framework
+    world = join(framework, rank, ports)
+    for index, spec in enumerate(specs):
+        np.savez(folder / f"{index}-{rank}.npz", **outcome(spec, world))
+    if framework == "tensorflow":
+        np.savez(folder / f"paper-{rank}.npz", **keras_weights_of_the_paper(world))
+    leave(framework, rank, folder)
+
+
+def outcome(spec: RunSpec, world: World) -> dict[str, np.ndarray]:
+    """Train for two and a half epochs: weights, sums over all workers, number of steps."""
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    trainer = find_backend(spec.framework).Trainer(spec, workload, dataset, world)
+    chunk, _ = take_until(training_steps(spec, dataset, world), round(2.5 * len(dataset.train)))
+    trainer.warm_up(chunk[0])
+    loss = trainer.train(chunk)
+    middle = len(dataset.validation) // 3  # uneven shards
+    shards = [slice(0, middle), slice(middle, None)] if world.num_workers == 2 else [slice(0, None)]
+    totals = trainer.evaluate("validation", shards[world.rank])
+    sums = np.sum(world.gather([loss, totals.loss, totals.value, float(totals.samples)]), axis=0)
+    weights = weights_of(trainer, spec.framework)
+    trainer.close()
+    named = {f"weights{index}": array for index, array in enumerate(weights)}
+    return named | {"sums": sums, "steps": np.array(len(chunk))}
+
+
+def weights_of(trainer: object, framework: str) -> list[np.ndarray]:
+    model = trainer._model  # type: ignore[attr-defined]
+    if framework == "torch":
+        return [value.detach().numpy().copy() for value in model.parameters()]
+    return [variable.value.numpy() for variable in model.trainable_variables]
+
+
+def keras_weights_of_the_paper(world: World) -> dict[str, np.ndarray]:
+    """Steps of every optimizer on the problem of optim_reference.py, by both workers."""
+    return {
+        f"{name}{index}": weights
+        for name in IN_GROUPS
+        for index, weights in enumerate(keras_weights(name, world.strategy))  # type: ignore[attr-defined]
+    }
+
+
+def keras_weights(name: str, strategy) -> list[np.ndarray]:
+    import keras
+    import tensorflow as tf
+
+    from raybench.training.tensorflow.optim import build_optimizer
+
+    assert strategy.num_replicas_in_sync == 2
+    with strategy.scope():
+        weights = [keras.Variable(w) for w in initial_weights()]
+        optimizer = build_optimizer(name, learning_rate=0.1, weight_decay=0.05)
+        optimizer.build(weights)
+
+    @tf.function
+    def step(grads):
+        # Unequal shares that sum to the gradient: Keras's apply adds them up.
+        def replica_step():
+            rank = tf.distribute.get_replica_context().replica_id_in_sync_group
+            share = tf.where(rank == 0, 0.25, 0.75)
+            optimizer.apply([share * g for g in grads], weights)
+
+        strategy.run(replica_step)
+
+    for grads, rate in zip(gradients(), rates(name), strict=True):
+        optimizer.learning_rate.assign(rate)
+        step([tf.constant(g) for g in grads])
+    return [w.numpy() for w in weights]
+
+
+if __name__ == "__main__":
+    main()

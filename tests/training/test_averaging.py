@@ -1,0 +1,179 @@
+"""What is evaluated and saved in place of the weights in training; clipped gradients; smoothed
+labels: the same in both frameworks, against numpy."""
+
+import importlib
+
+import numpy as np
+import pytest
+from framework_models import judging, to_framework, to_numpy
+from local import FRAMEWORKS, small_spec
+from one_worker import weights_of
+from optim_reference import Reference, gradients, initial_weights, rates
+
+from raybench.models.base import Workload, refuse_label_smoothing
+from raybench.models.find import load_workload_dataset
+from raybench.models.shipped import shipped_workload
+from raybench.spec.errors import UserError
+from raybench.spec.metric import ACCURACY
+from raybench.spec.run import RunSpec
+from raybench.training.base import find_backend
+from raybench.training.steps import take_until, training_steps
+
+pytestmark = pytest.mark.parametrize("framework", FRAMEWORKS)
+ROWS = slice(0, 60)
+
+
+def trainer_of(spec: RunSpec):
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    backend = find_backend(spec.framework)
+    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+    chunk, _ = take_until(training_steps(spec, dataset, world), 4 * spec.global_batch_size)
+    return backend.Trainer(spec, workload, dataset, world), chunk
+
+
+def test_the_moving_average_is_evaluated_and_saved(framework: str) -> None:
+    spec = small_spec(framework, ema_decay=0.8)
+    trainer, steps = trainer_of(spec)
+    trainer.warm_up(steps[0])
+    points = []
+    for step in steps:
+        trainer.train([step])
+        points.append(weights_of(trainer, framework))
+    shares = 0.8 ** np.arange(len(points))[::-1]
+    shares /= shares.sum()
+    expected = [np.tensordot(shares, np.stack(each), 1) for each in zip(*points, strict=True)]
+    averaged, saved = trainer.evaluate("validation", ROWS), trainer.save()
+    for one, other in zip(weights_of(trainer, framework), points[-1], strict=True):
+        np.testing.assert_array_equal(one, other)
+    plain, _ = trainer_of(small_spec(framework))
+    plain.load(saved)
+    for one, other in zip(weights_of(plain, framework), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+    assert plain.evaluate("validation", ROWS) == averaged
+    trainer.load(saved)
+    assert trainer.evaluate("validation", ROWS) == averaged, "what was loaded is evaluated"
+    trainer.train(steps[:1])
+    assert trainer.evaluate("validation", ROWS) != averaged
+
+
+@pytest.mark.parametrize("beta1", [0.9, pytest.param(0.5, marks=pytest.mark.all)])
+def test_schedule_free_evaluates_x(framework: str, beta1: float) -> None:
+    name = "schedule_free_adamw"
+    reference = Reference(name, initial_weights(), weight_decay=0.05, beta1=beta1)
+    optim = importlib.import_module(f"raybench.training.{framework}.optim")
+    settings = {"learning_rate": 1e-2, "weight_decay": 0.05, "beta1": beta1}
+    take, averages = STEPS[framework](optim.build_optimizer, name, settings)
+    for grads, rate in zip(gradients(), rates(name), strict=True):
+        take(grads, rate)
+        reference.step(grads, rate)
+    for index, one in enumerate(averages()):
+        np.testing.assert_allclose(one, reference.averaged(index), rtol=1e-6, atol=1e-6)
+
+
+def torch_steps(build, name, settings):
+    import torch
+
+    params = [torch.nn.Parameter(torch.tensor(w)) for w in initial_weights()]
+    optimizer = build(name, [(str(i), p) for i, p in enumerate(params)], **settings)
+
+    def take(grads, rate):
+        optimizer.param_groups[0]["lr"] = rate
+        for param, grad in zip(params, grads, strict=True):
+            param.grad = torch.tensor(grad)
+        optimizer.step()
+
+    def averages():
+        pairs = optimizer.evaluation_weights()
+        assert all(one is param for (one, _), param in zip(pairs, params, strict=True))
+        return [average.numpy() for _, average in pairs]
+
+    return take, averages
+
+
+def keras_steps(build, name, settings):
+    import keras
+    import tensorflow as tf
+
+    weights = [keras.Variable(w) for w in initial_weights()]
+    optimizer = build(name, **settings)
+    optimizer.build(weights)
+
+    def take(grads, rate):
+        optimizer.learning_rate.assign(rate)
+        optimizer.apply([tf.constant(g) for g in grads])
+
+    def averages():
+        both = zip(*optimizer.weights_and_aheads(), strict=True)
+        return [w.numpy() - (1 / settings["beta1"] - 1) * d.numpy() for w, d in both]
+
+    return take, averages
+
+
+STEPS = {"torch": torch_steps, "tensorflow": keras_steps}
+
+
+def test_schedule_free_is_saved_at_x(framework: str) -> None:
+    trainer, steps = trainer_of(small_spec(framework, optimizer="schedule_free_adamw"))
+    trainer.train(steps)
+    trained = weights_of(trainer, framework)
+    averaged, saved = trainer.evaluate("validation", ROWS), trainer.save()
+    for one, other in zip(weights_of(trainer, framework), trained, strict=True):
+        np.testing.assert_array_equal(one, other)
+    plain, _ = trainer_of(small_spec(framework))
+    plain.load(saved)
+    assert plain.evaluate("validation", ROWS) == averaged
+    assert not np.array_equal(weights_of(plain, framework)[0], trained[0])
+    trainer.load(saved)
+    assert trainer.evaluate("validation", ROWS) == averaged, "what was loaded is evaluated"
+
+
+def test_the_gradient_of_a_step_is_clipped(framework: str) -> None:
+    """Of all passes together: without momentum a step of rate 1 is as long as the gradient."""
+    settings = {"optimizer": "sgd", "momentum": 0.0, "learning_rate": 1.0}
+    moves = []
+    for more in ({}, {"clip_norm": 0.01}, {"clip_norm": 1e6}):
+        passes = {"accumulate": 2, "batch_size_per_worker": 16}
+        trainer, steps = trainer_of(small_spec(framework, **settings, **passes, **more))
+        before = weights_of(trainer, framework)
+        trainer.train(steps[:1])
+        after = weights_of(trainer, framework)
+        pairs = zip(before, after, strict=True)
+        moves.append(np.concatenate([(new - old).ravel() for old, new in pairs]))
+    whole, clipped, same = moves
+    assert np.linalg.norm(whole) > 0.1
+    np.testing.assert_allclose(np.linalg.norm(clipped), 0.01, rtol=1e-3)
+    np.testing.assert_allclose(clipped, whole * 0.01 / np.linalg.norm(whole), atol=1e-6)
+    np.testing.assert_array_equal(same, whole)
+
+
+def test_labels_are_smoothed_in_training_alone(framework: str) -> None:
+    workload = shipped_workload("mnist_small")
+    outputs = np.random.default_rng(0).normal(size=(6, 10)).astype(np.float32)
+    labels = np.arange(6)
+    given = [to_framework(array, framework) for array in (outputs, labels)]
+    logs = outputs - np.log(np.exp(outputs.astype(np.float64)).sum(1, keepdims=True))
+    expected = -0.9 * logs[range(6), labels] - 0.1 * logs.mean(1)
+    found = judging(framework).Judge(workload, ACCURACY).losses(*given, 0.1)
+    np.testing.assert_allclose(to_numpy(found), expected, rtol=1e-5)
+    curves = []
+    for smoothing in (0.0, 0.1):
+        trainer, steps = trainer_of(small_spec(framework, label_smoothing=smoothing))
+        before = trainer.evaluate("validation", ROWS)
+        curves.append((before, trainer.train(steps[:1])))
+    assert curves[0][0] == curves[1][0]
+    assert curves[0][1] != curves[1][1]
+
+
+def test_a_loss_of_ones_own_knows_no_smoothing(framework: str) -> None:
+    class Own(Workload):
+        name = "own"
+        torch_loss = keras_loss = lambda self, outputs, labels: outputs
+
+    spec = small_spec(framework, label_smoothing=0.1)
+    refuse_label_smoothing(spec, shipped_workload("mnist_small"))
+    with pytest.raises(UserError, match="workload own has a loss of its own; leave it out, or"):
+        refuse_label_smoothing(spec, Own())
+    Own.torch_loss = Own.keras_loss = None
+    Own.task = "regression"
+    with pytest.raises(UserError, match="workload own learns numbers, which are no classes"):
+        refuse_label_smoothing(spec, Own())

@@ -1,0 +1,144 @@
+"""The trial of a user's model in processes of its own, one for each framework."""
+
+import importlib.util
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec, RunSpec
+from raybench.training import check_model
+from raybench.training.check_model import check_models
+from raybench.training.probe import Probed
+
+MODULE = """
+    import os, sys, time
+    from raybench import Workload
+    from raybench.models.base import LayerWorkload
+    from raybench.models.layers import Dense, Flatten
+
+    class Good(Workload):
+        name, input_shape, num_classes = "good", (8, 8, 1), 10
+        units = 10
+
+        def build_torch(self):
+            import torch
+            print("building", flush=True)
+            return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, self.units))
+
+        def build_keras(self):
+            import keras
+            print("building", flush=True)
+            layers = [keras.layers.Flatten(), keras.layers.Dense(self.units)]
+            return keras.Sequential([keras.Input((8, 8, 1)), *layers])
+
+    class Softmax(Good):
+        def build_torch(self):
+            import torch
+            return torch.nn.Sequential(super().build_torch(), torch.nn.Softmax(1))
+
+        def build_keras(self):
+            import keras
+            return keras.Sequential([super().build_keras(), keras.layers.Softmax()])
+
+    class Seven(Good):
+        units = 7
+
+    class Raises(Good):
+        def build_torch(self):
+            return self.nothing
+
+    class Dies(Good):
+        def build_torch(self):
+            print("last words", file=sys.stderr, flush=True)
+            os._exit(3)
+
+    class Killed(Good):
+        def build_torch(self):
+            os.kill(os.getpid(), 11)
+
+    class Hangs(Good):
+        def build_torch(self):
+            time.sleep(60)
+
+    class Layers(LayerWorkload):
+        name, input_shape, num_classes = "layers", (8, 8, 1), 10
+        layers = (Flatten(), Dense(10))
+"""
+BOTH = ["torch", "tensorflow"]
+
+
+@pytest.fixture(autouse=True)
+def beside_the_user(tmp_path, monkeypatch):
+    for framework in BOTH:
+        if importlib.util.find_spec(framework) is None:
+            pytest.skip(f"{framework} is not installed")
+    (tmp_path / "own_models.py").write_text(textwrap.dedent(MODULE))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    yield
+    sys.modules.pop("own_models", None)
+
+
+def check(name, frameworks=("torch",)):
+    spec = RunSpec(workload=name, dataset=DatasetSpec(name="digits"))
+    return check_models(spec, list(frameworks)).warnings
+
+
+def refused(name, frameworks=("torch",)):
+    with pytest.raises(UserError) as caught:
+        check(name, frameworks)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.slow
+def test_both_frameworks_are_asked_and_their_warnings_come_back():
+    first, second = check("own_models:Softmax", BOTH)
+    assert "look like probabilities" in first
+    assert "look like probabilities" in second
+
+
+def test_a_whole_model_passes_whatever_it_prints():
+    assert check("own_models:Good") == []
+
+
+def test_a_model_of_the_wrong_size_is_refused():
+    assert "returns outputs of shape (8, 7)" in str(refused("own_models:Seven", ["torch"]))
+
+
+def test_the_users_file_and_traceback_come_back(tmp_path):
+    error = refused("own_models:Raises")
+    assert f"build_torch failed ({tmp_path}/own_models.py, line " in str(error)
+    assert "AttributeError" in str(error)
+    assert "return self.nothing" in error.details
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Dies", "ended with exit code 3"),
+        pytest.param("Killed", "ended with SIGSEGV", marks=pytest.mark.all),
+    ],
+)
+def test_a_model_that_ends_the_process(name, words):
+    error = refused(f"own_models:{name}")
+    assert f"the trial of its model in torch {words}." in str(error)
+    assert name != "Dies" or "last words" in error.details
+
+
+def test_a_model_that_never_answers(monkeypatch):
+    monkeypatch.setattr(check_model, "TIMEOUT_S", 1.0)
+    assert "took longer than 1 s" in str(refused("own_models:Hangs"))
+
+
+@pytest.mark.parametrize("name", ["mnist_small", "own_models:Layers"])
+def test_what_is_known_to_be_whole_starts_no_process(name, monkeypatch):
+    def refuse(*arguments, **options):
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    spec = RunSpec(workload=name, dataset=DatasetSpec(image_size=8))
+    assert check_models(spec, BOTH) == Probed([])

@@ -1,0 +1,178 @@
+"""The run loop continued, without a framework: rule, budget, clock, order; and when it saves."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from raybench.data.dataset import Dataset, Split
+from raybench.spec.metric import ACCURACY
+from raybench.spec.objective import Objective
+from raybench.spec.run import DatasetSpec, RunSpec
+from raybench.stats.checkpoint import RunState
+from raybench.stats.clock import Ledger
+from raybench.stats.record import Evaluation
+from raybench.training.base import Step, Totals
+from raybench.training.run import run
+from raybench.training.saved import Checkpoints
+from raybench.training.steps import take_until, training_steps
+
+STEP_S, EVAL_S, STATE_S = 0.5, 0.25, 8.0
+SAMPLES = 50
+
+
+class Alone:
+    """One worker."""
+
+    device = "cpu"
+
+    def __init__(self, rank: int = 0, num_workers: int = 1) -> None:
+        self.rank, self.num_workers = rank, num_workers
+
+    def gather(self, values: list[float]) -> list[list[float]]:
+        return [values]
+
+
+class Scripted:
+    """A trainer whose accuracy is a function of the steps taken, on a clock of its own."""
+
+    metric, num_parameters, batch_statistics = ACCURACY, 1, False
+
+    def __init__(self, accuracies: list[float], *, evaluated: int = 0) -> None:
+        self.now, self.rates = 0.0, list[float]()
+        self._accuracies, self._evaluated = accuracies, evaluated
+
+    def warm_up(self, *steps: Step) -> None:
+        self.now += 100.0
+
+    def train(self, steps: list[Step]) -> float:
+        self.now += STEP_S * len(steps)
+        self.rates += [step.learning_rate for step in steps]
+        return float(sum(step.indices[0, 0] for step in steps))
+
+    def evaluate(self, part: str, rows: slice) -> Totals:
+        self.now += EVAL_S
+        self._evaluated += 1
+        return Totals(loss=0.0, value=self._accuracies[self._evaluated - 1] * 10, samples=10)
+
+    def input_seconds(self) -> float:
+        return 0.0
+
+    def state(self) -> bytes:
+        self.now += STATE_S
+        return b"state"
+
+
+def dataset() -> Dataset:
+    split = Split(np.zeros((SAMPLES, 2), np.float32), np.zeros(SAMPLES, np.int64))
+    return Dataset("fake", 2, train=split, validation=split, test=split)
+
+
+def spec_of(objective: Objective, **changes: object) -> RunSpec:
+    content = {
+        "dataset": DatasetSpec(),
+        "objective": objective,
+        "batch_size_per_worker": 8,
+        "eval_every_samples": 20,
+        "schedule": "cosine",
+        "epochs": 4.0,
+    }
+    return RunSpec(**(content | changes))  # type: ignore[arg-type]
+
+
+def follow(
+    spec: RunSpec, accuracies: list[float], earlier: list[Evaluation]
+) -> tuple[list[Evaluation], list[float]]:
+    """Run, from the beginning or after `earlier`; return curve and rates."""
+    resume = RunState.after(spec, earlier) if earlier else None
+    trainer = Scripted(accuracies, evaluated=len(earlier))
+    ledger = Ledger("setup", clock=lambda: trainer.now, earlier=resume.ledger if resume else None)
+    curve = list(run(spec, dataset(), trainer, Alone(), ledger, resume=resume))  # type: ignore[arg-type]
+    return curve, trainer.rates
+
+
+OBJECTIVES = [
+    Objective(target=0.9, hold=3),
+    Objective(target=1.0, max_train_seconds=8.0),
+    Objective(kind="best_at_budget", max_train_seconds=9.4),
+    Objective(kind="best_at_budget", max_train_seconds=1e6),
+]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_point_of_a_curve_is_one_to_go_on_from(objective: Objective) -> None:
+    spec = spec_of(objective)
+    accuracies = [0.2, 0.95, 0.3, 0.91, 0.92, 0.93, 0.94, 0.5, 0.6, 0.7, 0.1]
+    curve, rates = follow(spec, accuracies, [])
+    assert len(curve) > 3
+    for point in curve[:-1]:
+        rest, later = follow(spec, accuracies, curve[: point.index + 1])
+        assert later == rates[-len(later) :]
+        for one, other in zip(curve[point.index + 1 :], rest, strict=True):
+            assert one.ledger["compile"] + 100.0 == other.ledger["compile"]
+            same = {"ledger": {}}
+            assert {**vars(one), **same} == {**vars(other), **same}
+            assert one.train_s == other.train_s
+
+
+@pytest.mark.parametrize("samples", [0, 8, 48, 50, 58, 98, 100, 150])
+def test_steps_begin_anywhere(samples: int) -> None:
+    spec = spec_of(OBJECTIVES[0])
+    whole = training_steps(spec, dataset(), Alone())  # type: ignore[arg-type]
+    if samples:
+        assert take_until(whole, samples)[1] == samples
+    later = training_steps(spec, dataset(), Alone(), samples)  # type: ignore[arg-type]
+    for _ in range(20):
+        (one, size), (other, same) = next(whole), next(later)
+        np.testing.assert_array_equal(one.indices, other.indices)
+        np.testing.assert_array_equal(one.weights, other.weights)
+        assert (one.learning_rate, size) == (other.learning_rate, same)
+
+
+def saved_at(every: float, *, rank: int = 0, earlier: int = 0) -> list[int]:
+    """Return the evaluations after which a run is saved; each takes 1.5 + 0.25 s, or 1.75."""
+    spec = spec_of(OBJECTIVES[3], checkpoint_every_s=every)
+    accuracies = [0.5] * 30
+    curve, _ = follow(spec, accuracies, [])
+    resume = RunState.after(spec, curve[:earlier]) if earlier else None
+    world = Alone(rank, 2)
+    checkpoints = Checkpoints(spec, world, resume=resume)
+    trainer = Scripted(accuracies)
+    ledger = Ledger("report", clock=lambda: trainer.now)
+    saved = []
+    for evaluation in curve[earlier:]:
+        before = ledger.seconds("checkpoint")
+        checkpoint = checkpoints.after(evaluation, trainer, ledger)  # type: ignore[arg-type]
+        if ledger.seconds("checkpoint") > before:
+            assert ledger.seconds("checkpoint") == before + STATE_S
+            saved.append(evaluation.index)
+            assert (checkpoint is None) == (rank > 0)
+        if checkpoint is not None:
+            assert checkpoint.weights == b"state"
+            point = curve[evaluation.index]
+            spent = point.ledger | {"checkpoint": before + STATE_S}
+            expected = [*curve[: point.index], replace(point, ledger=spent)]
+            assert checkpoint.state == RunState.after(spec, expected)
+        ledger.enter("report")
+    return saved
+
+
+def test_a_run_is_saved_when_so_many_seconds_are_at_stake() -> None:
+    every_time = saved_at(1e-9)
+    assert len(every_time) == 9, "the last evaluation ends the run"
+    assert every_time == list(range(9))
+    assert saved_at(0.0) == []
+    assert saved_at(300.0) == []
+    few = saved_at(4.0)
+    assert few == saved_at(4.0, rank=1), "ranks would wait for each other for ever"
+    assert all(second - first in (2, 3) for first, second in itertools.pairwise(few))
+    assert 1 <= few[0] <= 2
+
+
+def test_a_continued_run_counts_from_its_checkpoint() -> None:
+    assert saved_at(4.0, earlier=1)[0] > saved_at(4.0)[0]
+
+
+def test_the_default_is_five_minutes() -> None:
+    assert RunSpec().checkpoint_every_s == 300.0

@@ -1,0 +1,114 @@
+"""A frozen backbone: the head alone learns, then all of it, alike in both frameworks."""
+
+import numpy as np
+import pytest
+from headed import PICTURES, SHAPE, Headed, weights_of
+from local import FOR_EVER, FRAMEWORKS
+
+from raybench.models.base import Workload
+from raybench.models.shipped import mnist_small
+from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
+from raybench.stats.clock import Ledger
+from raybench.training.base import Step, Trainer, World, find_backend
+from raybench.training.run import run
+from raybench.training.steps import training_steps
+
+Curve = list[tuple[float, dict[str, np.ndarray]]]
+"""Of each evaluation the training loss, and the weights."""
+
+
+def small_spec(framework: str, **changes: object) -> RunSpec:
+    """Three steps an epoch."""
+    content: dict[str, object] = {
+        "objective": FOR_EVER,
+        "framework": framework,
+        "batch_size_per_worker": 8,
+        "epochs": 2.0,
+        "frozen_epochs": 1.0,
+        "learning_rate": 1e-2,
+        "weight_decay": 1e-2,
+    }
+    return RunSpec(**(content | changes))  # type: ignore[arg-type]
+
+
+def new_trainer(spec: RunSpec, workload: Workload | None = None) -> tuple[Trainer, World]:
+    backend = find_backend(spec.framework)
+    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+    return backend.Trainer(spec, workload or Headed(), PICTURES, world), world
+
+
+@pytest.fixture(scope="module")
+def curves() -> dict[str, Curve]:
+    """A run of each framework: frozen for the first of its two epochs."""
+    found: dict[str, Curve] = {}
+    for framework in ("torch", "tensorflow"):
+        spec = small_spec(framework)
+        trainer, world = new_trainer(spec)
+        curve = [(0.0, weights_of(trainer))]
+        for evaluation in run(spec, PICTURES, trainer, world, Ledger("setup")):
+            curve.append((evaluation.train_loss, weights_of(trainer)))
+        found[framework] = curve
+    return found
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_the_head_alone_learns_until_the_backbone_is_let_go(
+    curves: dict[str, Curve], framework: str
+) -> None:
+    (_, start), (_, frozen), (_, whole) = curves[framework]
+    assert changed(start, frozen) == {"head.weight", "head.bias"}
+    assert changed(frozen, whole) == set(start)
+
+
+def test_both_frameworks_go_the_same_way(curves: dict[str, Curve]) -> None:
+    for (loss, ours), (other, theirs) in zip(curves["torch"], curves["tensorflow"], strict=True):
+        assert loss == pytest.approx(other, rel=1e-5)
+        for name, value in theirs.items():
+            np.testing.assert_allclose(ours[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "after", [pytest.param(1, marks=pytest.mark.all), 3, pytest.param(4, marks=pytest.mark.all)]
+)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_continued_run_goes_the_same_way(framework: str, after: int) -> None:
+    """From within the frozen epoch, and from after it: moments, statistics and what is frozen."""
+    spec = small_spec(framework)
+    whole, world = new_trainer(spec)
+    whole.train(steps(spec, 0, after, world))
+    state = whole.state()
+    whole.train(steps(spec, after, 6, world))
+    again, world = new_trainer(spec)
+    again.restore(state)
+    again.warm_up(steps(spec, after, after + 1, world)[0])
+    again.train(steps(spec, after, 6, world))
+    for name, value in weights_of(whole).items():
+        np.testing.assert_allclose(weights_of(again)[name], value, rtol=1e-6, err_msg=name)
+
+
+def test_all_freezes_to_the_end_and_none_says_which_samples() -> None:
+    world = find_backend("torch").World()
+    for epochs, frozen in (("all", [True] * 6), (0.5, [True, True] + [False] * 4), (0.0, [])):
+        found = steps(small_spec("torch", frozen_epochs=epochs), 0, 6, world)
+        assert [step.is_frozen for step in found] == (frozen or [False] * 6)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_model_whose_head_nobody_knows_is_refused(framework: str) -> None:
+    words = "set its attribute head to what the names of the head's"
+    with pytest.raises(UserError, match=words):
+        new_trainer(small_spec(framework), mnist_small(SHAPE, 3))
+    workload = Headed()
+    workload.head = "haed"
+    with pytest.raises(UserError, match="its head 'haed' must be what the names of some of its"):
+        new_trainer(small_spec(framework), workload)
+
+
+def changed(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> set[str]:
+    return {name for name, one in before.items() if (one != after[name]).any()}
+
+
+def steps(spec: RunSpec, first: int, last: int, world: World) -> list[Step]:
+    found = training_steps(spec, PICTURES, world, 8 * first)
+    return [next(found)[0] for _ in range(last - first)]

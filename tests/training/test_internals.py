@@ -1,0 +1,180 @@
+"""The private things of torch, TensorFlow and Keras are still what internals.py takes them for,
+and what is done without them gives the same numbers."""
+
+import inspect
+
+import numpy as np
+import pytest
+from local import small_spec, train
+
+import raybench.training.tensorflow  # noqa: F401  sets what must be set before tensorflow
+
+torch = pytest.importorskip("torch")
+tf = pytest.importorskip("tensorflow")
+keras = pytest.importorskip("keras")
+
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
+from raybench.models.find import find_workload  # noqa: E402
+from raybench.models.shape import DataShape  # noqa: E402
+from raybench.training.tensorflow import internals as keras_internals  # noqa: E402
+from raybench.training.tensorflow.model import build_model  # noqa: E402
+from raybench.training.torch import internals as torch_internals  # noqa: E402
+
+FOREACH = ["add", "add_", "addcmul_", "div", "div_", "lerp_", "mul_", "norm", "sqrt"]
+
+
+@pytest.fixture
+def probes():
+    """Probes that are asked anew, before and after a test that changes torch."""
+    found = [torch_internals.fused_kernels_work, torch_internals.foreach_kernels_work]
+    for probe in found:
+        probe.cache_clear()
+    yield found
+    for probe in found:
+        probe.cache_clear()
+
+
+def test_the_installed_torch_is_as_expected(probes):
+    assert [probe("cpu") for probe in probes] == [True, True]
+
+
+def test_every_operation_that_the_optimizers_call_is_probed():
+    from raybench.training.torch.optim import classic
+
+    used, probed = (
+        {name for name in FOREACH if f"foreach.{name}(" in code}
+        for code in (
+            inspect.getsource(classic),
+            inspect.getsource(torch_internals.foreach_kernels_work),
+        )
+    )
+    assert used == probed == set(FOREACH)
+    code = inspect.getsource(classic)
+    assert code.count("foreach.") == sum(code.count(f"foreach.{name}(") for name in FOREACH)
+
+
+@pytest.mark.parametrize("name", FOREACH)
+def test_a_missing_or_changed_foreach_is_seen(name, probes, monkeypatch):
+    def changed(tensors, *rest, **options):
+        return [torch.zeros_like(tensor) for tensor in tensors]
+
+    monkeypatch.setattr(torch, f"_foreach_{name}", changed)
+    assert not torch_internals.foreach_kernels_work("cpu")
+    monkeypatch.delattr(torch, f"_foreach_{name}")
+    torch_internals.foreach_kernels_work.cache_clear()
+    assert not torch_internals.foreach_kernels_work("cpu")
+
+
+@pytest.mark.parametrize(("foreach", "path"), [(True, "foreach"), (False, "plain")])
+def test_a_gpu_without_foreach_takes_the_plain_path(foreach, path, monkeypatch):
+    from raybench.training.torch.optim import kernels
+
+    monkeypatch.setattr(kernels, "foreach_kernels_work", lambda device_type: foreach)
+    with FakeTensorMode():
+        on_gpu = torch.empty(3, device="cuda")
+        assert kernels._best_path(on_gpu, [on_gpu], "foreach") == path
+
+
+class Inside(keras.layers.Layer):
+    """A user's layer that holds others in a list, a dict and an attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.many = [keras.layers.Dense(2), keras.layers.Dropout(0.5)]
+        self.named = {"norm": keras.layers.BatchNormalization()}
+        self.last = keras.layers.Dropout(0.1)
+
+    def call(self, inputs):
+        for layer in (*self.many, self.named["norm"], self.last):
+            inputs = layer(inputs)
+        return inputs
+
+
+def nested_model():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), Inside()])
+
+
+def functional_model():
+    start = keras.Input((4,))
+    return keras.Model(start, keras.layers.Dropout(0.2)(nested_model()(start)))
+
+
+def shipped_model():
+    return build_model(find_workload("cnn7", DataShape(input_shape=(32, 32, 3), num_outputs=10)), 0)
+
+
+@pytest.mark.parametrize(
+    ("build", "dropouts"), [(shipped_model, 1), (nested_model, 2), (functional_model, 3)]
+)
+def test_every_layer_is_found_with_and_without_keras_own_list(build, dropouts):
+    model = build()
+    expected, found = model._flatten_layers(), keras_internals._walk(model)
+    assert keras_internals.all_layers(model) == expected
+    assert len(found) == len(set(map(id, found)))
+    assert set(map(id, expected)) <= set(map(id, found)), "a layer is missed"
+    # What seed_layers seeds comes in the same order: each has the same stream.
+    seeded, same = (
+        [layer for layer in layers if hasattr(layer, "seed_generator")]
+        for layers in (expected, found)
+    )
+    assert len(seeded) == dropouts
+    assert seeded == same
+
+
+def registered():
+    return set(keras_internals._gradient_registry())
+
+
+def traced_sum():
+    """Trace a sum over workers, as an optimizer's update does; nothing else registers one."""
+
+    @tf.function
+    def step(value):
+        def replica(part):
+            return tf.distribute.get_replica_context().all_reduce(
+                tf.distribute.ReduceOp.SUM, tf.identity(part)
+            )
+
+        return tf.distribute.get_strategy().run(replica, args=(value,))
+
+    return step(tf.ones(3))
+
+
+def test_tensorflow_registers_gradients_where_they_are_forgotten():
+    assert "MatMul" in registered()
+    before = registered()
+    traced_sum()
+    assert registered() > before, "nothing is left behind any more: no_new_gradients can go"
+    before = registered()
+    with keras_internals.no_new_gradients():
+        np.testing.assert_array_equal(traced_sum(), np.ones(3))
+    assert registered() == before
+
+
+def test_a_run_of_one_worker_registers_no_gradients():
+    before = registered()
+    train(small_spec("tensorflow", epochs=1.0))
+    assert registered() == before
+
+
+def test_a_run_without_the_private_things_of_keras_has_the_same_curve(monkeypatch):
+    dataset = small_spec("torch").dataset.model_copy(update={"image_size": 32, "limit": 64})
+    spec = small_spec("tensorflow", workload="cnn7", dataset=dataset, epochs=1.0)
+    expected, _ = train(spec)
+    monkeypatch.setattr(keras_internals, "_gradient_registry", dict)
+    monkeypatch.delattr(keras.layers.Layer, "_flatten_layers")
+    found, _ = train(spec)
+    assert found[-1].train_loss == pytest.approx(expected[-1].train_loss, rel=1e-6)
+    assert found[-1].value == expected[-1].value
+
+
+def test_a_registry_of_another_kind_is_left_alone(monkeypatch):
+    from tensorflow.python.framework import ops
+
+    assert keras_internals._gradient_registry() is ops.gradient_registry._registry
+    for other in (object(), type("Registry", (), {"_registry": None})()):
+        monkeypatch.setattr(ops, "gradient_registry", other)
+        assert keras_internals._gradient_registry() == {}
+    monkeypatch.delattr(ops, "gradient_registry")
+    assert keras_internals._gradient_registry() == {}

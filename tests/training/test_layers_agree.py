@@ -1,0 +1,165 @@
+"""The layers of tables, text and residual networks: equal outputs and gradients everywhere."""
+
+import numpy as np
+import pytest
+from framework_models import backend, to_framework, to_numpy
+
+from raybench.models.layers import (
+    GELU,
+    CausalAttention,
+    Conv,
+    Dense,
+    DepthwiseConv,
+    Dropout,
+    Embedding,
+    Flatten,
+    GlobalAveragePool,
+    GroupNorm,
+    LayerNorm,
+    MaxPool,
+    MeanEmbedding,
+    Positions,
+    ReLU,
+    Residual,
+    Weights,
+    num_parameters,
+    to_keras_layout,
+)
+from raybench.models.shipped import ShippedWorkload
+
+VOCABULARY, TOKENS = 11, 7
+ATTENTION = Residual((LayerNorm(), CausalAttention(2)))
+DEEPER = (LayerNorm(), Dense(16), GELU(), Residual((Dense(16), ReLU())), Dropout(0.1), Dense(8))
+SEPARABLE = (Conv(8), GroupNorm(4), ReLU(), DepthwiseConv(1), GroupNorm(2), ReLU())
+MODELS = {
+    "language model": (
+        (TOKENS,),
+        (
+            *(Embedding(VOCABULARY, 8), Positions(), ATTENTION, Residual(DEEPER)),
+            *(LayerNorm(), Dense(VOCABULARY)),
+        ),
+    ),
+    "text": (
+        (TOKENS,),
+        (MeanEmbedding(VOCABULARY, 8), Residual((LayerNorm(), Dense(8), ReLU())), Dense(3)),
+    ),
+    "flattened tokens": (
+        (TOKENS,),
+        (Embedding(VOCABULARY, 4), Flatten(), LayerNorm(), Dense(3)),
+    ),
+    "averaged tokens": ((TOKENS,), (Embedding(VOCABULARY, 4), GlobalAveragePool(), Dense(3))),
+    "pictures": (
+        (8, 8, 3),
+        (
+            *(Conv(8), GroupNorm(2), ReLU(), MaxPool(), Residual(SEPARABLE), ReLU()),
+            *(GlobalAveragePool(), Dense(3)),
+        ),
+    ),
+    "flattened pictures": ((4, 6, 3), (Conv(2), GroupNorm(2), Flatten(), ReLU(), Dense(3))),
+}
+
+
+def samples(input_shape: tuple[int, ...]) -> np.ndarray:
+    rng = np.random.default_rng(4)
+    if len(input_shape) > 1:
+        return rng.normal(size=(5, *input_shape)).astype(np.float32)
+    ids = rng.integers(0, VOCABULARY, (5, *input_shape))
+    ids[0, 3:] = 0
+    ids[1] = 0  # padding alone
+    return ids
+
+
+def in_torch(workload: ShippedWorkload, inputs: np.ndarray) -> tuple[np.ndarray, Weights]:
+    """Outputs, and the gradients of the sum of their squares in Keras's layout."""
+    module = backend("torch")
+    model = module.build_model(workload, seed=3).eval()
+    outputs = model(module.prepare_inputs(to_framework(inputs, "torch")))
+    outputs.square().sum().backward()
+    gradients = [to_numpy(parameter.grad) for parameter in model.parameters()]
+    assert module.num_parameters(model) == num_parameters(workload.layers, workload.input_shape)
+    return to_numpy(outputs), to_keras_layout(workload.layers, workload.input_shape, gradients)
+
+
+def in_keras(workload: ShippedWorkload, inputs: np.ndarray) -> tuple[np.ndarray, Weights]:
+    module = backend("tensorflow")
+    import tensorflow as tf
+
+    model = module.build_model(workload, seed=3)
+    variables = [variable.value for variable in model.trainable_variables]
+    with tf.GradientTape() as tape:
+        outputs = model(module.prepare_inputs(to_framework(inputs, "tensorflow")), training=False)
+        total = tf.reduce_sum(tf.square(outputs))
+    gradients = [to_numpy(tf.convert_to_tensor(one)) for one in tape.gradient(total, variables)]
+    return to_numpy(outputs), gradients
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_outputs_and_gradients_agree(name):
+    shape, layers = MODELS[name]
+    workload = ShippedWorkload(name, shape, 3, layers)
+    inputs = samples(shape)
+    outputs, gradients = in_torch(workload, inputs)
+    others, others_gradients = in_keras(workload, inputs)
+    assert np.abs(outputs).max() > 1e-2
+    np.testing.assert_allclose(outputs, others, rtol=0, atol=1e-5)
+    assert len(gradients) == len(others_gradients)
+    for one, other in zip(gradients, others_gradients, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=3e-5 * max(1, np.abs(one).max()))
+    assert sum(np.abs(one).max() > 1e-4 for one in gradients) >= len(gradients) - 1
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_a_language_model_sees_no_later_token(framework):
+    module = backend(framework)
+    shape, layers = MODELS["language model"]
+    model = module.build_model(ShippedWorkload("lm", shape, 3, layers), seed=3)
+    if framework == "torch":
+        model.eval()
+    inputs = samples(shape)
+    changed = inputs.copy()
+    changed[:, 4] = (changed[:, 4] + 1) % VOCABULARY
+    one, other = (to_numpy(model(to_framework(tokens, framework))) for tokens in (inputs, changed))
+    np.testing.assert_allclose(one[:, :4], other[:, :4], rtol=0, atol=1e-6)
+    assert (np.abs(one - other)[:, 4:].max(axis=(0, 2)) > 1e-5).all()
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_padding_does_not_count_in_a_mean(framework):
+    module = backend(framework)
+    shape, layers = MODELS["text"]
+    inputs = samples(shape)
+    shorter = ShippedWorkload("text", (3,), 3, layers)
+    models = (module.build_model(ShippedWorkload("text", shape, 3, layers), seed=3),)
+    models += (module.build_model(shorter, seed=3),)
+    whole, cut = (
+        to_numpy(model(to_framework(np.ascontiguousarray(tokens), framework)))
+        for model, tokens in zip(models, (inputs[:2], inputs[:2, :3]), strict=True)
+    )
+    np.testing.assert_allclose(whole, cut, rtol=0, atol=1e-6)
+    assert np.abs(whole[0] - whole[1]).max() > 1e-3
+
+
+def test_layers_in_bf16_give_float32():
+    shape, layers = MODELS["language model"]
+    workload, inputs = ShippedWorkload("lm", shape, 3, layers), samples(shape)
+    module = backend("torch")
+    import torch
+
+    exact = to_numpy(module.build_model(workload, 3).eval()(torch.from_numpy(inputs)))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = module.build_model(workload, 3).eval()(torch.from_numpy(inputs))
+    assert outputs.dtype == torch.float32
+    module = backend("tensorflow")
+    import keras
+
+    keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = module.build_model(workload, 3)
+        others = model(to_framework(inputs, "tensorflow"), training=False)
+    finally:
+        keras.mixed_precision.set_dtype_policy("float32")
+    assert others.dtype == "float32"
+    assert model.trainable_variables[0].dtype == "float32"
+    assert model.layers[0].compute_dtype == "bfloat16"
+    for found in (to_numpy(outputs), to_numpy(others)):
+        np.testing.assert_allclose(found, exact, rtol=0, atol=0.1)

@@ -1,0 +1,116 @@
+"""What is asked of the machine: memory from the operating system, load from the driver."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from raybench.spec.errors import UserError
+from raybench.training import memory
+from raybench.training.machine import (
+    GpuLoad,
+    framework_sees,
+    gpu_memory_bytes,
+    nvml_sees,
+    require_gpus,
+)
+from tests.training.fake_gpus import FakeNvml
+
+
+@pytest.mark.skipif(not memory.RESET.exists(), reason="no /proc")
+def test_the_peak_of_memory_is_since_it_was_forgotten() -> None:
+    size = 200 * 2**20
+    block = np.ones(size, np.uint8)
+    with_block = memory.peak_bytes()
+    del block
+    memory.forget_peak()
+    after = memory.peak_bytes()
+    assert with_block
+    assert after
+    assert with_block - after > 0.9 * size
+    block = np.ones(size // 2, np.uint8)
+    again = memory.peak_bytes()
+    del block
+    assert again
+    assert 0.4 * size < again - after < 0.7 * size
+    later = memory.peak_bytes()
+    assert later
+    assert later > again - 0.1 * size  # a peak stays when the memory is given back
+
+
+@pytest.mark.parametrize("visible", ["1", "1,0", "GPU-1234"])
+def test_the_load_is_that_of_the_time_asked_for(
+    visible: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    load = GpuLoad()
+    load.begin()
+    driver.samples += [(300, 20), (400, 40)]
+    assert load.share() == pytest.approx(0.3)
+    assert load.share() is None  # nothing was sampled since
+
+
+@pytest.mark.parametrize(("visible", "index"), [("0,1", 1), ("1", 1), ("", 0)])
+def test_each_gpu_of_a_process_is_asked_for(
+    visible: str, index: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    load = GpuLoad(index)
+    load.begin()
+    driver.samples += [(300, 20), (400, 40)]
+    assert load.share() == (pytest.approx(0.3) if visible == "0,1" else None)
+
+
+def test_without_the_library_or_a_gpu_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert GpuLoad().share() is None
+    assert "pip install nvidia-ml-py" in nvml_sees().problem
+    driver = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-unknown")
+    assert GpuLoad().share() is None
+
+    def no_driver() -> None:
+        raise FakeNvml.NVMLError
+
+    driver.nvmlInit = no_driver  # type: ignore[method-assign]
+    assert GpuLoad().share() is None
+    assert nvml_sees().names == ()
+
+
+def test_what_the_driver_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())  # type: ignore[arg-type]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    seen = nvml_sees()
+    assert seen.names == ("NVIDIA gpu 0", "NVIDIA gpu 1")
+    assert (seen.memory_bytes[0], seen.free_bytes[0]) == (80 * 2**30, 60 * 2**30)
+    assert seen.versions == {"driver": "580.65", "cuda": "13.2"}
+
+
+def test_memory_that_the_driver_does_not_tell_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that shares the host's memory."""
+
+    def not_supported(handle: str) -> None:
+        raise FakeNvml.NVMLError
+
+    driver = FakeNvml()
+    driver.nvmlDeviceGetMemoryInfo = not_supported  # type: ignore[assignment]
+    monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert nvml_sees().memory_bytes == nvml_sees().free_bytes == (0, 0)
+    assert gpu_memory_bytes() == 0
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_a_framework_without_gpus_says_so(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    seen = framework_sees(framework)
+    assert seen.names == ()
+    assert seen.problem == ""
+    assert seen.versions[framework]
+    with pytest.raises(UserError, match=f"given 1 GPU, .* {framework} sees none; .*: 0"):
+        require_gpus(framework, 1, len(seen.names))

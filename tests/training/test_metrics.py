@@ -1,0 +1,127 @@
+"""Metrics of both frameworks against numpy and scikit-learn, on uneven shards of two workers."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from framework_models import losses_and_values
+from sklearn.metrics import (
+    mean_absolute_error,
+    r2_score,
+    root_mean_squared_error,
+    top_k_accuracy_score,
+)
+
+from raybench.data.dataset import IGNORED, Dataset, Split
+from raybench.models.base import Workload
+from raybench.spec.metric import METRICS, Metric
+from raybench.training.base import Totals
+from raybench.training.run import evaluate_split
+
+ROWS, CLASSES = 23, 9
+SCALE = np.array([4.0, 0.5, 10.0], np.float32)
+RNG = np.random.default_rng(3)
+LOGITS = RNG.standard_normal((ROWS, CLASSES)).astype(np.float32)
+CLASS = RNG.integers(0, CLASSES, ROWS)
+NUMBERS = RNG.standard_normal((ROWS, 3)).astype(np.float32)
+GUESSES = (NUMBERS + 0.3 * RNG.standard_normal((ROWS, 3))).astype(np.float32)
+TOKEN_LOGITS = RNG.standard_normal((ROWS, 4, CLASSES)).astype(np.float32)
+TOKENS = RNG.integers(0, CLASSES, (ROWS, 4))
+TOKENS[::5, 1:] = IGNORED
+
+
+class Shard:
+    """Two workers, of which one has a third of the rows; the sums of both are gathered at once."""
+
+    rank, num_workers, device = 0, 2, "cpu"
+
+    def __init__(self, other: list[float]) -> None:
+        self._other = other
+
+    def gather(self, values: list[float]) -> list[list[float]]:
+        return [values, self._other]
+
+
+def value_of(
+    framework: str, metric: Metric, task: str, outputs: np.ndarray, labels: np.ndarray, **more
+) -> float:
+    """Return what `evaluate_split` makes of the outputs of all rows."""
+    workload = Workload()
+    workload.task = task  # type: ignore[assignment]
+    scale = more.get("label_scale", 1.0)
+    _, values = losses_and_values(framework, workload, outputs, labels, metric, scale)
+    assert (values.shape, values.dtype) == ((len(labels),), np.float32)
+    split = Split(np.zeros((len(labels), 1), np.float32), labels)
+    dataset = Dataset("x", CLASSES, split, split, split, task=task, **more)  # type: ignore[arg-type]
+    third = len(labels) // 3
+    mine = Totals(loss=0.0, value=float(values[:third].sum(dtype="d")), samples=third)
+    other = [float(values[third:].sum(dtype="d")), float(len(labels) - third)]
+    trainer = SimpleNamespace(metric=metric, evaluate=lambda part, rows: mine)
+    return evaluate_split(dataset, trainer, Shard(other), "test")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "judge"),
+    [
+        ("rmse", lambda labels, guesses: np.sqrt(np.mean((labels - guesses) ** 2))),
+        ("mean_absolute_error", mean_absolute_error),
+        ("r2", lambda *both: r2_score(*both, multioutput="variance_weighted")),
+    ],
+)
+def test_of_vectors_in_their_own_unit(framework: str, name: str, judge) -> None:
+    found = value_of(framework, METRICS[name], "regression", GUESSES, NUMBERS, label_scale=SCALE)
+    assert found == pytest.approx(judge(NUMBERS * SCALE + 7, GUESSES * SCALE + 7), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "judge"),
+    [("rmse", root_mean_squared_error), ("r2", r2_score), ("loss", None)],
+)
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
+def test_one_number_may_come_as_a_column(framework: str, name: str, judge, shape) -> None:
+    """Never (N, N) differences of a column and a row."""
+    labels, guesses = NUMBERS[:, 0], GUESSES[:, :1]
+    found = value_of(framework, METRICS[name], "regression", guesses.reshape(shape), labels)
+    expected = np.mean((labels - guesses[:, 0]) ** 2) if judge is None else judge(labels, guesses)
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def cross_entropy(logits: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    chosen = np.take_along_axis(logits, classes[..., None], -1)[..., 0]
+    return np.log(np.exp(logits.astype("d")).sum(axis=-1)) - chosen
+
+
+def test_of_classes(framework: str) -> None:
+    def found(name: str) -> float:
+        return value_of(framework, METRICS[name], "classification", LOGITS, CLASS)
+
+    top = top_k_accuracy_score(CLASS, LOGITS, k=5, labels=range(CLASSES))
+    assert found("top5_accuracy") == pytest.approx(top)
+    assert found("accuracy") == pytest.approx(np.mean(LOGITS.argmax(axis=1) == CLASS))
+    loss = cross_entropy(LOGITS, CLASS).mean()
+    assert found("perplexity") == pytest.approx(np.exp(loss), rel=1e-6)
+    few = value_of(framework, METRICS["top5_accuracy"], "classification", LOGITS[:, :3], CLASS % 3)
+    assert few == 1.0, "of three classes one of the best five is right"
+
+
+def test_of_tokens_that_count(framework: str) -> None:
+    """The mean over a sample's tokens, then over samples."""
+
+    def mean(values: np.ndarray) -> float:
+        counted = TOKENS != IGNORED
+        return float(np.mean((values * counted).sum(axis=1) / counted.sum(axis=1)))
+
+    def found(name: str) -> float:
+        return value_of(framework, METRICS[name], "language_modelling", TOKEN_LOGITS, TOKENS)
+
+    loss = mean(cross_entropy(TOKEN_LOGITS, np.maximum(TOKENS, 0)))
+    assert found("loss") == pytest.approx(loss, rel=1e-6)
+    assert found("perplexity") == pytest.approx(np.exp(loss), rel=1e-6)
+    assert found("accuracy") == pytest.approx(mean(TOKEN_LOGITS.argmax(axis=-1) == TOKENS))
+    best = np.argsort(TOKEN_LOGITS, axis=-1)[..., -5:]
+    assert found("top5_accuracy") == pytest.approx(mean((best == TOKENS[..., None]).any(axis=-1)))
+
+
+def test_a_split_without_spread_has_no_r2(framework: str) -> None:
+    labels = np.full(5, 2.0, np.float32)
+    assert np.isnan(value_of(framework, METRICS["r2"], "regression", labels + 1, labels))

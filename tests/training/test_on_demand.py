@@ -1,0 +1,210 @@
+"""Splits that are read on demand: the same run as in memory, and what it waits for on the clock."""
+
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from continued import END, FOR_EVER, MIDDLE, all_of, continued, facts, spec_of, whole
+from local import FRAMEWORKS
+from on_demand_data import NAP_S, Kept, Napping, on_demand
+from regularised import Regularised
+
+from raybench.data.dataset import Dataset
+from raybench.data.load import load_dataset
+from raybench.models.base import Workload
+from raybench.spec.errors import UserError
+from raybench.spec.run import DatasetSpec, RunSpec
+from raybench.stats.clock import Ledger
+from raybench.stats.record import Evaluation
+from raybench.training.base import Trainer, find_backend
+from raybench.training.run import run
+from raybench.training.steps import take_until, training_steps
+
+pytestmark = pytest.mark.parametrize("framework", FRAMEWORKS)
+DATA = DatasetSpec(name="digits", limit=90)
+
+
+def alone(framework: str):
+    return find_backend(framework).join(rank=0, num_workers=1, device="cpu", num_threads=1)
+
+
+def build(spec: RunSpec, dataset: Dataset, workload: Workload) -> Trainer:
+    return find_backend(spec.framework).Trainer(spec, workload, dataset, alone(spec.framework))
+
+
+def train(
+    spec: RunSpec, dataset: Dataset, workload: Workload | None = None
+) -> tuple[list[Evaluation], Trainer]:
+    trainer = build(spec, dataset, workload or Regularised())
+    try:
+        return list(run(spec, dataset, trainer, alone(spec.framework), Ledger("setup"))), trainer
+    except BaseException:
+        trainer.close()
+        raise
+
+
+TRAIN_LOSS = 4
+"""Its column in `facts`."""
+
+
+def assert_same_curve(curve: list[Evaluation], other: list[Evaluation]) -> None:
+    """All is equal bit by bit, but for a mean of losses that TensorFlow adds up in float32 where a
+    call of it takes many steps."""
+    one, two = facts(curve), facts(other)
+    np.testing.assert_allclose(one[:, TRAIN_LOSS], two[:, TRAIN_LOSS], rtol=1e-6)
+    np.testing.assert_array_equal(*(np.delete(all_, TRAIN_LOSS, axis=1) for all_ in (one, two)))
+
+
+def prefetching() -> list[str]:
+    """Names of the threads that prepare batches."""
+    return [one.name for one in threading.enumerate() if one.name.startswith("raybench-prefetch")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"prefetch": 0}, np.uint8),
+        ({"prefetch": 1, "accumulate": 2, "batch_size_per_worker": 8}, np.float32),
+        ({"prefetch": 5, "precision": "bf16"}, np.uint8),
+    ],
+)
+def test_a_run_on_demand_is_the_run_in_memory(framework: str, changes: dict, kind: type) -> None:
+    dataset = load_dataset(DATA)
+    if kind is np.float32:
+        dataset = as_floats(dataset)
+    spec = spec_of(framework, "adam", **changes)
+    curve, expected = train(spec, dataset)
+    lazy = on_demand(dataset)
+    other, trainer = train(spec, lazy)
+    assert_same_curve(curve, other)
+    for one, two in zip(all_of(expected, framework), all_of(trainer, framework), strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert trainer.evaluate("test", slice(3, 70)) == expected.evaluate("test", slice(3, 70))
+    steps = training_steps(spec, dataset, alone(framework))
+    wanted = [step.indices.ravel() for step in take_until(steps, 180)[0]]
+    assert isinstance(lazy.train.inputs, Kept)
+    assert np.concatenate(lazy.train.inputs.asked).tolist() == np.concatenate(wanted).tolist()
+    if spec.prefetch:
+        assert all(name.startswith("raybench-prefetch") for name in lazy.train.inputs.threads)
+    else:
+        assert lazy.train.inputs.threads == {threading.current_thread().name}
+    trainer.close()
+    assert prefetching() == []
+
+
+def as_floats(dataset: Dataset) -> Dataset:
+    def changed(split):
+        return replace(split, inputs=(split.array / 255).astype(np.float32))
+
+    parts = {name: changed(getattr(dataset, name)) for name in ("train", "validation", "test")}
+    return replace(dataset, **parts)
+
+
+@pytest.mark.parametrize("prefetch", [pytest.param(0, marks=pytest.mark.all), 3])
+def test_a_continued_run_on_demand_equals_a_whole_one(
+    framework: str, prefetch: int, tmp_path: Path
+) -> None:
+    spec = spec_of(
+        framework,
+        "adam",
+        workload="on_demand_data:DigitsOnDemand",
+        dataset=DatasetSpec(name="workload", limit=90),
+        prefetch=prefetch,
+    )
+    curve, trainer = whole(spec, alone(framework), tmp_path)
+    in_memory, _ = train(spec, load_dataset(DATA))
+    assert_same_curve(curve, in_memory)
+    for at in (MIDDLE, END):
+        rest, again = continued(spec, alone(framework), tmp_path / str(at))
+        np.testing.assert_array_equal(facts(rest), facts(curve[at + 1 :]))
+        for one, other in zip(all_of(trainer, framework), all_of(again, framework), strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert rest[0].ledger["input"] > curve[at].ledger["input"]
+        again.close()
+    trainer.close()
+
+
+def test_slow_data_are_on_the_clock_and_prefetch_hides_them(framework: str) -> None:
+    wait_s, steps = NAP_S / 2, 20
+    spec = spec_of(
+        framework, "sgd", epochs=1.0, batch_size_per_worker=4, eval_every_samples=4 * steps
+    )
+    dataset = load_dataset(DatasetSpec(name="digits", limit=4 * steps))
+    shares = {}
+    for prefetch in (0, 2):
+        changed = spec.model_copy(update={"prefetch": prefetch})
+        curve, trainer = train(changed, on_demand(dataset, wait_s), Napping())
+        seconds = curve[-1].ledger
+        assert curve[-1].samples == 4 * steps
+        assert seconds["train"] >= steps * NAP_S
+        if prefetch:
+            # The first batch of an interval alone is waited for.
+            assert wait_s <= seconds["input"] < wait_s * steps / 2
+        else:
+            assert seconds["input"] >= wait_s * steps
+        shares[prefetch] = seconds["input"] / seconds["train"]
+        trainer.close()
+    assert shares[0] > 2 * shares[2]
+
+
+class Torn(Kept):
+    """Data whose fifth batch cannot be read."""
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        if len(self.asked) == 4:
+            raise OSError("picture 17 is torn")
+        return super().__getitem__(rows)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_what_the_users_data_raise_ends_the_run_with_their_reason(
+    framework: str, prefetch: int
+) -> None:
+    dataset = load_dataset(DATA)
+    torn = Torn(dataset.train.array)
+    spec = spec_of(framework, "sgd", prefetch=prefetch, eval_every_samples=None)
+    trainer = build(spec, replaced(dataset, torn), Regularised())
+    with pytest.raises(OSError, match="picture 17 is torn") as caught:
+        list(run(spec, replaced(dataset, torn), trainer, alone(framework), Ledger("setup")))
+    assert caught.traceback[-1].name == "__getitem__", "the place in the user's file"
+    trainer.close()
+    assert prefetching() == []
+
+
+def replaced(dataset: Dataset, inputs: object) -> Dataset:
+    return replace(dataset, train=replace(dataset.train, inputs=inputs))
+
+
+class Wrong(Kept):
+    """Data that return a sample too few."""
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        return super().__getitem__(rows)[1:]
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_wrong_samples_are_named(framework: str, prefetch: int) -> None:
+    dataset = load_dataset(DATA)
+    spec = spec_of(framework, "sgd", prefetch=prefetch)
+    wrong = replaced(dataset, Wrong(dataset.train.array))
+    with pytest.raises(UserError, match=r"Wrong\[rows\] returned uint8 \(15, 8, 8, 1\) for 16"):
+        train(spec, wrong)
+
+
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_a_run_that_is_stopped_leaves_no_batch_under_way(framework: str, prefetch: int) -> None:
+    dataset = on_demand(load_dataset(DATA))
+    spec = spec_of(framework, "sgd", prefetch=prefetch, objective=FOR_EVER, epochs=50.0)
+    trainer = build(spec, dataset, Regularised())
+    points = run(spec, dataset, trainer, alone(framework), Ledger("setup"))
+    next(points)
+    points.close()
+    assert isinstance(dataset.train.inputs, Kept)
+    count = len(dataset.train.inputs.asked)
+    time.sleep(0.05)
+    assert count == len(dataset.train.inputs.asked) == 3, "48 samples, and nothing ahead of them"
+    trainer.close()
+    assert prefetching() == []

@@ -1,0 +1,152 @@
+"""Batches made ahead of those that are used: order, number, errors, end."""
+
+import gc
+import threading
+import time
+
+import numpy as np
+import pytest
+from local import FRAMEWORKS, small_spec
+
+from raybench.data.dataset import Dataset, Split
+from raybench.training.base import find_backend, find_part
+from raybench.training.memory import Room
+from raybench.training.reading import Prefetch
+from raybench.training.steps import take_until, training_steps
+
+DEPTHS = pytest.mark.parametrize("depth", [0, 1, 2, 7])
+
+
+@DEPTHS
+def test_order_and_values_are_those_of_a_map(depth: int) -> None:
+    prefetch = Prefetch(depth)
+    for count in (0, 1, 2, 20):
+        assert list(prefetch.each(str, range(count))) == [str(i) for i in range(count)]
+    prefetch.close()
+
+
+@DEPTHS
+def test_so_many_are_made_ahead_and_no_more(depth: int) -> None:
+    made: list[int] = []
+    prefetch = Prefetch(depth)
+    for index, _ in enumerate(prefetch.each(made.append, range(12))):
+        wanted = min(index + 1 + depth, 12)
+        deadline = time.monotonic() + 120
+        while len(made) < wanted and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.005)
+        assert len(made) == wanted
+    prefetch.close()
+
+
+def test_one_thread_makes_them_all() -> None:
+    prefetch = Prefetch(3)
+    names = set(prefetch.each(lambda _: threading.current_thread().name, range(9)))
+    names |= set(prefetch.each(lambda _: threading.current_thread().name, range(9)))
+    assert len(names) == 1
+    assert threading.current_thread().name not in names
+    prefetch.close()
+    assert not [one for one in threading.enumerate() if one.name in names]
+
+
+@DEPTHS
+def test_an_error_comes_where_its_batch_would(depth: int) -> None:
+    made: list[int] = []
+
+    def make(index: int) -> int:
+        made.append(index)
+        if index == 3:
+            raise LookupError("no sample 3")
+        return index
+
+    prefetch = Prefetch(depth)
+    batches = prefetch.each(make, range(50))
+    assert [next(batches) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(LookupError, match="no sample 3"):
+        next(batches)
+    prefetch.close()
+    assert len(made) <= 4 + depth
+    assert list(Prefetch(depth).each(make, [7])) == [7]
+
+
+def test_what_is_not_used_any_more_is_not_made() -> None:
+    began, go = threading.Event(), threading.Event()
+    made: list[int] = []
+
+    def make(index: int) -> int:
+        if index:
+            began.set()
+            go.wait(120)
+        made.append(index)
+        return index
+
+    prefetch = Prefetch(4)
+    batches = prefetch.each(make, range(50))
+    assert next(batches) == 0
+    assert began.wait(120)
+    batches.close()  # type: ignore[attr-defined]
+    go.set()
+    prefetch.close()
+    assert made == [0, 1], "the one under way is finished, the next three are not begun"
+
+
+def test_one_that_is_forgotten_keeps_no_thread() -> None:
+    """As of a run that failed, whose worker serves others."""
+    prefetch = Prefetch(2)
+    (name,) = set(prefetch.each(lambda _: threading.current_thread().name, range(3)))
+    assert name in [one.name for one in threading.enumerate()]
+    del prefetch
+    gc.collect()
+    deadline = time.monotonic() + 120
+    while name in [one.name for one in threading.enumerate()]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class OneAtATime:
+    """Samples on demand that no second thread may ask for meanwhile."""
+
+    shape, dtype = (40, 8, 8, 3), np.uint8
+
+    def __init__(self) -> None:
+        self.lock, self.threads = threading.Lock(), set[str]()
+        self.pixels = np.random.default_rng(0).integers(0, 256, self.shape, np.uint8)
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        assert self.lock.acquire(blocking=False), "two threads at once"
+        time.sleep(0.001)
+        self.threads.add(threading.current_thread().name)
+        self.lock.release()
+        return self.pixels[rows]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_any_number_of_readers_gives_equal_batches(framework: str) -> None:
+    def batches(prefetch: int, inputs: OneAtATime | np.ndarray) -> list[list[np.ndarray]]:
+        split = Split(inputs, np.arange(40) % 3)
+        data = Dataset("pictures", 3, split, split, split)
+        spec = small_spec(
+            framework, batch_size_per_worker=4, prefetch=prefetch,
+            augment=["random_crop", "flip", "mixup", "color_jitter"],
+        )  # fmt: skip
+        backend = find_backend(framework)
+        world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+        given = (world.torch_device,) if framework == "torch" else ()
+        mixed = 3 if framework == "torch" else 2
+        part = find_part(framework, "parts").training_part(spec, split, *given, Room(2**30))
+        steps = take_until(training_steps(spec, data, world), 200)[0]
+        found = [
+            [np.asarray(one) for one in (batch[0], batch[1], *batch[mixed])]
+            for batch in part.batches(steps)
+        ]
+        part.close()
+        return found
+
+    asked = OneAtATime()
+    one = batches(1, asked)
+    assert len(one) == 50
+    assert len(asked.threads) == 1
+    for prefetch, inputs in ((0, asked), (4, asked), (4, asked.pixels)):
+        for batch, again in zip(one, batches(prefetch, inputs), strict=True):
+            for array, other in zip(batch, again, strict=True):
+                np.testing.assert_array_equal(array, other)

@@ -1,0 +1,108 @@
+"""Step times of one process: what is recorded is what happened."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from local import FOR_EVER, FRAMEWORKS, train
+from one_worker import weights_of
+from stalling import STALL_S, Stalling
+
+from raybench.models.find import load_workload_dataset
+from raybench.spec.run import DatasetSpec, RunSpec
+from raybench.stats.step_times import StepTimes
+from raybench.training.base import World, find_backend
+from raybench.training.recording import Recording, evenness
+from raybench.training.steps import make_step
+
+
+def spec_of(framework: str, **changes: Any) -> RunSpec:
+    content = {
+        "framework": framework,
+        "workload": "stalling:Stalling",
+        "dataset": DatasetSpec(limit=64),
+        "objective": FOR_EVER,
+        "batch_size_per_worker": 8,
+        "epochs": 2.0,
+        "record_steps": True,
+    }
+    return RunSpec.model_validate(content | changes)
+
+
+def recorded(framework: str, num_steps: int, stalls: tuple[int, ...]) -> StepTimes:
+    """Take some steps after a warm-up, of which those of `stalls` take longer by STALL_S."""
+    spec = spec_of(framework)
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    backend = find_backend(framework)
+    world: World = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+    trainer = backend.Trainer(spec, workload, dataset, world)
+    step = make_step(spec, np.arange(8), world, lambda _: 1e-3, 0)
+    Stalling.stalls = ()
+    trainer.warm_up(step)
+    Stalling.calls, Stalling.stalls = 0, stalls
+    recording = Recording(spec, trainer, world)
+    recording.begin()
+    trainer.train([step] * num_steps)
+    found = recording.end([step] * num_steps)["steps"]
+    trainer.close()
+    assert Stalling.calls == num_steps
+    assert found is not None
+    assert found.num == num_steps
+    return found
+
+
+def test_workers_are_even_where_all_take_as_long() -> None:
+    nan = math.nan
+    assert evenness(np.array([[1.0, 1.0], [1.0, 1.0]])) == 1
+    assert evenness(np.array([[1.0, 3.0], [2.0, 3.0], [4.0, 4.0]])) == 0.5
+    # A step that one of them did not time says nothing of any.
+    assert evenness(np.array([[1.0, nan], [2.0, 9.0]])) == 0.5
+    assert evenness(np.array([[nan], [2.0]])) is None
+    assert evenness(np.array([[1.0, 2.0]])) is None
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_one_slow_step_is_the_slowest_and_moves_nothing_else(framework: str) -> None:
+    found = recorded(framework, 40, (17,))
+    assert found.max_s >= STALL_S
+    assert max(found.p95_s, found.first_s) < found.max_s
+    assert found.median_s < STALL_S
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_recording_changes_no_weight_and_its_seconds_are_those_of_training(framework: str) -> None:
+    Stalling.stalls = ()
+    plain, trainer = train(spec_of(framework, record_steps=False))
+    expected = weights_of(trainer, framework)
+    curve, trainer = train(spec_of(framework))
+    for one, other in zip(weights_of(trainer, framework), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert [point.value for point in curve] == [point.value for point in plain]
+    assert all(point.steps is None and point.memory_peak_bytes is None for point in plain)
+    for point in curve:
+        assert point.steps is not None
+        assert point.steps.num == 8
+        assert point.memory_peak_bytes
+        assert point.memory_peak_bytes > 50e6
+        # One worker alone exchanges nothing and has nobody to differ from.
+        assert (point.bytes_exchanged_per_step, point.noise_scale) == (0, None)
+        assert point.evenness is None
+        assert point.gpu_utilization is None
+
+
+def test_a_clock_that_is_set_makes_times_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    tf = pytest.importorskip("tensorflow")
+    from raybench.training.tensorflow.recording import StepRecorder
+
+    recorder = StepRecorder(has_squares=False)
+    recorder.begin()
+    start = recorder.start()
+    rows = tf.constant([[start[1] + 0.1, 0, 0], [start[1] + 0.3, 0, 0]], tf.float64)
+    recorder.add(start, rows)
+    assert recorder.log().seconds == pytest.approx([0.1, 0.2])
+    real = tf.timestamp
+    monkeypatch.setattr(tf, "timestamp", lambda: real() + 3600)  # somebody sets it an hour ahead
+    recorder.add(start, rows)
+    assert np.isnan(recorder.log().seconds[2:]).all()
+    assert recorder.log().part_squares == []

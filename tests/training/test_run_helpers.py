@@ -1,0 +1,259 @@
+import itertools
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from raybench.data.dataset import Dataset, Split
+from raybench.spec.run import RunSpec
+from raybench.training.steps import (
+    make_step,
+    take_until,
+    training_steps,
+    warm_up_step,
+    warm_up_steps,
+)
+
+
+@dataclass
+class FakeWorld:
+    """One place among the workers; the helpers must not talk to the others."""
+
+    rank: int
+    num_workers: int
+    device: str = "cpu"
+
+    def gather(self, values):
+        raise AssertionError("every rank computes its steps without asking")
+
+
+def worlds(num_workers):
+    return [FakeWorld(rank, num_workers) for rank in range(num_workers)]
+
+
+def dataset(num_samples=100, repeat=1):
+    inputs = np.zeros((num_samples, 2), np.float32)
+    split = Split(inputs, np.zeros(num_samples, np.int64))
+    return Dataset("fake", 2, train=split, validation=split, test=split, repeat=repeat)
+
+
+def steps_of(batch, *, workers=1, per_worker=8, accumulate=1):
+    spec = RunSpec(num_workers=workers, batch_size_per_worker=per_worker, accumulate=accumulate)
+    return [
+        make_step(spec, np.asarray(batch), world, lambda samples: samples, 40)
+        for world in worlds(workers)
+    ]
+
+
+def counted(steps):
+    """Indices that count: those of weight above 0."""
+    return np.concatenate([step.indices[step.weights > 0] for step in steps])
+
+
+def epoch(spec, data, num_epochs=1):
+    """All steps of whole epochs, by rank."""
+    total = data.num_train_samples * num_epochs
+    return [
+        take_until(training_steps(spec, data, world), total)[0]
+        for world in worlds(spec.num_workers)
+    ]
+
+
+def test_weights_of_samples_are_theirs_in_every_step():
+    data, weights = dataset(50), np.arange(50, dtype=np.float32) / 24.5
+    data = replace(data, train=replace(data.train, weights=weights))
+    for steps in epoch(RunSpec(num_workers=2, batch_size_per_worker=8, accumulate=2), data):
+        for number, step in enumerate(steps):
+            size = 32 if number == 0 else 18
+            real = step.indices > 0  # padding is of sample 0, whose own weight is 0 here
+            np.testing.assert_allclose(
+                step.weights[real], weights[step.indices][real] / size, rtol=1e-6
+            )
+            assert not step.weights[~real].any()
+
+
+def test_rounds_count_how_often_a_sample_stood_before():
+    plain = epoch(RunSpec(batch_size_per_worker=16), dataset(20, repeat=3))[0]
+    assert all(step.rounds is None for step in plain)
+    spec = RunSpec(batch_size_per_worker=8, num_workers=2, augment=["flip"])
+    ranks = epoch(spec, dataset(20, repeat=3), num_epochs=2)
+    seen = [
+        (int(row), int(number))
+        for steps in zip(*ranks, strict=True)
+        for step in steps
+        for row, number in zip(
+            step.indices[step.weights > 0], step.rounds[step.weights > 0], strict=True
+        )
+    ]
+    assert sorted(seen) == [(row, number) for row in range(20) for number in range(6)]
+    assert {number for _, number in seen[:60]} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 31, 32, 33, 47, 48])
+@pytest.mark.parametrize(
+    ("workers", "per_worker", "accumulate"),
+    [(1, 48, 1), (2, 24, 1), (3, 8, 2), (4, 12, 1), (4, 3, 4)],
+)
+def test_a_batch_is_shared_out_whole_with_weights_that_sum_to_one(
+    size, workers, per_worker, accumulate
+):
+    batch = np.random.default_rng(size).permutation(1000)[:size]
+    steps = steps_of(batch, workers=workers, per_worker=per_worker, accumulate=accumulate)
+    np.testing.assert_array_equal(counted(steps), batch)
+    weights = np.concatenate([step.weights.ravel() for step in steps])
+    assert weights.sum(dtype=np.float64) == pytest.approx(1.0, rel=1e-6)
+    assert sum(step.num_samples for step in steps) == size
+    np.testing.assert_allclose(weights[weights > 0], 1.0 / size, rtol=1e-6)
+    for step in steps:
+        assert step.indices.shape == step.weights.shape
+        assert (step.indices.dtype, step.weights.dtype) == (np.int64, np.float32)
+        passes, width = step.indices.shape
+        assert 1 <= passes <= accumulate
+        assert 1 <= width <= per_worker
+        assert step.learning_rate == 40.0
+
+
+@pytest.mark.parametrize(("workers", "accumulate"), [(1, 1), (2, 1), (3, 1), (1, 3), (2, 3)])
+@pytest.mark.parametrize("num_samples", range(96, 105))
+def test_no_worker_has_one_sample_alone_in_a_pass(num_samples, workers, accumulate):
+    """Batch normalisation fails on one."""
+    spec = RunSpec(num_workers=workers, batch_size_per_worker=8, accumulate=accumulate)
+    ranks = epoch(spec, dataset(num_samples))
+    assert sorted(np.concatenate([counted(steps) for steps in ranks])) == [*range(num_samples)]
+    for step in itertools.chain.from_iterable(ranks):
+        passes, width = step.indices.shape
+        assert passes <= accumulate
+        assert 2 <= width <= 10
+        assert np.count_nonzero(step.weights, axis=1).min() > 1
+
+
+@pytest.mark.parametrize(("workers", "accumulate"), [(1, 1), (2, 1), (1, 3), (2, 3)])
+def test_a_full_batch_has_no_padding(workers, accumulate):
+    size = 8 * workers * accumulate
+    for step in steps_of(range(size), workers=workers, accumulate=accumulate):
+        assert step.indices.shape == (accumulate, 8)
+        assert (step.weights > 0).all()
+
+
+@pytest.mark.parametrize("size", range(1, 65))
+def test_padding_is_less_than_one_sample_a_pass(size):
+    for step in steps_of(range(size), workers=2, per_worker=8, accumulate=4):
+        passes = len(step.indices)
+        if step.weights.any():
+            assert (step.weights == 0).sum() < passes
+
+
+def test_an_empty_share_is_one_sample_of_no_weight():
+    steps = steps_of([17], workers=3)
+    empty = [step for step in steps if not step.weights.any()]
+    assert len(empty) == 2
+    for step in empty:
+        assert step.indices.shape == (1, 1)
+    assert counted(steps).tolist() == [17]
+
+
+@pytest.mark.parametrize("num_samples", [96, 100, 101, 7])
+def test_two_workers_see_the_samples_of_one_with_twice_the_batch(num_samples):
+    data = dataset(num_samples)
+    one = epoch(RunSpec(num_workers=1, batch_size_per_worker=16, seed=3), data)
+    two = epoch(RunSpec(num_workers=2, batch_size_per_worker=8, seed=3), data)
+    assert len(one[0]) == len(two[0]) == len(two[1])
+    for single, *pair in zip(one[0], *two, strict=True):
+        np.testing.assert_array_equal(counted([single]), counted(pair))
+        assert {step.learning_rate for step in pair} == {single.learning_rate}
+
+
+@pytest.mark.parametrize("num_samples", [96, 100])
+def test_accumulating_sees_the_samples_of_one_large_batch(num_samples):
+    data = dataset(num_samples)
+    whole = epoch(RunSpec(batch_size_per_worker=32), data)[0]
+    parts = epoch(RunSpec(batch_size_per_worker=8, accumulate=4), data)[0]
+    for large, small in zip(whole, parts, strict=True):
+        np.testing.assert_array_equal(counted([large]), counted([small]))
+        assert large.weights.sum() == pytest.approx(small.weights.sum())
+    assert parts[0].indices.shape == (4, 8)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_an_epoch_holds_every_sample_once_and_the_next_in_another_order(workers):
+    data = dataset(50)
+    ranks = epoch(RunSpec(num_workers=workers, batch_size_per_worker=7), data, num_epochs=2)
+    seen = np.concatenate([counted(steps) for steps in zip(*ranks, strict=True)])
+    assert len(seen) == 100
+    np.testing.assert_array_equal(np.sort(seen[:50]), np.arange(50))
+    np.testing.assert_array_equal(np.sort(seen[50:]), np.arange(50))
+    assert (seen[:50] != seen[50:]).any()
+
+
+def test_repeats_are_the_same_rows_again():
+    data = dataset(20, repeat=3)
+    (steps,) = epoch(RunSpec(batch_size_per_worker=16), data)
+    assert np.bincount(counted(steps)).tolist() == [3] * 20
+    assert [len(counted([step])) for step in steps] == [16, 16, 16, 12]
+
+
+def test_seeds_give_orders_of_their_own():
+    one, same, other = (
+        counted(epoch(RunSpec(seed=seed), dataset())[0]).tolist() for seed in (1, 1, 2)
+    )
+    assert one == same
+    assert one != other
+
+
+def test_the_rate_follows_the_samples_of_all_workers():
+    spec = RunSpec(
+        num_workers=2, batch_size_per_worker=5, schedule="cosine", epochs=1.0, learning_rate=1.0
+    )
+    rates = [step.learning_rate for step in epoch(spec, dataset(40))[1]]
+    assert rates == pytest.approx([0.5 * (1 + np.cos(np.pi * n / 4)) for n in range(4)])
+
+
+def test_take_until_takes_whole_steps_and_goes_on_where_it_stopped():
+    steps = training_steps(RunSpec(batch_size_per_worker=16), dataset(40), FakeWorld(0, 1))
+    sizes = []
+    for wanted in (1, 17, 16, 40):
+        chunk, seen = take_until(steps, wanted)
+        assert seen == sum(len(counted([step])) for step in chunk)
+        assert seen >= wanted
+        sizes.append([len(counted([step])) for step in chunk])
+    # 16 + 16 + 8 an epoch; the goal may be passed by less than one batch.
+    assert sizes == [[16], [16, 8], [16], [16, 8, 16]]
+
+
+def test_take_until_never_takes_more_than_it_must():
+    for wanted in range(1, 60):
+        steps = training_steps(RunSpec(batch_size_per_worker=16), dataset(40), FakeWorld(0, 1))
+        chunk, seen = take_until(steps, wanted)
+        assert seen - len(counted(chunk[-1:])) < wanted <= seen
+
+
+@pytest.mark.parametrize("num_samples", [5, 100])
+def test_warm_up_has_the_shape_of_the_first_step(num_samples):
+    spec = RunSpec(num_workers=2, batch_size_per_worker=8, accumulate=2)
+    data = dataset(num_samples)
+    for world in worlds(2):
+        warm = warm_up_step(spec, data, world)
+        first, _ = next(training_steps(spec, data, world))
+        assert warm.indices.shape == first.indices.shape
+        assert warm.learning_rate == 0.0
+        assert warm.indices.max() < num_samples
+
+
+@pytest.mark.parametrize("num_samples", [9, 32, 33, 34, 39, 100])
+def test_warm_up_on_gpus_has_every_shape_of_an_epoch(num_samples):
+    spec = RunSpec(num_workers=2, batch_size_per_worker=8, gpus_per_worker=1)
+    data = dataset(num_samples)
+    for world in worlds(2):
+        steps = training_steps(spec, data, world)
+        epoch, _ = take_until(steps, num_samples)
+        warm = {step.indices.shape for step in warm_up_steps(spec, data, world)}
+        assert warm == {step.indices.shape for step in epoch} | {
+            warm_up_step(spec, data, world).indices.shape
+        }
+        cores = spec.model_copy(update={"gpus_per_worker": 0})
+        assert len(warm_up_steps(cores, data, world)) == 1
+
+
+def test_steps_never_end():
+    steps = training_steps(RunSpec(batch_size_per_worker=64), dataset(10), FakeWorld(0, 1))
+    assert [size for _, size in itertools.islice(steps, 5)] == [10] * 5

@@ -1,0 +1,204 @@
+"""The run loop with real models of both frameworks, one process, no Ray."""
+
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from local import FRAMEWORKS, small_spec, train
+
+from raybench.models.find import load_workload_dataset
+from raybench.models.model_data import ModelData
+from raybench.spec.errors import UserError
+from raybench.spec.objective import Objective
+from raybench.stats.clock import WORKER_PHASES, Ledger
+from raybench.training.base import find_backend
+from raybench.training.run import evaluate_split, run
+from raybench.training.saved import DATA_FILE, MODEL_FILES, load_model
+from raybench.training.steps import Step
+
+pytestmark = pytest.mark.parametrize("framework", FRAMEWORKS)
+
+
+def test_curve_of_a_whole_run(framework: str) -> None:
+    curve, trainer = train(small_spec(framework))
+    assert [point.samples for point in curve] == [300, 600, 900]
+    assert [point.epoch for point in curve] == [1.0, 2.0, 3.0]
+    assert [point.stop for point in curve] == [None, None, "epochs"]
+    assert curve[-1].train_loss < curve[0].train_loss
+    assert curve[-1].value > 0.5
+    assert trainer.num_parameters == 402_442
+    seconds = [point.train_s for point in curve]
+    assert seconds == sorted(seconds)
+    assert seconds[0] > 0
+
+
+def test_the_same_spec_twice_is_the_same_run(framework: str) -> None:
+    # No weights, optimizer state or random stream survives from one run to the next, nor
+    # from the warm-up on throw-away data.
+    one, _ = train(small_spec(framework, optimizer="lamb", epochs=1.0))
+    train(small_spec(framework, optimizer="adam", seed=5, epochs=1.0))
+    two, _ = train(small_spec(framework, optimizer="lamb", epochs=1.0))
+    assert one[0].train_loss == pytest.approx(two[0].train_loss, abs=1e-6)
+    assert one[0].value == two[0].value
+
+
+def test_another_seed_is_another_run(framework: str) -> None:
+    one, _ = train(small_spec(framework, epochs=1.0))
+    two, _ = train(small_spec(framework, epochs=1.0, seed=1))
+    assert abs(one[0].train_loss - two[0].train_loss) > 1e-4
+
+
+def test_ledger_phases_sum_to_the_wall_time(framework: str) -> None:
+    moments = [time.perf_counter()]
+    ledger = Ledger("setup")
+    moments.append(time.perf_counter())
+    curve, _ = train(small_spec(framework), ledger)
+    moments.append(time.perf_counter())
+    total = sum(ledger.seconds(phase) for phase in WORKER_PHASES)
+    moments.append(time.perf_counter())
+    assert moments[2] - moments[1] <= total <= moments[3] - moments[0]
+    last = curve[-1].ledger
+    assert last["train"] == pytest.approx(curve[-1].train_s)
+    assert 0 < last["input"] < last["train"]
+    assert last["compile"] > 0
+    assert last["eval"] > 0
+
+
+def test_evaluations_come_every_so_many_samples(framework: str) -> None:
+    curve, _ = train(small_spec(framework, eval_every_samples=100, batch_size_per_worker=48))
+    # At the first whole step at or after 100, 200, ... samples of all epochs.
+    steps = np.cumsum([48] * 6 + [12]).tolist()
+    ends = [epoch * 300 + step for epoch in range(3) for step in steps]
+    expected = []
+    while not expected or expected[-1] < 900:
+        goal = min(((expected[-1] if expected else 0) // 100 + 1) * 100, 900)
+        expected.append(next(end for end in ends if end >= goal))
+    assert [point.samples for point in curve] == expected
+
+
+def test_stops_at_the_target_and_holds_it(framework: str) -> None:
+    objective = Objective(target=0.3, hold=2)
+    curve, _ = train(small_spec(framework, objective=objective, epochs=30.0))
+    assert curve[-1].stop == "target"
+    assert min(curve[-1].value, curve[-2].value) >= 0.3
+    assert curve[-1].time_to_target_s == curve[-2].train_s
+    assert curve[-2].time_to_target_s is None
+
+
+def test_stops_when_the_seconds_are_used_up(framework: str) -> None:
+    objective = Objective(target=1.0, max_train_seconds=0.2)
+    curve, _ = train(small_spec(framework, objective=objective, epochs=1000.0))
+    assert curve[-1].stop == "max_train_seconds"
+    assert curve[-1].train_s >= 0.2
+    assert all(point.train_s < 0.2 for point in curve[:-1])
+
+
+@pytest.mark.parametrize("kind", ["time_to_target", "best_at_budget"])
+@pytest.mark.parametrize(("step_s", "budget_s"), [(0.5, 100.0), (4.0, 60.0), (90.0, 60.0)])
+def test_an_interval_that_would_take_much_too_long_is_cut(
+    framework: str, kind: str, step_s: float, budget_s: float
+) -> None:
+    """A machine on which training is slow, 1,000 steps between evaluations."""
+    objective = Objective(kind=kind, target=1.0, max_train_seconds=budget_s)
+    spec = small_spec(framework, objective=objective, epochs=1000.0, eval_every_samples=64_000)
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    backend = find_backend(framework)
+    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+    trainer, now = backend.Trainer(spec, workload, dataset, world), [0.0]
+
+    def slow(steps: list[Step]) -> float:
+        now[0] += step_s * len(steps)
+        return 0.1 * len(steps)
+
+    trainer.train = slow  # type: ignore[method-assign]
+    ledger = Ledger("setup", clock=lambda: now[0])
+    curve = list(run(spec, dataset, trainer, world, ledger))
+    assert len(curve) == 1
+    assert curve[0].stop == "max_train_seconds"
+    used_s = max(budget_s, step_s)
+    assert 0.93 * used_s <= curve[0].train_s <= 1.07 * used_s
+    assert curve[0].train_loss == pytest.approx(0.1, rel=0.1)
+
+
+def test_nan_ends_the_run_as_a_failure(framework: str) -> None:
+    spec = small_spec(framework, optimizer="sgd", learning_rate=1e20, epochs=50.0)
+    curve, _ = train(spec)
+    assert curve[-1].failure == "nan"
+    assert not math.isfinite(curve[-1].train_loss)
+    assert len(curve) < 50
+
+
+def test_the_rate_really_used_is_in_the_curve(framework: str) -> None:
+    curve, _ = train(small_spec(framework, schedule="cosine", warmup_epochs=1.0))
+    # Last steps of the epochs: at the peak, then the cosine at (556 - 300) / 600 and so on.
+    assert curve[0].learning_rate == pytest.approx(3e-3)
+    for point in curve[1:]:
+        progress = (point.samples - 44 - 300) / 600  # the last batch of an epoch has 44
+        expected = 3e-3 * 0.5 * (1 + math.cos(math.pi * progress))
+        assert point.learning_rate == pytest.approx(expected, rel=1e-6)
+
+
+def test_repeat_makes_epochs_longer(framework: str) -> None:
+    dataset = small_spec(framework).dataset.model_copy(update={"repeat": 4})
+    curve, _ = train(small_spec(framework, dataset=dataset, epochs=0.5))
+    assert curve[-1].samples == 640  # the first whole step at or after 600
+    assert curve[-1].epoch == 640 / 1200
+
+
+def test_bf16_learns(framework: str) -> None:
+    curve, _ = train(small_spec(framework, precision="bf16"))
+    assert curve[-1].value > 0.5
+    full, _ = train(small_spec(framework))
+    assert curve[0].train_loss != full[0].train_loss  # it took effect
+
+
+def test_dropout_trains_and_is_off_in_evaluation(framework: str) -> None:
+    dataset = small_spec(framework).dataset.model_copy(update={"image_size": 32, "limit": 64})
+    spec = small_spec(framework, workload="cnn7", dataset=dataset, epochs=1.0)
+    _, trainer = train(spec)
+    first = trainer.evaluate("validation", slice(0, 50))
+    assert trainer.evaluate("validation", slice(0, 50)) == first
+
+
+def test_a_run_needs_no_test_split(
+    framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBENCH_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 255, (80, 28, 28, 1), np.uint8)
+    np.savez(tmp_path / "own.npz", x=images, y=np.arange(80) % 10)
+    own = {"name": "npz", "path": str(tmp_path / "own.npz"), "test_size": "none"}
+    evaluations, trainer = train(small_spec(framework, dataset=own, epochs=1.0))
+    assert evaluations[-1].value is not None
+    trainer.close()
+
+
+def test_saved_model_reproduces_its_accuracy(framework: str, tmp_path: Path) -> None:
+    spec = small_spec(framework)
+    _, trainer = train(spec)
+    _, dataset = load_workload_dataset(spec.workload, spec.dataset)
+
+    class SingleRun:
+        rank, num_workers, device = 0, 1, "cpu"
+
+        def gather(self, values: list[float]) -> list[list[float]]:
+            return [values]
+
+    accuracy = evaluate_split(dataset, trainer, SingleRun(), "test")
+    with pytest.raises(UserError, match=f"holds no {MODEL_FILES[framework]}"):
+        load_model(tmp_path, spec)
+    (tmp_path / MODEL_FILES[framework]).write_bytes(trainer.save())
+    told = ModelData.of(dataset, spec.dataset).model_dump_json()
+    (tmp_path / DATA_FILE).write_text(told)
+    model = load_model(tmp_path, spec)
+    inputs = dataset.test.inputs.astype(np.float32) / 255
+    if framework == "torch":
+        import torch
+
+        with torch.no_grad():
+            logits = model(torch.from_numpy(inputs).permute(0, 3, 1, 2)).numpy()
+    else:
+        logits = np.asarray(model(inputs, training=False))
+    assert float((logits.argmax(axis=1) == dataset.test.labels).mean()) == accuracy

@@ -1,0 +1,97 @@
+"""Batch normalisation over all workers: two workers are one with twice the batch."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from group import run_two
+from headed_worker import outcome
+from local import FOR_EVER
+
+from raybench.spec.run import RunSpec
+from raybench.training.base import find_backend
+
+SCRIPT = Path(__file__).with_name("headed_worker.py")
+
+
+def spec_of(framework: str, num_workers: int, **changes: object) -> RunSpec:
+    content: dict[str, object] = {
+        "objective": FOR_EVER,
+        "framework": framework,
+        "num_workers": num_workers,
+        "batch_size_per_worker": 8 // num_workers,
+        "sync_batch_norm": True,
+        "gpus_per_worker": 1,
+        "learning_rate": 1e-2,
+        "optimizer": "sgd",
+    }
+    return RunSpec(**(content | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_two_workers_equal_one_with_twice_the_batch(framework: str, tmp_path: Path) -> None:
+    """With a backbone that is frozen for the first epoch too. On CPUs: of torch, whose layer takes
+    tensors of GPUs alone, the mean of the statistics of workers that are not synchronised.
+
+    The last batch has unequal shares.
+    """
+    pytest.importorskip(framework)
+    alone: dict[str, object] = {"sync_batch_norm": False, "gpus_per_worker": 0}
+    cases = [alone] if framework == "torch" else [alone, {}, {"frozen_epochs": 1.0}]
+    content = json.dumps([spec_of(framework, 2, **case).document() for case in cases])
+    run_two([str(SCRIPT), content], tmp_path)
+    check_average_statistics([dict(np.load(tmp_path / f"0-{rank}.npz")) for rank in range(2)])
+    for index, case in enumerate(cases[1:], start=1):
+        backend = find_backend(framework)
+        world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+        one = outcome(spec_of(framework, 1, **case), world)
+        for rank in range(2):
+            two = dict(np.load(tmp_path / f"{index}-{rank}.npz"))
+            for name, value in one.items():
+                if "seen" in name:
+                    continue
+                # Keras's running variance over workers is the biased one of a step.
+                close = 1e-2 if name.endswith("running_var") else 1e-4
+                np.testing.assert_allclose(two[name], value, rtol=close, atol=1e-6, err_msg=name)
+        assert not one["per_worker"]
+
+
+def check_average_statistics(ranks: list[dict[str, np.ndarray]]) -> None:
+    """Each worker has those of its own samples, and both the mean once the model is evaluated;
+    of what else forward changes, rank 0's."""
+    for name in ("norm.running_mean", "norm.running_var"):
+        own = [rank[f"own.{name}"] for rank in ranks]
+        assert (abs(own[0] - own[1]) > 1e-4).any()
+        for rank in ranks:
+            np.testing.assert_allclose(rank[name], (own[0] + own[1]) / 2, rtol=1e-6, atol=1e-7)
+    assert (ranks[0]["own.seen"] != ranks[1]["own.seen"]).all()
+    for rank in ranks:
+        np.testing.assert_array_equal(rank["seen"], ranks[0]["own.seen"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"accumulate": 2}, "set accumulate: 1"),
+        ({"strategy": "single_process"}, "set strategy: distributed"),
+        ({"gpus_per_worker": 0}, "set gpus_per_worker: 1 or sync_batch_norm: false"),
+    ],
+)
+def test_what_cannot_be_synchronised_is_refused(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        spec_of("torch", 2, **changes)
+
+
+def test_layers_with_an_activation_keep_it_and_their_names() -> None:
+    torch, timm = pytest.importorskip("torch"), pytest.importorskip("timm")
+    from raybench.training.torch.layers import synchronise
+
+    ours, theirs = (timm.layers.BatchNormAct2d(3, act_layer=torch.nn.SiLU) for _ in range(2))
+    inputs = torch.randn(4, 3, 5, 5)
+    ours = synchronise(ours)
+    assert isinstance(ours, torch.nn.SyncBatchNorm)
+    assert torch.equal(ours(inputs), theirs(inputs)), "of one process"
+    for name, value in theirs.state_dict().items():
+        assert torch.equal(ours.state_dict()[name], value), name

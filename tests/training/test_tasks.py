@@ -1,0 +1,207 @@
+"""Tasks beside pictures by class: the same run in both frameworks, from memory or a mapped file."""
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from headed import CLASSES, PICTURES, Headed
+from local import FRAMEWORKS
+from task_data import Letters, Prices, letters, prices
+
+from raybench.data import memory
+from raybench.data.dataset import Dataset
+from raybench.data.shared import open_shared
+from raybench.models.base import Workload
+from raybench.spec.objective import Objective
+from raybench.spec.run import RunSpec
+from raybench.stats.clock import Ledger
+from raybench.stats.record import Evaluation
+from raybench.training import memory as room
+from raybench.training.base import Trainer, find_backend
+from raybench.training.run import evaluate_split, run
+
+TASKS = {"regression": (Prices(), prices()), "language_modelling": (Letters(), letters())}
+
+
+def spec_of(framework: str, metric: str, **changes: object) -> RunSpec:
+    content: dict[str, object] = {
+        "framework": framework,
+        "objective": Objective(kind="best_at_budget", metric=metric, max_train_seconds=1e6),
+        "optimizer": "sgd",
+        "learning_rate": 0.1,
+        "momentum": 0.0,
+        "epochs": 2.0,
+        "batch_size_per_worker": 8,
+        "accumulate": 2,
+    }
+    return RunSpec(**(content | changes))  # type: ignore[arg-type]
+
+
+def train(
+    spec: RunSpec, workload: Workload, dataset: Dataset
+) -> tuple[list[Evaluation], float, list[np.ndarray]]:
+    """Return the curve, the value on the test split, and the weights at the end."""
+    backend = find_backend(spec.framework)
+    world = backend.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+    trainer: Trainer = backend.Trainer(spec, workload, dataset, world)
+    curve = list(run(spec, dataset, trainer, world, Ledger("setup")))
+    test = evaluate_split(dataset, trainer, world, "test")
+    model = trainer._model  # type: ignore[attr-defined]
+    if spec.framework == "torch":
+        weights = [one.detach().numpy().copy() for one in model.parameters()]
+    else:
+        weights = [one.value.numpy() for one in model.trainable_variables]
+    trainer.close()
+    return curve, test, weights
+
+
+@pytest.fixture(scope="module")
+def torch_runs() -> dict:
+    pytest.importorskip("torch")
+    metrics = {"regression": "rmse", "language_modelling": "perplexity"}
+    return {name: train(spec_of("torch", metrics[name]), *TASKS[name]) for name in TASKS}
+
+
+def numbers(curve: list[Evaluation]) -> np.ndarray:
+    return np.array([(point.train_loss, point.value) for point in curve])
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_both_frameworks_learn_the_same(torch_runs: dict, task: str) -> None:
+    pytest.importorskip("tensorflow")
+    curve, test, weights = torch_runs[task]
+    metric = "rmse" if task == "regression" else "perplexity"
+    again, other_test, others = train(spec_of("tensorflow", metric), *TASKS[task])
+    np.testing.assert_allclose(numbers(curve), numbers(again), rtol=1e-5)
+    assert test == pytest.approx(other_test, rel=1e-5)
+    for one, other in zip(weights, others, strict=True):
+        if one.shape != other.shape:  # torch's dense layers are the other way round
+            other = other.T
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    assert curve[-1].value < curve[0].value
+    assert curve[-1].best_value == curve[-1].value, "the least is the best"
+
+
+def test_the_first_loss_is_that_of_the_papers(torch_runs: dict) -> None:
+    """Of the first step, by numpy: weights of samples are in it, labels of no token are not."""
+    workload, dataset = TASKS["language_modelling"]
+    from task_data import TOKENS, weights_of
+
+    spec = spec_of("torch", "loss", epochs=16 / 40, eval_every_samples=16)
+    curve, _, _ = train(spec, workload, dataset)
+    from raybench.data.dataset import epoch_order
+
+    rows = epoch_order(40, seed=0, epoch=0)[:16]
+    logits = weights_of(TOKENS, TOKENS)[dataset.train.array[rows]].astype(np.float64)
+    losses = np.log(np.exp(logits).sum(axis=-1))
+    labels = dataset.train.labels[rows]
+    counted = labels >= 0
+    chosen = np.take_along_axis(logits, np.where(counted, labels, 0)[..., None], -1)[..., 0]
+    means = ((losses - chosen) * counted).sum(axis=1) / counted.sum(axis=1)
+    assert curve[0].train_loss == pytest.approx(means.mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_is_larger_than_memory_is_the_same_from_its_file(
+    framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload, dataset = TASKS["regression"]
+    spec = spec_of(framework, "mean_absolute_error")
+    expected = train(spec, workload, dataset)
+    open_shared(tmp_path / "x", lambda: dataset)
+    monkeypatch.setattr(memory, "SHARE", 0.0)
+    monkeypatch.setattr(room, "SHARE", 0.0)
+    large = open_shared(tmp_path / "x", lambda: dataset)
+    assert not large.train.labels.flags.writeable
+    curve, test, weights = train(spec.model_copy(update={"prefetch": 2}), workload, large)
+    np.testing.assert_allclose(numbers(curve), numbers(expected[0]), rtol=1e-6)
+    assert test == expected[1]
+    for one, other in zip(weights, expected[2], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@dataclass
+class Changed:
+    inputs: object
+    other_rows: np.ndarray
+    shares: np.ndarray
+
+
+class ShiftedAndMixed:
+    """Adds the round to the pixels of a picture; mixes the loss with the next row's, by 3 to 1."""
+
+    asked: list[tuple[int, int]]
+
+    def __init__(self, augmentations: list, split, seed: int, read: object) -> None:
+        self._rows = len(split)
+        type(self).asked = []
+
+    def __call__(self, inputs: dict, rows: np.ndarray, rounds: np.ndarray) -> Changed:
+        self.asked += zip(rounds.tolist(), rows.tolist(), strict=True)
+        picture = inputs["picture"] // 2 + rounds.astype(np.uint8)[:, None, None, None]
+        shares = np.full(len(rows), 0.75, np.float32)
+        return Changed(inputs | {"picture": picture}, (rows + 1) % self._rows, shares)
+
+
+def test_augmented_samples_and_mixed_losses_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("torch", "tensorflow"):
+        pytest.importorskip(name)
+    module = ModuleType("raybench.data.augment")
+    module.Augmenter = ShiftedAndMixed  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "raybench.data.augment", module)
+    workload, dataset = TASKS["regression"]
+    found, asked = [], []
+    for framework in ("torch", "tensorflow"):
+        spec = spec_of(framework, "r2", augment=["flip", "mixup"], accumulate=1)
+        found.append(train(spec, workload, dataset))
+        asked.append(ShiftedAndMixed.asked)
+    np.testing.assert_allclose(numbers(found[0][0]), numbers(found[1][0]), rtol=1e-5)
+    assert asked[0] == asked[1]
+    wanted = [(number, row) for number in (0, 1) for row in range(len(dataset.train))]
+    assert sorted(asked[0]) == wanted, "every sample in every round, none in the warm-up"
+    plain = train(spec_of("torch", "r2", accumulate=1), workload, dataset)
+    assert (numbers(plain[0]) != numbers(found[0][0])).any()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_sample_of_weight_0_has_no_part_in_mixed_losses(framework: str) -> None:
+    """What its label is changes nothing, with whichever sample it is mixed."""
+    spec = spec_of(framework, "loss", augment=["mixup"], accumulate=1)
+    labels, weights = PICTURES.train.labels, np.arange(24, dtype=np.float32) % 2
+    curves = []
+    for given in (labels, np.where(weights > 0, labels, (labels + 1) % CLASSES)):
+        split = replace(PICTURES.train, labels=given, weights=weights)
+        curves.append(numbers(train(spec, Headed(), replace(PICTURES, train=split))[0]))
+    np.testing.assert_array_equal(curves[0], curves[1])
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+@pytest.mark.parametrize("name", TASKS)
+def test_tensors_as_a_gpu_takes_them_train_the_same_weights(
+    name: str, is_file: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """int64 for int32; here too bytes are gathered as the type of their size that a GPU can."""
+    pytest.importorskip("tensorflow")
+    from raybench.training.tensorflow import parts
+
+    if is_file:  # of which batches are read
+        monkeypatch.setattr(room, "SHARE", 0.0)
+    spec = spec_of("tensorflow", {"regression": "rmse"}.get(name, "perplexity"))
+    own = train(spec, *TASKS[name])
+    monkeypatch.setattr(parts, "has_gpus", lambda: True)
+    found = train(spec, *TASKS[name])
+    assert np.array_equal(numbers(own[0]), numbers(found[0]))
+    assert own[1] == found[1]
+    for here, there in zip(own[2], found[2], strict=True):
+        assert np.array_equal(here, there)
+
+
+def test_the_splits_of_a_run_share_one_room() -> None:
+    """Each took half of what was free: train, validation and test seven eighths of it."""
+    splits = [one for _, data in TASKS.values() for one in (data.train, data.validation, data.test)]
+    sizes = [room.num_bytes(one) for one in splits]
+    free = room.Room(2 * sum(sizes) - 2)
+    assert [free.takes(one) for one in splits] == [True] * 5 + [False]

@@ -1,0 +1,88 @@
+"""Data that TensorFlow takes where they are, and those it must copy."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.training.fake_gpus import FakeNvml
+
+tf = pytest.importorskip("tensorflow")
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4, 16, 64])
+def test_arrays_of_any_alignment_are_trained_on(offset: int) -> None:
+    """A tensor over memory aligned to less than 64 bytes ends the process in a kernel."""
+    from raybench.training.tensorflow.loop import join
+    from raybench.training.tensorflow.parts import to_tensor
+
+    join(rank=0, num_workers=1, device="cpu", num_threads=1)  # before TensorFlow's first use
+    memory = np.zeros(4096 + 128 + offset, np.uint8)
+    start = -memory.ctypes.data % 64 + offset
+    array = memory[start : start + 4096].reshape(64, 64)
+    array[:] = np.arange(64)
+    tensor = to_tensor(array)
+
+    @tf.function
+    def total(values: tf.Tensor) -> tf.Tensor:
+        batch = tf.cast(tf.gather(values, [1, 3, 5]), tf.float32)
+        return tf.reduce_sum(tf.linalg.matmul(batch, batch, transpose_b=True))
+
+    assert float(total(tensor)) == 9 * float((np.arange(64.0) ** 2).sum())
+    assert np.array_equal(tensor.numpy(), array)
+
+
+@pytest.mark.parametrize("task", ["", "/job:worker/replica:0/task:1"])
+@pytest.mark.parametrize(("share", "gib"), [(1, 77), (0.5, 37)])
+def test_free_memory_of_a_gpu_is_what_tensorflow_does_not_use(
+    task: str, share: float, gib: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from raybench.training.tensorflow import parts
+
+    def used(name: str) -> dict[str, int]:
+        assert name == "GPU:0"  # with its task in it TensorFlow refuses the name
+        return {"current": 3 * 2**30, "peak": 70 * 2**30}
+
+    gpu = SimpleNamespace(name=f"{task}/device:GPU:0")
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [gpu])
+    monkeypatch.setattr(tf.config.experimental, "get_memory_info", used)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())  # type: ignore[arg-type]
+    assert parts.free_bytes(share) == gib * 2**30
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-unknown")
+    assert parts.free_bytes(share) == 0  # not known is not without end
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (3, 3, 2), (5, 3, 1)])
+def test_bytes_are_gathered_as_they_are(shape: tuple[int, ...]) -> None:
+    from raybench.training.tensorflow.parts import gathered
+
+    every = np.random.default_rng(0).integers(0, 256, (16, *shape), np.uint8)
+    rows = [3, 15, 0, 3]
+    found = tf.function(gathered)(tf.constant(every), tf.constant(rows))
+    assert found.dtype == tf.uint8
+    assert np.array_equal(found.numpy(), every[rows])
+
+
+def test_what_a_gpu_is_given_to_gather_has_a_kernel_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By TensorFlow's own list, which names the kernels of GPUs without one too."""
+    from tensorflow.python.framework.kernels import get_registered_kernels_for_op
+
+    from raybench.data.inputs import KINDS
+    from raybench.training.tensorflow import parts
+
+    listed = get_registered_kernels_for_op("GatherV2").kernel
+    kernels = {
+        tf.as_dtype(kind)
+        for one in listed
+        for of in one.constraint
+        for kind in of.allowed_values.list.type
+        if one.device_type == "GPU" and of.name == "Tparams"
+    }
+    assert tf.uint8 not in kernels  # as long as this holds, `WORDS` are needed
+    monkeypatch.setattr(parts, "has_gpus", lambda: True)
+    given = {parts.type_here(kind) for kind in KINDS}
+    assert tf.int32 not in given  # it has one, and stays on the host
+    assert given - {tf.uint8} | set(parts.WORDS.values()) <= kernels
+    assert "GPU" in {one.device_type for one in get_registered_kernels_for_op("Bitcast").kernel}

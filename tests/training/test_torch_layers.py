@@ -1,0 +1,105 @@
+"""The forms in which torch trains a workload's layers: the model of torch's own modules."""
+
+import numpy as np
+import pytest
+from local import SMALL, small_spec, train
+
+torch = pytest.importorskip("torch")
+
+from raybench.data.dataset import epoch_order  # noqa: E402
+from raybench.models.find import find_workload, load_workload_dataset  # noqa: E402
+from raybench.models.layers import Conv, Dense, Flatten, MaxPool, ReLU  # noqa: E402
+from raybench.training.torch.layers import DepthwiseConv2d, build_layers  # noqa: E402
+from raybench.training.torch.model import build_model, prepare_inputs  # noqa: E402
+
+
+def stock(depthwise: bool) -> "torch.nn.Sequential":
+    """The layers of mnist_small or mnist_large as torch's documentation has them."""
+    nn = torch.nn
+    if not depthwise:
+        return nn.Sequential(
+            *(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+            *(nn.Linear(6272, 64), nn.ReLU(), nn.Linear(64, 10)),
+        )
+    return nn.Sequential(
+        *(nn.Conv2d(1, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(128, 256, 3, padding=1, groups=128), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(256, 512, 3, padding=1, groups=256), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(4608, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU()),
+        nn.Linear(512, 10),
+    )
+
+
+def outputs_and_gradients(model, inputs):
+    """What a model answers to inputs, and the gradients of a loss of it."""
+    outputs = model(inputs)
+    answers = torch.arange(len(outputs)) % outputs.shape[1]
+    torch.nn.functional.cross_entropy(outputs, answers).backward()
+    return [outputs.detach(), *(parameter.grad for parameter in model.parameters())]
+
+
+def images(number: int) -> "torch.Tensor":
+    """Digits' kind: many pixels are 0, so that maxima over equal values occur."""
+    pixels = np.random.default_rng(3).integers(0, 256, (number, 28, 28, 1))
+    pixels[pixels < 160] = 0
+    return prepare_inputs(torch.from_numpy(pixels.astype(np.uint8)))
+
+
+@pytest.mark.parametrize("name", ["mnist_small", "mnist_large"])
+def test_the_forms_are_the_model_that_torch_documents(name):
+    workload = find_workload(name)
+    ours, theirs = build_model(workload, seed=2), stock(name == "mnist_large")
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    theirs.load_state_dict(ours.state_dict())
+    for mine, other in zip(
+        outputs_and_gradients(ours, images(16)),
+        outputs_and_gradients(theirs, images(16)),
+        strict=True,
+    ):
+        if name == "mnist_small":
+            assert torch.equal(mine, other)
+        else:  # depthwise: sums of nine products, and over the batch, in another order
+            torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("multiplier", [1, 2, 3])
+@pytest.mark.parametrize("padding", ["same", "valid"])
+def test_a_depthwise_convolution_has_its_filters_in_torch_s_order(multiplier, padding):
+    own = DepthwiseConv2d(4, multiplier, 3, padding)
+    other = torch.nn.Conv2d(4, 4 * multiplier, 3, padding=padding, groups=4)
+    other.load_state_dict(own.state_dict())
+    inputs = torch.randn(2, 4, 9, 9)
+    torch.testing.assert_close(own(inputs), other(inputs), rtol=1e-5, atol=1e-6)
+    beside = inputs.to(memory_format=torch.channels_last)
+    torch.testing.assert_close(own(beside), other(inputs), rtol=1e-5, atol=1e-6)
+
+
+def test_what_a_model_is_given_stays_as_it_is():
+    layers = (ReLU(), Conv(2), ReLU(), MaxPool(), Flatten(), ReLU(), Dense(3), ReLU())
+    for first in (layers, (Flatten(), *layers[5:])):
+        inputs = torch.randn(2, 1, 6, 6)
+        before = inputs.clone()
+        with torch.no_grad():
+            torch.nn.Sequential(*build_layers(first, (6, 6, 1)))(inputs)
+        assert torch.equal(inputs, before)
+
+
+def test_training_is_bit_for_bit_a_plain_loop_of_the_same_layout_with_torch_s_own_adam():
+    spec = small_spec("torch", dataset=SMALL.model_copy(update={"limit": 256}), epochs=2.0)
+    _, trainer = train(spec)
+    workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+    model = stock(depthwise=False)
+    model.load_state_dict(build_model(workload, spec.seed).state_dict())
+    model = model.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.Adam(model.parameters(), lr=spec.learning_rate, fused=True)
+    inputs = torch.from_numpy(dataset.train.inputs).permute(0, 3, 1, 2).float() * (1 / 255)
+    labels = torch.from_numpy(dataset.train.labels)
+    for epoch in range(2):
+        order = torch.from_numpy(epoch_order(256, seed=spec.seed, epoch=epoch))
+        for rows in order.split(64):
+            optimizer.zero_grad()
+            outputs = model(inputs[rows])
+            torch.nn.functional.cross_entropy(outputs, labels[rows]).backward()
+            optimizer.step()
+    trained = trainer._model.state_dict()
+    assert all(torch.equal(trained[name], value) for name, value in model.state_dict().items())

@@ -1,0 +1,113 @@
+"""A worker uses the GPUs that it was given, and no others."""
+
+import importlib.util
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from local import small_spec, train
+
+from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
+from tests.training.fake_gpus import FakeTensorFlow
+
+needs_tensorflow = pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow") is None, reason="no tensorflow"
+)
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("given", [0, 1, 2])
+def test_tensorflow_sees_what_its_worker_was_given(
+    given: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tensorflow as tf
+
+    from raybench.training.tensorflow import world
+
+    asked: list[Any] = []
+    own = tf.distribute.OneDeviceStrategy("CPU:0")
+    monkeypatch.setattr(
+        tf.distribute, "MultiWorkerMirroredStrategy", lambda **options: asked.append(options) or own
+    )
+    gpus = FakeTensorFlow(monkeypatch, 4)
+    joined = world.join(rank=0, num_workers=1, device="", num_threads=1, num_gpus=given)
+    assert gpus.visible == gpus.growing == gpus.all[:given]
+    assert joined.gpus == tuple(range(given))
+    assert joined.device == ("H100" if given else "cpu")
+    wanted = asked[0]["communication_options"].implementation.value
+    assert wanted == ("NCCL" if given else "AUTO")
+
+
+@needs_tensorflow
+def test_what_a_run_says_of_its_exchange_leaves_nccl_chosen() -> None:
+    from raybench.training.tensorflow.world import Exchange, communication
+
+    chosen = communication(has_gpus=True).merge(Exchange(RunSpec(bucket_mb=4)).options)
+    assert (chosen.implementation.value, chosen.bytes_per_pack) == ("NCCL", 4 * 2**20)
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_a_framework_that_does_not_see_what_it_was_given_is_an_error(
+    framework: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(framework)
+    from raybench.training.base import find_part
+
+    if framework == "tensorflow":
+        FakeTensorFlow(monkeypatch, 0)
+    else:
+        monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    with pytest.raises(UserError, match=f"{framework}: .* 1 GPU, and {framework} sees none"):
+        find_part(framework, "world").join(
+            rank=0, num_workers=1, device="cuda:0", num_threads=1, num_gpus=1
+        )
+
+
+def test_a_torch_worker_reads_the_load_of_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray lets the torch workers of a host see all their GPUs; each is told its index."""
+    pytest.importorskip("torch")
+    from raybench.training.torch.world import World
+
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "H100")
+    assert World(device="cuda:3").gpus == (3,)
+    assert World(device="cuda:0", num_replicas=2).gpus == (0, 1)
+    assert World().gpus == ()
+
+
+FOUR_REPLICAS = """
+import raybench.training.tensorflow.world as world
+import tensorflow as tf
+from raybench.training.base import find_backend
+from raybench.spec.run import RunSpec
+from raybench.models.find import load_workload_dataset
+
+cpu, = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
+strategy = tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(4)])
+spec = RunSpec(framework="tensorflow", dataset={"name": "digits"})
+workload, dataset = load_workload_dataset(spec.workload, spec.dataset)
+find_backend("tensorflow").Trainer(spec, workload, dataset, world.World(strategy=strategy))
+"""
+
+
+@needs_tensorflow
+def test_replicas_that_nobody_asked_for_end_a_run() -> None:
+    """Each would train on the same samples: of four the step was 4.00 times as large."""
+    ended = subprocess.run([sys.executable, "-c", FOUR_REPLICAS], capture_output=True, text=True)
+    assert "4 replicas for 1 workers" in ended.stderr
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp32"])
+def test_float32_is_the_same_arithmetic_in_both_frameworks(precision: str) -> None:
+    """Left alone, TensorFlow has TF32 everywhere and torch in convolutions alone."""
+    torch = pytest.importorskip("torch")
+    tf = pytest.importorskip("tensorflow")
+    for framework in ("torch", "tensorflow"):
+        train(small_spec(framework, precision=precision, epochs=0.2))
+    is_tf32 = precision == "tf32"
+    assert torch.backends.cuda.matmul.allow_tf32 == is_tf32
+    assert torch.backends.cudnn.allow_tf32 == is_tf32
+    assert tf.config.experimental.tensor_float_32_execution_enabled() == is_tf32
+    assert torch.backends.cudnn.benchmark
