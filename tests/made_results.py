@@ -56,7 +56,7 @@ def run_line(
         ledger=PHASE_SECONDS | {"train": train_s, "input": 0.0625} | (slow or {}),
         wall_s=sum(PHASE_SECONDS.values()) + train_s,
         num_parameters=402_442,
-        chance=0.1,
+        baseline_value=0.1,
         test_value=test_value,
         concurrent=concurrent,
     )

@@ -217,7 +217,7 @@ def findings(code: str) -> list[str]:
 LISTENS_TO_SIGNALS = ("interrupt.listen()", "self.listen()")
 """Not to the network."""
 FOR_A_MOMENT = ("socket.create_server((address, 0), family=family, backlog=size)",)
-"""`cluster/reach.py`: whether the hosts of a cluster that the user named reach each other, for
+"""`cluster/connectivity.py`: whether the hosts of a cluster that the user named reach each other, for
 seconds, on the address that the group itself uses."""
 TO_OWN_PROCESSES = ("decode_images.py", "images.py")
 """They speak to one another through pipes that nobody else has."""
@@ -228,7 +228,7 @@ NAMED_KINDS_ALONE = ("library_sets.py", "tensor_files.py")
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_source_reads_code_out_of_data_or_listens(source: Path) -> None:
     found = findings(source.read_text())
-    known = LISTENS_TO_SIGNALS + (FOR_A_MOMENT if source.name == "reach.py" else ())
+    known = LISTENS_TO_SIGNALS + (FOR_A_MOMENT if source.name == "connectivity.py" else ())
     if source.name in (*TO_OWN_PROCESSES, *NAMED_KINDS_ALONE):
         known += ("pickle",)
     assert [what for what in found if what not in known] == []

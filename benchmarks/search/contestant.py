@@ -41,7 +41,7 @@ class Raybench:
         found = factorise(study, parsed, equal_frameworks=True)
         factors = found if study.search.factorise and isinstance(found, Factors) else None
         self._search = Search(study, parsed, folder, factors=factors, policy=policy)
-        self._chance = space.chance
+        self._chance = space.baseline_value
         self._asked: dict[str, tuple[str, RunSpec]] = {}
         self.records: dict[str, RunRecord] = {}
         """Of the trials that have ended, by the replay's names."""
@@ -77,7 +77,7 @@ class Raybench:
         """Return the best trials, each on the placement predicted to be its fastest."""
         return [config for _, config, _ in self._ranked()[:number]]
 
-    def contenders(self) -> list[Leader]:
+    def candidates(self) -> list[Leader]:
         """Return those that reached the target, best first, with the seconds of their own run.
 
         No such seconds have those that ran on another placement, and the first trial: a study's
@@ -120,7 +120,7 @@ class Raybench:
             evaluation=evaluation,
             is_over=stop is not None,
             ledger={"train": point.train_s},
-            chance=self._chance,
+            baseline_value=self._chance,
         )
 
 

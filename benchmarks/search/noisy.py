@@ -8,8 +8,8 @@ import numpy as np
 from recorded import SLOTS, Config, Point, Task
 
 from raybench.search.race import Race
-from raybench.stats.repeats import Repeat
-from raybench.stats.standing import Contender, Stages
+from raybench.stats.replicates import Replicate
+from raybench.stats.standing import Candidate, Stages
 
 NOISE = 0.03
 """Of a trial's seconds, as a standard deviation of their logarithm; measured between runs."""
@@ -73,11 +73,11 @@ def race(task: Task, leaders: Sequence[Leader], plan: Stages, *, seed: int | Non
     With a `seed`, runs draw recorded seeds, those of a round all the same one.
     """
     configs = {str(place): config for place, (config, _) in enumerate(leaders)}
-    contenders = [
-        Contender(str(place), None if own is None else Repeat(own, True), config.num_workers)
+    candidates = [
+        Candidate(str(place), None if own is None else Replicate(own, True), config.num_workers)
         for place, (config, own) in enumerate(leaders)
     ]
-    found = Race(contenders, plan, axis="seconds")
+    found = Race(candidates, plan, axis="seconds")
     used = wall_s = 0.0
     while due := found.due():
         together = []
@@ -101,11 +101,13 @@ def _makespan(runs: Sequence[tuple[float, int]]) -> float:
     return max(free_at)
 
 
-def _run(task: Task, config: Config, rng: np.random.Generator | None, cap: float | None) -> Repeat:
+def _run(
+    task: Task, config: Config, rng: np.random.Generator | None, cap: float | None
+) -> Replicate:
     """Train once, to the target, the task's limit, or the first evaluation after the cap."""
     for point in task.trial(config, rng)[0]:
         if point.time_to_target_s is not None:
-            return Repeat(point.time_to_target_s, True)
+            return Replicate(point.time_to_target_s, True)
         if cap is not None and point.train_s >= cap:
             break
-    return Repeat(point.train_s, False)
+    return Replicate(point.train_s, False)

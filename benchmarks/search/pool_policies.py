@@ -10,8 +10,8 @@ from pool_worlds import Draws, Pool, Run
 from raybench.search.asha import DEFAULT, SearchPolicy
 from raybench.search.race import Race
 from raybench.spec.study import SearchSpec
-from raybench.stats.repeats import Repeat
-from raybench.stats.standing import Contender, stages
+from raybench.stats.replicates import Replicate
+from raybench.stats.standing import Candidate, stages
 
 TOP, REPEATS = 3, 3
 """Of the confirm phase that the race replaces."""
@@ -31,13 +31,13 @@ class Outcome:
 Policy = Callable[[Pool, Draws, np.random.Generator], Outcome]
 
 
-def until(run: Run, cap_s: float) -> Repeat:
+def until(run: Run, cap_s: float) -> Replicate:
     """Return what a run gives that is stopped where its next evaluation comes after `cap_s`."""
     if math.isfinite(run.reached_s) and run.reached_s <= cap_s:
-        return Repeat(run.reached_s, is_hit=True)
+        return Replicate(run.reached_s, is_hit=True)
     within = run.seconds[run.seconds <= cap_s]
     spent = within[-1] if len(within) else run.seconds[0]
-    return Repeat(min(float(spent), run.spent_s), is_hit=False)
+    return Replicate(min(float(spent), run.spent_s), is_hit=False)
 
 
 def search(
@@ -46,13 +46,13 @@ def search(
     rng: np.random.Generator,
     cap_factor: float | None,
     policy: SearchPolicy = DEFAULT,
-) -> dict[int, Repeat]:
+) -> dict[int, Replicate]:
     """Run every option once, in random order, as raybench's search does of a grid.
 
     `cap_factor` stops runs that come later than so many times the policy's reference of the times
     so far; None never does.
     """
-    found: dict[int, Repeat] = {}
+    found: dict[int, Replicate] = {}
     times: list[float] = []
     for option in rng.permutation(len(pool.options)).tolist():
         cap_s = math.inf
@@ -64,7 +64,7 @@ def search(
     return found
 
 
-def leaders(found: dict[int, Repeat]) -> list[int]:
+def leaders(found: dict[int, Replicate]) -> list[int]:
     """Return the options that reached the target, best single run first."""
     hits = [option for option, repeat in found.items() if repeat.is_hit]
     return sorted(hits, key=lambda option: found[option].seconds)
@@ -80,7 +80,7 @@ def name_single_capped(pool: Pool, draws: Draws, rng: np.random.Generator) -> Ou
     return _name_best(search(pool, draws, rng, SearchSpec().cap_factor))
 
 
-def _name_best(found: dict[int, Repeat]) -> Outcome:
+def _name_best(found: dict[int, Replicate]) -> Outcome:
     order = leaders(found)
     seconds = sum(repeat.seconds for repeat in found.values())
     return Outcome(order[0] if order else None, seconds, len(found))
@@ -103,8 +103,8 @@ def name_raced(pool: Pool, draws: Draws, rng: np.random.Generator, number: int) 
     """raybench's search, and its race of so many new runs (all contenders are of one width)."""
     found = search(pool, draws, rng, SearchSpec().cap_factor)
     spent = [repeat.seconds for repeat in found.values()]
-    contenders = [Contender(str(o), found[o], pool.num_workers) for o in leaders(found)]
-    race = Race(contenders, stages(number), axis="seconds")
+    candidates = [Candidate(str(o), found[o], pool.num_workers) for o in leaders(found)]
+    race = Race(candidates, stages(number), axis="seconds")
     while due := race.due():
         # As in a study, the runs of a stage start together: one cap holds for all of them.
         learned = [(one, until(draws.next(int(one.name)), _cap(race, one.name))) for one in due]

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raybench.data.chance import baselines, chance_level
+from raybench.data.baseline import baselines, chance_level
 from raybench.data.dataset import Dataset, Split
 from raybench.results.load import load
 from raybench.results.store import STUDY_FILE, Store
@@ -34,7 +34,7 @@ from raybench.spec.metric import METRICS, Metric
 from raybench.spec.objective import BEST_OF_MANY, BUDGET, TIME, Baseline, Objective, time_to_target
 from raybench.spec.run import RunSpec
 from raybench.stats.record import Evaluation, Role, RunOutcome
-from raybench.stats.repeats import Repeat, pooled, ranked
+from raybench.stats.replicates import Replicate, pooled, ranked
 
 ROWS = (100, 300, 1000, 5000)
 EVALUATIONS, TRIALS, RACED, LIMIT_S = 20, 40, 6, 20.0
@@ -84,8 +84,8 @@ class World:
         classes, task = (2, "classification") if self.metric.is_share else (None, "regression")
         dataset = Dataset("made up", classes, *splits, task=task)  # type: ignore[arg-type]
         objective = Objective(kind=BUDGET, metric=self.metric.name, direction=self.metric.direction)
-        chance = chance_level(self.metric, dataset)
-        return baselines(objective.model_copy(update={"chance": chance}), dataset)
+        baseline_value = chance_level(self.metric, dataset)
+        return baselines(objective.model_copy(update={"baseline_value": baseline_value}), dataset)
 
     def run(self, quality: float) -> tuple[list[float], list[float]]:
         """Return what one run reaches at each evaluation, in validation and on the test rows."""
@@ -130,7 +130,7 @@ class Study:
             metric=metric.name,
             direction=metric.direction,
             target=target,
-            chance=base.value,
+            baseline_value=base.value,
             max_train_seconds=LIMIT_S,
         )
         qualities = world.rng.uniform(0.2, 1.0, TRIALS)
@@ -152,7 +152,7 @@ class Study:
             self._run(f"{best}-confirm{n}", qualities[int(best)], "confirm", best)
         return self._verdict()
 
-    def _run(self, name: str, quality: float, role: Role, source: str | None = None) -> Repeat:
+    def _run(self, name: str, quality: float, role: Role, source: str | None = None) -> Replicate:
         """Record a run; evaluations are a second apart, of configurations of any quality."""
         metric, target = self.world.metric, self.objective.target
         values, tested = self.world.run(quality)
@@ -183,8 +183,8 @@ class Study:
         record = outcome.record(name, spec, role=role, source=source, stopped_by=None)
         self.lines.append(record.line())
         if target is None:
-            return Repeat(-metric.sign * (best or 0.0), is_hit=True)
-        return Repeat(seconds[at], is_hit=reached is not None)
+            return Replicate(-metric.sign * (best or 0.0), is_hit=True)
+        return Replicate(seconds[at], is_hit=reached is not None)
 
     def _verdict(self) -> bool:
         content = {"study": {"objective": self.objective.model_dump(mode="json")}}

@@ -9,7 +9,7 @@ import numpy as np
 from race_policies import Outcome
 from race_worlds import Study, World
 
-from raybench.stats.repeats import Repeat, expected_running_time, interval, tied
+from raybench.stats.replicates import Replicate, expected_running_time, interval, tied
 
 TIES_BAR, BIAS_BAR, INTERVAL_BAR = 90, 0.03, 85
 
@@ -140,5 +140,5 @@ def _look(world: World, study: Study, outcome: Outcome) -> tuple[float, ...]:
     )
 
 
-def _median(runs: Sequence[Repeat]) -> float:
+def _median(runs: Sequence[Replicate]) -> float:
     return median(run.seconds if run.is_hit else math.inf for run in runs)

@@ -8,8 +8,8 @@ from statistics import fmean, median
 from race_worlds import Study
 
 from raybench.search.race import CAP, Race
-from raybench.stats.repeats import Noise, Repeat, expected_running_time
-from raybench.stats.standing import Contender, Stages, group_of, more, undecided
+from raybench.stats.replicates import Noise, Replicate, expected_running_time
+from raybench.stats.standing import Candidate, Stages, group_of, more, undecided
 
 TODAY = (3, 3)
 """Best single runs, new runs of each."""
@@ -59,12 +59,12 @@ def raced(
     """
 
     def policy(study: Study) -> Outcome:
-        contenders = [
-            Contender(str(config), study.own(config) if with_own else None, 1)
+        candidates = [
+            Candidate(str(config), study.own(config) if with_own else None, 1)
             for config in study.ranking()
         ]
-        race = (Race if drop else KeepsAll)(contenders, stages, axis="seconds")
-        learned: dict[tuple[str, int], Repeat] = {}
+        race = (Race if drop else KeepsAll)(candidates, stages, axis="seconds")
+        learned: dict[tuple[str, int], Replicate] = {}
         outcome = Outcome(None, race=race)
         while due := race.due():
             spent = []
@@ -77,7 +77,7 @@ def raced(
         leader = race.leader()
         outcome.winner = None if leader is None else int(leader)
         if extra:
-            spend_more(study, contenders, learned, extra, outcome)
+            spend_more(study, candidates, learned, extra, outcome)
         return outcome
 
     return policy
@@ -86,7 +86,9 @@ def raced(
 class KeepsAll(Race):
     """A race that halves, and drops nobody besides."""
 
-    def is_behind(self, best: Sequence[Repeat], other: Sequence[Repeat], noise: Noise) -> bool:
+    def is_behind(
+        self, best: Sequence[Replicate], other: Sequence[Replicate], noise: Noise
+    ) -> bool:
         """Never."""
         return False
 
@@ -106,14 +108,14 @@ CAPS: dict[str, Callable[[Race, str], float | None]] = {
 
 def spend_more(
     study: Study,
-    contenders: Sequence[Contender],
-    learned: dict[tuple[str, int], Repeat],
+    candidates: Sequence[Candidate],
+    learned: dict[tuple[str, int], Replicate],
     number: int,
     outcome: Outcome,
 ) -> None:
     """Run the undecided again, as `raybench.tune --more` does, and name the winner anew."""
     left = number
-    while left and (due := more(contenders, learned, left, axis="seconds")):
+    while left and (due := more(candidates, learned, left, axis="seconds")):
         for run in due:
             learned[run.name, run.round] = study.run(int(run.name), run.round)
         outcome.stages_s.append([learned[run.name, run.round].seconds for run in due])
@@ -124,12 +126,12 @@ def spend_more(
             {done: run for (name, done), run in learned.items() if name == one.name},
             axis="seconds",
         )
-        for one in contenders
+        for one in candidates
     }
     outcome.winner = int(undecided(groups)[0])
 
 
-def halving(stages: Stages, score: Callable[[Sequence[Repeat]], float]) -> Policy:
+def halving(stages: Stages, score: Callable[[Sequence[Replicate]], float]) -> Policy:
     """A race by another score, without dropping and without caps."""
 
     def policy(study: Study) -> Outcome:
@@ -164,35 +166,35 @@ def oracle(count: int) -> Policy:
     return policy
 
 
-def capped(run: Repeat, cap_s: float | None) -> Repeat:
+def capped(run: Replicate, cap_s: float | None) -> Replicate:
     if cap_s is None or run.seconds <= cap_s:
         return run
-    return Repeat(cap_s, is_hit=False)
+    return Replicate(cap_s, is_hit=False)
 
 
-def expected(runs: Sequence[Repeat]) -> float:
+def expected(runs: Sequence[Replicate]) -> float:
     return expected_running_time(runs)
 
 
-def mean_log(runs: Sequence[Repeat]) -> float:
+def mean_log(runs: Sequence[Replicate]) -> float:
     """The mean of logs of the hits, a miss as twice what it spent."""
     return fmean(math.log(run.seconds * (1 if run.is_hit else 2)) for run in runs)
 
 
-def median_of_runs(runs: Sequence[Repeat]) -> float:
+def median_of_runs(runs: Sequence[Replicate]) -> float:
     return _median(runs)
 
 
-def median_of_hits(runs: Sequence[Repeat]) -> float:
+def median_of_hits(runs: Sequence[Replicate]) -> float:
     hits = [run.seconds for run in runs if run.is_hit]
     return median(hits) if hits else math.inf
 
 
-def _hits(runs: Sequence[Repeat]) -> int:
+def _hits(runs: Sequence[Replicate]) -> int:
     return sum(run.is_hit for run in runs)
 
 
-def _median(runs: Sequence[Repeat]) -> float:
+def _median(runs: Sequence[Replicate]) -> float:
     return median(run.seconds if run.is_hit else math.inf for run in runs)
 
 

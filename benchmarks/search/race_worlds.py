@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import ndtri
 
-from raybench.stats.repeats import Repeat
+from raybench.stats.replicates import Replicate
 
 ROUNDS, PRINTED, LATER = 24, 3, 20
 COLUMNS = 1 + ROUNDS + PRINTED + LATER
@@ -36,19 +36,19 @@ class Study:
     """(configurations, COLUMNS): to the target, or spent where it was missed."""
     hits: np.ndarray
 
-    def own(self, config: int) -> Repeat:
+    def own(self, config: int) -> Replicate:
         """The search's run."""
         return self._repeat(config, 0)
 
-    def run(self, config: int, number: int) -> Repeat:
+    def run(self, config: int, number: int) -> Replicate:
         """The run of a round, not stopped early."""
         return self._repeat(config, 1 + number)
 
-    def printed(self, config: int) -> list[Repeat]:
+    def printed(self, config: int) -> list[Replicate]:
         """The exclusive runs of the winner, from which its time is printed."""
         return [self._repeat(config, 1 + ROUNDS + i) for i in range(PRINTED)]
 
-    def later(self, config: int) -> list[Repeat]:
+    def later(self, config: int) -> list[Replicate]:
         """What fresh runs take afterwards."""
         return [self._repeat(config, 1 + ROUNDS + PRINTED + i) for i in range(LATER)]
 
@@ -57,8 +57,8 @@ class Study:
         hit = np.flatnonzero(self.hits[:, 0])
         return [int(one) for one in hit[np.argsort(self.seconds[hit, 0], kind="stable")]]
 
-    def _repeat(self, config: int, column: int) -> Repeat:
-        return Repeat(float(self.seconds[config, column]), bool(self.hits[config, column]))
+    def _repeat(self, config: int, column: int) -> Replicate:
+        return Replicate(float(self.seconds[config, column]), bool(self.hits[config, column]))
 
 
 @dataclass(frozen=True)
@@ -103,23 +103,23 @@ def uneven(count: int = 30) -> World:
 def misses(count: int = 30, sigma: float = 0.3) -> World:
     """Two in five configurations hit in 40 to 100 % of their runs; truth is the ERT."""
     place = 0.618034 * np.arange(count) % 1.0
-    chance = np.where(place < 0.4, 0.4 + 0.6 * place / 0.4, 1.0)
+    baseline_value = np.where(place < 0.4, 0.4 + 0.6 * place / 0.4, 1.0)
     median = np.linspace(1.0, 1.4, count)
     normal = ndtri((np.arange(4000) + 0.5) / 4000)
     times = median[:, None] * np.exp(sigma * normal)
     in_time = times < LIMIT
-    hit = chance * in_time.mean(1)
-    spent = chance * np.where(in_time, times, 0.0).mean(1) + (1 - hit) * LIMIT
+    hit = baseline_value * in_time.mean(1)
+    spent = baseline_value * np.where(in_time, times, 0.0).mean(1) + (1 - hit) * LIMIT
     name = f"misses: 40 % hit in 40 - 100 %, sigma {sigma:g}"
 
     def draw(rng: np.random.Generator) -> Study:
         found = _lognormal(rng, median, np.full(count, sigma), ICC)
-        hits = (rng.random(found.hits.shape) < chance[:, None]) & (found.seconds < LIMIT)
+        hits = (rng.random(found.hits.shape) < baseline_value[:, None]) & (found.seconds < LIMIT)
         return Study(np.where(hits, found.seconds, LIMIT), hits)
 
     # The median of all runs is that quantile of the hits; few are beyond the limit.
-    middle = np.where(chance > 0.5, 0.5 / chance, 0.5)
-    medians = np.where(chance > 0.5, median * np.exp(sigma * ndtri(middle)), np.inf)
+    middle = np.where(baseline_value > 0.5, 0.5 / baseline_value, 0.5)
+    medians = np.where(baseline_value > 0.5, median * np.exp(sigma * ndtri(middle)), np.inf)
     return World(name, medians, spent / hit, draw, by_expected=True)
 
 

@@ -85,7 +85,7 @@ def score(evaluation: Evaluation) -> float:
         OBJECTIVE,
         time_to_target_s=evaluation.time_to_target_s,
         best_value=evaluation.best_value,
-        chance=0.1,
+        baseline_value=0.1,
     )
 
 

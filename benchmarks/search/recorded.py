@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from raybench.spec.objective import Objective, search_score
-from raybench.stats.repeats import Repeat, expected_running_time
+from raybench.stats.replicates import Replicate, expected_running_time
 
 TABLES = Path(__file__).parents[1] / "tables"
 NAMES = (
@@ -76,7 +76,7 @@ class Space:
     """time_to_accuracy with the task's target and max_train_seconds."""
     num_evaluations: int
     """Of a trial that nothing ends early."""
-    chance: float = CHANCE
+    baseline_value: float = CHANCE
     slots: int = SLOTS
 
     def rate(self, optimizer: str, share: float) -> float:
@@ -94,12 +94,12 @@ class Table:
     """The recorded curves and step times of one workload."""
 
     batches_per_worker: tuple[int, ...]
-    chance: float = CHANCE
+    baseline_value: float = CHANCE
 
     def __init__(self, name: str, folder: Path = TABLES):
         self.name = name
         self.meta: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
-        self.chance = float(self.meta.get("chance", self.chance))
+        self.baseline_value = float(self.meta.get("baseline_value", self.baseline_value))
         batches = self.meta["batches"]
         self.batches_per_worker = tuple(
             batch for batch in batches if all(batch * workers in batches for workers in WORKERS)
@@ -230,7 +230,7 @@ class Task:
             num_workers=WORKERS,
             objective=self.objective,
             num_evaluations=self.table.mean.shape[-1],
-            chance=self.table.chance,
+            baseline_value=self.table.baseline_value,
         )
 
     def tta(self, config: Config) -> float:
@@ -245,8 +245,8 @@ class Task:
             _, seconds, accuracies = self.table.curve(config, seed=seed)
             within = [s for s in seconds if s <= self.t_max]
             reached = [s for s, a in zip(within, accuracies, strict=False) if a >= self.target]
-            missed = Repeat(seconds[min(len(within), len(seconds) - 1)], False)
-            repeats.append(Repeat(reached[0], True) if reached else missed)
+            missed = Replicate(seconds[min(len(within), len(seconds) - 1)], False)
+            repeats.append(Replicate(reached[0], True) if reached else missed)
         return expected_running_time(repeats)
 
     def close_configs(self, margin: float) -> int:
@@ -268,7 +268,7 @@ class Task:
                 self.objective,
                 time_to_target_s=seconds if reached else None,
                 best_value=best,
-                chance=self.table.chance,
+                baseline_value=self.table.baseline_value,
             )
             time_to_target = seconds if reached else None
             number = len(points) + 1

@@ -68,7 +68,7 @@ SEARCHED, RACE_RUNS = 120, 24
 """Of the row with the race: trials before it begins, and its runs, as in the default study."""
 BY_CHANCE = ", by chance"
 """What a table is called where every trial draws one of its recorded seeds."""
-SEEDS = {"mean": ("",), "chance": (BY_CHANCE,), "both": ("", BY_CHANCE)}
+SEEDS = {"mean": ("",), "baseline_value": (BY_CHANCE,), "both": ("", BY_CHANCE)}
 Job = tuple[str, str, int, argparse.Namespace]
 Cells = dict[tuple[str, str], dict[str, Any]]
 """Table and contestant: the summary of its searches."""
@@ -113,7 +113,7 @@ def replay_one(job: Job) -> Row:
 
 def named(task: Task, contestant: Any, found: dict[str, Any], seed: int | None) -> None:
     """Race what a search found: from then on it holds the configuration that is named."""
-    if not (leaders := contestant.contenders()):
+    if not (leaders := contestant.candidates()):
         return
     raced = race(task, leaders, stages(RACE_RUNS), seed=seed)
     found["clock"] += raced.wall_s / task.best_s

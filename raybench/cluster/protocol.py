@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from raybench.cluster.reach import MISNAMED
+from raybench.cluster.connectivity import MISNAMED
 from raybench.spec.errors import StudyError, UserError
 from raybench.spec.run import Placement, RunSpec
 from raybench.stats.checkpoint import Checkpoint, RunState
@@ -163,7 +163,7 @@ class HostLeaves(RunFailed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lent:
+class Allocation:
     """Pool to client: a group was given."""
 
     queue_s: float

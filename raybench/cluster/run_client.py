@@ -9,23 +9,23 @@ from typing import Any
 
 import ray
 
+from raybench.cluster.connectivity import MISNAMED
 from raybench.cluster.protocol import (
     REFUSED,
     STOPPED,
     Advance,
+    Allocation,
     Command,
     Finish,
     Finished,
     HostLeaves,
-    Lent,
     Progress,
     Reply,
     RunFailed,
     Start,
 )
-from raybench.cluster.reach import MISNAMED
 from raybench.data.load import STORED
-from raybench.spec.objective import chance_of
+from raybench.spec.objective import baseline_value_of
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import OTHER, PHASES, merge_ranks
 from raybench.stats.record import (
@@ -63,7 +63,7 @@ class RunAccount:
     """
 
     def __init__(self) -> None:
-        self.is_lent = False
+        self.is_allocated = False
         """Whether the run has ever had workers."""
         self._earlier_s = 0.0
         """Wall seconds of another driver, up to the checkpoint that this one goes on from."""
@@ -89,16 +89,16 @@ class RunAccount:
         self._before_queue_s, self._has_evaluated = self._queue_s, False
         self._worker = self._last.worker
 
-    def has(self, lent: Lent) -> None:
+    def has(self, allocation: Allocation) -> None:
         """Workers were given."""
         assert self._asked is not None
-        self.is_lent, self._between = True, time.perf_counter()
-        waited = lent.queue_s + lent.start_s
-        self._queue_s += lent.queue_s
-        self._own_start_s += lent.start_s
+        self.is_allocated, self._between = True, time.perf_counter()
+        waited = allocation.queue_s + allocation.start_s
+        self._queue_s += allocation.queue_s
+        self._own_start_s += allocation.start_s
         self._own_report_s += max(0.0, self._between - self._asked - waited)
-        if lent.resume is not None and self._kept is None and not self._earlier_s:
-            worker = lent.resume.ledger
+        if allocation.resume is not None and self._kept is None and not self._earlier_s:
+            worker = allocation.resume.ledger
             self._earlier_s = sum(s for phase, s in worker.items() if phase in PHASES)
             self._first = self._last = self._base = _Point(at=self._first.at, worker=worker)
             self._worker = worker
@@ -139,7 +139,7 @@ class RunAccount:
         """Return the seconds by phase so far, and those of the wall."""
         now = time.perf_counter()
         wall = 0.0 if self._asked is None else now - self._first.at + self._earlier_s
-        if not self.is_lent:  # it never got workers: all of it was waiting
+        if not self.is_allocated:  # it never got workers: all of it was waiting
             return {"queue": wall, OTHER: 0.0}, wall
         here = self._point(now)
         phases = {"queue": here.queue_s, "start": here.start_s, "lost": here.lost_s, **here.worker}
@@ -272,20 +272,20 @@ class RunClient:
 
     def _acquire(self) -> None:
         self._account.asks()
-        lent = _get(self._pool.acquire.remote(self._name, self._spec.placement))
-        self._account.has(lent)
-        self._slowest_start_s = lent.slowest_start_s
+        allocation = _get(self._pool.acquire.remote(self._name, self._spec.placement))
+        self._account.has(allocation)
+        self._slowest_start_s = allocation.slowest_start_s
         evaluation = self._outcome.evaluation
-        if evaluation is None and lent.resume is not None:
-            evaluation = lent.resume.evaluations[-1]
+        if evaluation is None and allocation.resume is not None:
+            evaluation = allocation.resume.evaluations[-1]
         self._outcome = replace(
             self._outcome,
             evaluation=evaluation,
-            hosts=lent.hosts,
-            devices=lent.devices,
-            workers_per_node=lent.workers_per_node,
-            accelerators=lent.accelerators,
-            waited_for=lent.waited_for or self._outcome.waited_for,
+            hosts=allocation.hosts,
+            devices=allocation.devices,
+            workers_per_node=allocation.workers_per_node,
+            accelerators=allocation.accelerators,
+            waited_for=allocation.waited_for or self._outcome.waited_for,
         )
 
     def _progress(self, command: Command) -> None:
@@ -304,7 +304,7 @@ class RunClient:
             message=NOT_FINITE if evaluation.failure else None,
             num_parameters=first.num_parameters,
             batch_statistics=first.batch_statistics,
-            chance=chance_of(self._spec.objective, first.num_classes),
+            baseline_value=baseline_value_of(self._spec.objective, first.num_classes),
             saved=first.saved if is_saved else self._outcome.saved,
         )
 

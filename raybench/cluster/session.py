@@ -13,6 +13,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raybench.cluster.admission import Admission, Capacity, num_local_cores
+from raybench.cluster.connectivity import VARIABLE
 from raybench.cluster.layout import Node, as_nodes
 from raybench.cluster.queue import Waiting
 from raybench.cluster.ray_internals.local_ray import (
@@ -29,7 +30,6 @@ from raybench.cluster.ray_internals.local_ray import (
 )
 from raybench.cluster.ray_internals.nodes import has_autoscaler
 from raybench.cluster.ray_internals.trainer import TRAIN_SWITCHES
-from raybench.cluster.reach import VARIABLE
 from raybench.cluster.signals import without_hangup
 from raybench.cluster.worker import Scratch
 from raybench.cluster.worker_group import PoolOptions

@@ -14,6 +14,7 @@ from typing import Any
 import ray
 
 from raybench.cluster.admission import Admission, Grant
+from raybench.cluster.connectivity import UNREACHED
 from raybench.cluster.layout import Node, Reservation
 from raybench.cluster.protocol import (
     Close,
@@ -38,7 +39,6 @@ from raybench.cluster.ray_internals.trainer import (
     meeting_over_network,
     without_unused_callbacks,
 )
-from raybench.cluster.reach import UNREACHED
 from raybench.cluster.worker import serve
 from raybench.spec.run import Placement
 

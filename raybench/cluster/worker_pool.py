@@ -20,12 +20,12 @@ from raybench.cluster.admission import Admission
 from raybench.cluster.layout import Node, workers_per_node
 from raybench.cluster.protocol import (
     STOPPED,
+    Allocation,
     Close,
     Command,
     Finish,
     Finished,
     GroupState,
-    Lent,
     Progress,
     Reply,
     RunFailed,
@@ -183,7 +183,7 @@ class WorkerPool(KeepsCheckpoints):
         self._preparing = [entry for entry in self._preparing if entry[1] is not is_ready]
         is_ready.set()
 
-    async def acquire(self, trial: str, placement: Placement) -> Lent:
+    async def acquire(self, trial: str, placement: Placement) -> Allocation:
         """Wait for workers as placed and return them.
 
         RunFailed if they do not start, or if `stop_waiting` comes first.
@@ -205,7 +205,7 @@ class WorkerPool(KeepsCheckpoints):
         the end of a run."""
         self._cut.set()
 
-    async def _acquire_or_join(self, trial: str, placement: Placement) -> Lent:
+    async def _acquire_or_join(self, trial: str, placement: Placement) -> Allocation:
         """Get a group of its own, or the one that is being started ahead."""
         began = time.perf_counter()
         coming = next(
@@ -222,10 +222,10 @@ class WorkerPool(KeepsCheckpoints):
             self._starting.discard(trial)
         self._refuse_abandoned(trial)
         waited = time.perf_counter() - began
-        lent = await self._acquire(trial, placement)
-        return replace(lent, start_s=lent.start_s + waited)
+        allocation = await self._acquire(trial, placement)
+        return replace(allocation, start_s=allocation.start_s + waited)
 
-    async def _acquire(self, trial: str, placement: Placement) -> Lent:
+    async def _acquire(self, trial: str, placement: Placement) -> Allocation:
         """Get a group for the trial; how often it asks again where that fails is its own rule."""
         asked = time.perf_counter()
         grant, waited_for = await self._queue.wait(trial, placement)
@@ -251,7 +251,7 @@ class WorkerPool(KeepsCheckpoints):
             raise
         self._group_of[trial] = grant.group
         self._neighbours.running(name for name in self._group_of if not name.startswith(AHEAD))
-        return Lent(
+        return Allocation(
             queue_s=started - asked,
             start_s=time.perf_counter() - started if grant.is_new else 0.0,
             hosts=group.hosts(),

@@ -12,7 +12,7 @@ from raybench.spec.run import FRAMEWORKS
 from raybench.spec.text import command_line
 
 if TYPE_CHECKING:
-    from raybench.data.look import Seen
+    from raybench.data.inspect import Seen
 
 DEFAULT_OUT = "space.yaml"
 
@@ -76,7 +76,7 @@ def init(options: argparse.Namespace) -> int:
 
 def _see(options: argparse.Namespace) -> "tuple[Seen, str | None]":
     """Return what was seen of the data, and the user's own workload if they named one."""
-    from raybench.data.look.find import see, see_dataset
+    from raybench.data.inspect.find import see, see_dataset
     from raybench.models.find import load_workload_dataset
 
     path = Path(options.data).expanduser()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raybench.data.look import Seen
+from raybench.data.inspect import Seen
 from raybench.spec.documents import parse_yaml
 from raybench.spec.metric import METRICS, USUAL
 from raybench.spec.text import clean, command_line

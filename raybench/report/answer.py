@@ -139,8 +139,8 @@ def _costs(results: StudyResults, winner: Winner) -> str:
         )
     wall = by_the_wall(results, winner.trial, winner.seconds)
     price = price_of(results, winner.cost, winner.trial)
-    is_told = winner.spec.num_workers > 1 or price  # else it is the seconds once more
-    workers = f", {winner.cost:.3g} worker-seconds{price}" if is_told else ""
+    is_informative = winner.spec.num_workers > 1 or price  # else it is the seconds once more
+    workers = f", {winner.cost:.3g} worker-seconds{price}" if is_informative else ""
     aim = target_in_words(results)
     return f"{aim} {about} {duration(winner.seconds)} of training{wall}{workers}"
 

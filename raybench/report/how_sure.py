@@ -22,7 +22,7 @@ from raybench.results.ranking import cost_of, noise_of, ranked, repeat
 from raybench.results.verdict import Verdict
 from raybench.spec.study import ConfirmSpec
 from raybench.spec.text import clean, split_command
-from raybench.stats.repeats import Noise, Repeat, measures, noise_at_least, pooled
+from raybench.stats.replicates import Noise, Replicate, measures, noise_at_least, pooled
 from raybench.stats.standing import MOST, best_first, next_to_run, on_axis, stages
 
 NUMBERS = (4, 8, 12, 16, 24, 32, 48, 64, 100)
@@ -222,7 +222,7 @@ class _Drawn:
     is_timed: bool
 
     @classmethod
-    def of(cls, runs: Sequence[Repeat], noise: Noise, *, is_timed: bool) -> "_Drawn":
+    def of(cls, runs: Sequence[Replicate], noise: Noise, *, is_timed: bool) -> "_Drawn":
         """Return it of a configuration's runs."""
         found = measures(runs, is_timed=is_timed)
         missed = [run.seconds for run in runs if not run.is_hit]
@@ -230,12 +230,12 @@ class _Drawn:
         center = fmean(found) if found else 0.0
         return cls(len(found) / len(runs), center, sigma, fmean(missed or [0.0]), is_timed)
 
-    def run(self, chance: random.Random) -> Repeat:
+    def run(self, chance: random.Random) -> Replicate:
         """Return a new run."""
         if chance.random() >= self.hits:
-            return Repeat(self.missed_s, is_hit=False)
+            return Replicate(self.missed_s, is_hit=False)
         found = chance.gauss(self.center, self.sigma)
-        return Repeat(math.exp(found) if self.is_timed else found, is_hit=True)
+        return Replicate(math.exp(found) if self.is_timed else found, is_hit=True)
 
 
 PAGE = "report.html"

@@ -58,7 +58,9 @@ def sensitivity_lines(results: StudyResults) -> list[str]:
     curves = curves[curves["trial"].isin(searched)]
     if curves.empty:
         return []
-    table = around_target(curves, results.metric, results.target, hold=results.hold, chance=start)
+    table = around_target(
+        curves, results.metric, results.target, hold=results.hold, baseline_value=start
+    )
     lines = []
     for row in table[table["target"] != results.target].dropna().to_dict("records"):
         config = results.label(results.specs[row["trial"]])

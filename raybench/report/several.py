@@ -195,7 +195,7 @@ def said(study: StudyResults) -> str:
 
 def winner_row(study: StudyResults) -> dict[str, Any]:
     """Return a study's row of `Studies.winners`, without its name."""
-    search = study.trials["role"].isin(["trial", "finalist"])
+    search = study.trials["role"].isin(["trial", "placement_check"])
     row: dict[str, Any] = {"metric": study.metric.name, "target": study.target}
     row["trials"] = int(search.sum())
     if study.is_scaling or study.winners.empty:

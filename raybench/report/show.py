@@ -197,10 +197,12 @@ def _show_neighbours(console: Console, results: StudyResults) -> None:
     disturbed = slow_down(results.trials)
     if disturbed is None:
         return
-    sentinel = results.trials["config"][results.trials["role"] == "sentinel"].iloc[0]
+    interference_probe = results.trials["config"][
+        results.trials["role"] == "interference_probe"
+    ].iloc[0]
     say_wrapped(
         console,
-        f"Concurrent trials: {sentinel} took {_longer(disturbed)} per sample beside "
+        f"Concurrent trials: {interference_probe} took {_longer(disturbed)} per sample beside "
         "another trial than alone (one run each); confirmed times are of runs alone.",
     )
     console.print()

@@ -95,7 +95,7 @@ def slow_down(trials: pd.DataFrame) -> float | None:
 
     None where it was not run (no two trials ran at the same time) or did not finish.
     """
-    runs = trials[(trials["role"] == "sentinel") & (trials["samples_per_s"] > 0)]
+    runs = trials[(trials["role"] == "interference_probe") & (trials["samples_per_s"] > 0)]
     alone = runs["samples_per_s"][runs["concurrent"] == 0]
     beside = runs["samples_per_s"][runs["concurrent"] > 0]
     if alone.empty or beside.empty:

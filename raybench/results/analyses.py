@@ -19,7 +19,14 @@ from raybench.spec.metric import Metric
 from raybench.spec.objective import small_difference
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import MACHINE_FAULTS
-from raybench.stats.repeats import Repeat, expected_running_time, interval, pooled, ranked, tied
+from raybench.stats.replicates import (
+    Replicate,
+    expected_running_time,
+    interval,
+    pooled,
+    ranked,
+    tied,
+)
 from raybench.stats.standing import LONG_PERIOD
 
 
@@ -140,7 +147,7 @@ def time_to_target(
     target: float,
     *,
     hold: int = 1,
-    chance: float | None = None,
+    baseline_value: float | None = None,
 ) -> pd.DataFrame:
     """Return when each trial of `curves` reached a target, in their order.
 
@@ -157,7 +164,9 @@ def time_to_target(
     at = _first_held(codes, metric.sign * values >= metric.sign * target, hold)
     is_start = np.diff(codes, prepend=-1)[at] != 0
     before_s = np.where(is_start, 0.0, seconds[at - 1])
-    before = np.where(is_start, np.nan if chance is None else chance, values[at - 1])
+    before = np.where(
+        is_start, np.nan if baseline_value is None else baseline_value, values[at - 1]
+    )
     period, way, rest = seconds[at] - before_s, values[at] - before, target - before
     is_between = (period > LONG_PERIOD * seconds[at]) & np.isfinite(way) & (way * rest > 0)
     share = np.ones(len(at))
@@ -174,7 +183,7 @@ def around_target(
     target: float,
     *,
     hold: int = 1,
-    chance: float | None = None,
+    baseline_value: float | None = None,
     points: float = ONE_POINT,
 ) -> pd.DataFrame:
     """Return which trial reaches first the target, an easier and a harder one, easiest first.
@@ -183,12 +192,12 @@ def around_target(
     chance. Columns: target, trial, seconds (both missing where none reaches it), reached (trials
     that do), trials. A winner that changes with the target hangs on it.
     """
-    step = metric.sign * small_difference(metric, target, chance, points=points)
+    step = metric.sign * small_difference(metric, target, baseline_value, points=points)
     rows = []
     for one in (target - step, target, target + step):
         if metric.is_share and one > 1:
             continue
-        times = time_to_target(curves, metric, one, hold=hold, chance=chance)
+        times = time_to_target(curves, metric, one, hold=hold, baseline_value=baseline_value)
         known = times.dropna(subset=["seconds"])
         first = known.nsmallest(1, "seconds")
         rows.append(
@@ -237,10 +246,10 @@ def standings(runs: pd.DataFrame, *, is_timed: bool = True) -> pd.DataFrame:
     need(runs, "repeats", ("trial", "seconds", "is_hit"))
     if runs["seconds"].isna().any():
         raise UserError("repeats: 'seconds' must be known of every run; of a miss what it spent.")
-    groups: dict[str, list[Repeat]] = {}
+    groups: dict[str, list[Replicate]] = {}
     columns = runs["trial"], runs["seconds"].astype(float), runs["is_hit"].astype(bool)
     for trial, seconds, is_hit in zip(*columns, strict=True):
-        groups.setdefault(trial, []).append(Repeat(seconds, is_hit))
+        groups.setdefault(trial, []).append(Replicate(seconds, is_hit))
     noise = pooled(groups.values(), is_timed=is_timed)
     order = ranked(groups, noise, is_timed=is_timed)
     ties = tied({trial: groups[trial] for trial in order}, noise, is_timed=is_timed)
@@ -441,7 +450,7 @@ def _shuffled(inputs: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, float]
     return worse, explained
 
 
-SEARCH = ("trial", "finalist")
+SEARCH = ("trial", "placement_check")
 """Roles of a search's own runs."""
 
 
@@ -525,4 +534,4 @@ class Analysed:
         return found
 
     def _crossing(self) -> dict[str, Any]:
-        return {"hold": self.hold, "chance": self.value_at_start}
+        return {"hold": self.hold, "baseline_value": self.value_at_start}

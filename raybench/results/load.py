@@ -176,9 +176,9 @@ def metric_of(study: Mapping[str, Any]) -> Metric:
 def value_at_start(study: Mapping[str, Any], metric: Metric) -> float | None:
     """Return what the metric is before a run has begun; see `StudyResults.value_at_start`."""
     content = study["study"]
-    chance = content["objective"].get("chance")
-    if chance is not None or metric != ACCURACY:
-        return None if chance is None else float(chance)
+    baseline_value = content["objective"].get("baseline_value")
+    if baseline_value is not None or metric != ACCURACY:
+        return None if baseline_value is None else float(baseline_value)
     dataset = content.get("dataset")
     num_classes = dataset.get("num_classes") if isinstance(dataset, dict) else None
     return 1.0 / num_classes if isinstance(num_classes, int) and num_classes > 0 else None
@@ -242,9 +242,9 @@ class StudyResults(Analysed):
         return metric_of(self.study)
 
     @property
-    def chance(self) -> float | None:
+    def baseline_value(self) -> float | None:
         """What an answer that does not look at the inputs reaches; None where nobody knows."""
-        value = self.study["study"]["objective"].get("chance")
+        value = self.study["study"]["objective"].get("baseline_value")
         return None if value is None else float(value)
 
     @property
@@ -491,7 +491,7 @@ def _loaded(place: str, folder: Path) -> StudyResults:
             fixed,
             metric,
             curves=records.curves,
-            chance=value_at_start(study, metric),
+            baseline_value=value_at_start(study, metric),
         ),
         curves=curve_table(records.curves, metric),
         predictions=prediction_table(records.predictions),

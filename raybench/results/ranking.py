@@ -22,8 +22,15 @@ from raybench.spec.objective import BEST_OF_MANY, ONE_SIDED, share_error
 from raybench.spec.run import BASE_KEYS
 from raybench.stats import standing
 from raybench.stats.record import RunRecord
-from raybench.stats.repeats import Noise, Repeat, expected_running_time, interval, pooled
-from raybench.stats.standing import Axis, first_trial, held_per_trained, is_told, on_axis, repeat_of
+from raybench.stats.replicates import Noise, Replicate, expected_running_time, interval, pooled
+from raybench.stats.standing import (
+    Axis,
+    first_trial,
+    held_per_trained,
+    is_informative,
+    on_axis,
+    replicate_of,
+)
 
 ROLES = ("race", "confirm")
 
@@ -37,18 +44,18 @@ class Repeated:
     num_workers: int
     cost: float
     """Worker-seconds per second of training: with a price those that are held, and billed."""
-    chosen: tuple[Repeat, ...]
+    chosen: tuple[Replicate, ...]
     """Runs by which it is compared: the search's own, unless it began the study, and the race's;
     without a race those alone."""
     chosen_runs: tuple[str, ...]
     """Their names."""
-    printed: tuple[Repeat, ...]
+    printed: tuple[Replicate, ...]
     """Runs that its printed time is of: those alone, or where none reached the target, all new."""
     printed_runs: tuple[str, ...]
     """Their names."""
     is_alone: bool
     """Whether these ran alone."""
-    alone: tuple[Repeat, ...]
+    alone: tuple[Replicate, ...]
     """Runs alone that it is not chosen by: they may overrule the race."""
 
     @property
@@ -62,7 +69,7 @@ class Repeated:
         is_enough = self.is_alone or self.alone or not is_timed
         return bool(is_enough) and not any(repeat.is_hit for repeat in self.printed)
 
-    def on(self, axis: Axis, *, with_alone: bool = False) -> list[Repeat]:
+    def on(self, axis: Axis, *, with_alone: bool = False) -> list[Replicate]:
         """Return the runs it is chosen by in the unit of an axis, and those alone if asked."""
         runs = [*self.chosen, *self.alone] if with_alone else self.chosen
         return on_axis(runs, self.cost, axis)
@@ -78,13 +85,13 @@ def repeated(results: StudyResults) -> dict[str, Repeated]:
         if record.role not in ROLES or origin is None or record.trial in unranked:
             continue  # without its search run nothing says what was repeated
         is_alike = record.failure is not None or record.accelerators == origin.accelerators
-        if is_told(record) and is_alike:
+        if is_informative(record) and is_alike:
             again.setdefault(origin.trial, []).append(record)
     cold = first_trial(results.runs.values())
     found = {}
     for trial, records in again.items():
         own = results.runs[trial]
-        counts = trial != cold and trial not in unranked and is_told(own)
+        counts = trial != cold and trial not in unranked and is_informative(own)
         found[trial] = _repeated(results, own, records, counts=counts)
     order = best_first(found.values(), "seconds", is_timed=results.is_timed)
     return {trial: found[trial] for trial in order}
@@ -92,7 +99,7 @@ def repeated(results: StudyResults) -> dict[str, Repeated]:
 
 def best_first(
     found: Iterable[Repeated], axis: Axis, *, is_timed: bool
-) -> dict[str, Sequence[Repeat]]:
+) -> dict[str, Sequence[Replicate]]:
     """Return configurations, best first on an axis, and the runs that they are judged by there."""
     found = list(found)
     alone = {one.trial: on_axis(one.alone, one.cost, axis) for one in found}
@@ -100,10 +107,10 @@ def best_first(
     return standing.best_first(raced, alone, is_timed=is_timed)
 
 
-def repeat(results: StudyResults, trial: str) -> Repeat:
+def repeat(results: StudyResults, trial: str) -> Replicate:
     """Return what a run counts as."""
     points = results.evaluations.get(trial, ())
-    return repeat_of(results.runs[trial], points, chance=results.value_at_start)
+    return replicate_of(results.runs[trial], points, baseline_value=results.value_at_start)
 
 
 def cost_of(results: StudyResults, num_workers: int, names: Iterable[str]) -> float:
@@ -125,7 +132,7 @@ def noise_of_all(found: dict[str, Repeated], results: StudyResults) -> Noise:
     return pooled([*_chosen(found).values(), *alone], is_timed=results.is_timed)
 
 
-def _chosen(found: dict[str, Repeated]) -> dict[str, tuple[Repeat, ...]]:
+def _chosen(found: dict[str, Repeated]) -> dict[str, tuple[Replicate, ...]]:
     return {trial: one.chosen for trial, one in found.items()}
 
 
@@ -206,14 +213,14 @@ def nearest(results: StudyResults) -> str | None:
     None where none has learnt anything: got beyond what an answer reaches that does not look at
     the inputs, and what luck adds to it on so many rows.
     """
-    metric, chance = results.metric, results.value_at_start
+    metric, baseline_value = results.metric, results.value_at_start
     if (known := results.baselines.get("validation")) is not None:
         beyond = known.beyond(metric, BEST_OF_MANY)
-        chance = chance if beyond is None else beyond
+        baseline_value = baseline_value if beyond is None else beyond
     for trial in ranked(results.trials)["trial"]:
         value = results.runs[trial].best_value
         if value is not None:
-            has_learnt = chance is None or metric.gap(value, chance) > 0
+            has_learnt = baseline_value is None or metric.gap(value, baseline_value) > 0
             return str(trial) if has_learnt else None
     return None
 
@@ -328,7 +335,7 @@ def _tested(results: StudyResults) -> dict[str, dict[str, float]]:
     worth = -results.metric.sign
     groups = {
         trial: [
-            Repeat(worth * value, is_hit=True)
+            Replicate(worth * value, is_hit=True)
             for name in one.printed_runs
             if (value := results.runs[name].test_value) is not None
         ]

@@ -302,7 +302,7 @@ class _Objective(_Checked):
     target: float | None
     metric: Annotated[str, Field(pattern=METRIC_NAME)] | None = None
     direction: Direction | None = None
-    chance: float | None = None
+    baseline_value: float | None = None
 
 
 class _Study(_Checked):

@@ -21,7 +21,7 @@ from typing import Self
 from raybench.results.bucket import Bucket, BucketError, check_url
 from raybench.results.lock import LEASE_BEAT_S, Lease, LeaseLostError, StudyLock
 from raybench.results.place import is_url, local_path
-from raybench.results.spool import (
+from raybench.results.staging import (
     LOGS,
     CheckpointUpload,
     Upload,

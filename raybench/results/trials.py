@@ -241,7 +241,7 @@ def trial_table(
     metric: Metric = ACCURACY,
     *,
     curves: Mapping[str, Sequence[Evaluation]] = MappingProxyType({}),
-    chance: float | None = None,
+    baseline_value: float | None = None,
 ) -> pd.DataFrame:
     """Return one row per run; every key of the run spec that `space` has is a column.
 
@@ -254,7 +254,7 @@ def trial_table(
     rows = [
         _trial_row(run, more, label, metric)
         | {"unranked": usual.objection(layout_of(run))}
-        | _crossed(run, curves.get(run.trial, ()), chance)
+        | _crossed(run, curves.get(run.trial, ()), baseline_value)
         for run in runs
     ]
     table = pd.DataFrame(rows, columns=[*types, *more], dtype=object)
@@ -320,9 +320,9 @@ def _cell(value: Any) -> Any:
 
 
 def _crossed(
-    run: RunRecord, points: Sequence[Evaluation], chance: float | None
+    run: RunRecord, points: Sequence[Evaluation], baseline_value: float | None
 ) -> dict[str, float | bool | None]:
-    found = crossing(run, points, chance=chance)
+    found = crossing(run, points, baseline_value=baseline_value)
     if found is None:
         return {"crossed_s": None, "is_interpolated": None}
     return {"crossed_s": found.seconds, "is_interpolated": found.is_interpolated}

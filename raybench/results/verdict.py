@@ -18,8 +18,8 @@ from raybench.results.ranking import Repeated, best_first, cost_of, kind_of, kin
 from raybench.results.ranking import ranked as ranked_runs
 from raybench.spec.objective import BEST_OF_ALL, ONE_SIDED
 from raybench.spec.run import RunSpec
-from raybench.stats.repeats import Repeat, Ties, tied
-from raybench.stats.standing import Axis, is_told, on_axis
+from raybench.stats.replicates import Replicate, Ties, tied
+from raybench.stats.standing import Axis, is_informative, on_axis
 
 
 @dataclass(frozen=True)
@@ -185,12 +185,12 @@ def _ties(results: StudyResults, found: Sequence[Repeated], kind: str, axis: Axi
 
 
 def _tied(
-    results: StudyResults, groups: Mapping[str, Sequence[Repeat]], kind: str, axis: Axis
+    results: StudyResults, groups: Mapping[str, Sequence[Replicate]], kind: str, axis: Axis
 ) -> Ties:
     """Return what cannot be told from the first of `groups`, among them and all that ran once."""
     runs, groups = ranked_runs(results.trials), dict(groups)
     for trial in runs["trial"][kind_of(runs) == kind]:
-        if trial in groups or trial in results.repeated or not is_told(results.runs[trial]):
+        if trial in groups or trial in results.repeated or not is_informative(results.runs[trial]):
             continue
         own = repeat(results, trial)
         if own.is_hit:

@@ -32,6 +32,7 @@ from raybench.results.store import (
 from raybench.runs.preflight import check_address, check_task
 from raybench.runs.train import for_this_machine, holds_own, names_target, read_spec
 from raybench.runs.wait_watch import Waits, live_session
+from raybench.scaling.bottleneck import Verdict, judge, milliseconds
 from raybench.scaling.shares import (
     FEWEST_ROUNDS,
     PILOT_INTERVALS,
@@ -46,7 +47,6 @@ from raybench.scaling.shares import (
     steps_for,
     whole_rounds,
 )
-from raybench.scaling.verdict import Verdict, judge, milliseconds
 from raybench.spec.documents import to_yaml
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, StudyError, UserError
 from raybench.spec.run import RunSpec, describe

@@ -12,10 +12,10 @@ from raybench.cluster.admission import Capacity
 from raybench.cluster.layout import Node
 from raybench.cluster.session import Session
 from raybench.data.augment import check_augment
-from raybench.data.chance import chance_level
+from raybench.data.baseline import chance_level
 from raybench.data.check import check_dataset
 from raybench.data.dataset import Dataset
-from raybench.data.look.leaks import leak_lines
+from raybench.data.inspect.leaks import leak_lines
 from raybench.models.base import Workload, refuse_label_smoothing, users_code
 from raybench.models.find import load_workload_dataset, require_framework
 from raybench.results.trials import CURVE_TYPES, EXTRA_TYPES, TRIAL_TYPES, for_metric
@@ -36,7 +36,7 @@ from raybench.spec.space import (
     resolve,
     values_of,
 )
-from raybench.spec.study import CADENCE, TIME, StudySpec
+from raybench.spec.study import EVAL_INTERVAL, TIME, StudySpec
 from raybench.training.check_model import check_models
 from raybench.training.machine import LACKING, Seen, framework_sees, require_gpus
 
@@ -87,8 +87,10 @@ def check_task(
     _check_columns(metric)
     if is_target_ours and metric != ACCURACY:
         objective = objective.model_copy(update={"kind": BUDGET, "target": None})
-    chance = None if _is_own(metric, workload) else chance_level(metric, dataset)
-    return resolved(objective, task=dataset.task, own=workload.metric, chance=chance), dataset
+    baseline_value = None if _is_own(metric, workload) else chance_level(metric, dataset)
+    return resolved(
+        objective, task=dataset.task, own=workload.metric, baseline_value=baseline_value
+    ), dataset
 
 
 def _is_own(metric: Metric, workload: Workload) -> bool:
@@ -157,11 +159,11 @@ def check_evaluations(study: StudySpec, space: Space, dataset: Dataset) -> None:
             f"batch_size_per_worker: {largest:,} is more than the {samples:,.0f} samples that a "
             f"run of {epochs:g} epochs sees; name a smaller one."
         )
-    cadence = study.fixed.get(CADENCE, 1 if CADENCE in study.auto else None)
+    eval_interval = study.fixed.get(EVAL_INTERVAL, 1 if EVAL_INTERVAL in study.auto else None)
     batch = int(study.fixed.get("batch_size_per_worker", 1))
-    if cadence is None or "epochs" in study.space:
+    if eval_interval is None or "epochs" in study.space:
         return
-    count = math.ceil(samples / max(int(cadence), batch))
+    count = math.ceil(samples / max(int(eval_interval), batch))
     if study.objective.kind == TIME and hold > count:
         raise UserError(
             f"objective.hold: {hold} evaluations in a row cannot come, a run of {epochs:g} epochs "

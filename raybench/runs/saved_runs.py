@@ -26,7 +26,7 @@ from raybench.spec.errors import StudyError, UserError
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import latest_checkpoint, write_checkpoint
 from raybench.stats.record import MACHINE_FAULTS, Evaluation, RunRecord
-from raybench.stats.standing import is_told
+from raybench.stats.standing import is_informative
 
 TRIES = 2
 """How often a run is begun again at most because it was disturbed; then it stands, marked."""
@@ -179,7 +179,7 @@ class SavedRuns:
 
     def over(self, record: RunRecord) -> None:
         """Drop the checkpoint of a run whose record is written, unless the run was cut off."""
-        is_answer = is_told(record) if record.phase == "confirm" else record.is_answer
+        is_answer = is_informative(record) if record.phase == "confirm" else record.is_answer
         is_kept = not is_answer or record.stop == "interrupted"
         self._writer.submit(self._noting_faults, self._forget, record.trial, is_kept)
 

@@ -104,9 +104,9 @@ def run_order(
     for cell in cells:
         groups.setdefault(cell.spec.placement.group, []).append(cell)
     for number in range(repeats):
-        chance = random.Random(f"{seed}/{number}")
-        for group in chance.sample(list(groups), len(groups)):
-            for cell in chance.sample(groups[group], len(groups[group])):
+        baseline_value = random.Random(f"{seed}/{number}")
+        for group in baseline_value.sample(list(groups), len(groups)):
+            for cell in baseline_value.sample(groups[group], len(groups[group])):
                 yield cell, number
 
 

@@ -208,7 +208,7 @@ class Plateau:
 
     def __init__(self, study: StudySpec, costs: Callable[[RunSpec, float], Costs]) -> None:
         objective, self._costs = study.objective, costs
-        self._metric, self._baseline = objective.judged_by, objective.chance
+        self._metric, self._baseline = objective.judged_by, objective.baseline_value
         self._target = objective.target
         self._left: dict[str, float] = {}
         """Seconds at the first evaluation of a trial that was better than the baseline."""

@@ -8,7 +8,7 @@ from raybench.results.trials import Layout, Usual, layout_of, usual_of
 from raybench.spec.run import RunSpec
 from raybench.spec.study import TIME, StudySpec
 from raybench.stats.record import Evaluation, RunRecord
-from raybench.stats.standing import is_told, repeat_of, stages
+from raybench.stats.standing import is_informative, replicate_of, stages
 
 SLACK = 1.5
 """A winner's run alone may take so much longer than the search's, which was a lucky one."""
@@ -21,7 +21,7 @@ MOST_FRESH = 0.5
 """Share of what is left that runs of the winners alone take at most, where there is little."""
 ONCE, EACH = ("setup", "compile"), ("eval", "report")
 """Phases of a run that take time beside training, in warm workers: once, with each evaluation."""
-NUM_FINALISTS = 3
+NUM_PLACEMENT_CHECKS = 3
 """Runs of splits that were only predicted come before the race."""
 
 
@@ -40,7 +40,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Contenders:
+class Candidates:
     """The best runs of a search on one model of GPU, best first; as many as a race begins with."""
 
     fastest: list[Cost] = field(default_factory=list)
@@ -74,11 +74,11 @@ class ConfirmBudget:
     """Race whose contenders are kept even where the study asks for a smaller one."""
     left_s: float | None = None
     """Seconds of the time budget that were left when the search began; None: all of it."""
-    chance: float | None = None
+    baseline_value: float | None = None
     """What the metric is before a run has begun, where the objective does not say it."""
     _costs: dict[str, Cost] = field(default_factory=dict)
     _usual: Usual = field(init=False)
-    _of_kind: dict[tuple[str, ...], Contenders] = field(default_factory=dict)
+    _of_kind: dict[tuple[str, ...], Candidates] = field(default_factory=dict)
     """The best on each model of GPU."""
     _beside: dict[str, float] = field(default_factory=dict)
     """Seconds beside training of a run in warm workers, by framework."""
@@ -107,7 +107,7 @@ class ConfirmBudget:
         ledger, spec = record.ledger, record.spec
         if record.failure is not None or record.best_value is None:
             return
-        repeat = repeat_of(record, tuple(curve), chance=self.chance)
+        repeat = replicate_of(record, tuple(curve), baseline_value=self.baseline_value)
         if not repeat.is_hit:
             return
         # Not only to where the target was crossed: to the evaluation that saw it, and was held.
@@ -115,7 +115,9 @@ class ConfirmBudget:
         if record.time_to_target_s is not None and record.trial.startswith("reference"):
             train_s = record.time_to_target_s  # it went on, where a trial ends
             share = min(1.0, train_s / max(ledger["train"], 1e-9))
-        if not self._is_timed and not is_told(record):  # stopped early; again it trains to its end
+        if not self._is_timed and not is_informative(
+            record
+        ):  # stopped early; again it trains to its end
             train_s = max(train_s, spec.objective.max_train_seconds)
         # The first runs of a worker import much of the framework: the least is that of warm ones.
         beside = sum(ledger[phase] for phase in ONCE) + share * sum(ledger[one] for one in EACH)
@@ -139,17 +141,17 @@ class ConfirmBudget:
         """Keep the best and the cheapest; of equal ones, those that came first."""
         if self._usual.objection(cost.layout):
             return
-        best = self._of_kind.setdefault(cost.layout.accelerators, Contenders())
+        best = self._of_kind.setdefault(cost.layout.accelerators, Candidates())
         bisect.insort(best.fastest, cost, key=lambda one: one.rank)
         del best.fastest[self._most :]
         if self._is_timed:
             bisect.insort(best.cheapest, cost, key=lambda one: one.worker_seconds)
             del best.cheapest[self._most :]
 
-    def contenders(self) -> Contenders:
+    def candidates(self) -> Candidates:
         """Return who races, as far as is known: runs on the model of GPU that the best was on."""
         kinds = [one for one in self._of_kind.values() if one.fastest]
-        return min(kinds, key=lambda one: one.fastest[0].rank, default=Contenders())
+        return min(kinds, key=lambda one: one.fastest[0].rank, default=Candidates())
 
     def winners(self) -> list[Cost]:
         """Return who is run alone, as far as is known: the fastest, then the cheapest.
@@ -157,7 +159,7 @@ class ConfirmBudget:
         Or "cheapest" would only be asked of the fast. Where seconds are the same for all, the
         best by the metric alone. Of several models of GPU, the best on each besides.
         """
-        found = self.contenders()
+        found = self.candidates()
         others = [one.fastest[0] for one in self._of_kind.values() if one.fastest]
         return [*found.first(1), *(one for one in others if one not in found.fastest)]
 
@@ -182,7 +184,7 @@ class ConfirmBudget:
 
     def race_s(self, number: int) -> float:
         """Return the seconds that a race of `number` runs takes, about: nobody is dropped early."""
-        found, total = self.contenders(), 0.0
+        found, total = self.candidates(), 0.0
         for count, runs in stages(number):
             racing = found.first(count)
             total += runs * sum(map(self._beside_s, racing))
@@ -192,7 +194,7 @@ class ConfirmBudget:
 
     def race_runs(self, number: int) -> int:
         """Return how many runs such a race has at most, to find both the fastest and cheapest."""
-        found = self.contenders()
+        found = self.candidates()
         return sum(runs * len(found.first(count)) for count, runs in stages(number))
 
     def fresh_s(self, times: int) -> float:
@@ -252,7 +254,7 @@ class ConfirmBudget:
         if not winners or budget is None:
             return 0.0
         one, left_s = self.alone_s(winners[0]), budget if self.left_s is None else self.left_s
-        return min(self.confirming_s() + NUM_FINALISTS * one, max(MOST * left_s, one))
+        return min(self.confirming_s() + NUM_PLACEMENT_CHECKS * one, max(MOST * left_s, one))
 
 
 def affordable(run_s: list[float], repeats: int, left_s: float) -> tuple[int, int]:

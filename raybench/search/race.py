@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from raybench.spec.run import RunSpec
-from raybench.stats.repeats import Noise, Repeat, is_apart, pooled, ranked, score, upper_score
-from raybench.stats.standing import Axis, Contender, Run, Stages, group_of
+from raybench.stats.replicates import Noise, Replicate, is_apart, pooled, ranked, score, upper_score
+from raybench.stats.standing import Axis, Candidate, Run, Stages, group_of
 
 DROP = 2.0
 """Standard errors behind the leader from which on a contender runs no more."""
@@ -31,13 +31,13 @@ class Race:
     seconds and over worker-seconds, are told of all runs of both.
     """
 
-    contenders: Sequence[Contender]
+    candidates: Sequence[Candidate]
     """Best single run first; those beyond the first stage never run."""
     stages: Stages
     axis: Axis = field(kw_only=True)
     is_timed: bool = field(default=True, kw_only=True)
     """Whether repeats are seconds to a target, else values (see `core.repeats`)."""
-    _learned: dict[str, dict[int, Repeat]] = field(default_factory=dict, init=False)
+    _learned: dict[str, dict[int, Replicate]] = field(default_factory=dict, init=False)
     """By contender and round, in seconds."""
     _alive: list[str] = field(init=False)
     """Who runs in the present stage, or stayed in to the end, best first."""
@@ -50,9 +50,9 @@ class Race:
     """Of all that is known; kept until the next run, as every run that starts asks for its cap."""
 
     def __post_init__(self) -> None:
-        self._by_name = {contender.name: contender for contender in self.contenders}
-        count = self.stages[0][0] if self.stages else len(self.contenders)
-        self._alive = [contender.name for contender in self.contenders[:count]]
+        self._by_name = {candidate.name: candidate for candidate in self.candidates}
+        count = self.stages[0][0] if self.stages else len(self.candidates)
+        self._alive = [candidate.name for candidate in self.candidates[:count]]
         self._entered = tuple(self._alive)
 
     @property
@@ -60,7 +60,7 @@ class Race:
         """Contenders that were too far behind, and after which stage (from 0)."""
         return self._dropped
 
-    def learn(self, name: str, round: int, repeat: Repeat) -> None:  # noqa: A002
+    def learn(self, name: str, round: int, repeat: Replicate) -> None:  # noqa: A002
         """Take what a new run has taken, in seconds; end the stages whose runs are all known."""
         self._learned.setdefault(name, {})[round] = repeat
         self._order = self._noise = None
@@ -105,11 +105,13 @@ class Race:
             self._noise = pooled(groups, is_timed=self.is_timed)
         return self._noise
 
-    def runs_of(self, name: str) -> list[Repeat]:
+    def runs_of(self, name: str) -> list[Replicate]:
         """Return all that is known of a contender, its own run first, in the unit of the axis."""
         return self._group(name)
 
-    def is_behind(self, best: Sequence[Repeat], other: Sequence[Repeat], noise: Noise) -> bool:
+    def is_behind(
+        self, best: Sequence[Replicate], other: Sequence[Replicate], noise: Noise
+    ) -> bool:
         """Return whether a contender is too far behind the leader of a stage to run again."""
         return is_apart(best, other, noise, errors=DROP, is_timed=self.is_timed)
 
@@ -146,7 +148,7 @@ class Race:
         if len(order) < 2:
             self._stage = len(self.stages)
 
-    def _group(self, name: str, rounds: int | None = None) -> list[Repeat]:
+    def _group(self, name: str, rounds: int | None = None) -> list[Replicate]:
         """Return the runs of a contender, of the first `rounds`, in the unit of the axis."""
         new = self._learned.get(name, {})
         return group_of(self._by_name[name], new, axis=self.axis, rounds=rounds)
@@ -155,7 +157,7 @@ class Race:
         return self._by_name[name].num_workers if self.axis == "worker_seconds" else 1
 
 
-def cap_of(repeats: Sequence[Repeat], noise: Noise) -> float:
+def cap_of(repeats: Sequence[Replicate], noise: Noise) -> float:
     """Return the seconds after which a run beside such ones has missed; infinite without a hit."""
     return CAP * math.exp(upper_score(repeats, noise))
 
@@ -171,7 +173,7 @@ class Races:
         found = dict.fromkeys(run for race in self._races for run in race.due())
         return sorted(found, key=lambda run: run.round)
 
-    def learn(self, run: Run, repeat: Repeat) -> None:
+    def learn(self, run: Run, repeat: Replicate) -> None:
         """Take what a run has taken."""
         for race in self._races:
             race.learn(run.name, run.round, repeat)
@@ -190,7 +192,7 @@ def _asks(race: Race, run: Run) -> bool:
     """Whether a run matters to a race; beyond the last stage (`race.more`), to all it runs in."""
     if race.stages:
         return run in race.due()
-    return any(one.name == run.name for one in race.contenders)
+    return any(one.name == run.name for one in race.candidates)
 
 
 def in_turns(runs: Sequence[Run], specs: Mapping[str, RunSpec]) -> list[Run]:

@@ -17,23 +17,23 @@ from raybench.results.ranking import noise_of, repeat
 from raybench.results.records import Records, read_records
 from raybench.results.verdict import find_verdicts
 from raybench.runs.single_run import SingleRun, side_by_side
-from raybench.search.confirm_budget import MOST_FRESH, ConfirmBudget, Contenders, Cost
+from raybench.search.confirm_budget import MOST_FRESH, Candidates, ConfirmBudget, Cost
 from raybench.search.race import Race, Races, cap_of, in_turns
 from raybench.spec.objective import TIME
 from raybench.spec.run import RunSpec
 from raybench.spec.study import StudySpec
 from raybench.stats.record import Evaluation, Role, RunRecord, StopReason
-from raybench.stats.repeats import Repeat
+from raybench.stats.replicates import Replicate
 from raybench.stats.standing import (
     MOST,
     Axis,
-    Contender,
+    Candidate,
     Run,
     Stages,
     first_trial,
-    is_told,
+    is_informative,
     more,
-    repeat_of,
+    replicate_of,
     stages,
 )
 
@@ -102,8 +102,8 @@ class LiveRace:
     """Contenders whose runs the machines broke, or laid out so that they compare with no other."""
     is_cut: bool = False
     """Whether runs were left to be done when it ended."""
-    _learned: dict[tuple[str, int], Repeat] = field(default_factory=dict)
-    _alone: dict[str, list[Repeat]] = field(default_factory=dict)
+    _learned: dict[tuple[str, int], Replicate] = field(default_factory=dict)
+    _alone: dict[str, list[Replicate]] = field(default_factory=dict)
     """Runs alone of earlier sessions: they may overrule the race."""
     _learning: threading.RLock = field(default_factory=threading.RLock)
     _tries: Counter[Run] = field(default_factory=Counter)
@@ -111,7 +111,7 @@ class LiveRace:
 
     def __post_init__(self) -> None:
         self._is_timed = self.budget.study.objective.kind == TIME
-        found = self.budget.contenders()
+        found = self.budget.candidates()
         self._cold = first_trial(self.records.runs.values())
         self._costs = {cost.trial: cost for cost in (*found.fastest, *found.cheapest)}
         for record in self.records.runs.values():
@@ -172,9 +172,9 @@ class LiveRace:
         return bool(broken)
 
     def _more(self, number: int) -> list[Run]:
-        for axis, contenders in self._fields().items():
+        for axis, candidates in self._fields().items():
             due = more(
-                contenders,
+                candidates,
                 self._learned,
                 number,
                 axis=axis,
@@ -188,30 +188,30 @@ class LiveRace:
     def _races(self, stages: Stages) -> Races:
         fields = self._fields()
         races = [
-            Race(contenders, stages, axis=axis, is_timed=self._is_timed)
-            for axis, contenders in fields.items()
+            Race(candidates, stages, axis=axis, is_timed=self._is_timed)
+            for axis, candidates in fields.items()
         ]
         found = Races(races)
         for (name, number), learned in self._learned.items():
             found.learn(Run(name, number), learned)
         return found
 
-    def _fields(self) -> dict[Axis, list[Contender]]:
+    def _fields(self) -> dict[Axis, list[Candidate]]:
         """Return who races, on each axis that there is, best first."""
-        found = self.budget.contenders()
+        found = self.budget.candidates()
         fields: dict[Axis, list[Cost]] = {"seconds": found.fastest}
         if self._is_timed:
             fields["worker_seconds"] = found.cheapest
         return {
-            axis: [self._contender(cost) for cost in costs if cost.trial not in self.out]
+            axis: [self._candidate(cost) for cost in costs if cost.trial not in self.out]
             for axis, costs in fields.items()
         }
 
-    def _contender(self, cost: Cost) -> Contender:
+    def _candidate(self, cost: Cost) -> Candidate:
         record, curve = self.records.runs[cost.trial], self.records.curves.get(cost.trial, [])
-        counts = cost.trial != self._cold and is_told(record)
+        counts = cost.trial != self._cold and is_informative(record)
         own = self._repeat(record, curve) if counts else None
-        return Contender(cost.trial, own, cost.spec.num_workers)
+        return Candidate(cost.trial, own, cost.spec.num_workers)
 
     def _begin(self, most: int, race_s: float | None = None, after_s: float = 0.0) -> None:
         """Show how many runs there are at most, those of an earlier session among them."""
@@ -254,10 +254,10 @@ class LiveRace:
 
     def _says(self, record: RunRecord) -> bool:
         """Whether a run says something of its contender: an answer, on machines as the others'."""
-        return is_told(record) and self.budget.is_comparable(record)
+        return is_informative(record) and self.budget.is_comparable(record)
 
-    def _repeat(self, record: RunRecord, curve: list[Evaluation]) -> Repeat:
-        return repeat_of(record, curve, chance=self.budget.chance)
+    def _repeat(self, record: RunRecord, curve: list[Evaluation]) -> Replicate:
+        return replicate_of(record, curve, baseline_value=self.budget.baseline_value)
 
 
 SEEDS_FROM = 1000
@@ -306,7 +306,7 @@ class Confirmation:
     """Runs of the race at the same time."""
     at_once: Callable[[RunSpec], int]
     """How many runs of a spec there is room for."""
-    chance: float | None
+    baseline_value: float | None
     """What the metric is before a run has begun, where the objective does not say it."""
     note: Callable[[str], None]
     """Keeps a sentence for the user."""
@@ -323,8 +323,8 @@ class Confirmation:
             if deadline.reason() != "interrupted":
                 self._note_time("was too short to confirm the result with new seeds")
             return
-        contenders = budget.contenders()
-        found, wanted = (_num_runs(contenders, of) for of in (plan.race, self.study.confirm.race))
+        candidates = budget.candidates()
+        found, wanted = (_num_runs(candidates, of) for of in (plan.race, self.study.confirm.race))
         if found < wanted:
             of_them = f"{found} of the {wanted} runs" if found else "none of the runs"
             self._note_time(f"left time for {of_them} of the race")
@@ -427,7 +427,10 @@ class Confirmation:
 
     def _budget(self, records: Records, *, least_race: int = 0) -> ConfirmBudget:
         budget = ConfirmBudget(
-            self.study, at_once=self.at_once, chance=self.chance, least_race=least_race
+            self.study,
+            at_once=self.at_once,
+            baseline_value=self.baseline_value,
+            least_race=least_race,
         )
         budget.learn(records.runs.values(), records.curves)
         return budget
@@ -441,11 +444,11 @@ def num_raced(records: Records) -> int:
     return len(_answers(records, "race"))
 
 
-def _num_runs(contenders: Contenders, number: int) -> int:
+def _num_runs(candidates: Candidates, number: int) -> int:
     """Return how many of the `number` runs of a race there are contenders for."""
     total = 0
     for count, runs in stages(number):
-        racing = contenders.first(count)
+        racing = candidates.first(count)
         total += runs * len(racing)
         if len(racing) == 1:
             break  # the race is over
@@ -453,4 +456,4 @@ def _num_runs(contenders: Contenders, number: int) -> int:
 
 
 def _answers(records: Records, role: Role) -> list[RunRecord]:
-    return [one for one in records.runs.values() if one.role == role and is_told(one)]
+    return [one for one in records.runs.values() if one.role == role and is_informative(one)]

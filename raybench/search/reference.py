@@ -33,7 +33,7 @@ from raybench.search.reference_settings import (
     is_cut,
     judge_by_budget,
     room_for,
-    set_cadence,
+    set_eval_interval,
     set_seconds,
     set_target,
     shorten_trials,
@@ -51,7 +51,7 @@ from raybench.spec.objective import (
 )
 from raybench.spec.run import RunSpec
 from raybench.spec.space import Space, combinations, known_values, possible_values, resolve
-from raybench.spec.study import CADENCE, TIME, StudySpec
+from raybench.spec.study import EVAL_INTERVAL, TIME, StudySpec
 from raybench.stats.clock import WORKER_PHASES
 from raybench.stats.record import Evaluation, RunRecord, StopReason
 
@@ -75,7 +75,7 @@ def set_by_reference(
     single_run: SingleRun,
     *,
     at_once: Callable[[RunSpec], int],
-    chance: float | None,
+    baseline_value: float | None,
     baselines: Mapping[str, Baseline | None],
     num_train_samples: int,
     has_room: Callable[[RunSpec], bool] = lambda spec: True,
@@ -89,11 +89,11 @@ def set_by_reference(
     a key is `auto` that cannot be set because the reference fails or learns nothing.
     """
     deadline, budget = single_run.deadline, study.search.time_budget_s
-    cadence = num_train_samples // PARTS_OF_EPOCH
-    cadence = max(
-        int(cadence * min(1.0, (budget or USUAL_BUDGET_S) / USUAL_BUDGET_S)), FEWEST_SAMPLES
+    eval_interval = num_train_samples // PARTS_OF_EPOCH
+    eval_interval = max(
+        int(eval_interval * min(1.0, (budget or USUAL_BUDGET_S) / USUAL_BUDGET_S)), FEWEST_SAMPLES
     )
-    run = partial(_train, study, space, single_run, cadence, at_once, has_room)
+    run = partial(_train, study, space, single_run, eval_interval, at_once, has_room)
     if study.needs_target:
         runs = run(number=RUNS, factor=1.0)
     else:
@@ -105,10 +105,10 @@ def set_by_reference(
         return (
             None
             if deadline.interrupted or not good
-            else _cut_short(study, good, chance, single_run)
+            else _cut_short(study, good, baseline_value, single_run)
         )
     if not good:
-        return _without_reference(study, runs[0].record, cadence)
+        return _without_reference(study, runs[0].record, eval_interval)
     words: list[str] = []
     slots = at_once(good[0].record.spec)
     room_s = room_for(deadline.left_s, slots)
@@ -117,11 +117,11 @@ def set_by_reference(
         base = baselines["validation"]
         most_s = study.objective.max_train_seconds
         is_short = all(is_cut(one) and one.curve[-1].train_s < NEARLY * most_s for one in good)
-        if is_short and not has_learnt(good, study.objective, chance, base, errors):
+        if is_short and not has_learnt(good, study.objective, baseline_value, base, errors):
             study, sentence = judge_by_budget(study, good, deadline.left_s, slots)
         else:
             study, sentence = set_target(
-                study, good, chance, room_s=room_s, baseline=base, errors=errors
+                study, good, baseline_value, room_s=room_s, baseline=base, errors=errors
             )
         words.append(sentence)
     middle = sorted(good, key=lambda one: one.samples_to(study.objective.target))[len(good) // 2]
@@ -131,11 +131,11 @@ def set_by_reference(
     elif "target" in study.auto and (shorter := shorten_trials(study, middle, room_s)):
         study, sentence = shorter
         words.append(sentence)
-    if CADENCE in study.auto:
-        study, sentence = set_cadence(study, middle, num_train_samples)
+    if EVAL_INTERVAL in study.auto:
+        study, sentence = set_eval_interval(study, middle, num_train_samples)
         words.append(sentence)
     if "target" in study.auto:
-        _count_as_trial(study, middle, chance, single_run)
+        _count_as_trial(study, middle, baseline_value, single_run)
     return study.model_copy(update={"is_set": True}), words
 
 
@@ -143,7 +143,7 @@ def _train(
     study: StudySpec,
     space: Space,
     single_run: SingleRun,
-    cadence: int,
+    eval_interval: int,
     at_once: Callable[[RunSpec], int],
     has_room: Callable[[RunSpec], bool],
     *,
@@ -153,8 +153,8 @@ def _train(
     """Train the reference `number` times at most, side by side; what the deadline left of it."""
     deadline, budget = single_run.deadline, study.search.time_budget_s
     spec = reference_spec(study, space, factor=factor, has_room=has_room)
-    if CADENCE in study.auto:
-        spec = spec.model_copy(update={CADENCE: cadence})
+    if EVAL_INTERVAL in study.auto:
+        spec = spec.model_copy(update={EVAL_INTERVAL: eval_interval})
     slots = at_once(spec)
     left_s = deadline.left_s
     share = share_s(budget, left_s)
@@ -197,12 +197,12 @@ def share_s(budget: float | None, left_s: float) -> float:
 
 
 def _count_as_trial(
-    study: StudySpec, one: Measured, chance: float | None, single_run: SingleRun
+    study: StudySpec, one: Measured, baseline_value: float | None, single_run: SingleRun
 ) -> None:
     """Record a reference run anew, as the trial that it would have been."""
     changes: dict[str, Any] = {"objective": study.objective}
-    if CADENCE in study.auto and CADENCE in study.fixed:
-        changes[CADENCE] = study.fixed[CADENCE]
+    if EVAL_INTERVAL in study.auto and EVAL_INTERVAL in study.fixed:
+        changes[EVAL_INTERVAL] = study.fixed[EVAL_INTERVAL]
     spec, record, objective = (
         one.record.spec.model_copy(update=changes),
         one.record,
@@ -212,7 +212,10 @@ def _count_as_trial(
     rule = StopRule(objective, values=one.values, train_seconds=seconds)
     reached_s = None if objective.kind == BUDGET else rule.time_to_target_s
     score = search_score(
-        objective, time_to_target_s=reached_s, best_value=rule.best_value, chance=chance
+        objective,
+        time_to_target_s=reached_s,
+        best_value=rule.best_value,
+        baseline_value=baseline_value,
     )
     record = replace(
         record,
@@ -231,19 +234,19 @@ def _count_as_trial(
 
 
 def _cut_short(
-    study: StudySpec, runs: list[Measured], chance: float | None, single_run: SingleRun
+    study: StudySpec, runs: list[Measured], baseline_value: float | None, single_run: SingleRun
 ) -> tuple[StudySpec, list[str]] | None:
     """Make the best of reference runs that the time budget has ended the answer there is."""
     metric = study.objective.judged_by
     known = {value: one for one in runs if (value := one.record.best_value) is not None}
     value = metric.best(list(known))
-    if value is None or (chance is not None and metric.gap(value, chance) <= 0):
+    if value is None or (baseline_value is not None and metric.gap(value, baseline_value) <= 0):
         return None
     best = known[value]
     if study.needs_target:
         objective = best.record.spec.objective
         study = study.model_copy(update={"objective": objective})
-    _count_as_trial(study, best, chance, single_run)
+    _count_as_trial(study, best, baseline_value, single_run)
     return study, []
 
 
@@ -300,19 +303,19 @@ def earlier_settings(study: StudySpec, folder_study: dict[str, Any]) -> StudySpe
     there = earlier["objective"]
     named = {key: there[key] for key in set_keys(study, there)}
     changes["objective"] = study.objective.model_copy(update=named)
-    if CADENCE in study.auto and CADENCE in earlier["fixed"]:
-        changes["fixed"] = study.fixed | {CADENCE: earlier["fixed"][CADENCE]}
+    if EVAL_INTERVAL in study.auto and EVAL_INTERVAL in earlier["fixed"]:
+        changes["fixed"] = study.fixed | {EVAL_INTERVAL: earlier["fixed"][EVAL_INTERVAL]}
     return study.model_copy(update=changes)
 
 
 def _without_reference(
-    study: StudySpec, record: RunRecord, cadence: int
+    study: StudySpec, record: RunRecord, eval_interval: int
 ) -> tuple[StudySpec, list[str]]:
     """Go on with the evaluations that the reference had, where nothing else was to be set."""
-    named = [key for key in study.auto if key != CADENCE]
+    named = [key for key in study.auto if key != EVAL_INTERVAL]
     reason = f"the reference run failed ({record.failure}: {record.message})"
     if named:
         raise UserError(f"{named[0]}: auto: {reason}; name a value instead.")
-    fixed = study.fixed | {CADENCE: cadence}
-    how = f"evaluated every {cadence:,} samples: {reason}"
+    fixed = study.fixed | {EVAL_INTERVAL: eval_interval}
+    how = f"evaluated every {eval_interval:,} samples: {reason}"
     return study.model_copy(update={"fixed": fixed, "is_set": True}), [how]

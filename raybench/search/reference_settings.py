@@ -17,7 +17,7 @@ from raybench.spec.objective import (
 )
 from raybench.spec.run import describe
 from raybench.spec.space import known_values
-from raybench.spec.study import CADENCE, StudySpec
+from raybench.spec.study import EVAL_INTERVAL, StudySpec
 from raybench.stats.record import Evaluation, RunRecord
 
 BELOW = 0.005
@@ -104,7 +104,7 @@ def early_s(one: Measured, room_s: float) -> float:
 
 def target_from(
     values: list[float],
-    chance: float | None,
+    baseline_value: float | None,
     metric: Metric = ACCURACY,
     *,
     least: float | None = None,
@@ -115,9 +115,9 @@ def target_from(
     worse than that; where it is not, UserError if the reference learnt nothing.
     """
     median = statistics.median(values)
-    margin = small_difference(metric, median, chance, points=BELOW)
-    gap = math.inf if chance is None else metric.gap(median, chance)
-    enough = 2 * BELOW if metric.is_share else small_difference(metric, chance or 0.0, None)
+    margin = small_difference(metric, median, baseline_value, points=BELOW)
+    gap = math.inf if baseline_value is None else metric.gap(median, baseline_value)
+    enough = 2 * BELOW if metric.is_share else small_difference(metric, baseline_value or 0.0, None)
     if (least is None and gap <= enough) or not math.isfinite(median):
         how = f"{median:.1%}" if metric.is_share else f"{metric.words} {median:.4g}"
         raise UserError(
@@ -127,7 +127,7 @@ def target_from(
         )
     target = median - metric.sign * margin
     if least is not None and metric.reaches(least, target):
-        target, margin = least, abs(least - (chance or 0.0)) / 10
+        target, margin = least, abs(least - (baseline_value or 0.0)) / 10
     digits = DIGITS
     if not metric.is_share and margin > 0:
         digits = 1 - math.floor(math.log10(margin))
@@ -149,7 +149,7 @@ def _in_a_row(hold: int) -> str:
     return f" held for {hold} evaluations" if hold > 1 else ""
 
 
-def cadence_from(samples: float, evaluation_samples: float, most: int) -> int:
+def eval_interval_from(samples: float, evaluation_samples: float, most: int) -> int:
     """Return the training samples between evaluations.
 
     `samples`: of a reference run to the target; `evaluation_samples`: trained in the time of one
@@ -162,7 +162,7 @@ def cadence_from(samples: float, evaluation_samples: float, most: int) -> int:
 def set_target(
     study: StudySpec,
     runs: list[Measured],
-    chance: float | None,
+    baseline_value: float | None,
     *,
     room_s: float = math.inf,
     baseline: Baseline | None = None,
@@ -177,7 +177,7 @@ def set_target(
     metric, hold = study.objective.judged_by, study.objective.hold
     least = None if baseline is None else baseline.beyond(metric, errors)
     early = [held(one.until(early_s(one, room_s), hold), hold, metric) for one in runs]
-    is_early = _is_enough(early, least, chance, metric)
+    is_early = _is_enough(early, least, baseline_value, metric)
     known = early if is_early else [held(one.values, hold, metric) for one in runs]
     values = [value for value in known if value is not None]
     if len(values) < len(known):
@@ -185,14 +185,16 @@ def set_target(
             f"target: auto: a reference run has no {metric.words}{_in_a_row(hold)}; raise "
             "objective.max_train_seconds, or name a target."
         )
-    target = target_from(values, chance, metric, least=least)
+    target = target_from(values, baseline_value, metric, least=least)
     objective = study.objective.model_copy(update={"target": target})
     form = ".4f" if metric.is_share else ".6g"
-    to = "its gap to chance" + ("" if chance is None else f" ({chance:.4g})")
+    to = "its gap to chance" + ("" if baseline_value is None else f" ({baseline_value:.4g})")
     off = "less half a point" if metric.is_share else f"and 1 % of {to} towards it"
-    if chance is None and not metric.is_share:
+    if baseline_value is None and not metric.is_share:
         off = "and 1 % of it worse"
-    if baseline is not None and target != target_from(values, chance, metric, least=baseline.value):
+    if baseline is not None and target != target_from(
+        values, baseline_value, metric, least=baseline.value
+    ):
         reached = ", ".join(metric.shown(one) for one in values)
         how = (
             f"target {target} (auto: the baseline's {baseline.value:.4g} and what luck adds to it "
@@ -212,7 +214,7 @@ def set_target(
 def has_learnt(
     runs: list[Measured],
     objective: Objective,
-    chance: float | None,
+    baseline_value: float | None,
     baseline: Baseline | None,
     errors: float,
 ) -> bool:
@@ -220,19 +222,21 @@ def has_learnt(
     metric = objective.judged_by
     values = [held(one.values, objective.hold, metric) for one in runs]
     least = None if baseline is None else baseline.beyond(metric, errors)
-    return _is_enough(values, least, chance, metric)
+    return _is_enough(values, least, baseline_value, metric)
 
 
 def _is_enough(
-    values: list[float | None], least: float | None, chance: float | None, metric: Metric
+    values: list[float | None], least: float | None, baseline_value: float | None, metric: Metric
 ) -> bool:
     """Whether the median is beyond what noise, or an answer without a look, reaches."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return False
     median = statistics.median(known)
-    if least is None and chance is not None:
-        least = chance + metric.sign * small_difference(metric, chance, None, points=2 * BELOW)
+    if least is None and baseline_value is not None:
+        least = baseline_value + metric.sign * small_difference(
+            metric, baseline_value, None, points=2 * BELOW
+        )
     return least is None or metric.gap(median, least) > 0
 
 
@@ -301,7 +305,9 @@ def set_seconds(study: StudySpec, one: Measured) -> tuple[StudySpec, str]:
     return study.model_copy(update={"objective": objective}), how
 
 
-def set_cadence(study: StudySpec, one: Measured, num_train_samples: int) -> tuple[StudySpec, str]:
+def set_eval_interval(
+    study: StudySpec, one: Measured, num_train_samples: int
+) -> tuple[StudySpec, str]:
     """Return the study with the samples between evaluations, and a sentence that says how."""
     target = study.objective.target
     samples = one.samples_to(target)
@@ -310,15 +316,14 @@ def set_cadence(study: StudySpec, one: Measured, num_train_samples: int) -> tupl
     speed = one.record.samples / max(one.record.ledger["train"], 1e-9)
     in_a_run = speed * study.objective.max_train_seconds
     most = min(most, max(1, int(in_a_run / FEWEST)))
-    cadence = cadence_from(samples, one.evaluation_samples, most)
+    eval_interval = eval_interval_from(samples, one.evaluation_samples, most)
     is_reached = target is not None and one.reaches(target)
     counted = samples if is_reached else min(in_a_run, epochs * num_train_samples)
-    often = max(1, round(counted / cadence))
-    how = (
-        f"evaluated every {cadence:,} samples (about {'once' if often == 1 else f'{often} times'} "
-    )
+    often = max(1, round(counted / eval_interval))
+    times = "once" if often == 1 else f"{often} times"
+    how = f"evaluated every {eval_interval:,} samples (about {times} "
     how += "to the target" if is_reached else "in a run"
-    if 2 * samples / EVALUATIONS < cadence:
+    if 2 * samples / EVALUATIONS < eval_interval:
         how += (
             "; evaluations take long beside so short a training, dataset.validation_size makes "
             "them shorter"
@@ -330,7 +335,7 @@ def set_cadence(study: StudySpec, one: Measured, num_train_samples: int) -> tupl
             f"; the reference did not get to the target: its best {metric.words} was {best}, so "
             "trials may need more max_train_seconds, or another target"
         )
-    fixed = study.fixed | {CADENCE: cadence}
+    fixed = study.fixed | {EVAL_INTERVAL: eval_interval}
     return study.model_copy(update={"fixed": fixed}), f"{how})"
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from raybench.cluster import run_client
 from raybench.cluster.session import Session
 from raybench.cluster.worker import DATA
-from raybench.data.chance import baselines
+from raybench.data.baseline import baselines
 from raybench.data.dataset import Dataset
 from raybench.data.load import STORED
 from raybench.data.shared import share, shared_key
@@ -42,7 +42,7 @@ from raybench.search.ray_tune import run_trials
 from raybench.search.reference import set_by_reference, uncount
 from raybench.search.verify import verify
 from raybench.spec.documents import read_mapping
-from raybench.spec.objective import Baseline, chance_of
+from raybench.spec.objective import Baseline, baseline_value_of
 from raybench.spec.run import RunSpec, label_keys
 from raybench.spec.space import Space
 from raybench.spec.study import StudySpec
@@ -156,7 +156,7 @@ class StudyPipeline:
                 self.space,
                 self._single_run(progress),
                 at_once=partial(num_at_once, capacity=self.session.capacity, slots=self._slots()),
-                chance=self._chance(),
+                baseline_value=self._chance(),
                 baselines=self._baselines,
                 num_train_samples=self.dataset.num_train_samples,
                 has_room=self._has_room,
@@ -251,7 +251,7 @@ class StudyPipeline:
             self._single_run(progress),
             slots=slots,
             at_once=partial(num_at_once, capacity=self.session.capacity, slots=slots),
-            chance=self._chance(),
+            baseline_value=self._chance(),
             note=self._note,
         )
 
@@ -264,7 +264,7 @@ class StudyPipeline:
         return baselines(self.study.objective, self.dataset)
 
     def _chance(self) -> float | None:
-        return chance_of(self.study.objective, self.dataset.num_classes)
+        return baseline_value_of(self.study.objective, self.dataset.num_classes)
 
     def _has_room(self, spec: RunSpec) -> bool:
         return self.session.capacity.may_hold(spec.placement.group)

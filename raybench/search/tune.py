@@ -57,7 +57,7 @@ from raybench.search.race_stage import OVER
 from raybench.search.reference import RUNS, earlier_settings
 from raybench.search.sampling.default_rates import check_grid, num_trials
 from raybench.search.sampling.transfer import load_earlier, settings_of
-from raybench.search.verify import num_finalists
+from raybench.search.verify import num_placement_checks
 from raybench.spec.dataset_spec import with_whole_paths
 from raybench.spec.documents import read_mapping
 from raybench.spec.errors import DONE, FAILED, INTERRUPTED, NOT_REACHED, UserError
@@ -74,7 +74,7 @@ from raybench.spec.space import (
     values_of,
 )
 from raybench.spec.study import ConfirmSpec, StudySpec, build_study, load_content
-from raybench.stats.standing import is_told, stages
+from raybench.stats.standing import is_informative, stages
 
 GROUP_START_S = 15.0
 """Seconds to start one worker group, measured: torch 9-13, TensorFlow 17-30 on two cores."""
@@ -118,7 +118,7 @@ def print_plan(
         f"{len(every)} kinds of worker group, the widest takes {widest} CPUs "
         f"and {max(group.gpus for group in every)} GPUs",
         f"{runs} trials {most}, {_confirming(study.confirm)}",
-        _length(study, every, runs, num_finalists(factors), capacity),
+        _length(study, every, runs, num_placement_checks(factors), capacity),
         _sampling(factors),
         *_reference(study),
         f"results: {place}",
@@ -127,7 +127,11 @@ def print_plan(
 
 
 def _length(
-    study: StudySpec, every: list[Placement], runs: int, finalists: int, capacity: Capacity | None
+    study: StudySpec,
+    every: list[Placement],
+    runs: int,
+    placement_checks: int,
+    capacity: Capacity | None,
 ) -> str:
     """Say how long everything takes at most: every phase by what runs in it side by side."""
     budget, seconds = study.search.time_budget_s, study.objective.max_train_seconds
@@ -144,7 +148,7 @@ def _length(
         references = (RUNS if study.needs_target else 1) if study.needs_reference else 0
         beside = math.ceil(references / slots) + math.ceil(runs / slots)
         beside += math.ceil(kinds * confirm.race / slots)
-        alone = finalists + (kinds * confirm.fresh if confirm.race else 0)
+        alone = placement_checks + (kinds * confirm.fresh if confirm.race else 0)
         if "max_train_seconds" not in study.auto or study.is_set:
             bound = min(bound, (beside + alone) * seconds + len(every) * GROUP_START_S)
     if math.isinf(bound):
@@ -185,9 +189,9 @@ def _data(study: StudySpec, dataset: Dataset) -> str:
 def _confirming(confirm: ConfirmSpec) -> str:
     if not confirm.race:
         return "not confirmed"
-    contenders, fresh = stages(confirm.race)[0][0], confirm.fresh
+    candidates, fresh = stages(confirm.race)[0][0], confirm.fresh
     alone = f"{fresh} run{'s' if fresh > 1 else ''} of each winner alone"
-    return f"then a race of {confirm.race} runs over the best {contenders}, {alone}"
+    return f"then a race of {confirm.race} runs over the best {candidates}, {alone}"
 
 
 def _reference(study: StudySpec) -> list[str]:
@@ -319,7 +323,7 @@ def check_finished(number: int, place: str, folder: Path | None) -> None:
     """Raise UserError for `--more` where a study has not come to its end."""
     there = folder is not None and (folder / RECORDS_FILE).is_file()
     runs = list(read_records(folder).runs.values()) if folder and there else []
-    answered = [one.role for one in runs if one.phase == "confirm" and is_told(one)]
+    answered = [one.role for one in runs if one.phase == "confirm" and is_informative(one)]
     if folder and answered and read_mapping(folder / STUDY_FILE).get(OVER, "confirm" in answered):
         return
     done = f"a race that was ended after {len(answered)} runs" if answered else "no confirmed study"

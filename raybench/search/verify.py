@@ -36,7 +36,7 @@ def verify(placer: Placer | None, single_run: SingleRun, confirm_budget: Confirm
     confirming_s = confirm_budget.confirming_s()
     deadline.reserve_s = min(confirming_s, KEPT_FOR_CONFIRM * deadline.left_s)
     if placer is not None:
-        run_finalists(load(store.folder), placer, single_run)
+        run_placement_checks(load(store.folder), placer, single_run)
         store.check()
     if deadline.left_s > confirming_s + INTERFERENCE_S:
         measure_interference(load(store.folder), single_run)
@@ -58,12 +58,12 @@ def measure_interference(results: StudyResults, single_run: SingleRun) -> None:
     deadline, capacity = single_run.deadline, single_run.session.capacity
     runs = ranked(results.trials)
     runs = runs[runs["concurrent"] > 0]
-    is_done = any(record.role == "sentinel" for record in results.runs.values())
+    is_done = any(record.role == "interference_probe" for record in results.runs.values())
     if runs.empty or is_done or deadline.over:
         return
     specs = {name: _for_seconds(results.specs[name], SECONDS) for name in runs["trial"]}
-    source, sentinel = next(iter(specs.items()))
-    group = sentinel.placement.group
+    source, interference_probe = next(iter(specs.items()))
+    group = interference_probe.placement.group
     room = [
         spec for spec in specs.values() if capacity.fits_together([spec.placement.group, group])
     ]
@@ -72,7 +72,9 @@ def measure_interference(results: StudyResults, single_run: SingleRun) -> None:
         return
 
     def measure(name: str) -> RunRecord:
-        return _run(single_run, sentinel, name, source, lambda evaluation: deadline.reason())
+        return _run(
+            single_run, interference_probe, name, source, lambda evaluation: deadline.reason()
+        )
 
     single_run.store.append(measure("sentinel-alone").line())
     # Company begins before the sentinel and outlasts it, so that it is never alone.
@@ -120,7 +122,7 @@ def _run(
         single_run.session.pool,
         spec,
         name,
-        role="sentinel",
+        role="interference_probe",
         source=source,
         on_evaluation=on_evaluation,
         stopped_by=lambda: reasons[-1],
@@ -198,14 +200,14 @@ def choose(every: list[Way]) -> list[Way]:
     return [way for way in {way.name: way for way in chosen}.values() if not way.is_measured]
 
 
-def num_finalists(factors: Factors | str) -> int:
+def num_placement_checks(factors: Factors | str) -> int:
     """Return how many placements are run at most; none of a space that is not taken apart."""
     if isinstance(factors, str):
         return 0
     return NUM_FASTEST + 1 + len({one.framework for one in factors.all_placements})
 
 
-def run_finalists(results: StudyResults, placer: Placer, single_run: SingleRun) -> None:
+def run_placement_checks(results: StudyResults, placer: Placer, single_run: SingleRun) -> None:
     """Record the predictions, and train those that would win once, one at a time."""
     every = ways(results, placer)
     columns = list(results.predictions.columns)
@@ -220,12 +222,12 @@ def run_finalists(results: StudyResults, placer: Placer, single_run: SingleRun) 
     progress, sources = single_run.progress, [results.runs[way.prediction.trial] for way in fresh]
     after_s = progress.after_s  # what follows the search
     expect_s = sum(run.wall_s - run.ledger["queue"] for run in sources)
-    progress.begin("finalist", len(fresh), expect_s=expect_s)
+    progress.begin("placement_check", len(fresh), expect_s=expect_s)
     progress.after_s = after_s
     for way in fresh:
         if single_run.deadline.over:
             return
-        single_run.train(way.spec, way.name, "finalist", source=way.prediction.trial)
+        single_run.train(way.spec, way.name, "placement_check", source=way.prediction.trial)
 
 
 def _cost(way: Way) -> tuple[float, int]:

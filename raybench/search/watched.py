@@ -37,7 +37,7 @@ class StudyForecast:
 
     def after_s(self, phase: str) -> float:
         """Return the seconds of what follows a phase."""
-        if phase in ("search", "finalist"):
+        if phase in ("search", "placement_check"):
             return self._budget.confirming_s()
         return self._budget.fresh_s(self._study.confirm.fresh) if phase == "race" else 0.0
 

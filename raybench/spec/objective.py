@@ -47,7 +47,7 @@ class Objective(Document):
     it, and of all others it is known."""
     target: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Value of the metric to reach; of an accuracy as a fraction: 0.98, not 98."""
-    chance: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    baseline_value: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """What an answer that does not look at the inputs reaches; told from the labels where it is
     not given."""
     hold: Annotated[PositiveInt, Field(le=1000)] = 1
@@ -82,7 +82,7 @@ def naming(metric: Metric) -> dict[str, object]:
 
 
 def resolved(
-    objective: Objective, *, task: Task, own: Metric | None, chance: float | None
+    objective: Objective, *, task: Task, own: Metric | None, baseline_value: float | None
 ) -> Objective:
     """Return the objective with its metric, direction and chance level named.
 
@@ -100,7 +100,9 @@ def resolved(
             "it out."
         )
     named = naming(metric)
-    chance = objective.chance if objective.chance is not None else chance
+    baseline_value = (
+        objective.baseline_value if objective.baseline_value is not None else baseline_value
+    )
     target = objective.target
     if metric.is_share and target is not None and not 0 < target <= 1:
         raise UserError(
@@ -113,13 +115,17 @@ def resolved(
             f"objective.target: {target:g} cannot be reached: {metric.words} is "
             f"{'below' if metric.direction == 'max' else 'above'} {limit:g}; name another."
         )
-    if target is not None and chance is not None and metric.gap(target, chance) <= 0:
+    if (
+        target is not None
+        and baseline_value is not None
+        and metric.gap(target, baseline_value) <= 0
+    ):
         raise UserError(
             f"objective.target: {target:g} is not better than chance, whose {metric.words} is "
-            f"{chance:.6g} (an answer that does not look at the inputs); name a "
+            f"{baseline_value:.6g} (an answer that does not look at the inputs); name a "
             f"{'higher' if metric.direction == 'max' else 'lower'} one."
         )
-    return objective.model_copy(update=named | {"chance": chance})
+    return objective.model_copy(update=named | {"baseline_value": baseline_value})
 
 
 def _more(metric: Metric) -> str:
@@ -283,7 +289,7 @@ def search_score(
     *,
     time_to_target_s: float | None,
     best_value: float | None,
-    chance: float | None,
+    baseline_value: float | None,
 ) -> float:
     """Return the number the search minimises; comparable over all runs of a study.
 
@@ -294,32 +300,34 @@ def search_score(
     the objective has none; None is not known.
     """
     metric = objective.judged_by
-    chance = chance if objective.chance is None else objective.chance
+    baseline_value = (
+        baseline_value if objective.baseline_value is None else objective.baseline_value
+    )
     if objective.kind == BUDGET:
-        return shortfall(metric, best_value, chance)
+        return shortfall(metric, best_value, baseline_value)
     assert objective.target is not None
     ceiling = math.log(objective.max_train_seconds)
     if time_to_target_s is not None and time_to_target_s <= objective.max_train_seconds:
         return min(math.log(max(time_to_target_s, MIN_SECONDS)), ceiling)
     if best_value is None or math.isnan(best_value):
         return ceiling + MISS_WEIGHT
-    width = _gap_to_chance(metric, objective.target, chance)
+    width = _gap_to_chance(metric, objective.target, baseline_value)
     missing = metric.gap(objective.target, best_value) / width
-    if chance is None and not metric.is_share:
+    if baseline_value is None and not metric.is_share:
         missing = 1.0 - 1.0 / (1.0 + max(missing, 0.0))  # nobody knows where it is as bad as can be
     # The curve may touch the target without holding it: still a miss, so never below 0.
     return ceiling + MISS_WEIGHT * min(max(missing, 0.0), 1.0)
 
 
-def _gap_to_chance(metric: Metric, target: float, chance: float | None) -> float:
+def _gap_to_chance(metric: Metric, target: float, baseline_value: float | None) -> float:
     """Return what chance lacks to the target; as much as the target itself where it is not known:
     half of a miss is due there."""
-    if chance is None:
+    if baseline_value is None:
         return abs(target) or 1.0
-    return max(metric.gap(target, chance), 1e-9)
+    return max(metric.gap(target, baseline_value), 1e-9)
 
 
-def shortfall(metric: Metric, value: float | None, chance: float | None) -> float:
+def shortfall(metric: Metric, value: float | None, baseline_value: float | None) -> float:
     """Return what a value lacks, the less the better; None is as bad as a value can count.
 
     Of shares what is missing to 1, or where less is better all there is above 0. Of others the
@@ -332,31 +340,33 @@ def shortfall(metric: Metric, value: float | None, chance: float | None) -> floa
         best = 1.0 if metric.direction == "max" else 0.0
         return abs(best - value) if value is not None and is_known else 1.0
     worst = MOST_UNKNOWN
-    if chance is not None:
-        worst = max(-metric.sign * chance, 0.0) + max(abs(chance), 1.0)
+    if baseline_value is not None:
+        worst = max(-metric.sign * baseline_value, 0.0) + max(abs(baseline_value), 1.0)
     if value is None or not is_known:
         return worst
     lack = -metric.sign * value
-    return min(lack if chance is not None else math.asinh(lack), worst)
+    return min(lack if baseline_value is not None else math.asinh(lack), worst)
 
 
-def worst_score(objective: Objective, *, chance: float | None = None) -> float:
+def worst_score(objective: Objective, *, baseline_value: float | None = None) -> float:
     """Return the score of a run that failed (out of memory, NaN)."""
-    return search_score(objective, time_to_target_s=None, best_value=None, chance=chance)
+    return search_score(
+        objective, time_to_target_s=None, best_value=None, baseline_value=baseline_value
+    )
 
 
-def chance_of(objective: Objective, num_classes: int | None) -> float | None:
+def baseline_value_of(objective: Objective, num_classes: int | None) -> float | None:
     """Return the chance level of an objective; of accuracy 1 / classes where it does not say it.
 
     Where a workload says itself what is right, nothing better is known. None for other metrics.
     """
-    if objective.chance is not None or objective.judged_by != ACCURACY or not num_classes:
-        return objective.chance
+    if objective.baseline_value is not None or objective.judged_by != ACCURACY or not num_classes:
+        return objective.baseline_value
     return 1.0 / num_classes
 
 
 def small_difference(
-    metric: Metric, value: float, chance: float | None, *, points: float = 0.01
+    metric: Metric, value: float, baseline_value: float | None, *, points: float = 0.01
 ) -> float:
     """Return a difference of a metric near `value` that says little: `points` of a share.
 
@@ -364,4 +374,4 @@ def small_difference(
     """
     if metric.is_share:
         return points
-    return PART_OF_GAP * abs(value if chance is None else value - chance)
+    return PART_OF_GAP * abs(value if baseline_value is None else value - baseline_value)

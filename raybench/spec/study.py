@@ -40,7 +40,7 @@ TIME = "time_to_target"
 AUTO = "auto"
 NOT_SET = 1.0
 """Stands for a target that reference runs have yet to set."""
-CADENCE = "eval_every_samples"
+EVAL_INTERVAL = "eval_every_samples"
 AutoKey = Literal["target", "max_train_seconds", "eval_every_samples"]
 
 
@@ -200,8 +200,8 @@ def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
             objective["max_train_seconds"] = Objective.model_fields["max_train_seconds"].default
         content = content | {"objective": objective}
     parts = [content.get("space"), content.get("fixed", {})]
-    if not any(isinstance(part, dict) and CADENCE in part for part in parts):
-        auto.append(CADENCE)
+    if not any(isinstance(part, dict) and EVAL_INTERVAL in part for part in parts):
+        auto.append(EVAL_INTERVAL)
     return content | {"auto": auto}
 
 

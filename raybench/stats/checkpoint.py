@@ -135,7 +135,7 @@ def spec_digest(spec: RunSpec) -> str:
 
     Nor does a metric that is named where it was accuracy anyway, or its chance level.
     """
-    named: dict[str, Any] = {"direction": None, "is_share": None, "chance": None}
+    named: dict[str, Any] = {"direction": None, "is_share": None, "baseline_value": None}
     if spec.objective.judged_by == ACCURACY:
         named["metric"] = None
     objective = spec.objective.model_copy(update=named)

@@ -26,18 +26,20 @@ Measured = Annotated[
 """May be NaN, which JSON does not know: null in a file."""
 
 Phase = Literal["search", "confirm", "reference", "scaling"]
-Role = Literal["trial", "finalist", "race", "confirm", "reference", "sentinel", "scaling"]
+Role = Literal[
+    "trial", "placement_check", "race", "confirm", "reference", "interference_probe", "scaling"
+]
 """What a run is for: proposed by the search; a placement that was only predicted; a contender with
 a new seed, beside others, to find the winner; a winner with a new seed, alone, for its printed
 time; what sets a target; what measures how trials disturb each other; a repeat of a cell of a
 scaling study."""
 PHASE_OF: dict[Role, Phase] = {
     "trial": "search",
-    "finalist": "search",
+    "placement_check": "search",
     "race": "confirm",
     "confirm": "confirm",
     "reference": "reference",
-    "sentinel": "reference",
+    "interference_probe": "reference",
     "scaling": "scaling",
 }
 State = Literal["complete", "stopped", "failed"]
@@ -280,7 +282,7 @@ class RunOutcome:
     wall_s: float = 0.0
     num_parameters: int | None = None
     batch_statistics: bool | None = None
-    chance: float | None = None
+    baseline_value: float | None = None
     """What an answer that does not look at the inputs reaches, where the objective does not say
     it: one over the number of classes; None where that is not known."""
     test_value: float | None = None
@@ -312,12 +314,12 @@ class RunOutcome:
     def score(self, objective: Objective) -> float:
         """Return the number that the search minimises; the worst one without an evaluation."""
         if self.failure is not None or self.evaluation is None:
-            return worst_score(objective, chance=self.chance)
+            return worst_score(objective, baseline_value=self.baseline_value)
         return search_score(
             objective,
             time_to_target_s=self.evaluation.time_to_target_s,
             best_value=self.evaluation.best_value,
-            chance=self.chance,
+            baseline_value=self.baseline_value,
         )
 
     def record(

@@ -18,7 +18,7 @@ from typing import Literal
 from raybench.spec.objective import MIN_SECONDS, TIME
 from raybench.stats.clock import OTHER, PHASES
 from raybench.stats.record import MACHINE_FAULTS, Evaluation, RunRecord
-from raybench.stats.repeats import Repeat, is_apart, pooled, ranked
+from raybench.stats.replicates import Replicate, is_apart, pooled, ranked
 
 LONG_PERIOD = 0.25
 """Share of the time to target from which on its period of evaluation is too long to be ignored."""
@@ -37,7 +37,7 @@ class Crossing:
 
 
 def crossing(
-    record: RunRecord, points: Sequence[Evaluation], *, chance: float | None = None
+    record: RunRecord, points: Sequence[Evaluation], *, baseline_value: float | None = None
 ) -> Crossing | None:
     """Return when a run crossed its target; None if it never reached (and held) it.
 
@@ -51,12 +51,12 @@ def crossing(
     objective = record.spec.objective
     if objective.kind != TIME or objective.target is None:
         return Crossing(reached_s, is_interpolated=False)
-    known = chance if objective.chance is None else objective.chance
-    return crossing_of(points, reached_s, target=objective.target, chance=known)
+    known = baseline_value if objective.baseline_value is None else objective.baseline_value
+    return crossing_of(points, reached_s, target=objective.target, baseline_value=known)
 
 
 def crossing_of(
-    points: Sequence[Evaluation], reached_s: float, *, target: float, chance: float | None
+    points: Sequence[Evaluation], reached_s: float, *, target: float, baseline_value: float | None
 ) -> Crossing:
     """Return when a curve crossed any `target`, which it is known to have reached at `reached_s`,
     the seconds of one of `points`."""
@@ -65,7 +65,7 @@ def crossing_of(
     place = bisect_left(points, near, key=attrgetter("train_s"))
     if place == len(points) or not math.isclose(points[place].train_s, reached_s, rel_tol=NEAR):
         return raw
-    at, before_s, before = points[place], 0.0, chance
+    at, before_s, before = points[place], 0.0, baseline_value
     if at.index > 0:
         if place == 0 or points[place - 1].index != at.index - 1:
             return raw
@@ -79,7 +79,7 @@ def crossing_of(
     return Crossing(before_s + period * min(rest / way, 1.0), is_interpolated=True)
 
 
-def is_told(record: RunRecord) -> bool:
+def is_informative(record: RunRecord) -> bool:
     """Whether a run that was repeated says something of its configuration.
 
     Not if it was cut off, by the user or by the time budget, or lost; a run of a race that was
@@ -90,9 +90,9 @@ def is_told(record: RunRecord) -> bool:
     return record.state != "stopped" or record.stop == "cap"
 
 
-def repeat_of(
-    record: RunRecord, points: Sequence[Evaluation], *, chance: float | None = None
-) -> Repeat:
+def replicate_of(
+    record: RunRecord, points: Sequence[Evaluation], *, baseline_value: float | None = None
+) -> Replicate:
     """Return what a run counts as; `points` are its evaluations, `chance` as in `crossing`.
 
     Train seconds to the target, a miss with all that it has spent (one that crashed with what it
@@ -102,15 +102,15 @@ def repeat_of(
     """
     is_failed = record.failure is not None
     if record.spec.objective.kind == TIME:
-        found = None if is_failed else crossing(record, points, chance=chance)
+        found = None if is_failed else crossing(record, points, baseline_value=baseline_value)
         if found is None:
             unseen_s = max(record.ledger.get(OTHER, 0.0), 0.0) if is_failed else 0.0
             anew_s = record.ledger.get("setup", 0.0) + record.ledger.get("compile", 0.0)
-            return Repeat(record.ledger["train"] + unseen_s + anew_s, is_hit=False)
-        return Repeat(max(found.seconds, MIN_SECONDS), is_hit=True)
+            return Replicate(record.ledger["train"] + unseen_s + anew_s, is_hit=False)
+        return Replicate(max(found.seconds, MIN_SECONDS), is_hit=True)
     if is_failed or record.best_value is None:
-        return Repeat(0.0, is_hit=False)
-    return Repeat(-record.spec.objective.judged_by.sign * record.best_value, is_hit=True)
+        return Replicate(0.0, is_hit=False)
+    return Replicate(-record.spec.objective.judged_by.sign * record.best_value, is_hit=True)
 
 
 def held_per_trained(runs: Iterable[RunRecord]) -> float:
@@ -148,11 +148,11 @@ REVERSAL = 1.0
 
 
 @dataclass(frozen=True)
-class Contender:
+class Candidate:
     """A configuration of the race, by its trial in the search."""
 
     name: str
-    own: Repeat | None
+    own: Replicate | None
     """The search's own run; None where it does not count: the first trial has a cold start."""
     num_workers: int
 
@@ -166,7 +166,7 @@ class Run:
     """From 0; the same seed for every contender."""
 
 
-Learned = Mapping[tuple[str, int], Repeat]
+Learned = Mapping[tuple[str, int], Replicate]
 """New runs by contender and round, in seconds (never worker-seconds)."""
 
 
@@ -189,26 +189,26 @@ def stages(number: int) -> Stages:
 
 
 def group_of(
-    contender: Contender, new: Mapping[int, Repeat], *, axis: Axis, rounds: int | None = None
-) -> list[Repeat]:
+    candidate: Candidate, new: Mapping[int, Replicate], *, axis: Axis, rounds: int | None = None
+) -> list[Replicate]:
     """Return a contender's own run and its `new` ones (of the first `rounds`), by round."""
-    found = [] if contender.own is None else [contender.own]
+    found = [] if candidate.own is None else [candidate.own]
     found += [new[number] for number in sorted(new) if rounds is None or number < rounds]
-    return on_axis(found, contender.num_workers, axis)
+    return on_axis(found, candidate.num_workers, axis)
 
 
-def on_axis(repeats: Sequence[Repeat], cost: float, axis: Axis) -> list[Repeat]:
+def on_axis(repeats: Sequence[Replicate], cost: float, axis: Axis) -> list[Replicate]:
     """Return runs in the unit of an axis; `cost`: worker-seconds per second of training."""
     factor = cost if axis == "worker_seconds" else 1
     return [repeat.times(factor) for repeat in repeats] if factor != 1 else list(repeats)
 
 
 def best_first(
-    raced: Mapping[str, Sequence[Repeat]],
-    alone: Mapping[str, Sequence[Repeat]],
+    raced: Mapping[str, Sequence[Replicate]],
+    alone: Mapping[str, Sequence[Replicate]],
     *,
     is_timed: bool = True,
-) -> dict[str, Sequence[Repeat]]:
+) -> dict[str, Sequence[Replicate]]:
     """Return configurations and the runs that they are judged by, best first: in the order of the
     race and by its runs, unless runs alone overrule its first.
 
@@ -239,8 +239,8 @@ def best_first(
 
 
 def undecided(
-    raced: Mapping[str, Sequence[Repeat]],
-    alone: Mapping[str, Sequence[Repeat]] = MappingProxyType({}),
+    raced: Mapping[str, Sequence[Replicate]],
+    alone: Mapping[str, Sequence[Replicate]] = MappingProxyType({}),
     *,
     is_timed: bool = True,
 ) -> list[str]:
@@ -257,8 +257,8 @@ def undecided(
 
 
 def next_to_run(
-    raced: Mapping[str, Sequence[Repeat]],
-    alone: Mapping[str, Sequence[Repeat]],
+    raced: Mapping[str, Sequence[Replicate]],
+    alone: Mapping[str, Sequence[Replicate]],
     *,
     is_timed: bool = True,
 ) -> list[str]:
@@ -269,13 +269,13 @@ def next_to_run(
 
 
 def more(
-    contenders: Sequence[Contender],
+    candidates: Sequence[Candidate],
     learned: Learned,
     number: int,
     *,
     axis: Axis,
     is_timed: bool = True,
-    alone: Mapping[str, Sequence[Repeat]] = MappingProxyType({}),
+    alone: Mapping[str, Sequence[Replicate]] = MappingProxyType({}),
 ) -> list[Run]:
     """Return the next runs, at most `number`, that distinguish undecided contenders, by the runs
     that a verdict judges by: `alone` are those alone, in seconds.
@@ -283,13 +283,13 @@ def more(
     One of each of those with the fewest runs, best first; ask again when they are learned. [] when
     one is left.
     """
-    new: dict[str, dict[int, Repeat]] = {one.name: {} for one in contenders}
+    new: dict[str, dict[int, Replicate]] = {one.name: {} for one in candidates}
     for (name, done), repeat in learned.items():
         if name in new:
             new[name][done] = repeat
-    groups = {one.name: group_of(one, new[one.name], axis=axis) for one in contenders}
+    groups = {one.name: group_of(one, new[one.name], axis=axis) for one in candidates}
     others = {
-        one.name: on_axis(alone.get(one.name, ()), one.num_workers, axis) for one in contenders
+        one.name: on_axis(alone.get(one.name, ()), one.num_workers, axis) for one in candidates
     }
     return [
         Run(name, min(set(range(len(new[name]) + 1)) - set(new[name])))

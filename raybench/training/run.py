@@ -74,14 +74,14 @@ def run(
         train_seconds=[evaluation.train_s for evaluation in earlier],
     )
     recording = Recording(spec, trainer, world) if spec.record_steps else None
-    cadence = spec.eval_every_samples or dataset.num_train_samples
+    eval_interval = spec.eval_every_samples or dataset.num_train_samples
     samples_total = math.ceil(spec.epochs * dataset.num_train_samples)
     _wait_for_all(world)
     ledger.enter("compile")
     trainer.warm_up(*warm_up_steps(spec, dataset, world, samples))
     pilot = 0 if resume or recording else spec.global_batch_size
     while True:
-        goal = min((samples // cadence + 1) * cadence, samples_total)
+        goal = min((samples // eval_interval + 1) * eval_interval, samples_total)
         if train_seconds:
             goal = _cut(goal, samples, train_seconds, spec)
         if recording:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raybench.stats.repeats import Repeat
+from raybench.stats.replicates import Replicate
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks/search"
 DATA = Path(os.environ.get("RAYBENCH_DATA", "nowhere"))
@@ -72,10 +72,10 @@ def test_the_recorded_pools_are_as_their_notes_say(worlds: ModuleType) -> None:
 
 def test_a_run_stops_where_its_next_evaluation_is_too_late(make: Any, policies: ModuleType) -> None:
     hit, miss = (option.runs[0] for option in make((40.0,), (math.inf,)).options)
-    assert policies.until(hit, 40.0) == Repeat(40.0, is_hit=True)
-    assert policies.until(hit, 39.0) == Repeat(20.0, is_hit=False)
-    assert policies.until(hit, 1.0) == Repeat(10.0, is_hit=False), "the first is always seen"
-    assert policies.until(miss, math.inf) == Repeat(100.0, is_hit=False)
+    assert policies.until(hit, 40.0) == Replicate(40.0, is_hit=True)
+    assert policies.until(hit, 39.0) == Replicate(20.0, is_hit=False)
+    assert policies.until(hit, 1.0) == Replicate(10.0, is_hit=False), "the first is always seen"
+    assert policies.until(miss, math.inf) == Replicate(100.0, is_hit=False)
 
 
 def test_seeds_drawn_once_come_back_only_after_all(make: Any, worlds: ModuleType) -> None:

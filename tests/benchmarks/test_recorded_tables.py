@@ -38,7 +38,7 @@ def table(recorded, tmp_path):
         "rates": {"sgd": [10.0**r for r in range(10)]},
         "batches": batches,
         "num_validation": 100,
-        "chance": 0.5,
+        "baseline_value": 0.5,
         "step_s": [
             {"optimizer": "sgd", "batch": 8, "workers": workers, "median": seconds}
             for workers, seconds in ((1, 0.010), (2, 0.015))
@@ -52,7 +52,7 @@ def table(recorded, tmp_path):
 def test_a_table_says_its_own_batches_and_chance(recorded, table) -> None:
     assert table.batches_per_worker == (8,)  # 16 on eight workers is not recorded
     task = recorded.Task(table, 0.9)
-    assert task.space.chance == 0.5
+    assert task.space.baseline_value == 0.5
     assert task.space.batch_sizes_per_worker == (8,)
 
 

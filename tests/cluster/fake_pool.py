@@ -4,7 +4,15 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from raybench.cluster.protocol import Command, Finish, Finished, Lent, Progress, RunFailed, Start
+from raybench.cluster.protocol import (
+    Allocation,
+    Command,
+    Finish,
+    Finished,
+    Progress,
+    RunFailed,
+    Start,
+)
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
 from raybench.stats.checkpoint import RunState
@@ -64,11 +72,11 @@ class FakePool:
         self.forget = SimpleNamespace(remote=self._forget)
         self.release = SimpleNamespace(remote=self._release)
 
-    def _acquire(self, name: str, placement: Any) -> Lent:
+    def _acquire(self, name: str, placement: Any) -> Allocation:
         self.heard.append(placement)
         time.sleep(0.03)
-        self._raise(Lent)
-        return Lent(
+        self._raise(Allocation)
+        return Allocation(
             queue_s=0.02,
             start_s=0.01,
             hosts=("here",),

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from raybench.cluster import reach
-from raybench.cluster.reach import (
+from raybench.cluster import connectivity
+from raybench.cluster.connectivity import (
     VARIABLE,
     NoInterface,
     Place,
@@ -62,8 +62,8 @@ def _several_cards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for name, each in CARDS.items()
     }
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: cards)
-    monkeypatch.setattr(reach.socket, "socket", FakeSocket)
-    monkeypatch.setattr(reach.socket, "gethostname", lambda: "b")
+    monkeypatch.setattr(connectivity.socket, "socket", FakeSocket)
+    monkeypatch.setattr(connectivity.socket, "gethostname", lambda: "b")
     for name in (VARIABLE, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
     return
@@ -137,7 +137,7 @@ def test_every_worker_hears_the_sum(size: int) -> None:
 def test_one_that_cannot_be_reached_is_named_with_what_to_set() -> None:
     for sentence in meet(3, timeout_s=0.5, lost=1):
         assert isinstance(sentence, str)
-        assert sentence.startswith(reach.UNREACHED)
+        assert sentence.startswith(connectivity.UNREACHED)
         assert "interface lo (127.0.0.1) cannot connect to 127.0.0.1 of host host1 (" in sentence
         assert sentence.endswith("name another interface: RAYBENCH_INTERFACE=NAME.")
         assert "\n" not in sentence
@@ -145,19 +145,22 @@ def test_one_that_cannot_be_reached_is_named_with_what_to_set() -> None:
 
 def test_of_all_sentences_the_one_with_the_cause_is_said() -> None:
     place = Place("b", "eth0", "10.77.0.2")
-    deaf, cause = reach.unreached(place, reach.DEAF), reach.unreached(place, "cannot connect")
-    assert reach.worst([deaf, 6, cause]) == cause
-    assert reach.worst([6, deaf, 6]) == deaf
-    assert reach.worst([6, 6, 6]) is None
-    assert "came out as 5" in str(reach.worst([6, 5, 6]))
+    deaf, cause = (
+        connectivity.unreached(place, connectivity.DEAF),
+        connectivity.unreached(place, "cannot connect"),
+    )
+    assert connectivity.worst([deaf, 6, cause]) == cause
+    assert connectivity.worst([6, deaf, 6]) == deaf
+    assert connectivity.worst([6, 6, 6]) is None
+    assert "came out as 5" in str(connectivity.worst([6, 5, 6]))
 
 
 def test_what_no_other_host_can_reach_is_said_without_trying() -> None:
     here, there = (Place(f"rb{n}", "lo", "127.0.0.1", node=f"10.77.0.{n}") for n in (1, 2))
-    sentence = reach.misnamed([here, there])
+    sentence = connectivity.misnamed([here, there])
     assert sentence is not None
-    assert sentence.startswith(reach.MISNAMED)
+    assert sentence.startswith(connectivity.MISNAMED)
     assert "host rb1 uses lo (127.0.0.1)" in sentence
-    assert reach.misnamed([here, here]) is None, "two workers of one host"
+    assert connectivity.misnamed([here, here]) is None, "two workers of one host"
     out = Place("rb2", "eth0", "10.77.0.2", node="10.77.0.2")
-    assert reach.misnamed([out, Place("rb1", "eth0", "10.77.0.1", node="10.77.0.1")]) is None
+    assert connectivity.misnamed([out, Place("rb1", "eth0", "10.77.0.1", node="10.77.0.1")]) is None

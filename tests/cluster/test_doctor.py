@@ -193,18 +193,18 @@ class FakeSession:
 
     warning = "workers are nice"
 
-    def __init__(self, answer: Any, lent: Any) -> None:
+    def __init__(self, answer: Any, allocation: Any) -> None:
         call = SimpleNamespace
         self.released: list[dict[str, bool]] = []
         self.pool = call(
-            acquire=call(remote=lambda *given: lent),
+            acquire=call(remote=lambda *given: allocation),
             command=call(remote=lambda *given: answer),
             release=call(remote=lambda *given, **named: self.released.append(named)),
         )
 
 
 def examined(
-    monkeypatch: pytest.MonkeyPatch, hosts: list[Any], answer: Any, lent: Any = None
+    monkeypatch: pytest.MonkeyPatch, hosts: list[Any], answer: Any, allocation: Any = None
 ) -> dict[str, Any]:
     """What the doctor says of hosts with 4 cores each, of which no port answers."""
 
@@ -219,7 +219,7 @@ def examined(
     monkeypatch.setattr(doctor.ray, "nodes", lambda: [entry] * len(hosts))  # type: ignore[attr-defined]
     monkeypatch.setattr(doctor.ray, "get", get)  # type: ignore[attr-defined]
     monkeypatch.setattr(doctor, "_facts_of", lambda entries: hosts)
-    session: Any = FakeSession(answer, lent)
+    session: Any = FakeSession(answer, allocation)
     found = doctor.examine(session, "auto")
     assert session.released == [{"keep": False, "for_good": True}]
     return found

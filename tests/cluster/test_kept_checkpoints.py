@@ -194,8 +194,8 @@ def test_a_run_is_saved_at_once_when_its_node_is_about_to_go(
     pool._departing = DepartingNodes(is_local=False, ask=lambda: going)
 
     async def story() -> None:
-        lent = await pool.acquire("a", Placement("torch", 2))
-        assert lent.resume is None
+        allocation = await pool.acquire("a", Placement("torch", 2))
+        assert allocation.resume is None
         first = (await pool.command("a", Start(spec=SPEC), 1.0))[0]
         expected = progress(0)
         if goes:  # the seconds of saving are the workers' own, not the way there
@@ -218,8 +218,8 @@ def test_a_run_is_continued_from_what_was_restored(monkeypatch: pytest.MonkeyPat
 
     async def story() -> None:
         pool.restore("a", checkpoint(3))
-        lent = await pool.acquire("a", Placement("torch", 2))
-        assert lent.resume == checkpoint(3).state
+        allocation = await pool.acquire("a", Placement("torch", 2))
+        assert allocation.resume == checkpoint(3).state
         await pool.command("a", Start(spec=SPEC), 1.0)
         assert AnsweringGroup.told == [Start(spec=SPEC, resume=checkpoint(3))]
         pool.forget("a")

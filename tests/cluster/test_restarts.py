@@ -2,7 +2,7 @@
 
 import pytest
 
-from raybench.cluster.protocol import Advance, Finish, HostLeaves, Lent, RunFailed, Start
+from raybench.cluster.protocol import Advance, Allocation, Finish, HostLeaves, RunFailed, Start
 from raybench.cluster.run_client import RESTARTS, RunClient
 from raybench.stats.clock import PHASES
 from raybench.stats.record import RunOutcome
@@ -62,7 +62,7 @@ def test_without_a_checkpoint_it_begins_again() -> None:
 
 
 def test_a_group_that_does_not_start_is_asked_for_again() -> None:
-    pool = slow_pool(last=0, faults={Lent: [HUNG, LOST]})
+    pool = slow_pool(last=0, faults={Allocation: [HUNG, LOST]})
     _, outcome = run(pool)
     assert (outcome.failure, outcome.restarts) == (None, 2)
     assert outcome.ledger["lost"] == pytest.approx(2 * ASKING_S)
@@ -82,7 +82,7 @@ def test_the_number_of_restarts_is_bounded_and_said() -> None:
 
 def test_starts_on_hosts_that_leave_are_not_counted() -> None:
     leaves: list[RunFailed] = [HostLeaves("worker_lost", "host a is leaving the cluster")]
-    pool = slow_pool(last=0, faults={Lent: [*leaves * 5, *[LOST] * RESTARTS, *leaves]})
+    pool = slow_pool(last=0, faults={Allocation: [*leaves * 5, *[LOST] * RESTARTS, *leaves]})
     _, outcome = run(pool)
     assert (outcome.failure, outcome.restarts) == (None, 6 + RESTARTS)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from raybench.cluster.protocol import STOPPED, Advance, Finish, Lent, RunFailed, Start
+from raybench.cluster.protocol import STOPPED, Advance, Allocation, Finish, RunFailed, Start
 from raybench.cluster.run_client import RESTARTS, RunClient, release
 from raybench.stats.clock import PHASES
 from raybench.stats.record import RunOutcome
@@ -57,7 +57,7 @@ def test_how_long_a_worker_may_be_silent_follows_what_was_measured() -> None:
 def test_a_run_that_never_got_workers_has_only_waited(
     fault: RunFailed, failure: str | None
 ) -> None:
-    pool = FakePool(faults={Lent: fault})
+    pool = FakePool(faults={Allocation: fault})
     client = RunClient(pool, "a", SPEC)
     outcome = client.step()
     assert (outcome.is_over, outcome.failure, outcome.evaluation) == (True, failure, None)
@@ -76,7 +76,7 @@ def test_a_run_goes_from_evaluation_to_evaluation_and_ends_by_itself() -> None:
     first, second = client.step(), client.step()
     assert [one.is_over for one in (first, second)] == [False, True]
     assert [one.evaluation and one.evaluation.index for one in (first, second)] == [0, 1]
-    assert (second.stop, second.failure, second.chance) == ("epochs", None, 0.1)
+    assert (second.stop, second.failure, second.baseline_value) == ("epochs", None, 0.1)
     outcome = client.finish(save=True, test=True)
     assert (outcome.test_value, client.weights, outcome.concurrent) == (0.5, b"weights", 3)
     assert (outcome.hosts, outcome.devices) == (("here",), ("cpu",))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from raybench.cluster.protocol import STOPPED, Lent, RunFailed
+from raybench.cluster.protocol import STOPPED, Allocation, RunFailed
 from raybench.cluster.run_client import RunClient, run_once
 from raybench.stats.checkpoint import RunState
 from tests.cluster.fake_pool import BROKEN, LOST, REFUSAL, SPEC, FakePool
@@ -60,7 +60,7 @@ def test_run_once_records_a_failure_and_keeps_its_error(at: int) -> None:
 
 
 def test_run_once_of_a_run_that_was_stopped_while_it_waited() -> None:
-    record, _ = once(FakePool(faults={Lent: RunFailed(STOPPED, "the run was stopped")}), [])
+    record, _ = once(FakePool(faults={Allocation: RunFailed(STOPPED, "the run was stopped")}), [])
     assert (record.state, record.stop, record.message) == ("stopped", "interrupted", None)
 
 
@@ -101,7 +101,7 @@ def test_run_once_tells_of_a_refused_checkpoint_once_and_begins_anew() -> None:
 
 def test_run_once_tells_of_lost_workers_where_the_run_goes_on() -> None:
     told: list[Any] = []
-    pools = [FakePool(last=2, faults={1: [LOST]}), FakePool(faults={Lent: [LOST] * 9})]
+    pools = [FakePool(last=2, faults={1: [LOST]}), FakePool(faults={Allocation: [LOST] * 9})]
     records = [
         run_once(
             pool,

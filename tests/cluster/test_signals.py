@@ -40,7 +40,7 @@ ALL = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 @pytest.mark.parametrize("number", ALL)
 def test_before_anything_has_started_the_first_ends_the_command(number: int) -> None:
     body = """
-from raybench import cli
+from raybench.commands import cli
 def command():
     print("ready", flush=True)
     time.sleep(20)

@@ -18,10 +18,10 @@ import psutil
 import pytest
 import ray
 
+from raybench.cluster.connectivity import Place, sum_over_workers
 from raybench.cluster.layout import Node
-from raybench.cluster.ray_internals import network_meeting
+from raybench.cluster.ray_internals import rendezvous
 from raybench.cluster.ray_internals import trainer as trainer_internals
-from raybench.cluster.reach import Place, sum_over_workers
 from raybench.cluster.worker_group import PoolOptions, build_trainer, end_message, trainer_class
 from raybench.spec.run import Placement
 
@@ -245,7 +245,7 @@ class TestFileMeeting:
         from ray.train.torch.config import TorchConfig, _TorchBackend
         from ray.train.v2._internal.execution.worker_group import WorkerGroup as TrainGroup
 
-        from raybench.cluster.ray_internals.network_meeting import USED
+        from raybench.cluster.ray_internals.rendezvous import USED
 
         why = "then torch's store listens on a port of rank 0, as Ray has it"
         for name in ("on_start", "on_shutdown"):
@@ -370,9 +370,9 @@ class TestNetworkMeeting:
         def execute_single_async(rank: int, function: Any, *given: Any) -> Any:
             if function is ray.util.get_node_ip_address:
                 return "127.0.0.1"
-            if function is network_meeting._take_interface:
+            if function is rendezvous._take_interface:
                 answer = function(*given)
-                held[rank] = network_meeting._listeners[:]
+                held[rank] = rendezvous._listeners[:]
                 return answer
             return threads.submit(sum_over_workers, held[rank][0], *given, 10.0)
 
@@ -388,12 +388,12 @@ class TestNetworkMeeting:
         sized = type("Sized", (SimpleNamespace,), {"__len__": lambda self: 2})(**vars(group))
         with ThreadPoolExecutor(2) as threads:
             if named == "lo":
-                places = network_meeting.connect(sized, named)
+                places = rendezvous.connect(sized, named)
                 assert [place.interface for place in places] == ["lo", "lo"]
                 assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
                 return
-            with pytest.raises(network_meeting.Unreached) as refusal:
-                network_meeting.connect(sized, named)
+            with pytest.raises(rendezvous.Unreached) as refusal:
+                rendezvous.connect(sized, named)
         error = RuntimeError(f"Training failed due to controller error:\n{refusal.value}\nmore")
         sentence = end_message(error)
         assert sentence == str(refusal.value)

@@ -7,9 +7,9 @@ import pytest
 
 from raybench.cluster import worker_group, worker_pool
 from raybench.cluster.admission import Admission
+from raybench.cluster.connectivity import UNREACHED
 from raybench.cluster.layout import Node
 from raybench.cluster.protocol import Command, Finish, Finished, Reply, RunFailed, Start
-from raybench.cluster.reach import UNREACHED
 from raybench.cluster.worker_group import PoolOptions
 from raybench.cluster.worker_pool import WorkerPool
 from raybench.spec.run import Placement, RunSpec
@@ -301,9 +301,9 @@ def test_a_group_that_starts_ahead_is_the_first_such_trial_s(pool: WorkerPool) -
     async def story() -> None:
         preparing = asyncio.ensure_future(pool.prepare([], [TWO]))
         await asyncio.sleep(0)
-        lent = await pool.acquire("a", dataclasses.replace(TWO, batch_size_per_worker=64))
+        allocation = await pool.acquire("a", dataclasses.replace(TWO, batch_size_per_worker=64))
         await preparing
-        assert lent.start_s > 0, "what it has waited for the group"
+        assert allocation.start_s > 0, "what it has waited for the group"
 
     asyncio.run(story())
     (state,) = pool.groups()

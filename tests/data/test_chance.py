@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from raybench.data.chance import baselines, chance_level
+from raybench.data.baseline import baselines, chance_level
 from raybench.data.dataset import Dataset, Split
 from raybench.spec.metric import METRICS, Metric
 from raybench.spec.objective import Objective
@@ -21,35 +21,35 @@ def classes(train, validation, number, **more):
     return Dataset("made up", number, split(train), split(validation), split(validation), **more)
 
 
-def chance(name, dataset):
+def baseline_value(name, dataset):
     return chance_level(METRICS[name], dataset)
 
 
 def test_the_most_frequent_class_of_training_is_judged_on_validation():
     dataset = classes([2, 2, 2, 0, 1], [2, 0, 0, 2, 2], 4)
-    assert chance("accuracy", dataset) == 0.6
-    assert chance("top5_accuracy", dataset) == 1.0
+    assert baseline_value("accuracy", dataset) == 0.6
+    assert baseline_value("top5_accuracy", dataset) == 1.0
     counts = {0: 2 / 9, 2: 4 / 9}  # one more of each class than training has
     loss = -(2 * math.log(counts[0]) + 3 * math.log(counts[2])) / 5
-    assert chance("loss", dataset) == pytest.approx(loss, rel=1e-5)
-    assert chance("perplexity", dataset) == pytest.approx(math.exp(loss), rel=1e-5)
+    assert baseline_value("loss", dataset) == pytest.approx(loss, rel=1e-5)
+    assert baseline_value("perplexity", dataset) == pytest.approx(math.exp(loss), rel=1e-5)
 
 
 def test_chance_is_no_less_than_a_class_named_at_random():
     dataset = classes([0, 0, *range(20)], [1] * 40, 20)
-    assert chance("accuracy", dataset) == 0.05
-    assert chance("top5_accuracy", dataset) == 1.0, "1 is among the five most frequent"
-    assert chance("top5_accuracy", classes([*range(20)], [9] * 4, 20)) == 0.25
+    assert baseline_value("accuracy", dataset) == 0.05
+    assert baseline_value("top5_accuracy", dataset) == 1.0, "1 is among the five most frequent"
+    assert baseline_value("top5_accuracy", classes([*range(20)], [9] * 4, 20)) == 0.25
 
 
 def test_of_tokens_those_count_that_are_no_padding_and_samples_weigh_the_same():
     dataset = classes(
         [[0, 0, 1], [0, 1, -100]], [[0, 1, -100], [0, -100, -100]], 2, task="language_modelling"
     )
-    assert chance("accuracy", dataset) == 0.75
+    assert baseline_value("accuracy", dataset) == 0.75
     worth = [-math.log(4 / 7), -math.log(3 / 7)]
     expected = (sum(worth) / 2 + worth[0]) / 2
-    assert chance("loss", dataset) == pytest.approx(expected, rel=1e-5)
+    assert baseline_value("loss", dataset) == pytest.approx(expected, rel=1e-5)
 
 
 def test_numbers_are_judged_in_their_own_unit_and_their_loss_in_that_of_training():
@@ -61,10 +61,12 @@ def test_numbers_are_judged_in_their_own_unit_and_their_loss_in_that_of_training
         label_scale=np.float32(10.0),
         label_offset=np.float32(7.0),
     )
-    assert chance("rmse", dataset) == pytest.approx(10 * math.sqrt(1.0), rel=1e-5)  # mean 2
-    assert chance("mean_absolute_error", dataset) == pytest.approx(10.0, rel=1e-5)  # median 1
-    assert chance("loss", dataset) == pytest.approx(1.0, rel=1e-5)
-    assert chance("r2", dataset) == 0.0
+    assert baseline_value("rmse", dataset) == pytest.approx(10 * math.sqrt(1.0), rel=1e-5)  # mean 2
+    assert baseline_value("mean_absolute_error", dataset) == pytest.approx(
+        10.0, rel=1e-5
+    )  # median 1
+    assert baseline_value("loss", dataset) == pytest.approx(1.0, rel=1e-5)
+    assert baseline_value("r2", dataset) == 0.0
 
 
 def test_of_vectors_every_output_has_its_own_answer_and_scale():
@@ -72,7 +74,7 @@ def test_of_vectors_every_output_has_its_own_answer_and_scale():
     dataset = classes(
         train, train, None, task="regression", label_scale=np.array([1.0, 10.0], np.float32)
     )
-    assert chance("rmse", dataset) == pytest.approx(math.sqrt((1 + 400) / 2), rel=1e-5)
+    assert baseline_value("rmse", dataset) == pytest.approx(math.sqrt((1 + 400) / 2), rel=1e-5)
 
 
 def test_what_a_workload_measures_itself_is_not_known():
@@ -94,7 +96,9 @@ def test_noise_stays_below_what_luck_adds_to_the_baseline(name, rows):
     """Answers of any size that look at nothing, on the same rows."""
     metric, rng = METRICS[name], np.random.default_rng(0)
     dataset = noise(metric, rows, seed=1)
-    objective = Objective(metric=name, kind="best_at_budget", chance=chance(name, dataset))
+    objective = Objective(
+        metric=name, kind="best_at_budget", baseline_value=baseline_value(name, dataset)
+    )
     found = baselines(objective, dataset)["validation"]
     labels, values = dataset.validation.labels, []
     for size in np.repeat([0.02, 0.1, 0.3, 1.0], 250):
@@ -116,12 +120,12 @@ def test_where_a_class_is_rare_little_is_luck():
     """Naming the rare class costs nine rows in ten: luck hides less than the binomial error."""
     rng = np.random.default_rng(0)
     dataset = classes((rng.random(4000) < 0.1).astype(int), [*[0] * 900, *[1] * 100], 2)
-    objective = Objective(kind="best_at_budget", metric="accuracy", chance=0.9)
+    objective = Objective(kind="best_at_budget", metric="accuracy", baseline_value=0.9)
     known = baselines(objective, dataset)["validation"]
     assert known.error == pytest.approx(0.0095, rel=0.01)
     assert known.beyond(METRICS["accuracy"], 3.0) == pytest.approx(0.903, abs=5e-4)
-    given = baselines(objective.model_copy(update={"chance": 0.8}), dataset)["validation"]
+    given = baselines(objective.model_copy(update={"baseline_value": 0.8}), dataset)["validation"]
     assert given.beyond(METRICS["accuracy"], 3.0) == pytest.approx(0.8 + 3 * 0.01265, abs=1e-4)
     own = Metric(name="dice", direction="min")
-    objective = Objective(kind="best_at_budget", metric="dice", direction="min", chance=0.8)
+    objective = Objective(kind="best_at_budget", metric="dice", direction="min", baseline_value=0.8)
     assert baselines(objective, dataset)["test"].beyond(own) is None

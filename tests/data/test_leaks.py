@@ -7,9 +7,9 @@ import pytest
 
 from raybench.data.dataset import Dataset, Split
 from raybench.data.digits import load_digits
+from raybench.data.inspect.find import see
+from raybench.data.inspect.leaks import leak_lines
 from raybench.data.load import build_dataset
-from raybench.data.look.find import see
-from raybench.data.look.leaks import leak_lines
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
 

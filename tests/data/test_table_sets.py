@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from raybench.data.chance import baselines
+from raybench.data.baseline import baselines
 from raybench.data.check import check_dataset
 from raybench.data.dataset import SPLITS
 from raybench.data.load import build_dataset

@@ -37,11 +37,11 @@ def trials(folder: Path) -> pd.DataFrame:
     return everything[everything["phase"] != "reference"]
 
 
-def test_sentinel_runs_where_trials_ran_beside_each_other(
+def test_interference_probe_runs_where_trials_ran_beside_each_other(
     folder: Path, trials: pd.DataFrame
 ) -> None:
     everything = raybench.load(folder).trials
-    names = list(everything["trial"][everything["role"] == "sentinel"])
+    names = list(everything["trial"][everything["role"] == "interference_probe"])
     searched = trials[trials["phase"] == "search"]
     ran_together = bool((searched["concurrent"] > 0).any())
     assert names == (["sentinel-alone", "sentinel-beside"] if ran_together else [])
@@ -126,11 +126,11 @@ def test_little_hides_in_what_the_workers_do_not_measure(trials: pd.DataFrame) -
 
 def test_curves_belong_to_the_trials(folder: Path, trials: pd.DataFrame) -> None:
     results = raybench.load(folder)
-    curves, cadence = results.curves, results.study["study"]["fixed"]["eval_every_samples"]
+    curves, eval_interval = results.curves, results.study["study"]["fixed"]["eval_every_samples"]
     for row in trials[trials["stop"] != "cap"].to_dict("records"):
         curve = curves[curves["trial"] == row["trial"]]
         assert curve["train_s"].is_monotonic_increasing
-        assert cadence <= curve["samples"].iloc[0] < cadence + row["global_batch_size"]
+        assert eval_interval <= curve["samples"].iloc[0] < eval_interval + row["global_batch_size"]
         assert curve["train_s"].iloc[-1] == pytest.approx(row["train_s"], rel=0.02)
         assert curve["accuracy"].max() == pytest.approx(row["best_accuracy"])
         hit = curve[curve["accuracy"] >= 0.9].iloc[0]

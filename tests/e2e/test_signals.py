@@ -20,7 +20,7 @@ from .watched import Watched
 pytestmark = pytest.mark.ray
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MOMENTS_S = (0.5, 1.0, 1.5, 2.5, 3.5, 5.0, 6.0, 8.0, 10.0)
-PHASES = ("reference", "search", "finalist", "race")
+PHASES = ("reference", "search", "placement_check", "race")
 INTERRUPTED = 130
 IMPORTING_S = 0.5
 """Until then Python may not have come to raybench's own code, and dies as any program does."""
@@ -90,7 +90,7 @@ def num_trials(phase: str | None) -> int:
 def write_space(folder: Path, phase: str | None) -> Path:
     """Write a search that has the phase; without one, a search that takes longer than 10 s."""
     # The first trials try both numbers of workers, so a faster split of one of them is left.
-    workers = "[1, 2]" if phase == "finalist" else "[1]"
+    workers = "[1, 2]" if phase == "placement_check" else "[1]"
     target = "auto" if phase == "reference" else "0.9"
     trials = str(num_trials(phase))
     text = SPACE.replace("WORKERS", workers).replace("TARGET", target).replace("TRIALS", trials)
@@ -109,7 +109,7 @@ def strike(case: Case, folder: Path) -> None:
                 run.wait_for_line(case.when)
             except AssertionError:
                 # What the probes have measured by chance is not predicted, and not run again.
-                if case.when == "finalist" and run.process.poll() == 0:
+                if case.when == "placement_check" and run.process.poll() == 0:
                     pytest.skip("this search had no finalist")
                 raise
         else:

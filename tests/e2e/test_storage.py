@@ -15,7 +15,7 @@ import pytest
 
 import raybench
 from raybench.results.bucket import Bucket
-from raybench.results.spool import fetch_logs
+from raybench.results.staging import fetch_logs
 from tests.s3_server import S3Server
 
 from .commands import start

@@ -143,7 +143,7 @@ def test_the_time_to_a_target_is_that_of_the_stop_rule(metric, hold):
 
 def test_a_time_far_from_the_one_before_is_interpolated():
     curves = frame(ACCURACY, a=[(1.0, 0.5), (3.0, 0.9)], b=[(2.0, 0.8)])
-    times = time_to_target(curves, ACCURACY, 0.7, chance=0.1)
+    times = time_to_target(curves, ACCURACY, 0.7, baseline_value=0.1)
     assert list(times["seconds"]) == [pytest.approx(2.0), pytest.approx(2 * 0.6 / 0.7)]
     assert times["is_interpolated"].all()
     assert list(time_to_target(curves, ACCURACY, 0.7)["seconds"])[1] == 2.0, "chance not known"

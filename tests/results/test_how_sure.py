@@ -15,8 +15,8 @@ from raybench.report.remarks import edge_lines
 from raybench.results.load import load
 from raybench.results.ranking import noise_of
 from raybench.results.verdict import judge
-from raybench.stats.repeats import Repeat
-from raybench.stats.standing import Contender, more
+from raybench.stats.replicates import Replicate
+from raybench.stats.standing import Candidate, more
 from tests.made_results import OBJECTIVE, results_folder, run_line
 
 
@@ -57,7 +57,7 @@ def test_where_runs_alone_have_overruled_the_race_more_knows_of_them(tmp_path, s
     results = results_folder(tmp_path, lines)
     verdict, found = judge(results), results.repeated
     assert (verdict.fastest, verdict.ties) == ("0002", ("0002", "0001"))
-    racing = [Contender(name, found[name].chosen[0], 1) for name in ("0001", "0002")]
+    racing = [Candidate(name, found[name].chosen[0], 1) for name in ("0001", "0002")]
     new = {(one.name, n): r for one in racing for n, r in enumerate(found[one.name].chosen[1:])}
     assert not more(racing, new, 4, axis="seconds"), "the race alone has decided"
     alone = {name: one.alone for name, one in found.items()}
@@ -80,16 +80,16 @@ def test_the_number_of_runs_settles_it_in_eight_of_ten_cases_as_more_spends_them
     sigma, settled = noise_of(results.repeated, results).sigma, 0
     chance = random.Random(1000)
     for _ in range(200):
-        contenders = [Contender(name, runs[0], 1) for name, runs in groups.items()]
+        candidates = [Candidate(name, runs[0], 1) for name, runs in groups.items()]
         known = {(n, r): run for n, runs in groups.items() for r, run in enumerate(runs[1:])}
         left = number
-        while left and (due := more(contenders, known, left, axis="seconds")):
+        while left and (due := more(candidates, known, left, axis="seconds")):
             for run in due:
                 mean = fmean(map(math.log, (one.seconds for one in groups[run.name])))
                 seconds = math.exp(chance.gauss(mean, sigma))
-                known[run.name, run.round] = Repeat(seconds, is_hit=True)
+                known[run.name, run.round] = Replicate(seconds, is_hit=True)
             left -= len(due)
-        settled += not more(contenders, known, 1, axis="seconds")
+        settled += not more(candidates, known, 1, axis="seconds")
     assert 0.7 <= settled / 200 <= 0.92
 
 

@@ -84,7 +84,7 @@ def test_specs_are_whole_and_the_target_is_the_studys(tmp_path):
 
 def test_what_is_written_is_read_back_whole(tmp_path):
     lines = [
-        run_line("0000", 2.0, role="finalist", source="0001", accumulate=3),
+        run_line("0000", 2.0, role="placement_check", source="0001", accumulate=3),
         *curve("x", [0.5]),
     ]
     lines += [run_line("x", failure="nan")]

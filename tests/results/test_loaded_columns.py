@@ -85,10 +85,10 @@ def test_role_and_source_are_columns_whatever_a_run_is_called(tmp_path):
     lines = [
         run_line("a-b.c", 2.0),
         run_line("again", 3.0, role="confirm", source="a-b.c"),
-        run_line("apart", 2.5, role="finalist", source="a-b.c"),
+        run_line("apart", 2.5, role="placement_check", source="a-b.c"),
     ]
     results = results_folder(tmp_path, lines)
-    assert list(results.trials["role"]) == ["trial", "confirm", "finalist"]
+    assert list(results.trials["role"]) == ["trial", "confirm", "placement_check"]
     assert list(results.trials["source"]) == [None, "a-b.c", "a-b.c"]
     assert list(results.trials["phase"]) == ["search", "confirm", "search"]
     assert list(results.confirmed["trial"]) == ["a-b.c"]

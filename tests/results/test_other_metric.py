@@ -22,7 +22,7 @@ from raybench.spec.objective import Objective
 from tests.made_results import curve, results_folder, run_line
 from tests.search.made_up import evaluation, record
 
-RMSE = {"metric": "rmse", "direction": "min", "chance": 2.0, "max_train_seconds": 60.0}
+RMSE = {"metric": "rmse", "direction": "min", "baseline_value": 2.0, "max_train_seconds": 60.0}
 BUDGET = Objective(kind="best_at_budget", **RMSE)
 TIMED = Objective(target=0.5, **RMSE)
 

@@ -42,8 +42,8 @@ def test_the_last_prediction_of_a_split_counts(tmp_path):
 
 
 def test_what_was_run_meanwhile_is_predicted_no_more(tmp_path):
-    finalist = run_line("0000.torch2", 0.6, num_workers=2, batch_size_per_worker=32)
-    results = study(tmp_path, predicted("0000", 0.5, workers=2, batch=32), finalist)
+    placement_check = run_line("0000.torch2", 0.6, num_workers=2, batch_size_per_worker=32)
+    results = study(tmp_path, predicted("0000", 0.5, workers=2, batch=32), placement_check)
     assert predictions(results).empty
     assert judge(results).fastest == "0000.torch2"
 

@@ -145,7 +145,7 @@ def test_a_study_without_a_race_reads_as_before(tmp_path):
 
 
 def test_times_between_evaluations_choose_are_printed_and_are_marked(tmp_path):
-    far = Objective(target=0.9, chance=0.1, max_train_seconds=60.0)
+    far = Objective(target=0.9, baseline_value=0.1, max_train_seconds=60.0)
     lines = []
     for name, values, role in (
         ("0001", [0.5, 1.0], "trial"),
@@ -173,7 +173,7 @@ def test_no_mark_where_evaluations_are_near(tmp_path):
     assert "*" not in shown(results)
 
 
-def test_contenders_of_a_race_by_value_stand_by_their_mean(tmp_path):
+def test_candidates_of_a_race_by_value_stand_by_their_mean(tmp_path):
     budget = Objective(kind="best_at_budget", max_train_seconds=60.0)
     given = {"objective": budget, "stop": "max_train_seconds"}
     lines = [run_line("0000", best_value=0.5, **given)]

@@ -148,7 +148,7 @@ def test_disturbed_runs_are_marked_and_counted(tmp_path):
 
 
 def test_an_interpolated_time_is_marked_in_the_winners_file(tmp_path):
-    far = Objective(target=0.9, chance=0.1, max_train_seconds=60.0)
+    far = Objective(target=0.9, baseline_value=0.1, max_train_seconds=60.0)
     lines = [*curve("0001", [0.5, 1.0]), run_line("0001", 2.0, objective=far)]
     results = results_folder(tmp_path / "once", lines, objective=far)
     assert "target after 1.800 s (interpolated) in one" in comment_of(results)
@@ -257,7 +257,7 @@ def test_lines_end_between_words_and_never_before_a_unit():
 
 @pytest.mark.parametrize(("value", "is_answer"), [(0.8, True), (0.1, False)])
 def test_where_no_run_reached_the_target_the_nearest_is_the_answer(tmp_path, value, is_answer):
-    objective = Objective(target=0.9, chance=0.1)
+    objective = Objective(target=0.9, baseline_value=0.1)
     lines = [run_line(f"{n:04d}", best_value=value - n / 100, objective=objective) for n in (0, 1)]
     results = results_folder(tmp_path, lines, objective=objective)
     store = Store(tmp_path)

@@ -4,8 +4,8 @@ import contextlib
 
 import pytest
 
-from raybench.results import spool
-from raybench.results.spool import (
+from raybench.results import staging
+from raybench.results.staging import (
     Upload,
     cleared_mark,
     fetch_files,
@@ -17,7 +17,7 @@ from raybench.results.spool import (
 )
 from raybench.spec.errors import StudyError, UserError
 
-RECORDS, JOURNAL = spool.LOGS
+RECORDS, JOURNAL = staging.LOGS
 
 
 class CrashError(Exception):
@@ -63,7 +63,7 @@ class FakeBucket:
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch):
-    monkeypatch.setattr(spool, "PART_BYTES", 50)
+    monkeypatch.setattr(staging, "PART_BYTES", 50)
 
 
 def append(folder, name, lines):

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from test_spool import CrashError, FakeBucket
 
-from raybench.results.spool import CheckpointUpload, fetch_checkpoints, names_of
+from raybench.results.staging import CheckpointUpload, fetch_checkpoints, names_of
 from raybench.results.store import STUDY_FILE
 from raybench.stats.checkpoint import STATE_FILE
 

@@ -231,7 +231,7 @@ def test_json_of_another_shape_is_left_out_with_its_line(tmp_path, line, wrong):
         ({"wall_s": None}, "'wall_s': input should be a valid number"),
         ({"score": "low"}, "'score': input should be a valid number"),
         ({"message": 3}, "'message': input should be a valid string"),
-        ({"role": "winner"}, "'role': input should be 'trial', 'finalist', 'race'"),
+        ({"role": "winner"}, "'role': input should be 'trial', 'placement_check', 'race'"),
         ({"source": 3}, "'source': input should be a valid string"),
     ],
 )

@@ -203,11 +203,11 @@ def test_accuracy_at_budget_has_a_winner_too(tmp_path):
     ("beside_s", "words"),
     [(3.0, "took 50 % longer per sample"), (1.9, "took no longer per sample")],
 )
-def test_the_sentinel_tells_what_a_neighbour_costs(tmp_path, beside_s, words):
+def test_the_interference_probe_tells_what_a_neighbour_costs(tmp_path, beside_s, words):
     lines = [
         run_line("0000", 4.0),
-        run_line("sentinel-beside", train_s=beside_s, role="sentinel", concurrent=1),
-        run_line("sentinel-alone", train_s=2.0, role="sentinel"),
+        run_line("sentinel-beside", train_s=beside_s, role="interference_probe", concurrent=1),
+        run_line("sentinel-alone", train_s=2.0, role="interference_probe"),
     ]
     assert words in in_one_line(shown(results_folder(tmp_path, lines)))
 

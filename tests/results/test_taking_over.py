@@ -12,7 +12,7 @@ from test_spool_checkpoints import write as write_checkpoint
 from raybench.results import lock, storage
 from raybench.results.bucket import BucketError
 from raybench.results.lock import LEASE_KEY, Lease
-from raybench.results.spool import fetch_logs
+from raybench.results.staging import fetch_logs
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.spec.errors import StudyError, UserError
 

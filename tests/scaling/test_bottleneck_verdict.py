@@ -5,9 +5,9 @@ import math
 import pytest
 from made_up_probes import spec_of, step_of, times_of
 
+from raybench.scaling.bottleneck import NOT_SURE, Outlook, judge
 from raybench.scaling.shares import Probe, Probes
 from raybench.scaling.throughput import FEED_OVERLAP
-from raybench.scaling.verdict import NOT_SURE, Outlook, judge
 from raybench.spec.run import FRAMEWORKS
 
 KINDS = {

@@ -10,8 +10,8 @@ import pytest
 
 from raybench.data.dataset import Dataset, Split
 from raybench.models.find import load_workload_dataset
+from raybench.scaling.bottleneck import NOT_SURE, Verdict, judge
 from raybench.scaling.shares import Probes, probe_spec, rounds, step_seconds, steps_for
-from raybench.scaling.verdict import NOT_SURE, Verdict, judge
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.stats.clock import Ledger
 from raybench.training.base import find_backend

@@ -68,7 +68,7 @@ def outcome(
         failure=failure,
         message="made up" if failure else None,
         ledger={"train": seconds},
-        chance=0.1,
+        baseline_value=0.1,
     )
 
 

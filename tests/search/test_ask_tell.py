@@ -175,8 +175,10 @@ def test_the_cap_knows_what_was_reached(is_new_session: bool, tmp_path: Path) ->
     best = record(*_asked(one), 0.3)
     one.tell(best)
     if is_new_session:
-        finalist = record("0000.tf2", best.spec, 9.0, role="finalist", source=best.trial)
-        one = make_search(tmp_path, content, runs=by_name([best, finalist]))
+        placement_check = record(
+            "0000.tf2", best.spec, 9.0, role="placement_check", source=best.trial
+        )
+        one = make_search(tmp_path, content, runs=by_name([best, placement_check]))
     name, _ = _asked(one)
     assert one.report(name, outcome(1.0)) == "cap"
 

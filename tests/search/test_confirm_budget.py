@@ -60,7 +60,7 @@ def with_four(**changes: Any) -> ConfirmBudget:
 def test_the_best_and_the_cheapest_race_and_winners_run_alone() -> None:
     budget = with_four()
     assert stages(6) == ((3, 1), (3, 1))
-    found = budget.contenders()
+    found = budget.candidates()
     assert [cost.trial for cost in found.fastest] == ["0001", "0002", "0003"]
     assert [cost.trial for cost in found.cheapest] == ["0003", "0002", "0001"]
     assert [cost.trial for cost in budget.winners()] == ["0001", "0003"]
@@ -146,8 +146,8 @@ def test_of_a_metric_that_falls_the_lowest_are_confirmed() -> None:
     spec = RunSpec(objective=Objective(**objective))
     for number, value in enumerate((3.0, 1.0, 2.0)):
         budget.add(record(f"{number:04d}", spec, 5.0, stop="max_train_seconds", value=value))
-    assert [cost.trial for cost in budget.contenders().fastest] == ["0001", "0002", "0000"]
-    assert budget.contenders().cheapest == [], "seconds are the same for all"
+    assert [cost.trial for cost in budget.candidates().fastest] == ["0001", "0002", "0000"]
+    assert budget.candidates().cheapest == [], "seconds are the same for all"
     assert [cost.trial for cost in budget.winners()] == ["0001"]
 
 
@@ -157,14 +157,14 @@ def test_a_run_that_was_stopped_early_costs_as_much_as_it_would_to_its_end() -> 
     spec = RunSpec(objective=Objective(**objective))
     budget.add(record("0000", spec, 20.0, stop="max_train_seconds", value=0.9))
     budget.add(record("0001", spec, 5.0, stop=None, value=0.8))
-    assert [cost.train_s for cost in budget.contenders().fastest] == [20.0, 20.0]
+    assert [cost.train_s for cost in budget.candidates().fastest] == [20.0, 20.0]
 
 
 def test_a_run_takes_until_it_has_seen_the_target_not_until_it_crossed_it() -> None:
-    budget = ConfirmBudget(build_study(STUDY, "test")[0], chance=0.1)
+    budget = ConfirmBudget(build_study(STUDY, "test")[0], baseline_value=0.1)
     spec = RunSpec(num_workers=2, objective=Objective(target=0.8))
     curve = [evaluation(4.0, value=0.7), evaluation(8.0, index=1, value=0.9)]
     budget.learn([record("0000", spec, 8.0)], {"0000": curve})
-    (cost,) = budget.contenders().fastest
+    (cost,) = budget.candidates().fastest
     assert (cost.rank, cost.worker_seconds) == (pytest.approx(6.0), pytest.approx(12.0))
     assert cost.train_s == 8.0

@@ -35,7 +35,7 @@ def test_no_rung_stops_a_trial_that_stands_at_the_target() -> None:
     assert one.judge("0004", ONE, evaluation(5.0, value=0.94)) == "scheduler"
 
 
-PLATEAU = {"target": 0.95, "max_train_seconds": 40, "chance": 0.6}
+PLATEAU = {"target": 0.95, "max_train_seconds": 40, "baseline_value": 0.6}
 
 
 def ends(one: EarlyStopping, name: str, leaves_s: float) -> StopReason | None:
@@ -129,7 +129,7 @@ def test_a_trial_that_fails_is_compared_with_nothing() -> None:
     assert one.judge("0001", ONE, evaluation(5.0, value=0.1)) is None
 
 
-LOSS = {"metric": "loss", "direction": "min", "max_train_seconds": 10, "chance": 2.3}
+LOSS = {"metric": "loss", "direction": "min", "max_train_seconds": 10, "baseline_value": 2.3}
 
 
 def test_of_a_metric_that_falls_the_lowest_go_on() -> None:

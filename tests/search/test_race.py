@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from raybench.search.race import Race
-from raybench.stats.repeats import Repeat, expected_running_time
-from raybench.stats.standing import Contender, Run, more, stages
+from raybench.stats.replicates import Replicate, expected_running_time
+from raybench.stats.standing import Candidate, Run, more, stages
 
 HIT, MISS = True, False
 
 
-def contenders(*own: float | None, workers: int = 1) -> list[Contender]:
+def candidates(*own: float | None, workers: int = 1) -> list[Candidate]:
     return [
-        Contender(chr(ord("a") + i), None if one is None else Repeat(one, HIT), workers)
+        Candidate(chr(ord("a") + i), None if one is None else Replicate(one, HIT), workers)
         for i, one in enumerate(own)
     ]
 
@@ -26,7 +26,9 @@ def drive(race: Race, seconds: dict[str, float | None], spread: float = 0.0) -> 
     while due := race.due():
         for run in due:
             one = seconds[run.name]
-            found = Repeat(9.0, MISS) if one is None else Repeat(one + spread * run.round, HIT)
+            found = (
+                Replicate(9.0, MISS) if one is None else Replicate(one + spread * run.round, HIT)
+            )
             race.learn(run.name, run.round, found)
         done += due
     return done
@@ -45,8 +47,8 @@ def test_the_default_stages_are_those_of_the_issue() -> None:
     assert stages(0) == ()
 
 
-def test_rounds_are_shared_and_halve_the_contenders() -> None:
-    race = Race(contenders(1.0, 1.1, 1.2, 1.3), ((4, 1), (2, 2)), axis="seconds")
+def test_rounds_are_shared_and_halve_the_candidates() -> None:
+    race = Race(candidates(1.0, 1.1, 1.2, 1.3), ((4, 1), (2, 2)), axis="seconds")
     assert race.due() == [Run(name, 0) for name in "abcd"]
     done = drive(race, {"a": 1.3, "b": 1.0, "c": 1.2, "d": 1.4}, spread=0.01)
     assert done[4:] == [Run("b", 1), Run("a", 1), Run("b", 2), Run("a", 2)]
@@ -56,38 +58,38 @@ def test_rounds_are_shared_and_halve_the_contenders() -> None:
 
 
 def test_whom_chance_cannot_have_kept_back_is_dropped_and_one_left_ends_it() -> None:
-    race = Race(contenders(1.0, 1.01, 5.0, 6.0), ((4, 1), (4, 5)), axis="seconds")
+    race = Race(candidates(1.0, 1.01, 5.0, 6.0), ((4, 1), (4, 5)), axis="seconds")
     done = drive(race, {"a": 1.0, "b": 1.02, "c": 5.5, "d": 6.0})
     assert set(race.dropped) == {"c", "d"}
     assert {run.name for run in done[4:]} == {"a", "b"}
-    alone = Race(contenders(1.0, 9.0), ((2, 1), (2, 5)), axis="seconds")
+    alone = Race(candidates(1.0, 9.0), ((2, 1), (2, 5)), axis="seconds")
     assert len(drive(alone, {"a": 1.0, "b": 9.0})) == 2
     assert alone.leader() == "a"
 
 
 def test_a_missing_own_run_is_a_cold_start_and_not_a_miss() -> None:
-    race = Race(contenders(None, 1.0), ((2, 1), (2, 2)), axis="seconds")
+    race = Race(candidates(None, 1.0), ((2, 1), (2, 2)), axis="seconds")
     drive(race, {"a": 0.7, "b": 1.0}, spread=0.001)
     assert race.leader() == "a"
     assert len(race.runs_of("a")) == 3
 
 
 def test_misses_cost_what_they_spent_and_nothing_leads_without_a_hit() -> None:
-    race = Race(contenders(None, None, None), ((3, 1), (2, 1)), axis="seconds")
+    race = Race(candidates(None, None, None), ((3, 1), (2, 1)), axis="seconds")
     drive(race, {"a": None, "b": None, "c": None})
     assert race.leader() is None
     assert race.cap_s("a") is None
     assert race.due() == []
     assert race.dropped == {}
-    race = Race(contenders(None, 0.9, 1.0), ((3, 1), (2, 1)), axis="seconds")
+    race = Race(candidates(None, 0.9, 1.0), ((3, 1), (2, 1)), axis="seconds")
     drive(race, {"a": None, "b": None, "c": 1.0})
     assert "a" in race.dropped  # never hit, while others do
     assert race.leader() == "c"
     assert expected_running_time(race.runs_of("b")) > 9
 
 
-def test_one_contender_and_none() -> None:
-    race = Race(contenders(1.0), stages(24), axis="seconds")
+def test_one_candidate_and_none() -> None:
+    race = Race(candidates(1.0), stages(24), axis="seconds")
     assert drive(race, {"a": 1.1}) == [Run("a", 0)]
     assert race.leader() == "a"
     empty = Race([], stages(24), axis="seconds")
@@ -96,14 +98,14 @@ def test_one_contender_and_none() -> None:
 
 
 def test_equals_stay_in_the_search_s_order() -> None:
-    race = Race(contenders(1.0, 1.0, 1.0, 1.0), stages(8), axis="seconds")
+    race = Race(candidates(1.0, 1.0, 1.0, 1.0), stages(8), axis="seconds")
     drive(race, dict.fromkeys("abcd", 1.0))
     assert race.order() == ["a", "b", "c", "d"]
 
 
 def test_worker_seconds_are_raced_by_their_price_and_capped_in_seconds() -> None:
-    wide = Contender("wide", Repeat(1.0, HIT), 4)
-    narrow = Contender("narrow", Repeat(2.0, HIT), 1)
+    wide = Candidate("wide", Replicate(1.0, HIT), 4)
+    narrow = Candidate("narrow", Replicate(2.0, HIT), 1)
     race = Race([narrow, wide], ((2, 2),), axis="worker_seconds")
     assert race.cap_s("wide") is None  # the search's best run was the luckiest
     drive(race, {"wide": 1.0, "narrow": 2.0})
@@ -114,23 +116,23 @@ def test_worker_seconds_are_raced_by_their_price_and_capped_in_seconds() -> None
     assert race.cap_s("wide") == pytest.approx(cap / 4)
 
 
-def world(seed: int) -> tuple[list[Contender], np.ndarray]:
+def world(seed: int) -> tuple[list[Candidate], np.ndarray]:
     """Thirty configurations, up to 40 % slower than the first; seeds 30 % apart."""
     rng = np.random.default_rng(seed)
     seconds = np.linspace(1.0, 1.4, 30)[:, None] * np.exp(0.3 * rng.normal(size=(30, 12)))
     order = np.argsort(seconds[:, 0])
-    return [Contender(str(i), Repeat(float(seconds[i, 0]), HIT), 1) for i in order], seconds
+    return [Candidate(str(i), Replicate(float(seconds[i, 0]), HIT), 1) for i in order], seconds
 
 
 def race_in(
-    contenders: list[Contender], seconds: np.ndarray, *, is_capped: bool = True
-) -> tuple[Race, dict[Run, Repeat]]:
-    race, learned = Race(contenders, stages(24), axis="seconds"), {}
+    candidates: list[Candidate], seconds: np.ndarray, *, is_capped: bool = True
+) -> tuple[Race, dict[Run, Replicate]]:
+    race, learned = Race(candidates, stages(24), axis="seconds"), {}
     while due := race.due():
         for run in due:
             cap = (race.cap_s(run.name) if is_capped else None) or math.inf
             taken = float(seconds[int(run.name), 1 + run.round])
-            learned[run] = Repeat(min(taken, cap), taken <= cap)
+            learned[run] = Replicate(min(taken, cap), taken <= cap)
             race.learn(run.name, run.round, learned[run])
     return race, learned
 
@@ -140,7 +142,7 @@ def test_a_race_learned_again_in_any_order_is_the_same(seed: int) -> None:
     found, seconds = world(seed)
     race, learned = race_in(found, seconds)
     # Runs of another race, over other contenders or later rounds, change no stage.
-    learned[Run("elsewhere", 0)] = Repeat(0.1, HIT)
+    learned[Run("elsewhere", 0)] = Replicate(0.1, HIT)
     for order in (list(learned), list(reversed(learned))):
         for half in (len(order) // 2, len(order)):
             again = Race(found, stages(24), axis="seconds")
@@ -167,8 +169,12 @@ def test_a_race_names_better_configurations_than_single_runs_and_three_by_three(
 
 
 def test_more_runs_go_to_the_undecided_with_the_fewest_until_one_is_left() -> None:
-    found = contenders(1.0, 1.05, 1.1, 30.0)
-    learned = {("a", 0): Repeat(1.0, HIT), ("a", 1): Repeat(1.0, HIT), ("b", 0): Repeat(1.0, HIT)}
+    found = candidates(1.0, 1.05, 1.1, 30.0)
+    learned = {
+        ("a", 0): Replicate(1.0, HIT),
+        ("a", 1): Replicate(1.0, HIT),
+        ("b", 0): Replicate(1.0, HIT),
+    }
     assert more(found, learned, 20, axis="seconds") == [Run("c", 0)]
     true, spent = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 30.0}, 0
     for _ in itertools.count():
@@ -178,22 +184,22 @@ def test_more_runs_go_to_the_undecided_with_the_fewest_until_one_is_left() -> No
         spent += len(due)
         for run in due:
             assert (run.name, run.round) not in learned
-            learned[run.name, run.round] = Repeat(true[run.name], HIT)
+            learned[run.name, run.round] = Replicate(true[run.name], HIT)
     assert 0 < spent < 200
     assert not any(name == "d" for name, _ in learned)
     assert more(found[:1], {}, 20, axis="seconds") == []
 
 
 def test_of_whom_nothing_is_known_yet_is_undecided() -> None:
-    found = [*contenders(1.0), Contender("cold", None, 1)]
+    found = [*candidates(1.0), Candidate("cold", None, 1)]
     assert more(found, {}, 20, axis="seconds") == [Run("cold", 0)]
-    missed = {("cold", 0): Repeat(9.0, is_hit=False)}
+    missed = {("cold", 0): Replicate(9.0, is_hit=False)}
     assert more(found, missed, 20, axis="seconds") == []
 
 
 def test_values_are_raced_by_their_mean() -> None:
     own = {"a": 0.10, "b": 0.11, "c": 0.12}
-    found = [Contender(name, Repeat(value, HIT), 1) for name, value in own.items()]
+    found = [Candidate(name, Replicate(value, HIT), 1) for name, value in own.items()]
     race = Race(found, ((3, 1), (2, 1)), axis="seconds", is_timed=False)
     drive(race, {"a": 0.14, "b": 0.10, "c": 0.12}, spread=0.001)
     assert race.leader() == "b"

@@ -4,8 +4,8 @@ import pytest
 
 from raybench.search.race import CAP, Race, Races, in_turns
 from raybench.spec.run import RunSpec
-from raybench.stats.repeats import Repeat
-from raybench.stats.standing import Contender, Run
+from raybench.stats.replicates import Replicate
+from raybench.stats.standing import Candidate, Run
 
 STAGES = ((2, 1), (2, 1))
 SECONDS = {"a": 4.0, "b": 5.0, "c": 7.0}
@@ -15,33 +15,33 @@ WORKERS = {"a": 4, "b": 2, "c": 1}
 def races() -> tuple[Race, Race, Races]:
     """a and b race over seconds, c and b over worker-seconds."""
 
-    def contender(name: str) -> Contender:
-        return Contender(name, Repeat(SECONDS[name], is_hit=True), WORKERS[name])
+    def candidate(name: str) -> Candidate:
+        return Candidate(name, Replicate(SECONDS[name], is_hit=True), WORKERS[name])
 
-    fastest = Race([contender("a"), contender("b")], STAGES, axis="seconds")
-    cheapest = Race([contender("c"), contender("b")], STAGES, axis="worker_seconds")
+    fastest = Race([candidate("a"), candidate("b")], STAGES, axis="seconds")
+    cheapest = Race([candidate("c"), candidate("b")], STAGES, axis="worker_seconds")
     return fastest, cheapest, Races([fastest, cheapest])
 
 
 def test_a_run_of_both_races_is_run_once_and_known_to_both() -> None:
     fastest, cheapest, both = races()
     assert both.due() == [Run("a", 0), Run("b", 0), Run("c", 0)]
-    both.learn(Run("b", 0), Repeat(5.0, is_hit=True))
+    both.learn(Run("b", 0), Replicate(5.0, is_hit=True))
     assert fastest.due() == [Run("a", 0)]
     assert cheapest.due() == [Run("c", 0)]
-    both.learn(Run("a", 0), Repeat(4.0, is_hit=True))
-    both.learn(Run("c", 0), Repeat(7.0, is_hit=True))
+    both.learn(Run("a", 0), Replicate(4.0, is_hit=True))
+    both.learn(Run("c", 0), Replicate(7.0, is_hit=True))
     assert both.due() == [Run("a", 1), Run("b", 1), Run("c", 1)]
 
 
 def test_a_run_has_lost_where_it_is_too_slow_for_every_race_that_asks_for_it() -> None:
     fastest, cheapest, both = races()
-    both.learn(Run("a", 0), Repeat(4.0, is_hit=True))
+    both.learn(Run("a", 0), Replicate(4.0, is_hit=True))
     alone = fastest.cap_s("b")
     assert alone is not None
     assert alone >= 4.0 * CAP
     assert both.cap_s(Run("b", 0)) is None, "the cheapest one has run once by now"
-    both.learn(Run("c", 0), Repeat(7.0, is_hit=True))
+    both.learn(Run("c", 0), Replicate(7.0, is_hit=True))
     assert cheapest.cap_s("b") == pytest.approx(alone * 7.0 / 2 / 4.0)
     assert both.cap_s(Run("b", 0)) == alone
 

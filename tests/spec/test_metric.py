@@ -13,7 +13,7 @@ from raybench.spec.metric import METRICS, Metric, find_metric, named_metric
 from raybench.spec.objective import (
     Objective,
     StopRule,
-    chance_of,
+    baseline_value_of,
     resolved,
     search_score,
     shortfall,
@@ -26,7 +26,7 @@ from raybench.stats.checkpoint import spec_digest
 
 RMSE, R2, LOSS = METRICS["rmse"], METRICS["r2"], METRICS["loss"]
 OWN = Metric(name="dice", direction="max")
-LOW = Objective(metric="rmse", direction="min", target=0.5, chance=2.0)
+LOW = Objective(metric="rmse", direction="min", target=0.5, baseline_value=2.0)
 
 
 def test_a_task_has_a_usual_metric_and_a_workload_its_own():
@@ -79,8 +79,10 @@ def test_a_stop_rule_follows_what_may_only_fall():
     assert (rule.best_value, rule.time_to_target_s) == (0.49, 4)
 
 
-def scored(objective, seconds, best, chance=None):
-    return search_score(objective, time_to_target_s=seconds, best_value=best, chance=chance)
+def scored(objective, seconds, best, baseline_value=None):
+    return search_score(
+        objective, time_to_target_s=seconds, best_value=best, baseline_value=baseline_value
+    )
 
 
 def test_every_run_that_reached_a_low_target_beats_every_one_that_missed():
@@ -95,7 +97,7 @@ def test_every_run_that_reached_a_low_target_beats_every_one_that_missed():
 
 
 def test_where_chance_is_not_known_the_search_sees_a_slope_all_the_same():
-    unknown = LOW.model_copy(update={"chance": None})
+    unknown = LOW.model_copy(update={"baseline_value": None})
     slope = [scored(unknown, None, value) for value in (0.6, 0.8, 0.99)]
     assert slope == sorted(set(slope))
     near = unknown.model_copy(update={"target": 0.05})
@@ -120,12 +122,12 @@ def test_at_a_budget_the_score_is_the_metric_with_its_sign():
 
 
 def test_the_chance_of_the_objective_goes_before_what_a_worker_tells():
-    assert scored(LOW, None, 1.0) == scored(LOW, None, 1.0, chance=1.1)
+    assert scored(LOW, None, 1.0) == scored(LOW, None, 1.0, baseline_value=1.1)
     accuracy = Objective(target=0.9)
-    assert chance_of(accuracy, 10) == 0.1
-    assert chance_of(accuracy.model_copy(update={"chance": 0.4}), 10) == 0.4
-    assert chance_of(LOW, None) == 2.0
-    assert chance_of(Objective(metric="loss", direction="min", target=1.0), 10) is None
+    assert baseline_value_of(accuracy, 10) == 0.1
+    assert baseline_value_of(accuracy.model_copy(update={"baseline_value": 0.4}), 10) == 0.4
+    assert baseline_value_of(LOW, None) == 2.0
+    assert baseline_value_of(Objective(metric="loss", direction="min", target=1.0), 10) is None
 
 
 def test_a_small_difference_is_a_point_or_a_hundredth_of_the_gap():
@@ -135,20 +137,20 @@ def test_a_small_difference_is_a_point_or_a_hundredth_of_the_gap():
 
 
 def test_an_objective_is_resolved_by_the_task_and_the_labels():
-    found = resolved(Objective(target=0.4), task="regression", own=None, chance=1.5)
-    assert (found.metric, found.direction, found.chance) == ("rmse", "min", 1.5)
+    found = resolved(Objective(target=0.4), task="regression", own=None, baseline_value=1.5)
+    assert (found.metric, found.direction, found.baseline_value) == ("rmse", "min", 1.5)
     assert found.judged_by == RMSE
-    named = Objective(target=0.4, chance=9.0)
-    assert resolved(named, task="regression", own=None, chance=1.5).chance == 9.0
-    own = resolved(Objective(target=0.4), task="classification", own=OWN, chance=None)
+    named = Objective(target=0.4, baseline_value=9.0)
+    assert resolved(named, task="regression", own=None, baseline_value=1.5).baseline_value == 9.0
+    own = resolved(Objective(target=0.4), task="classification", own=OWN, baseline_value=None)
     assert own.judged_by == named_metric("dice", "max") == OWN
     share = replace(OWN, is_share=True)
-    own = resolved(Objective(target=0.4), task="classification", own=share, chance=None)
+    own = resolved(Objective(target=0.4), task="classification", own=share, baseline_value=None)
     assert own.judged_by == share
     assert metric_of({"study": {"objective": own.model_dump(mode="json")}}) == share
-    assert resolved(own, task="classification", own=share, chance=None) == own
+    assert resolved(own, task="classification", own=share, baseline_value=None) == own
     with pytest.raises(UserError, match="target: of dice it is a fraction"):
-        resolved(Objective(target=40), task="classification", own=share, chance=None)
+        resolved(Objective(target=40), task="classification", own=share, baseline_value=None)
     assert spec_digest(RunSpec(objective=own)) == spec_digest(
         RunSpec(objective=own.model_copy(update={"is_share": None}))
     )
@@ -159,16 +161,25 @@ def test_an_objective_is_resolved_by_the_task_and_the_labels():
     [
         ({"target": 98}, "classification", "a fraction above 0, at most 1: 0.98, not 98"),
         ({"target": 1.6}, "regression", "1.6 is not better than chance, whose RMSE is 1.5 .*lower"),
-        ({"target": 0.05, "chance": 0.1}, "classification", "not better than chance.*higher"),
+        (
+            {"target": 0.05, "baseline_value": 0.1},
+            "classification",
+            "not better than chance.*higher",
+        ),
         ({"target": 0.5, "direction": "max"}, "regression", "better the less it is; leave it out"),
     ],
 )
 def test_targets_that_cannot_be_are_refused(given, task, message):
     with pytest.raises(UserError, match=message):
-        resolved(Objective(**given), task=task, own=None, chance=1.5)
+        resolved(Objective(**given), task=task, own=None, baseline_value=1.5)
 
 
 @pytest.mark.parametrize(("metric", "target"), [("rmse", -5.0), ("rmse", 0.0), ("r2", 10.0)])
 def test_a_target_beyond_what_a_metric_can_be_is_refused(metric: str, target: float) -> None:
     with pytest.raises(UserError, match="cannot be reached"):
-        resolved(Objective(metric=metric, target=target), task="regression", own=None, chance=None)
+        resolved(
+            Objective(metric=metric, target=target),
+            task="regression",
+            own=None,
+            baseline_value=None,
+        )

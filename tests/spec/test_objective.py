@@ -11,9 +11,12 @@ OBJECTIVE = Objective(target=0.9, max_train_seconds=BUDGET)
 AT_BUDGET = Objective(kind="best_at_budget", max_train_seconds=BUDGET)
 
 
-def score(time_to_target_s=None, best_value=None, chance=0.1, objective=OBJECTIVE):
+def score(time_to_target_s=None, best_value=None, baseline_value=0.1, objective=OBJECTIVE):
     return search_score(
-        objective, time_to_target_s=time_to_target_s, best_value=best_value, chance=chance
+        objective,
+        time_to_target_s=time_to_target_s,
+        best_value=best_value,
+        baseline_value=baseline_value,
     )
 
 
@@ -92,7 +95,7 @@ def test_no_time_at_all_is_still_a_number(seconds):
 
 
 def test_a_target_at_chance_is_no_division_by_zero():
-    assert math.isfinite(score(None, 0.5, chance=0.9))
+    assert math.isfinite(score(None, 0.5, baseline_value=0.9))
 
 
 def test_accuracy_at_budget_minimises_the_error():

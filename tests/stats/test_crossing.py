@@ -10,8 +10,10 @@ from raybench.stats.record import Evaluation, RunRecord
 from raybench.stats.standing import Crossing, crossing
 from tests.search.made_up import evaluation, record
 
-SHARE = Objective(target=0.9, max_train_seconds=60.0, chance=0.1)
-RMSE = Objective(target=0.5, max_train_seconds=60.0, metric="rmse", direction="min", chance=2.0)
+SHARE = Objective(target=0.9, max_train_seconds=60.0, baseline_value=0.1)
+RMSE = Objective(
+    target=0.5, max_train_seconds=60.0, metric="rmse", direction="min", baseline_value=2.0
+)
 
 
 def run(
@@ -34,9 +36,9 @@ def run(
 
 
 def seconds(
-    values: list[float], *, chance: float | None = None, **given: Any
+    values: list[float], *, baseline_value: float | None = None, **given: Any
 ) -> tuple[float, bool] | None:
-    found = crossing(*run(values, **given), chance=chance)
+    found = crossing(*run(values, **given), baseline_value=baseline_value)
     return None if found is None else (round(found.seconds, 3), found.is_interpolated)
 
 
@@ -69,9 +71,9 @@ def test_with_hold_before_the_first_that_held() -> None:
 
 
 def test_a_first_evaluation_without_a_known_chance_stays_as_recorded() -> None:
-    unknown = SHARE.model_copy(update={"chance": None})
+    unknown = SHARE.model_copy(update={"baseline_value": None})
     assert seconds([1.0], objective=unknown) == (1.0, False)
-    assert seconds([1.0], objective=unknown, chance=0.5) == (0.8, True)
+    assert seconds([1.0], objective=unknown, baseline_value=0.5) == (0.8, True)
 
 
 def test_what_a_lost_part_of_a_curve_does_not_tell_stays_as_recorded() -> None:

@@ -103,10 +103,10 @@ def test_a_run_of_which_nothing_is_known_is_a_whole_record():
     ("role", "phase"),
     [
         ("trial", "search"),
-        ("finalist", "search"),
+        ("placement_check", "search"),
         ("confirm", "confirm"),
         ("reference", "reference"),
-        ("sentinel", "reference"),
+        ("interference_probe", "reference"),
     ],
 )
 def test_the_phase_of_the_study_follows_from_the_role(role, phase):

@@ -11,8 +11,8 @@ from typing import Any
 from ray.train.tensorflow import TensorflowConfig
 from ray.train.tensorflow.config import _TensorflowBackend
 
-from raybench.cluster.ray_internals.network_meeting import can_be_tried, connect, each
-from raybench.cluster.reach import Place, with_hosts
+from raybench.cluster.connectivity import Place, with_hosts
+from raybench.cluster.ray_internals.rendezvous import can_be_tried, connect, each
 
 
 class NetworkTensorflowConfig(TensorflowConfig):  # type: ignore[misc, unused-ignore]

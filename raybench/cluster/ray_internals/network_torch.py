@@ -13,7 +13,7 @@ import ray
 from ray.train.torch import TorchConfig
 from ray.train.torch.config import _TorchBackend
 
-from raybench.cluster.ray_internals.network_meeting import (
+from raybench.cluster.ray_internals.rendezvous import (
     can_be_tried,
     connect,
     hide_gpus,

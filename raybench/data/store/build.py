@@ -98,15 +98,15 @@ def _layout(folder: Path) -> int:
 def _build(folder: Path, source: Source, build: Callable[[Writer], Mapping[str, Any]]) -> None:
     """Build the entry if it is still not there."""
     lock = EntryLock(folder)
-    is_told = False
+    is_informative = False
     while not lock.try_alone():
         # Not a wait for the lock: who has built the entry goes on to use it, and holds it then
         # together with others until its process ends.
         if (folder / ABOUT).is_file():
             return
-        if not is_told:
+        if not is_informative:
             _tell_waiting(source)
-            is_told = True
+            is_informative = True
         time.sleep(POLL_S)
     try:
         if (folder / ABOUT).is_file():

@@ -233,7 +233,7 @@ ROW = 0.52
 """Inches of a configuration's row."""
 ROLE_STYLE = {
     "trial": ("D", False, "its run in the search"),
-    "finalist": ("D", False, "its run in the search"),
+    "placement_check": ("D", False, "its run in the search"),
     "race": ("o", True, "race: new seed"),
     "confirm": ("s", True, "confirm: new seed, alone"),
 }

@@ -60,7 +60,7 @@ def race_table(results: StudyResults) -> pd.DataFrame:
             "trial": rows["trial"],
             "configuration": rows["trial"].map(labels),
             "run": rows["run"],
-            "what for": rows["role"].replace({"trial": "search", "finalist": "search"}),
+            "what for": rows["role"].replace({"trial": "search", "placement_check": "search"}),
             what: rows["value"],
             "reached the target" if results.is_timed else "finished": _yes(rows["is_hit"]),
         }

@@ -321,19 +321,19 @@ def _apart(axes: Axes, ticks: list[float]) -> list[float]:
 
 
 def _value_scale(axes: Axes, results: StudyResults, low: float, high: float) -> None:
-    chance = results.chance
+    baseline_value = results.baseline_value
     if results.metric.direction == "min" and low > 0:
-        if chance is not None:
-            high = min(high, max(chance * (chance / low) ** FAR_BELOW, low))
+        if baseline_value is not None:
+            high = min(high, max(baseline_value * (baseline_value / low) ** FAR_BELOW, low))
         axes.set_yscale("log")
         room = max((high / low) ** MARGIN, 1.02)
         axes.set_ylim(low / room, high * room)
         plain_ticks(axes, "y")
         return
-    if chance is not None and results.metric.direction == "max":
-        low = max(low, chance - FAR_BELOW * max(high - chance, 0.0))
-    if chance is not None and results.metric.direction == "min":
-        high = min(high, chance + FAR_BELOW * max(chance - low, 0.0))
+    if baseline_value is not None and results.metric.direction == "max":
+        low = max(low, baseline_value - FAR_BELOW * max(high - baseline_value, 0.0))
+    if baseline_value is not None and results.metric.direction == "min":
+        high = min(high, baseline_value + FAR_BELOW * max(baseline_value - low, 0.0))
     room = MARGIN * (high - low) or 1.0
     axes.set_ylim(low - room, high + room)
 

@@ -118,7 +118,7 @@ def best_so_far(results: StudyResults, runs: pd.DataFrame) -> pd.DataFrame:
     is the best of all up to then.
     """
     table = results.trials.set_index("trial")
-    ended = runs[runs["role"].isin(("trial", "finalist"))].sort_values("end", kind="stable")
+    ended = runs[runs["role"].isin(("trial", "placement_check"))].sort_values("end", kind="stable")
     own = table.loc[ended["trial"]]
     is_seconds = results.is_timed and own["crossed_s"].notna().any()
     value = own["crossed_s"] if is_seconds else own[results.metric.best_column]
@@ -134,8 +134,8 @@ def best_so_far(results: StudyResults, runs: pd.DataFrame) -> pd.DataFrame:
 ROLE_STYLE = {
     "reference": ("#CC79A7", "reference: a usual one, first"),
     "trial": ("#0072B2", "search"),
-    "finalist": ("#56B4E9", "finalist: was predicted"),
-    "sentinel": ("#000000", "sentinel: disturbance"),
+    "placement_check": ("#56B4E9", "finalist: was predicted"),
+    "interference_probe": ("#000000", "sentinel: disturbance"),
     "race": ("#E69F00", "race: best, new seeds"),
     "confirm": ("#009E73", "confirm: winners alone"),
     "scaling": ("#0072B2", "repeat of a cell"),

@@ -19,7 +19,7 @@ from raybench.results.bucket import Bucket, BucketError
 from raybench.results.lock import LEASE_KEY, OWNER_FILE
 from raybench.results.place import is_url, local_path
 from raybench.results.records import evaluation_of, kind_and_trial, run_of
-from raybench.results.spool import log_of, start_of
+from raybench.results.staging import log_of, start_of
 from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
@@ -309,9 +309,9 @@ class Replay:
         if self._forecast is not None:
             self._forecast.add(record)
         is_counted = before is not None and before.stop != "interrupted"
-        if record.role == "sentinel" or is_counted or self.is_interrupted:
+        if record.role == "interference_probe" or is_counted or self.is_interrupted:
             self.state.runs.pop(record.trial, None)
-            if record.role == "sentinel" and not is_counted and not self.is_interrupted:
+            if record.role == "interference_probe" and not is_counted and not self.is_interrupted:
                 self.state.num_finished += 1  # of no phase, but a run: as the last screen counts
         else:
             self.on_end(record, self.state.finished(record, ended_s), ended_s)
@@ -328,7 +328,7 @@ class Replay:
 
     def _enter(self, phase: str, at: float) -> None:
         """Begin a phase where a run is the first of it, or of a session."""
-        if phase == "sentinel":
+        if phase == "interference_probe":
             return
         state = self.state
         is_pause = self.last_s is not None and at - self.last_s > PAUSE_S and not state.runs
@@ -365,7 +365,7 @@ class Replay:
             (r"reference\d+", "reference"),
             (r".*-race\d+", "race"),
             (r".*-confirm\d+", "confirm"),
-            (r"\d+\..+", "finalist"),
+            (r"\d+\..+", "placement_check"),
         ):
             if re.fullmatch(pattern, name):
                 return phase

@@ -147,7 +147,7 @@ class Busy:
         return min(worked / room, 1.0) if room > 0 else 0.0
 
 
-SEARCHED = ("trial", "finalist")
+SEARCHED = ("trial", "placement_check")
 """Roles of runs of which one may be the best so far; others are lucky, or judged otherwise."""
 OPEN_ENDED = ("reference",)
 """Phases that are followed by nobody knows yet how much."""

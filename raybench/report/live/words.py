@@ -140,7 +140,7 @@ def about(seconds: float) -> str:
 PHASES = {
     "reference": "reference runs",
     "search": "search",
-    "finalist": "placements that were only predicted",
+    "placement_check": "placements that were only predicted",
     "race": "race",
     "confirm": "winners alone",
     "scaling": "scaling",
@@ -149,7 +149,7 @@ PHASES = {
 STARTING = "starting workers"
 FOLLOWS = {
     "search": "the race and the winners' runs alone",
-    "finalist": "the race and the winners' runs alone",
+    "placement_check": "the race and the winners' runs alone",
     "race": "the winners' runs alone",
 }
 """What the time after a phase is for."""
@@ -170,8 +170,8 @@ def left_words(state: LiveState, at: float) -> str:
 def follows_words(state: LiveState) -> str:
     """Return what follows the phase, and how much of the time left it is."""
     words = FOLLOWS.get(state.phase)
-    is_told = words is not None and state.after_s > 0 and not state.is_over
-    return f"about {about(state.after_s)} of it for {words}" if is_told else ""
+    is_informative = words is not None and state.after_s > 0 and not state.is_over
+    return f"about {about(state.after_s)} of it for {words}" if is_informative else ""
 
 
 def result_words(record: RunRecord) -> str:

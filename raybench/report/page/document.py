@@ -77,16 +77,16 @@ SEARCH = {
     "trial 0012 in TensorFlow on 1 worker.",
     "reference": "A run of a usual configuration before the search: it sets what the study leaves "
     "open (the target, seconds a trial may take, how often runs are evaluated).",
-    "finalist": "A trial that moves a good one to another framework or number of workers that was "
-    "predicted to be faster, to see whether that is true.",
+    "placement_check": "A trial that moves a good one to another framework or number of workers "
+    "that was predicted to be faster, to see whether that is true.",
     "race": "The best of the search train again with new seeds, side by side; who falls behind "
     "runs no more. It names the winner.",
     "run alone": "One run at a time on the whole machine: nothing else slows it, so its seconds "
     "are the ones to plan with.",
     "in search": "What the single run of the search has shown, beside the confirmed number: often "
     "better, as the luckiest of many single runs are the ones that are tried again.",
-    "sentinel": "One configuration trained alone and then beside another trial, to measure how "
-    "much trials that run at the same time slow each other down.",
+    "interference_probe": "One configuration trained alone and then beside another trial, to "
+    "measure how much trials that run at the same time slow each other down.",
     "cap": "A run is stopped once it has taken so long that it can no longer win: in the search at "
     "1.5 times (`search.cap_factor`) the third-best so far, in the race at about twice the leader.",
     "rung": "A number of training seconds at which trials are compared: who is not among the best "

@@ -30,11 +30,11 @@ from raybench.stats.record import RunRecord
 
 ROLES = {
     "trial": "search",
-    "finalist": "predicted split, run",
+    "placement_check": "predicted split, run",
     "race": "race, new seed",
     "confirm": "alone, new seed",
     "reference": "reference",
-    "sentinel": "sentinel",
+    "interference_probe": "interference_probe",
     "scaling": "repeat of a cell",
 }
 """What a run is for, in words."""

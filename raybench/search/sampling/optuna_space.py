@@ -31,7 +31,7 @@ from raybench.spec.space import (
     known_values,
     possible_values,
 )
-from raybench.spec.study import CADENCE, StudySpec
+from raybench.spec.study import EVAL_INTERVAL, StudySpec
 
 
 def propose(trial: optuna.Trial, space: Space, fixed: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def params_of(spec: RunSpec, study: StudySpec, space: Space) -> dict[str, Any] |
         return None
     own = study.run_spec(values | placement, seed=spec.seed)
     # How often a run is evaluated makes it no other configuration.
-    if own.model_copy(update={CADENCE: spec.eval_every_samples}) != spec:
+    if own.model_copy(update={EVAL_INTERVAL: spec.eval_every_samples}) != spec:
         return None
     return encode(space, study.fixed, values | batch)
 

@@ -21,7 +21,7 @@ from raybench.spec.documents import validate
 from raybench.spec.errors import UserError
 from raybench.spec.objective import BUDGET
 from raybench.spec.space import Space
-from raybench.spec.study import CADENCE, StudySpec
+from raybench.spec.study import EVAL_INTERVAL, StudySpec
 
 SAME = ("workload", "dataset", "objective")
 """What must be equal: scores of different tasks say nothing of each other."""
@@ -75,18 +75,18 @@ def settings_of(earlier: StudyResults, study: StudySpec) -> tuple[StudySpec, lis
     if not study.needs_reference:
         return study, []
     before = validate(StudySpec, earlier.study["study"], f"{earlier.folder / STUDY_FILE}: study")
-    has_cadence = CADENCE in before.fixed
-    if study.auto == [CADENCE] and not has_cadence:
+    has_eval_interval = EVAL_INTERVAL in before.fixed
+    if study.auto == [EVAL_INTERVAL] and not has_eval_interval:
         return study, []  # the reference sets it
-    if before.needs_reference or (CADENCE in study.auto and not has_cadence):
-        unset = before.auto[0] if before.needs_reference else CADENCE
+    if before.needs_reference or (EVAL_INTERVAL in study.auto and not has_eval_interval):
+        unset = before.auto[0] if before.needs_reference else EVAL_INTERVAL
         raise UserError(
             f"--seed-from {earlier.place}: has no {unset} that this study could take over (auto); "
             "name yours, or leave --seed-from out."
         )
     there = before.objective.model_dump()
     named = {key: there[key] for key in set_keys(study, there)}
-    fixed = {CADENCE: before.fixed[CADENCE]} if CADENCE in study.auto else {}
+    fixed = {EVAL_INTERVAL: before.fixed[EVAL_INTERVAL]} if EVAL_INTERVAL in study.auto else {}
     taken = (named | fixed).items()
     words = [f"{key} {value}: that of {earlier.place}" for key, value in taken]
     changes = {"objective": study.objective.model_copy(update=named), "is_set": True}
@@ -95,7 +95,7 @@ def settings_of(earlier: StudyResults, study: StudySpec) -> tuple[StudySpec, lis
 
 def set_keys(study: StudySpec, objective: Mapping[str, Any]) -> list[str]:
     """Return the keys of an earlier objective that its reference runs have set."""
-    keys = [str(key) for key in study.auto if key != CADENCE]
+    keys = [str(key) for key in study.auto if key != EVAL_INTERVAL]
     if "target" in keys:
         keys += ["kind", "max_train_seconds", *(["hold"] if objective["kind"] == BUDGET else [])]
     return keys

@@ -24,7 +24,7 @@ SPACE: dict[str, Any] = {
 }
 BEGIN = datetime(2026, 11, 23, 9, tzinfo=UTC)
 ACCURACY = {"target": 0.95, "max_train_seconds": 60.0}
-RMSE = {"kind": "best_at_budget", "metric": "rmse", "direction": "min", "chance": 2.0}
+RMSE = {"kind": "best_at_budget", "metric": "rmse", "direction": "min", "baseline_value": 2.0}
 RMSE |= {"max_train_seconds": 60.0}
 
 
@@ -33,7 +33,7 @@ def made_study(
     *,
     num_points: int = 20,
     objective: Objective | None = None,
-    contenders: int = 4,
+    candidates: int = 4,
     failed: float = 0.02,
     pause_s: float = 0.0,
     names: str = "{:04d}",
@@ -62,7 +62,7 @@ def made_study(
     clock = max(clocks)
     best = sorted((one for one in runs.values() if not one.failure), key=lambda one: one.score)
     for role, repeats in (("race", 3), ("confirm", 2)):
-        for origin in best[: contenders if role == "race" else 2]:
+        for origin in best[: candidates if role == "race" else 2]:
             for repeat in range(repeats):
                 spec = origin.spec.model_copy(update={"seed": 1000 + repeat})
                 name = f"{origin.trial}-{role}{repeat}"

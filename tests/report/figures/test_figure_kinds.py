@@ -27,8 +27,8 @@ MAKERS: dict[str, Any] = {
     "rmse": lambda: made_study(40, objective=Objective(**RMSE)),
     "many": lambda: made_study(1500, num_points=12),
     "missed": lambda: made_study(8, objective=Objective(**ACCURACY | {"target": 0.9999})),
-    "failed": lambda: made_study(5, failed=1.0, contenders=0),
-    "one": lambda: made_study(1, contenders=0, failed=0.0),
+    "failed": lambda: made_study(5, failed=1.0, candidates=0),
+    "one": lambda: made_study(1, candidates=0, failed=0.0),
     "empty": lambda: made_study(0),
 }
 MADE: dict[str, StudyResults] = {}

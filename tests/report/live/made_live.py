@@ -56,7 +56,7 @@ def record(
         is_over=True,
         failure=failure,
         message=message,
-        chance=0.1,
+        baseline_value=0.1,
         wall_s=wall_s,
         ledger={"train": seconds or 3.0} | (ledger or {}),
     )

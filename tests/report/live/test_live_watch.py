@@ -259,7 +259,7 @@ def test_a_command_that_has_just_begun_is_waited_for(folder: Path) -> None:
 
 
 def test_below_a_url_only_new_parts_are_fetched(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raybench.results.spool.PART_BYTES", 3000)
+    monkeypatch.setattr("raybench.results.staging.PART_BYTES", 3000)
     with open_storage(url) as place, Store(place.folder) as store:
         store.write_text(STUDY_FILE, YAML)
         for number in range(4):

@@ -43,15 +43,15 @@ class Workers:
     ) -> tuple[RunRecord, None]:
         self.seen.append((name, spec))
         self.on_run(name)
-        step, cadence = self.step_s(spec), spec.eval_every_samples
-        assert cadence is not None
+        step, eval_interval = self.step_s(spec), spec.eval_every_samples
+        assert eval_interval is not None
         outcome = RunOutcome(is_over=True, num_parameters=1000, workers_per_node=(1, 1))
         if self.failure:
             failed = RunOutcome(is_over=True, failure=self.failure, message="no room")  # type: ignore[arg-type]
             return self._record(failed, name, spec, options), None
-        intervals = round(spec.epochs * self.epoch(spec) / cadence)
+        intervals = round(spec.epochs * self.epoch(spec) / eval_interval)
         for index in range(intervals):
-            samples = (index + 1) * cadence
+            samples = (index + 1) * eval_interval
             # The first interval is slow, and must not count.
             slow = 5.0
             evaluation = Evaluation(

@@ -52,13 +52,13 @@ def checked(**objective: Any) -> Any:
 
 
 def test_the_metric_and_its_chance_level_are_named_before_anything_runs() -> None:
-    assert checked(target=0.9).model_dump(include={"metric", "direction", "chance"}) == {
+    assert checked(target=0.9).model_dump(include={"metric", "direction", "baseline_value"}) == {
         "metric": "accuracy",
         "direction": "max",
-        "chance": 0.1,
+        "baseline_value": 0.1,
     }
     loss = checked(metric="loss", target=0.5)
-    assert (loss.direction, loss.chance) == ("min", pytest.approx(2.31, abs=0.01))
+    assert (loss.direction, loss.baseline_value) == ("min", pytest.approx(2.31, abs=0.01))
     with pytest.raises(UserError, match=r"3 is not better than chance, whose loss is 2\.3"):
         checked(metric="loss", target=3.0)
     with pytest.raises(UserError, match="rmse is not of classification"):
@@ -69,7 +69,7 @@ def test_a_target_that_is_yet_to_be_set_is_not_compared_with_chance() -> None:
     content = STUDY | {"dataset": "digits", "objective": {"metric": "loss", "target": "auto"}}
     study, dataset, _ = check_study(*build_study(content, "test"))
     assert (study.objective.metric, study.needs_target) == ("loss", True)
-    assert study.run_spec({}).objective.chance == study.objective.chance
+    assert study.run_spec({}).objective.baseline_value == study.objective.baseline_value
     assert dataset.name == "digits"
 
 
@@ -106,10 +106,10 @@ class Taken(Own):
     for metric in (None, "loss", "accuracy"):
         asked = Objective(metric=metric, kind="best_at_budget")
         found, _ = check_task(spec.model_copy(update={"objective": asked}), ["torch"])
-        assert (found.metric, found.chance) == (metric or "dice", None)
+        assert (found.metric, found.baseline_value) == (metric or "dice", None)
     top5 = Objective(metric="top5", target=0.9)
     found, _ = check_task(spec.model_copy(update={"objective": top5}), ["torch"])
-    assert (found.metric, found.chance) == ("top5_accuracy", 0.5)
+    assert (found.metric, found.baseline_value) == ("top5_accuracy", 0.5)
     taken = spec.model_copy(update={"workload": "own_metrics_a:Taken"})
     with pytest.raises(UserError, match="is called samples, and tables have a column"):
         check_task(taken, ["torch"])

@@ -78,7 +78,7 @@ class World:
             single_run,
             slots=2,
             at_once=lambda spec: 2 // spec.num_workers,
-            chance=0.1,
+            baseline_value=0.1,
             note=self.notes.append,
         )
 
@@ -187,7 +187,7 @@ def test_a_race_that_was_ended_goes_on_with_what_was_not_run(
     assert named(runs, "confirm") == ["0001-confirm0", "0001-confirm1"]
 
 
-def test_a_contender_whose_machines_break_twice_is_out_and_it_is_said(
+def test_a_candidate_whose_machines_break_twice_is_out_and_it_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path, monkeypatch)
@@ -205,7 +205,7 @@ def test_a_contender_whose_machines_break_twice_is_out_and_it_is_said(
     assert read_records(tmp_path).runs["0001-race0"].failure is None
 
 
-def test_where_the_only_contender_misses_nobody_is_left_to_run_alone(
+def test_where_the_only_candidate_misses_nobody_is_left_to_run_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [*SEARCH][1:]:
@@ -273,7 +273,7 @@ def test_a_short_budget_leaves_fewer_runs_and_says_so(
     assert world.notes[0].endswith("of the 8 runs of the race.")
 
 
-def test_a_contender_that_breaks_takes_two_of_the_runs_more_and_not_all(
+def test_a_candidate_that_breaks_takes_two_of_the_runs_more_and_not_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path, monkeypatch, race=2)
@@ -391,7 +391,7 @@ def test_more_that_was_ended_is_finished_by_the_same_command_and_only_once() -> 
     assert More.of(8, {KEY: {"asked": 8, "until": 10**9}}, raced=1).until == 9
 
 
-def test_the_note_counts_the_runs_that_there_are_contenders_for(
+def test_the_note_counts_the_runs_that_there_are_candidates_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path, monkeypatch, race=24)

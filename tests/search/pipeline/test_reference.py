@@ -25,10 +25,10 @@ from raybench.search.reference import (
 )
 from raybench.search.reference_settings import (
     Measured,
-    cadence_from,
+    eval_interval_from,
     held,
     judge_by_budget,
-    set_cadence,
+    set_eval_interval,
     set_seconds,
     set_target,
     target_from,
@@ -111,7 +111,7 @@ def test_of_a_metric_that_falls_the_target_is_a_hundredth_of_the_gap_above_the_m
 
 def test_how_the_target_of_a_loss_was_set_is_told_with_the_chance() -> None:
     study, space = build_study(STUDY, "test")
-    given = {"metric": "loss", "direction": "min", "chance": 2.3}
+    given = {"metric": "loss", "direction": "min", "baseline_value": 2.3}
     study = study.model_copy(update={"objective": study.objective.model_copy(update=given)})
     spec = reference_spec(study, space)
     assert (spec.objective.judged_by, spec.objective.target) == (METRICS["loss"], None)
@@ -186,7 +186,7 @@ def test_seconds_come_from_the_run_that_set_the_target() -> None:
 
 
 @pytest.mark.parametrize("part", ["fixed", "space"])
-def test_a_cadence_that_is_named_is_not_set(part: str) -> None:
+def test_a_eval_interval_that_is_named_is_not_set(part: str) -> None:
     value = 100 if part == "fixed" else [100]
     content = STUDY | {part: STUDY.get(part, {}) | {"eval_every_samples": value}}
     content["objective"] = {"target": 0.9}
@@ -201,7 +201,7 @@ def test_what_a_study_sets_by_itself_is_not_written_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("samples", "evaluation_samples", "most", "cadence"),
+    ("samples", "evaluation_samples", "most", "eval_interval"),
     [
         (20_000, 10, 10**9, 1_000),  # twenty evaluations to the target
         (20_000, 1_000, 10**9, 5_000),  # a fifth of the training's time, at most
@@ -210,9 +210,9 @@ def test_what_a_study_sets_by_itself_is_not_written_by_hand() -> None:
     ],
 )
 def test_how_often_runs_are_evaluated(
-    samples: float, evaluation_samples: float, most: int, cadence: int
+    samples: float, evaluation_samples: float, most: int, eval_interval: int
 ) -> None:
-    assert cadence_from(samples, evaluation_samples, most) == cadence
+    assert eval_interval_from(samples, evaluation_samples, most) == eval_interval
 
 
 def test_the_reference_takes_a_part_of_the_time_budget() -> None:
@@ -274,7 +274,7 @@ class Machine:
                 self.space,
                 self,  # type: ignore[arg-type]
                 at_once=lambda spec: slots,
-                chance=0.1,
+                baseline_value=0.1,
                 baselines={"validation": None, "test": None},
                 num_train_samples=4_000,
             )
@@ -432,7 +432,7 @@ def test_a_reference_that_missed_the_target_says_so_and_leaves_trials_evaluation
     study, _ = build_study(STUDY | {"objective": {"target": 0.9, "max_train_seconds": 40}}, "test")
     ledger = {"train": 50.0, "eval": 30.0}
     run = replace(record(stop="max_train_seconds"), samples=5000, ledger=ledger, best_value=0.5)
-    found, how = set_cadence(study, Measured(run, [evaluation(value=0.5)]), 1_000_000)
+    found, how = set_eval_interval(study, Measured(run, [evaluation(value=0.5)]), 1_000_000)
     assert found.fixed["eval_every_samples"] == 1000  # a quarter of what 40 s hold
     assert "(about 4 times in a run" in how
     assert "did not get to the target: its best accuracy was 50.0 %" in how

@@ -71,11 +71,13 @@ def search_in(folder: Path, *, apart: bool = True, **changes: Any) -> Search:
     return make_search(folder, STUDY | changes, apart=apart)
 
 
-@pytest.mark.parametrize("cadence", [None, 77])
+@pytest.mark.parametrize("eval_interval", [None, 77])
 @pytest.mark.parametrize("apart", [True, False])
-def test_trials_inside_the_space_are_told(apart: bool, cadence: int | None, tmp_path: Path) -> None:
+def test_trials_inside_the_space_are_told(
+    apart: bool, eval_interval: int | None, tmp_path: Path
+) -> None:
     """Also those of a study whose runs were evaluated more often, or less."""
-    fixed = {"eval_every_samples": cadence} if cadence else {}
+    fixed = {"eval_every_samples": eval_interval} if eval_interval else {}
     folder = earlier_folder(tmp_path / "earlier", fixed=fixed)
     one = search_in(tmp_path / "new", apart=apart, fixed={"eval_every_samples": 500})
     told = one.learn_from(load_earlier(folder, build()))

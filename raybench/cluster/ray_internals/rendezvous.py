@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 
-from raybench.cluster.reach import (
+from raybench.cluster.connectivity import (
     MISNAMED,
     REACH_TIMEOUT_S,
     UNREACHED,

@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from raybench.data.dataset import Dataset
 from raybench.data.inputs import Rows
-from raybench.data.load import build_dataset
-from raybench.data.look import (
+from raybench.data.inspect import (
     Seen,
     balance_line,
     class_lines,
@@ -23,7 +22,8 @@ from raybench.data.look import (
     see_images,
     see_sizes,
 )
-from raybench.data.look.leaks import leak_lines
+from raybench.data.inspect.leaks import leak_lines
+from raybench.data.load import build_dataset
 from raybench.data.sources.encode import Names
 from raybench.data.sources.files import ENDINGS, open_tables
 from raybench.data.sources.images import ImageError, is_image, read_head

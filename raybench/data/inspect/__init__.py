@@ -70,8 +70,8 @@ def balance_line(names: Sequence[str], counts: Array) -> str:
     """Return a sentence on how evenly samples are spread over the classes."""
     most, least = int(counts.argmax()), int(counts.argmin())
     ratio = counts[most] / max(1, counts[least])
-    chance = 100 * counts[most] / counts.sum()
-    begin = f"always answering '{names[most]}' is right for {chance:.1f} %"
+    share = 100 * counts[most] / counts.sum()
+    begin = f"always answering '{names[most]}' is right for {share:.1f} %"
     if ratio < 1.5:
         return f"{begin}; the classes are about equally frequent."
     return f"{begin}; '{names[most]}' is {ratio:.3g} times as frequent as '{names[least]}'" + (

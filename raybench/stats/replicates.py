@@ -29,7 +29,7 @@ TIE = 1.645
 
 
 @dataclass(frozen=True)
-class Repeat:
+class Replicate:
     """One run of a configuration."""
 
     seconds: float
@@ -40,9 +40,9 @@ class Repeat:
     is_hit: bool
     """Whether the target was reached; with best_at_budget, whether the run did not fail."""
 
-    def times(self, factor: float) -> "Repeat":
+    def times(self, factor: float) -> "Replicate":
         """Return the same run in another unit: worker-seconds for a number of workers."""
-        return Repeat(self.seconds * factor, self.is_hit)
+        return Replicate(self.seconds * factor, self.is_hit)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Ties:
     """Run once, and not so much slower that chance could be excluded."""
 
 
-def expected_running_time(repeats: Sequence[Repeat]) -> float:
+def expected_running_time(repeats: Sequence[Replicate]) -> float:
     """Return the seconds of all runs over the number of hits; infinite without a hit.
 
     That is what reaching the target takes on average, if one starts anew after every miss (ERT of
@@ -84,7 +84,7 @@ def expected_running_time(repeats: Sequence[Repeat]) -> float:
     return sum(repeat.seconds for repeat in repeats) / hits if hits else math.inf
 
 
-def pooled(groups: Iterable[Sequence[Repeat]], *, is_timed: bool = True) -> Noise:
+def pooled(groups: Iterable[Sequence[Replicate]], *, is_timed: bool = True) -> Noise:
     """Return the noise that all configurations share, from those with two hits or more.
 
     Log seconds start from the prior above. Values have a unit of their own: of them nothing is
@@ -101,13 +101,13 @@ def pooled(groups: Iterable[Sequence[Repeat]], *, is_timed: bool = True) -> Nois
     return Noise(math.sqrt(squares / freedom) if freedom else math.inf, freedom)
 
 
-def measures(repeats: Sequence[Repeat], *, is_timed: bool = True) -> list[float]:
+def measures(repeats: Sequence[Replicate], *, is_timed: bool = True) -> list[float]:
     """Return the log seconds, or the values, of the hits."""
     hits = [repeat.seconds for repeat in repeats if repeat.is_hit]
     return [math.log(seconds) for seconds in hits] if is_timed else hits
 
 
-def score(repeats: Sequence[Repeat], *, is_timed: bool = True) -> float:
+def score(repeats: Sequence[Replicate], *, is_timed: bool = True) -> float:
     """Return what configurations are compared by, less is better; infinite without a hit.
 
     The logarithm of the expected running time, or the mean of the values.
@@ -119,7 +119,7 @@ def score(repeats: Sequence[Repeat], *, is_timed: bool = True) -> float:
     return fmean(measures(repeats, is_timed=False))
 
 
-def runs_worth(repeats: Sequence[Repeat], noise: Noise, *, is_timed: bool = True) -> float:
+def runs_worth(repeats: Sequence[Replicate], noise: Noise, *, is_timed: bool = True) -> float:
     """Return how many runs that all hit would tell the score as well; 0 without a hit.
 
     With h hits of n runs, mean seconds T of a hit, M of a miss and E = T + M (n - h) / h, the log
@@ -138,7 +138,7 @@ def runs_worth(repeats: Sequence[Repeat], noise: Noise, *, is_timed: bool = True
     return noise.sigma**2 / variance
 
 
-def upper_score(repeats: Sequence[Repeat], noise: Noise, *, is_timed: bool = True) -> float:
+def upper_score(repeats: Sequence[Replicate], noise: Noise, *, is_timed: bool = True) -> float:
     """Return the upper end of what a score may be by its runs; infinite without a hit."""
     runs = runs_worth(repeats, noise, is_timed=is_timed)
     if not runs:
@@ -147,7 +147,7 @@ def upper_score(repeats: Sequence[Repeat], noise: Noise, *, is_timed: bool = Tru
 
 
 def ranked(
-    groups: Mapping[str, Sequence[Repeat]], noise: Noise, *, is_timed: bool = True
+    groups: Mapping[str, Sequence[Replicate]], noise: Noise, *, is_timed: bool = True
 ) -> list[str]:
     """Return the configurations, best first, by the upper end of what their runs allow.
 
@@ -165,15 +165,15 @@ def ranked(
     return sorted(groups, key=standing)
 
 
-def _missed(repeats: Sequence[Repeat]) -> float:
+def _missed(repeats: Sequence[Replicate]) -> float:
     if not repeats:
         return 1.0
     return sum(not repeat.is_hit for repeat in repeats) / len(repeats)
 
 
 def is_apart(
-    best: Sequence[Repeat],
-    other: Sequence[Repeat],
+    best: Sequence[Replicate],
+    other: Sequence[Replicate],
     noise: Noise,
     *,
     errors: float = TIE,
@@ -199,13 +199,13 @@ def is_apart(
     return gap > errors * error
 
 
-def _error(repeats: Sequence[Repeat], noise: Noise, *, is_timed: bool) -> float:
+def _error(repeats: Sequence[Replicate], noise: Noise, *, is_timed: bool) -> float:
     """Return the standard error of a score."""
     noise = noise_at_least(repeats, noise, is_timed=is_timed)
     return noise.sigma / math.sqrt(runs_worth(repeats, noise, is_timed=is_timed))
 
 
-def tied(groups: Mapping[str, Sequence[Repeat]], noise: Noise, *, is_timed: bool = True) -> Ties:
+def tied(groups: Mapping[str, Sequence[Replicate]], noise: Noise, *, is_timed: bool = True) -> Ties:
     """Return which configurations cannot be told from the first of `groups`.
 
     Those that ran once, a search's only run, were chosen by nothing but luck so far: they are
@@ -225,7 +225,7 @@ def tied(groups: Mapping[str, Sequence[Repeat]], noise: Noise, *, is_timed: bool
 
 
 def interval(
-    repeats: Sequence[Repeat], noise: Noise, *, is_timed: bool = True
+    repeats: Sequence[Replicate], noise: Noise, *, is_timed: bool = True
 ) -> tuple[float, float]:
     """Return the ends of the 90 % interval for what a fresh run takes typically [s, or values].
 
@@ -247,7 +247,7 @@ def interval(
     return (math.exp(ends[0]), math.exp(ends[1])) if is_timed else ends
 
 
-def noise_at_least(repeats: Sequence[Repeat], noise: Noise, *, is_timed: bool = True) -> Noise:
+def noise_at_least(repeats: Sequence[Replicate], noise: Noise, *, is_timed: bool = True) -> Noise:
     """Return the noise of all, or the larger one of a configuration whose own runs scatter more.
 
     More than chance explains, that is: by an F test at 5 %. Its own runs say then how far they lie
@@ -273,7 +273,7 @@ def _most_ratio(own: int, freedom: float) -> float:
 
 
 def _own_noise(
-    repeats: Sequence[Repeat], noise: Noise, *, is_timed: bool, most: float = OWN_FREEDOM
+    repeats: Sequence[Replicate], noise: Noise, *, is_timed: bool, most: float = OWN_FREEDOM
 ) -> Noise:
     """Return the noise of one configuration: that of all, which counts for `most` degrees of
     freedom, corrected by its own runs."""

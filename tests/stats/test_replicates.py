@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from raybench.stats.repeats import (
+from raybench.stats.replicates import (
     PRIOR_FREEDOM,
     PRIOR_SIGMA,
     TIE,
     Noise,
-    Repeat,
+    Replicate,
     expected_running_time,
     interval,
     pooled,
@@ -24,12 +24,12 @@ from raybench.stats.repeats import (
 SIGMA = 0.3
 
 
-def hits(*seconds: float) -> list[Repeat]:
-    return [Repeat(one, is_hit=True) for one in seconds]
+def hits(*seconds: float) -> list[Replicate]:
+    return [Replicate(one, is_hit=True) for one in seconds]
 
 
 def test_expected_running_time_counts_what_misses_have_spent() -> None:
-    runs = [*hits(8.0, 10.0), Repeat(15.0, is_hit=False)]
+    runs = [*hits(8.0, 10.0), Replicate(15.0, is_hit=False)]
     assert expected_running_time(runs) == 33.0 / 2
     assert expected_running_time(runs[2:]) == math.inf
     assert expected_running_time([]) == math.inf
@@ -37,7 +37,10 @@ def test_expected_running_time_counts_what_misses_have_spent() -> None:
 
 def test_a_miss_puts_a_faster_configuration_behind_a_steady_one() -> None:
     """2 of 3 at 0.85 against 3 of 3 at 1.0: the median of the hits would say otherwise."""
-    groups = {"fast": [*hits(0.85, 0.85), Repeat(2.0, is_hit=False)], "steady": hits(1.0, 1.0, 1.0)}
+    groups = {
+        "fast": [*hits(0.85, 0.85), Replicate(2.0, is_hit=False)],
+        "steady": hits(1.0, 1.0, 1.0),
+    }
     assert ranked(groups, Noise(SIGMA, 20)) == ["steady", "fast"]
 
 
@@ -66,11 +69,11 @@ def test_misses_count_as_the_spread_that_they_make() -> None:
     seconds = np.exp(SIGMA * rng.normal(size=(20_000, 12)))
     is_hit = rng.random(seconds.shape) < 0.8
     logs = np.log(np.where(is_hit, seconds, 2.0).sum(1) / is_hit.sum(1))
-    typical = [*hits(*[1.0] * 10), *[Repeat(2.0, is_hit=False)] * 2]
+    typical = [*hits(*[1.0] * 10), *[Replicate(2.0, is_hit=False)] * 2]
     found = SIGMA / math.sqrt(runs_worth(typical, Noise(SIGMA, 99)))
     assert found == pytest.approx(logs.std(), rel=0.2)
     assert runs_worth(hits(1.0, 2.0), Noise(SIGMA, 99)) == 2
-    assert runs_worth([Repeat(2.0, is_hit=False)], Noise(SIGMA, 99)) == 0
+    assert runs_worth([Replicate(2.0, is_hit=False)], Noise(SIGMA, 99)) == 0
 
 
 def test_ties_tell_repeated_configurations_from_those_that_ran_once() -> None:
@@ -82,7 +85,7 @@ def test_ties_tell_repeated_configurations_from_those_that_ran_once() -> None:
         "far": hits(*[edge * 1.001] * 4),
         "once": hits(1.5),
         "once, far": hits(2.0),
-        "missed": [Repeat(0.5, is_hit=False)] * 2,
+        "missed": [Replicate(0.5, is_hit=False)] * 2,
     }
     ties = tied(groups, noise)
     assert ties.repeated == ("best", "near")
@@ -114,10 +117,10 @@ def test_an_interval_of_values_knows_only_what_was_repeated() -> None:
     low, high = interval(hits(0.1, 0.3), Noise(math.inf, 0.0), is_timed=False)
     assert (low + high) / 2 == pytest.approx(0.2)
     assert high - low == pytest.approx(2 * t.ppf(0.95, 1) * math.sqrt(0.02 / 2))
-    assert interval([Repeat(3.0, is_hit=False)], Noise(SIGMA, 9)) == (math.inf, math.inf)
+    assert interval([Replicate(3.0, is_hit=False)], Noise(SIGMA, 9)) == (math.inf, math.inf)
 
 
 def test_a_configuration_that_failed_is_behind_those_that_did_not() -> None:
-    groups = {"failed": [*hits(0.1), Repeat(0.0, is_hit=False)], "worked": hits(0.2, 0.2)}
+    groups = {"failed": [*hits(0.1), Replicate(0.0, is_hit=False)], "worked": hits(0.2, 0.2)}
     noise = pooled(groups.values(), is_timed=False)
     assert ranked(groups, noise, is_timed=False) == ["worked", "failed"]

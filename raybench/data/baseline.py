@@ -46,17 +46,19 @@ def baselines(objective: Objective, dataset: Dataset) -> dict[str, Baseline | No
     None where it is not known, and without rows. Of a chance level that the user gave no more than
     a binomial error is known.
     """
-    metric, chance = objective.judged_by, objective.chance
+    metric, baseline_value = objective.judged_by, objective.baseline_value
     splits = {"validation": dataset.validation, "test": dataset.test}
     found = _of_split(metric, dataset, dataset.validation)
-    if found is not None and found.value == chance:
+    if found is not None and found.value == baseline_value:
         test = _of_split(metric, dataset, dataset.test) if len(dataset.test) else None
         return {"validation": found, "test": test}
 
     def given(rows: int) -> Baseline | None:
-        if chance is None or not rows:
+        if baseline_value is None or not rows:
             return None
-        return Baseline(chance, rows, share_error(chance, rows) if metric.is_share else None)
+        return Baseline(
+            baseline_value, rows, share_error(baseline_value, rows) if metric.is_share else None
+        )
 
     return {part: given(len(split)) for part, split in splits.items()}
 
@@ -104,9 +106,9 @@ def _of_classes(
     worth = _worth(metric, counts)
     total, rows, number = 0.0, 0, 0
     for labels in _in_parts(split.labels):
-        is_told = labels >= 0
-        tokens = is_told.sum(axis=1)
-        sums = np.where(is_told, worth[np.where(is_told, labels, 0)], 0.0).sum(axis=1)
+        is_informative = labels >= 0
+        tokens = is_informative.sum(axis=1)
+        sums = np.where(is_informative, worth[np.where(is_informative, labels, 0)], 0.0).sum(axis=1)
         total += float(np.sum(sums[tokens > 0] / tokens[tokens > 0]))
         rows, number = rows + int(np.sum(tokens > 0)), number + int(np.sum(tokens))
     if not rows:
