@@ -1,4 +1,4 @@
-"""Done before any test module is imported."""
+"""Done before any test module is imported; an object store for the tests."""
 
 import contextlib
 
@@ -7,6 +7,10 @@ import pytest
 # It settles the order in which LLVM's two users (Triton, TensorFlow) load; imports neither
 # framework itself.
 import raybench.training.tensorflow  # noqa: F401
+from raybench.results import lock, storage
+from raybench.results.store import STUDY_FILE
+from tests.made_results import results_folder
+from tests.s3_server import FAST, S3Server
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +21,37 @@ def tensorflow_on_one_thread() -> None:
 
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    pytest.importorskip("moto", reason="the local S3 server is moto: pip install 'moto[s3,server]'")
+    found = S3Server(tmp_path_factory.mktemp("s3") / "log")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def url(server, tmp_path, monkeypatch):
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "this machine"))
+    for name, value in FAST.items():
+        monkeypatch.setattr(lock, name, value)
+    monkeypatch.setattr(storage, "LEASE_BEAT_S", 0.5)
+    monkeypatch.setattr(storage, "SYNC_S", 0.3)
+    monkeypatch.setattr(storage, "RETRY_S", 0.5)
+    monkeypatch.setattr(storage, "CLOSE_S", 3.0)
+    return server.url()
+
+
+@pytest.fixture
+def study(tmp_path):
+    """The text of a study's file."""
+    results_folder(tmp_path / "sample", [])
+    return (tmp_path / "sample" / STUDY_FILE).read_text()

@@ -217,8 +217,8 @@ def findings(code: str) -> list[str]:
 LISTENS_TO_SIGNALS = ("interrupt.listen()", "self.listen()")
 """Not to the network."""
 FOR_A_MOMENT = ("socket.create_server((address, 0), family=family, backlog=size)",)
-"""`cluster/connectivity.py`: whether the hosts of a cluster that the user named reach each other, for
-seconds, on the address that the group itself uses."""
+"""`cluster/connectivity.py`: whether the hosts of a cluster that the user named reach each other,
+for seconds, on the address that the group itself uses."""
 TO_OWN_PROCESSES = ("decode_images.py", "images.py")
 """They speak to one another through pipes that nobody else has."""
 NAMED_KINDS_ALONE = ("library_sets.py", "tensor_files.py")
