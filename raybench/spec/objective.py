@@ -311,7 +311,7 @@ def search_score(
         return min(math.log(max(time_to_target_s, MIN_SECONDS)), ceiling)
     if best_value is None or math.isnan(best_value):
         return ceiling + MISS_WEIGHT
-    width = _gap_to_chance(metric, objective.target, baseline_value)
+    width = _gap_to_baseline(metric, objective.target, baseline_value)
     missing = metric.gap(objective.target, best_value) / width
     if baseline_value is None and not metric.is_share:
         missing = 1.0 - 1.0 / (1.0 + max(missing, 0.0))  # nobody knows where it is as bad as can be
@@ -319,11 +319,13 @@ def search_score(
     return ceiling + MISS_WEIGHT * min(max(missing, 0.0), 1.0)
 
 
-def _gap_to_chance(metric: Metric, target: float, baseline_value: float | None) -> float:
-    """Return what chance lacks to the target; as much as the target itself where it is not known:
-    half of a miss is due there."""
-    if baseline_value is None:
+def _gap_to_baseline(metric: Metric, target: float, baseline_value: float | None) -> float:
+    """Return what the baseline lacks to the target; where it is unknown, what the worst share
+    lacks, and of others as much as the target itself: half of a miss is due there."""
+    if baseline_value is None and not metric.is_share:
         return abs(target) or 1.0
+    if baseline_value is None:
+        baseline_value = 0.0 if metric.direction == "max" else 1.0
     return max(metric.gap(target, baseline_value), 1e-9)
 
 

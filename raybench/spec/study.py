@@ -1,5 +1,6 @@
 """The study file: what a search trains, judges, searches and keeps fixed."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -122,6 +123,14 @@ class StudySpec(Document):
             "seed": self.search.seed if seed is None else seed,
         }
         return validate(RunSpec, content, "configuration")
+
+
+def target_of(study: Mapping[str, Any]) -> float | None:
+    """Return the target in a study's document; None where there is none, or reference runs have yet
+    to set it."""
+    is_placeholder = "target" in study.get("auto", ()) and not study.get("is_set")
+    target: float | None = None if is_placeholder else study["objective"]["target"]
+    return target
 
 
 def load_content(path: Path, settings: list[str]) -> dict[str, Any]:

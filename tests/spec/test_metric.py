@@ -104,6 +104,10 @@ def test_where_chance_is_not_known_the_search_sees_a_slope_all_the_same():
     slope = [scored(near, None, value) for value in (0.06, 0.1, 0.5, 9.0)]
     assert slope == sorted(set(slope))
     assert slope[-1] < worst_score(near) == scored(near, None, math.inf)
+    wrong = Objective(metric="error_rate", direction="min", is_share=True, target=0.05)
+    slope = [scored(wrong, None, value) for value in (0.06, 0.1, 0.5, 0.9)]
+    assert slope == sorted(set(slope))
+    assert slope[-1] < worst_score(wrong) == scored(wrong, None, 1.0)
     budget = Objective(kind="best_at_budget", metric="own_loss", direction="min")
     values = [-3.0, 0.1, 2.3, 4.0, 1e6]
     scores = [scored(budget, None, value) for value in values]

@@ -5,7 +5,13 @@ import pytest
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.spec.space import Cases, possible_values
-from raybench.spec.study import StudySpec, apply_settings_to_study, build_study, load_content
+from raybench.spec.study import (
+    StudySpec,
+    apply_settings_to_study,
+    build_study,
+    load_content,
+    target_of,
+)
 
 SPACES = sorted((Path(__file__).parents[2] / "search_spaces").glob("*.yaml"))
 DIGITS = next(path for path in SPACES if path.stem == "digits")
@@ -201,3 +207,11 @@ def test_set_knows_both_names():
 def test_a_key_without_what_it_lies_below_is_named_whole():
     with pytest.raises(UserError, match=r"did you mean 'objective\.max_train_seconds'\?"):
         apply_settings_to_study(content(), ["max_train_seconds=20"])
+
+
+def test_a_target_that_reference_runs_have_yet_to_set_is_none():
+    study, _ = build_study(content(objective={"target": "auto"}), "here")
+    assert target_of(study.document()) is None
+    assert target_of(study.document() | {"is_set": True}) is not None
+    named, _ = build_study(content(), "here")
+    assert target_of(named.document()) == 0.9
