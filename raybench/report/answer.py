@@ -148,14 +148,19 @@ def _costs(results: StudyResults, winner: Winner) -> str:
 def _standing(results: StudyResults, facts: VerdictFacts, what: str) -> str:
     """Return `the fastest of 95 configurations tried (80 were stopped early and not compared); 2
     others may be as fast`."""
+    near = _as_good([*facts.tied, *facts.once], "fast" if results.is_timed else "good")
+    return f"the {what} of {tried_words(results)}{near}"
+
+
+def tried_words(results: StudyResults) -> str:
+    """Return `95 configurations tried (80 were stopped early and not compared)`."""
     searched = results.trials[results.trials["phase"] == "search"]
     configs = searched.drop_duplicates("config")
     again = configs["trial"].isin(list(results.repeated))
     stopped = int(((configs["state"] == "stopped") & ~again).sum())
     were = "was" if stopped == 1 else "were"
     left_out = f" ({stopped:,} {were} stopped early and not compared)" if stopped else ""
-    near = _as_good([*facts.tied, *facts.once], "fast" if results.is_timed else "good")
-    return f"the {what} of {counted(len(configs), 'configuration')} tried{left_out}{near}"
+    return f"{counted(len(configs), 'configuration')} tried{left_out}"
 
 
 def _as_good(others: Sequence[str], like: str) -> str:

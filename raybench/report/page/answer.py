@@ -8,11 +8,17 @@ from typing import Any
 
 import pandas as pd
 
-from raybench.report.answer import between, in_words, verdict_lines
+from raybench.report.answer import between, in_words, tried_words, verdict_lines
 from raybench.report.how_sure import PAGE, Step, how_sure_lines, next_steps
 from raybench.report.live.replay import driver_of, owner_of
 from raybench.report.page.html import Html, isolated, join, text, trial_link, trial_links
-from raybench.report.remarks import edge_lines, effort_words, sensitivity_lines, target_warning
+from raybench.report.remarks import (
+    disturbed_line,
+    edge_lines,
+    effort_words,
+    sensitivity_lines,
+    target_warning,
+)
 from raybench.report.scaling_printed import other_lines, outlier_lines, scaling_headline
 from raybench.report.scaling_printed import scaling_answer as answer_lines
 from raybench.report.words import (
@@ -71,6 +77,7 @@ def search_answer(results: StudyResults, study: str) -> Answer:
     warning = target_warning(results)
     mind = [
         *([sentence] if (sentence := unfinished(results)) else []),
+        *disturbed_line(results),
         *unranked_lines(results),
         *edge_lines(results, verdict),
         *([warning] if warning else []),
@@ -95,14 +102,16 @@ def _headline(results: StudyResults, facts: VerdictFacts) -> str:
     if not results.is_timed:
         budget = results.study["study"]["objective"].get("max_train_seconds")
         within = "" if budget is None else f" {within_budget(budget)}"
-        return f"{_superlative(results)}{within}: {name} reaches {_value(results, facts)}{sure}."
+        reached = f"{name} reaches {_value(results, facts)}{sure}"
+        return f"{_superlative(results)}{within} of {tried_words(results)}: {reached}."
     both = "fastest and cheapest" if facts.is_one else "fastest"
     kinds = list(results.verdicts)
     on = f" on {kinds[0] or 'no GPU'}" if len(kinds) > 1 else ""
     wall = by_the_wall(results, fastest.trial, fastest.seconds)
     return (
         f"The {both} way found to {target_in_words(results)}{on} is {name}: "
-        f"{duration(fastest.seconds)} of training{_misses(fastest)}{wall}{sure}."
+        f"{duration(fastest.seconds)} of training{_misses(fastest)}{wall}{sure}, of "
+        f"{tried_words(results)}."
     )
 
 

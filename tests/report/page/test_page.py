@@ -161,6 +161,16 @@ def test_each_kind_of_study_explains_itself(tmp_path):
     assert "91.0 % on the test set" in dict(found.facts)["Reached"]
 
 
+def test_the_headline_counts_what_was_stopped_early_and_a_disturbed_run_is_borne_in_mind(
+    tmp_path,
+):
+    lines = [run_line("0000", 2.0), run_line("0001", learning_rate=0.5)]
+    lines.append(run_line("0002", 3.0, learning_rate=0.2, slow={"disturbed": 1.2}))
+    found = answer_of(results_folder(tmp_path, lines), "s1")
+    assert "of 3 configurations tried (1 was stopped early and not compared)" in found.headline
+    assert found.mind[0].startswith("Disturbed by other processes: 1 of 3 runs")
+
+
 @pytest.mark.parametrize(
     ("owner", "words"),
     [
