@@ -17,6 +17,7 @@ from typing import Any
 from raybench.cluster.layout import Node, Reservation, lay_out, num_nodes
 from raybench.spec.errors import UserError
 from raybench.spec.run import Placement
+from raybench.training.machine import num_visible, nvml_sees
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,6 +247,8 @@ class Admission:
         return free
 
 
+DRIVER, OF_AMD = Path("/proc/driver/nvidia/gpus"), Path("/dev/kfd")
+"""A folder with an entry for each GPU, missing in some containers; what only AMD's driver has."""
 MOST_NAMED = 4
 """Hosts that a sentence names one by one."""
 
@@ -367,12 +370,13 @@ def num_local_cores() -> int:
 
 
 def local_capacity() -> Capacity:
-    """Return what a Ray of our own would have on this machine, without starting one."""
-    devices = list(Path("/proc/driver/nvidia/gpus").glob("*"))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = len(devices)
-    if visible is not None:
-        named = [name for name in visible.split(",") if name.strip() not in ("", "-1")]
-        gpus = min(gpus, len(named))
-    is_certain = bool(devices) or not (shutil.which("nvidia-smi") or Path("/dev/kfd").exists())
-    return Capacity((Node(num_local_cores(), gpus),), memory_bytes=0.0, knows_gpus=is_certain)
+    """Return what a Ray of our own would have on this machine, without starting one.
+
+    GPUs are counted by the driver (NVML), as Ray and `raybench doctor` count them.
+    """
+    driver = nvml_sees()
+    number = len(driver.names) or len(list(DRIVER.glob("*")))
+    gpus = num_visible(number, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    others = OF_AMD.exists() or (driver.problem and shutil.which("nvidia-smi"))
+    is_known = bool(number) or not others
+    return Capacity((Node(num_local_cores(), gpus),), memory_bytes=0.0, knows_gpus=is_known)

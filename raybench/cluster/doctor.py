@@ -4,22 +4,35 @@ The facts are taken on the nodes, by a task on each; the network is measured by 
 has them. `examine` returns plain data, `raybench doctor --json` prints them.
 """
 
+import itertools
+import math
 import os
 import socket
 import statistics
 import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raybench.cluster.layout import Node
 from raybench.cluster.protocol import Measure, Measured, RunFailed
 from raybench.cluster.session import Session
 from raybench.spec.run import Placement
 from raybench.stats.clock import unix_seconds
 from raybench.training.base import PACKAGES as FRAMEWORKS
-from raybench.training.machine import Facts, machine_facts, notes_of, problems_between, problems_of
+from raybench.training.machine import (
+    Facts,
+    Seen,
+    framework_sees,
+    machine_facts,
+    notes_of,
+    problems_between,
+    problems_of,
+    require_gpus,
+)
 
 VERSION = 1
 """Of the document: raised where a key changes its meaning or goes."""
@@ -71,25 +84,60 @@ def examine(session: Session, address: str | None) -> Facts:
     }
 
 
+def check_gpus_there(nodes: Iterable[Node], placements: Iterable[Placement]) -> None:
+    """Raise UserError where a framework does not see the GPUs that its workers are to have, on a
+    node of the cluster that is connected."""
+    asked: dict[tuple[Node, str], int] = {}
+    for node, one in itertools.product(nodes, {one.group for one in placements}):
+        if one.gpus_per_worker and node.room(one):
+            number, key = math.ceil(one.gpus_per_worker), (node, one.framework)
+            asked[key] = max(number, asked.get(key, 0))
+    tasks = {(node, name): _on(node.id, _seen_there).remote(name) for node, name in asked}
+    for (node, framework), number in asked.items():
+        try:
+            seen: Seen = ray.get(tasks[node, framework], timeout=FACTS_S)
+        except ray.exceptions.RayError as error:
+            seen = Seen(problem=_last_line(error))
+        require_gpus(framework, number, len(seen.names), seen.problem, host=node.name)
+
+
+def _on(node: str, function: Callable[..., Any]) -> Any:
+    """Return a function as a task of one node, which takes no core there."""
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=there, max_retries=0)(function)
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1]
+
+
+def _seen_there(framework: str) -> Seen:
+    """On a node with GPUs: what a framework sees of them. Some versions of Ray hide them from a
+    task that asks for none."""
+    _unhide_gpus()
+    return framework_sees(framework)
+
+
+def _unhide_gpus() -> None:
+    if not os.environ.get("CUDA_VISIBLE_DEVICES"):
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+
+
 def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
     """Return every node's facts, or the sentence on why there are none; all at the same time."""
     tasks = []
     for entry in entries:
-        there = NodeAffinitySchedulingStrategy(entry["NodeID"], soft=False)
-        options = {"num_cpus": 0, "scheduling_strategy": there, "max_retries": 0}
-        task = ray.remote(**options)
-        facts = task(_facts_there).remote(bool(entry["Resources"].get("GPU")))
-        tasks.append((facts, task(_clock_there)))
+        facts = _on(entry["NodeID"], _facts_there).remote(bool(entry["Resources"].get("GPU")))
+        tasks.append((facts, _on(entry["NodeID"], unix_seconds)))
     found: list[Facts | str] = []
     for entry, (facts, clock) in zip(entries, tasks, strict=True):
         try:
             answer: Facts = ray.get(facts, timeout=FACTS_S)
             found.append(answer | {"clock_skew_s": _skew_s(clock)})
         except ray.exceptions.RayError as error:
-            last = str(error).strip().splitlines()[-1]
             found.append(
-                f"host {entry['NodeManagerHostname']}: its facts cannot be had ({last}); is "
-                "raybench installed there, in the same Python?"
+                f"host {entry['NodeManagerHostname']}: its facts cannot be had "
+                f"({_last_line(error)}); is raybench installed there, in the same Python?"
             )
     return found
 
@@ -97,20 +145,16 @@ def _facts_of(entries: list[dict[str, Any]]) -> list[Facts | str]:
 def _facts_there(has_gpus: bool) -> Facts:
     """On a node: the machine's facts, and how fast its object store takes what is put there.
 
-    `has_gpus`: by Ray. Some of its versions hide them from a task that asks for none.
+    `has_gpus`: by Ray.
     """
-    if has_gpus and not os.environ.get("CUDA_VISIBLE_DEVICES"):
-        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    if has_gpus:
+        _unhide_gpus()
     content = np.ones(OBJECT_BYTES, np.uint8)
     began = time.perf_counter()
     kept = ray.put(content)
     seconds = time.perf_counter() - began
     del kept
     return machine_facts() | {"object_store_bytes_per_s": OBJECT_BYTES / seconds}
-
-
-def _clock_there() -> float:
-    return unix_seconds()
 
 
 def _skew_s(clock: Any) -> float:

@@ -30,7 +30,13 @@ from raybench.results.store import (
     versions,
 )
 from raybench.runs.preflight import check_address, check_task
-from raybench.runs.train import for_this_machine, holds_own, names_target, read_spec
+from raybench.runs.train import (
+    check_connected,
+    for_this_machine,
+    holds_own,
+    names_target,
+    read_spec,
+)
 from raybench.runs.wait_watch import Waits, live_session
 from raybench.scaling.bottleneck import Verdict, judge, milliseconds
 from raybench.scaling.shares import (
@@ -334,7 +340,7 @@ def _measure(
     interrupt: Interrupt,
 ) -> ProbeRuns:
     with live_session(options.address, interrupt, console) as session:
-        session.capacity.refuse_infeasible(spec.placement.group)
+        check_connected(session, spec, console)
         store.clear()
         content = {"objective": spec.objective.model_dump(mode="json"), MARK: spec.document()}
         store.write_yaml(

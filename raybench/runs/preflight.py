@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from raybench.cluster.admission import Capacity
+from raybench.cluster.doctor import check_gpus_there
 from raybench.cluster.layout import Node
 from raybench.cluster.session import Session
 from raybench.data.augment import check_augment
@@ -264,8 +265,10 @@ def with_gpus(
     Returns the content and what was decided, in sentences. All frameworks have to see them, and
     there have to be as many as there are workers at least, with `all_workers` at most.
     """
-    if not capacity.gpus or GPUS in space or GPUS in study.fixed:
+    if GPUS in space or GPUS in study.fixed:
         return content, []
+    if not capacity.gpus:
+        return content, _uncounted(capacity, "--gpus-per-worker 1")
     workers = [one.num_workers * one.replicas_per_process for one in groups(study, space)]
     frameworks = [str(one) for one in values_of("framework", space, study.fixed)]
     wanted = max(workers) if all_workers else min(workers)
@@ -280,8 +283,10 @@ def spec_on_gpus(spec: RunSpec, capacity: Capacity, key: str = GPUS) -> tuple[Ru
 
     `key` is how `--set` calls it. A value that the user, or the file of a search, has set stands.
     """
-    if not capacity.gpus or GPUS in spec.model_fields_set:
+    if GPUS in spec.model_fields_set:
         return spec, []
+    if not capacity.gpus:
+        return spec, _uncounted(capacity, f"--set {key}=1")
     wanted = spec.placement.num_workers * spec.placement.replicas_per_process
     is_used, said = _uses_gpus([spec.framework], wanted, capacity.gpus, f"--set {key}=0")
     if is_used:
@@ -305,11 +310,30 @@ def _uses_gpus(
     return True, f"{there}: each worker trains on one; {otherwise} takes cores alone."
 
 
-def unused_gpus(study: StudySpec, space: Space, capacity: Capacity) -> list[str]:
-    """Say that a cluster has GPUs which nobody has asked for."""
-    if not capacity.gpus or GPUS in space or GPUS in study.fixed:
+def _uncounted(capacity: Capacity, asking: str) -> list[str]:
+    if capacity.knows_gpus:
         return []
-    return [f"The cluster has {capacity.gpus} GPUs, and none is used: --gpus-per-worker 1 does."]
+    return [
+        "This machine seems to have GPUs, but no NVIDIA driver answers that counts them: runs "
+        f"train on its cores; {asking} trains on a GPU all the same."
+    ]
+
+
+def check_cluster(
+    session: Session, placements: Iterable[Placement], *, are_gpus_named: bool, asking: str
+) -> list[str]:
+    """Return what there is to know of a connected cluster's GPUs, in sentences.
+
+    UserError where a framework does not see those that its workers are to have. A machine of our
+    own was checked before Ray started. `asking` names one GPU a worker, on the command line.
+    """
+    if session.is_local:
+        return []
+    check_gpus_there(session.capacity.nodes, placements)
+    gpus = session.capacity.gpus
+    if not gpus or are_gpus_named:
+        return []
+    return [f"The cluster has {gpus} GPUs, and none is used: {asking} uses them."]
 
 
 def check_gpus(placements: Iterable[Placement]) -> None:

@@ -33,7 +33,15 @@ from raybench.results.records import read_records
 from raybench.results.storage import open_storage, study_file
 from raybench.results.store import SCALING, STUDY_FILE, Store, with_session
 from raybench.runs.deadline import Deadline
-from raybench.runs.preflight import check_address, check_gpus, check_task, num_at_most, spec_on_gpus
+from raybench.runs.preflight import (
+    GPUS,
+    check_address,
+    check_cluster,
+    check_gpus,
+    check_task,
+    num_at_most,
+    spec_on_gpus,
+)
 from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.single_run import SingleRun
 from raybench.runs.wait_watch import live_session, watching
@@ -315,7 +323,7 @@ def scale(options: argparse.Namespace, interrupt: Interrupt) -> int:
 
 def with_gpus_there(study: ScalingStudy, capacity: Capacity) -> tuple[ScalingStudy, list[str]]:
     """Return the study with a GPU a worker where this machine has enough and it does not say."""
-    if "gpus_per_worker" in study.axes or study.cells is not None:
+    if GPUS in study.axes or study.cells is not None:
         return study, []
     most = study.base.model_copy(update={"num_workers": max(study.num_workers or [1])})
     found, words = spec_on_gpus(most, capacity, "base.gpus_per_worker")
@@ -373,6 +381,11 @@ def _run(
     """Run what is left of the study; return whether it was interrupted."""
     with live_session(options.address, interrupt, console) as session:
         study = with_room(chosen.study, session.capacity, chosen.source)
+        named = GPUS in (study.axes.keys() | study.base.model_fields_set) or study.cells is not None
+        placements = [cell.spec.placement for cell in study_cells(study)]
+        asking = f"--set base.{GPUS}=1"
+        for sentence in check_cluster(session, placements, are_gpus_named=named, asking=asking):
+            say(console, sentence)
         _write_study(options, replace(chosen, study=study), store, session)
         # Loaded once here, mapped by every worker of this host.
         for key, dataset in checked.datasets.items():

@@ -12,7 +12,7 @@ from rich.console import Console
 from raybench.cluster.admission import local_capacity
 from raybench.cluster.protocol import fault_of
 from raybench.cluster.run_client import run_once
-from raybench.cluster.session import chosen_address
+from raybench.cluster.session import Session, chosen_address
 from raybench.cluster.signals import Interrupt
 from raybench.loggers.processes import Loggers, check_loggers
 from raybench.models.find import load_workload_dataset
@@ -35,7 +35,14 @@ from raybench.results.store import (
     machine,
     versions,
 )
-from raybench.runs.preflight import check_address, check_gpus, check_task, spec_on_gpus
+from raybench.runs.preflight import (
+    GPUS,
+    check_address,
+    check_cluster,
+    check_gpus,
+    check_task,
+    spec_on_gpus,
+)
 from raybench.runs.saved_runs import SavedRuns
 from raybench.runs.wait_watch import Waits, live_session
 from raybench.spec.dataset_spec import with_whole_paths
@@ -131,6 +138,14 @@ def for_this_machine(spec: RunSpec, console: Console) -> RunSpec:
     return spec
 
 
+def check_connected(session: Session, spec: RunSpec, console: Console) -> None:
+    """Say what GPUs of a cluster are not used; UserError for what a run cannot have there."""
+    session.capacity.refuse_infeasible(spec.placement.group)
+    named, asking = GPUS in spec.model_fields_set, f"--set {GPUS}=1"
+    for sentence in check_cluster(session, [spec.placement], are_gpus_named=named, asking=asking):
+        say(console, sentence)
+
+
 def names_target(options: argparse.Namespace) -> bool:
     """Whether the user has named an objective, or a part of it that says when to end."""
     asked = ("objective", "objective.target", "objective.kind")
@@ -147,7 +162,7 @@ def _run(
     loggers: Loggers,
 ) -> RunRecord:
     with live_session(options.address, interrupt, console) as session:
-        session.capacity.refuse_infeasible(spec.placement.group)
+        check_connected(session, spec, console)
         store.clear()
         store.write_yaml(
             STUDY_FILE,

@@ -38,7 +38,9 @@ from raybench.results.store import RECORDS_FILE, STUDY_FILE, Store
 from raybench.results.verdict import judge
 from raybench.runs.deadline import Deadline
 from raybench.runs.preflight import (
+    GPUS,
     check_address,
+    check_cluster,
     check_evaluations,
     check_gpus,
     check_room,
@@ -47,7 +49,6 @@ from raybench.runs.preflight import (
     first_groups,
     groups,
     num_groups,
-    unused_gpus,
     with_gpus,
     without_too_wide,
 )
@@ -75,6 +76,7 @@ from raybench.spec.space import (
 )
 from raybench.spec.study import ConfirmSpec, StudySpec, build_study, load_content
 from raybench.stats.standing import is_informative, stages
+from raybench.training.machine import machine_facts, problems_of
 
 GROUP_START_S = 15.0
 """Seconds to start one worker group, measured: torch 9-13, TensorFlow 17-30 on two cores."""
@@ -267,7 +269,10 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
     if options.more is not None and study_file(place) is None:
         check_finished(options.more, place, None)
     if options.dry_run:
-        capacity = local_capacity() if chosen_address(options.address) is None else None
+        is_here = chosen_address(options.address) is None
+        for sentence in problems_of(machine_facts(is_quick=True)) if is_here else ():
+            say(console, sentence)
+        capacity = local_capacity() if is_here else None
         print_plan(console, study, space, dataset, place, study_factors(study, space), capacity)
         return DONE
     warn = partial(say, console)
@@ -358,7 +363,9 @@ def _run(
         left_out = check_room(study, space, session.capacity)
         for sentence in left_out if chosen_address(options.address) is not None else ():
             say(console, sentence)
-        for sentence in unused_gpus(study, space, session.capacity) if options.address else ():
+        named = GPUS in space or GPUS in study.fixed
+        every, asking = groups(study, space), "--gpus-per-worker 1"
+        for sentence in check_cluster(session, every, are_gpus_named=named, asking=asking):
             say(console, sentence)
         concurrency = study.search.concurrency or default_concurrency(
             study, space, session.capacity

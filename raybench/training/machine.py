@@ -97,11 +97,15 @@ def framework_sees(framework: str) -> Seen:
     return Seen(**(content | lists))
 
 
-def require_gpus(framework: str, number: int, seen: int, problem: str = "") -> None:
+def require_gpus(
+    framework: str, number: int, seen: int, problem: str = "", *, host: str = ""
+) -> None:
     """Raise UserError where a framework sees fewer GPUs than its process was given."""
     if seen >= number:
         return
-    given = f"framework {framework}: a worker is given {number} GPU{'s' if number > 1 else ''}, and"
+    where = f" on host {host}" if host else ""
+    gpus = f"{number} GPU{'s' if number > 1 else ''}"
+    given = f"framework {framework}: a worker{where} is given {gpus}, and"
     if problem:
         raise UserError(
             f"{given} nobody knows whether {framework} sees them: {problem}; mend that, or set "
@@ -243,11 +247,17 @@ MOST_SKEW_S = 1.0
 """Between clocks: records of several hosts carry the time of day."""
 
 
-def machine_facts(*, measure_disk: bool = True) -> Facts:
-    """Return the facts of this host; `disk_bytes_per_s` of its temporary folder, flushed."""
+def machine_facts(*, is_quick: bool = False) -> Facts:
+    """Return the facts of this host; `disk_bytes_per_s` of its temporary folder, flushed.
+
+    With `is_quick` nothing that takes seconds: not the disk's speed, nor, where the driver has no
+    GPUs, what the frameworks see.
+    """
     installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None]
-    with ThreadPoolExecutor() as pool:
-        seen = dict(zip(installed, pool.map(framework_sees, installed), strict=True))
+    driver, seen = nvml_sees(), {name: Seen() for name in installed}
+    if driver.names or not is_quick:
+        with ThreadPoolExecutor() as pool:
+            seen = dict(zip(installed, pool.map(framework_sees, installed), strict=True))
     has_cores = hasattr(os, "sched_getaffinity")
     return {
         "host": platform.node(),
@@ -258,9 +268,9 @@ def machine_facts(*, measure_disk: bool = True) -> Facts:
         "free_memory_bytes": available_bytes(),
         "free_shared_bytes": psutil.disk_usage(str(SHARED)).free if SHARED.is_dir() else None,
         "free_disk_bytes": psutil.disk_usage(tempfile.gettempdir()).free,
-        "disk_bytes_per_s": _disk_bytes_per_s() if measure_disk else None,
+        "disk_bytes_per_s": None if is_quick else _disk_bytes_per_s(),
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "gpus": {"nvml": asdict(nvml_sees())} | {name: asdict(one) for name, one in seen.items()},
+        "gpus": {"nvml": asdict(driver)} | {name: asdict(one) for name, one in seen.items()},
     }
 
 
@@ -318,10 +328,14 @@ def notes_of(facts: Facts) -> list[str]:
 
 def _visible_gpus(facts: Facts) -> int:
     """Return how many of the driver's GPUs CUDA_VISIBLE_DEVICES leaves."""
-    there, visible = len(facts["gpus"]["nvml"]["names"]), facts["visible"]
+    return num_visible(len(facts["gpus"]["nvml"]["names"]), facts["visible"])
+
+
+def num_visible(number: int, visible: str | None) -> int:
+    """Return how many of `number` GPUs a value of CUDA_VISIBLE_DEVICES leaves; None is not set."""
     if visible is None:
-        return there
-    return min(there, sum(one.strip() not in ("", "-1") for one in visible.split(",")))
+        return number
+    return min(number, sum(one.strip() not in ("", "-1") for one in visible.split(",")))
 
 
 def problems_between(hosts: list[Facts]) -> list[str]:

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import ray
 
+from raybench.cluster.doctor import check_gpus_there
 from raybench.cluster.run_client import RunClient
 from raybench.cluster.session import Session
-from raybench.spec.run import RunSpec
+from raybench.spec.errors import UserError
+from raybench.spec.run import Placement, RunSpec
 
 pytestmark = [
     pytest.mark.ray,
@@ -52,3 +54,8 @@ def test_workers_see_what_ray_gave_them_and_no_more(
         found = client.step()
         assert found.failure is not None
         assert "tensorflow sees none; run: pip install 'raybench[tensorflow-gpu]'" in found.message
+        host = session.capacity.nodes[0].name
+        for_cores, for_a_gpu = Placement("torch", 1), Placement("torch", 1, gpus_per_worker=0.5)
+        check_gpus_there(session.capacity.nodes, [for_cores])
+        with pytest.raises(UserError, match=f"a worker on host {host} is given 1 GPU, .* none"):
+            check_gpus_there(session.capacity.nodes, [for_cores, for_a_gpu])

@@ -49,7 +49,11 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Scalin
     @contextlib.contextmanager
     def session(*given: object) -> Iterator[Any]:
         yield SimpleNamespace(
-            capacity=TWO_CORES, scratch=tmp_path / "scratch", waiting=dict, stop_waiting=None
+            is_local=True,
+            capacity=TWO_CORES,
+            scratch=tmp_path / "scratch",
+            waiting=dict,
+            stop_waiting=None,
         )
 
     def run(study: ScalingStudy, *, store: Store, **options: Any) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from contextlib import AbstractContextManager
+from importlib import metadata
 
 import numpy as np
 import tensorflow as tf
@@ -158,6 +159,9 @@ def gpus_seen() -> Seen:
     built = tf.sysconfig.get_build_info()
     versions = {name: str(built.get(f"{name}_version", "")) for name in ("cuda", "cudnn")}
     versions["tensorflow"] = str(tf.__version__)
+    for package in ("nvidia-nccl-cu12", "nvidia-nccl-cu13"):  # loaded when it is first needed
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions.setdefault("nccl", metadata.version(package))
     return Seen(
         names=tuple(str(one.get("device_name", "GPU")) for one in details),
         versions={name: version for name, version in versions.items() if version},

@@ -96,7 +96,7 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
     def session(address: Any, interrupt: Any, console: Any) -> Iterator[Any]:
         room = SimpleNamespace(refuse_infeasible=lambda group: None)
         yield SimpleNamespace(
-            pool=None, capacity=room, waiting=dict, stop_waiting=lambda: None, processes=[]
+            pool=None, is_local=True, capacity=room, waiting=dict, stop_waiting=lambda: None
         )
 
     monkeypatch.setattr(body, "live_session", session)

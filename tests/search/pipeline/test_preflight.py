@@ -25,7 +25,6 @@ from raybench.runs.preflight import (
     groups,
     other_starts,
     spec_on_gpus,
-    unused_gpus,
     with_gpus,
     without_too_wide,
 )
@@ -381,8 +380,15 @@ def test_what_the_user_says_of_gpus_stands(gpus: int, torch_alone: None) -> None
     content = STUDY | {"fixed": {"gpus_per_worker": gpus}}
     built = build_study(content, "test")
     assert with_gpus(content, *built, TWO_GPUS, all_workers=False) == (content, [])
-    assert unused_gpus(*built, TWO_GPUS) == []
-    assert "has 2 GPUs, and none is used" in unused_gpus(*build_study(STUDY, "test"), TWO_GPUS)[0]
+
+
+def test_gpus_that_cannot_be_counted_are_said() -> None:
+    unknown = Capacity((Node(16, 0),), 0.0, knows_gpus=False)
+    _, (said,) = with_gpus(STUDY, *build_study(STUDY, "test"), unknown, all_workers=False)
+    _, (of_one,) = spec_on_gpus(RunSpec(), unknown)
+    for sentence, asking in ((said, "--gpus-per-worker 1"), (of_one, "--set gpus_per_worker=1")):
+        assert sentence.startswith("This machine seems to have GPUs, but no NVIDIA driver answers")
+        assert sentence.endswith(f"{asking} trains on a GPU all the same.")
 
 
 def test_a_framework_that_sees_no_gpus_is_refused_before_anything_starts(torch_alone: None) -> None:

@@ -1,0 +1,181 @@
+"""Every command that trains looks for GPUs: on this machine before Ray starts, on a cluster once
+it is connected. There are none here: the driver, the frameworks and the cluster are made up."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raybench.cluster import admission
+from raybench.cluster.admission import Capacity, local_capacity
+from raybench.cluster.layout import Node
+from raybench.commands import cli, diagnose, scale, train, tune
+from raybench.runs import diagnose as diagnose_body
+from raybench.runs import preflight
+from raybench.runs import scale as scale_body
+from raybench.runs import train as train_body
+from raybench.search import tune as tune_body
+from raybench.spec.errors import UserError
+from raybench.training import machine
+from raybench.training.machine import Seen
+from tests.training.fake_gpus import FakeNvml
+
+TWO_GPUS = Capacity((Node(16, 2, "n", name="far"),), 0.0)
+SPEC = "{framework: torch, epochs: 1, dataset: {name: digits, image_size: 28}}"
+COMMANDS: dict[str, tuple[Any, Any, str, str]] = {
+    "train": (train, train_body, SPEC, "gpus_per_worker"),
+    "diagnose": (diagnose, diagnose_body, SPEC, "gpus_per_worker"),
+    "tune": (
+        tune,
+        tune_body,
+        "space: {framework: [torch]}\nobjective: {target: 0.9}\n"
+        "dataset: {name: digits, image_size: 28}\n",
+        "fixed.gpus_per_worker",
+    ),
+    "scale": (
+        scale,
+        scale_body,
+        f"name: s\nnum_workers: [1]\nbase: {SPEC}",
+        "base.gpus_per_worker",
+    ),
+}
+every_command = pytest.mark.parametrize("name", COMMANDS)
+
+
+def run(name: str, *arguments: str) -> int:
+    command, _, text, _ = COMMANDS[name]
+    Path("it.yaml").write_text(text)
+    code: int = command.main(["it.yaml", "--out", "out", *arguments])
+    return code
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that counts two GPUs, where the folder of its files is missing."""
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())  # type: ignore[arg-type]
+    monkeypatch.setattr(admission, "DRIVER", Path("nowhere"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.parametrize(("visible", "number"), [(None, 2), ("1", 1), ("", 0), ("0,1,5", 2)])
+def test_gpus_are_counted_by_the_driver(
+    visible: str | None, number: int, two_gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert (local_capacity().gpus, local_capacity().knows_gpus) == (number, True)
+
+
+@pytest.mark.parametrize(
+    ("folder", "amd", "tool", "expected"),
+    [
+        (2, False, None, (2, True)),
+        (0, False, None, (0, True)),
+        (0, False, "nvidia-smi", (0, False)),
+        (0, True, None, (0, False)),
+    ],
+)
+def test_where_the_driver_does_not_answer(
+    folder: int,
+    amd: bool,
+    tool: str | None,
+    expected: tuple[int, bool],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for number in range(folder):
+        (tmp_path / "gpus" / str(number)).mkdir(parents=True)
+    monkeypatch.setattr(admission, "DRIVER", tmp_path / "gpus")
+    monkeypatch.setattr(admission, "OF_AMD", tmp_path if amd else tmp_path / "none")
+    monkeypatch.setattr(admission.shutil, "which", lambda name: tool)
+    assert (local_capacity().gpus, local_capacity().knows_gpus) == expected
+
+
+@every_command
+def test_gpus_that_the_framework_does_not_see_are_refused_by_the_plan(
+    name: str, two_gpus: None, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "framework_sees", lambda framework: Seen())
+    asked = f"{COMMANDS[name][3]}=1"
+    assert run(name, "--dry-run", "--set", asked) == cli.WRONG_INPUT
+    assert "a worker is given 1 GPU, and torch sees none" in capsys.readouterr().err
+
+
+@every_command
+def test_gpus_that_are_there_are_used_and_it_is_said(
+    name: str, two_gpus: None, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in (preflight, machine):
+        monkeypatch.setattr(place, "framework_sees", lambda framework: Seen(names=("A", "B")))
+    assert run(name, "--dry-run") == cli.DONE
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "This machine has 2 GPUs: each worker trains on one" in printed
+
+
+def test_the_plan_says_what_the_doctor_says(
+    two_gpus: None, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = Seen(problem="it did not start: ImportError: libcudart.so")
+    for place in (preflight, machine):
+        monkeypatch.setattr(place, "framework_sees", lambda framework: broken)
+    assert run("tune", "--dry-run") == cli.DONE
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "torch is broken (it did not start: ImportError: libcudart.so)" in printed
+
+
+class Cluster:
+    """A session with a cluster; whatever begins on it ends the command."""
+
+    is_local, capacity = False, TWO_GPUS
+
+    def __getattr__(self, name: str) -> Any:
+        raise UserError("it has begun.")
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextlib.contextmanager
+    def live_session(*given: object) -> Iterator[Cluster]:
+        yield Cluster()
+
+    for _, body, _, _ in COMMANDS.values():
+        monkeypatch.setattr(body, "live_session", live_session)
+    monkeypatch.setattr(preflight, "check_gpus_there", lambda nodes, placements: None)
+
+
+@every_command
+def test_gpus_of_a_cluster_that_nobody_asked_for_are_said(
+    name: str, cluster: None, capsys: Any
+) -> None:
+    assert run(name, "--address", "auto") == cli.WRONG_INPUT
+    shown = capsys.readouterr()
+    said = " ".join(shown.out.split())
+    assert "The cluster has 2 GPUs, and none is used: --" in said
+    assert "it has begun" in shown.err
+    assert run(name, "--address", "auto", "--set", f"{COMMANDS[name][3]}=1", "--out", "o") == 2
+    assert "none is used" not in capsys.readouterr().out
+
+
+@every_command
+def test_gpus_of_a_cluster_that_the_framework_does_not_see_are_refused(
+    name: str, cluster: None, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(nodes: Any, placements: Any) -> None:
+        assert nodes == TWO_GPUS.nodes
+        assert {one.gpus_per_worker for one in placements} == {1}
+        raise UserError("torch sees none there.")
+
+    monkeypatch.setattr(preflight, "check_gpus_there", check)
+    asked = f"{COMMANDS[name][3]}=1"
+    assert run(name, "--address", "auto", "--set", asked) == cli.WRONG_INPUT
+    assert "torch sees none there" in capsys.readouterr().err
