@@ -88,17 +88,18 @@ def test_an_outlier_is_named_by_its_column_and_value():
 
 
 @pytest.mark.parametrize("kind", ["numbers", "pictures"])
-def test_rows_that_stand_in_two_splits_are_counted(kind):
+def test_rows_that_stand_in_two_splits_are_counted_for_each_pair(kind):
     shape = (3,) if kind == "numbers" else (40, 40, 3)
     inputs = RNG.integers(0, 255, (300, *shape))
     inputs = inputs.astype(np.float32 if kind == "numbers" else np.uint8)
     labels = RNG.integers(0, 2, 300)
-    train, other = Split(inputs[:200], labels[:200]), Split(inputs[190:250], labels[190:250])
-    test = Split(inputs[250:], labels[250:])
-    lines = leak_lines(Dataset("made up", 2, train=train, validation=other, test=test))
-    assert len(lines) == 1
-    assert lines[0].startswith("10 of 60 validation samples stand in the training split too")
-    assert "validation sample 0, training sample 190" in lines[0]
+    parts = {"train": (0, 200), "validation": (190, 250), "test": (245, 300)}
+    splits = {name: Split(inputs[a:b], labels[a:b]) for name, (a, b) in parts.items()}
+    first, second = leak_lines(Dataset("made up", 2, **splits))
+    assert first.startswith("10 of 60 validation samples stand in the training split too")
+    assert "validation sample 0, training sample 190" in first
+    assert second.startswith("5 of 55 test samples stand in the validation split too")
+    assert "test sample 0, validation sample 55" in second
 
 
 @pytest.mark.parametrize("value", ["1e308", "inf", "-inf"])

@@ -4,6 +4,7 @@ Each in one sentence, for `init` and before a search. Looks at ROWS samples of a
 at a part of large ones, so it takes seconds of large data.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -45,30 +46,32 @@ def leak_lines(dataset: Dataset) -> list[str]:
 
 
 def _duplicates(dataset: Dataset) -> Iterator[str]:
-    splits = {name: getattr(dataset, name) for name in SPLITS}
-    if any(one.is_on_demand or not len(one) for one in (splits["train"], splits["validation"])):
+    splits: dict[str, Split] = {name: getattr(dataset, name) for name in SPLITS}
+    arrays = {name: one for name, one in splits.items() if len(one) and not one.is_on_demand}
+    keys = {name: _keys(one, whole=False) for name, one in arrays.items()}
+    if "train" in keys and len(np.unique(keys["train"])) * REPEATED < len(keys["train"]):
         return
-    train = _keys(splits["train"], whole=False)
-    if len(np.unique(train)) * REPEATED < len(train):
-        return
-    for name in ("validation", "test"):
-        if not len(splits[name]) or splits[name].is_on_demand:
-            continue
-        keys = _keys(splits[name], whole=False)
-        here, there = np.flatnonzero(np.isin(keys, train)), np.flatnonzero(np.isin(train, keys))
+    for other, name in itertools.combinations(arrays, 2):
+        here = np.flatnonzero(np.isin(keys[name], keys[other]))
+        there = np.flatnonzero(np.isin(keys[other], keys[name]))
         if not len(here):
             continue
         # What agrees in a part is compared as a whole.
-        known = _keys(splits["train"].take(there[:ROWS]), whole=True)
+        known = _keys(splits[other].take(there[:ROWS]), whole=True)
         own = _keys(splits[name].take(here[:ROWS]), whole=True)
         same = np.flatnonzero(np.isin(own, known))
         if len(same):
             first = int(here[same[0]])
             at = int(there[np.flatnonzero(known == own[same[0]])[0]])
+            called, harm = (
+                ("training", "what is learnt by heart looks like skill")
+                if other == "train"
+                else (other, "the test then repeats what validation has chosen")
+            )
             yield (
-                f"{len(same):,} of {len(keys):,} {name} samples stand in the training split too, "
-                f"with the same inputs (the first: {name} sample {first:,}, training sample "
-                f"{at:,}): what is learnt by heart looks like skill; leave duplicates out."
+                f"{len(same):,} of {len(keys[name]):,} {name} samples stand in the {called} split "
+                f"too, with the same inputs (the first: {name} sample {first:,}, {called} sample "
+                f"{at:,}): {harm}; leave duplicates out."
             )
 
 
