@@ -217,8 +217,8 @@ def _visible_gpu(nvml: Any, index: int) -> Any:
     it is in our workers.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [str(index)] if visible is None else [one.strip() for one in visible.split(",")]
-    name = names[index] if index < len(names) else ""
+    names = [one.strip() for one in visible.split(",")] if visible is not None else []
+    name = str(index) if visible is None else "".join(names[index : index + 1])
     if nvml is None or not name:
         return None
     try:

@@ -60,6 +60,9 @@ def run(
 
     `resume` continues a run: the next evaluation is the one after it. The caller has given the
     trainer its `Trainer.restore`, and begun the ledger at the seconds of `resume.ledger`.
+
+    With `best_at_budget` the trainer ends with the weights of the last evaluation within the
+    budget, which `best_value` is of, also where another one comes after it.
     """
     earlier = resume.evaluations if resume else ()
     samples, index, train_seconds = 0, 0, 0.0
@@ -80,6 +83,9 @@ def run(
     ledger.enter("compile")
     trainer.warm_up(*warm_up_steps(spec, dataset, world, samples))
     pilot = 0 if resume or recording else spec.global_batch_size
+    is_budget, kept = spec.objective.kind == BUDGET, None
+    if is_budget and rule.best_value is not None:
+        kept = trainer.save()
     while True:
         goal = min((samples // eval_interval + 1) * eval_interval, samples_total)
         if train_seconds:
@@ -116,8 +122,16 @@ def run(
         train_seconds = snapshot["train"]
         stop = rule.update(value=value, train_s=train_seconds, finished=samples >= samples_total)
         within = _within_budget(samples, train_seconds, spec)
-        if spec.objective.kind == BUDGET and within < samples + spec.global_batch_size:
+        if is_budget and within < samples + spec.global_batch_size:
             stop = stop or "max_train_seconds"
+        failed = not is_finite(train_loss)
+        if is_budget and train_seconds > spec.objective.max_train_seconds:
+            if kept is not None:
+                trainer.load(kept)
+        elif is_budget and not (stop or failed):
+            ledger.enter("checkpoint")
+            kept = trainer.save()
+            ledger.enter("report")
         yield Evaluation(
             index=index,
             epoch=samples / dataset.num_train_samples,
@@ -131,11 +145,11 @@ def run(
             best_value=rule.best_value,
             time_to_target_s=rule.time_to_target_s,
             stop=stop,
-            failure=None if is_finite(train_loss) else "nan",
+            failure="nan" if failed else None,
             input_s=snapshot["input"] if recording else None,
             **recorded,
         )
-        if stop or not is_finite(train_loss):
+        if stop or failed:
             return
         index += 1
 

@@ -1,12 +1,15 @@
 """What is asked of the machine: memory from the operating system, load from the driver."""
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from raybench.spec.errors import UserError
+from raybench.spec.run import RunSpec
 from raybench.training import memory
+from raybench.training.base import StepLog
 from raybench.training.machine import (
     GpuLoad,
     framework_sees,
@@ -14,6 +17,7 @@ from raybench.training.machine import (
     nvml_sees,
     require_gpus,
 )
+from raybench.training.recording import Recording
 from tests.training.fake_gpus import FakeNvml
 
 
@@ -63,6 +67,23 @@ def test_each_gpu_of_a_process_is_asked_for(
     load.begin()
     driver.samples += [(300, 20), (400, 40)]
     assert load.share() == (pytest.approx(0.3) if visible == "0,1" else None)
+
+
+def test_a_worker_records_the_load_of_the_gpu_that_it_trains_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = FakeNvml()  # which samples GPU 1 alone
+    monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    log = StepLog(seconds=[], part_squares=[], whole_squares=[])
+    trainer = SimpleNamespace(
+        num_parameters=1, memory_peak_bytes=lambda: None, step_log=lambda: log
+    )
+    world = SimpleNamespace(gpus=(1,), gather=lambda row: [row])
+    recording = Recording(RunSpec(record_steps=True), trainer, world)  # type: ignore[arg-type]
+    recording.begin()
+    driver.samples += [(300, 20), (400, 40)]
+    assert recording.end([])["gpu_utilization"] == pytest.approx(0.3)
 
 
 def test_without_the_library_or_a_gpu_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from local import FRAMEWORKS, small_spec
 from raybench.data.dataset import Dataset, Split
 from raybench.training.base import find_backend, find_part
 from raybench.training.memory import Room
-from raybench.training.reading import Prefetch
+from raybench.training.reading import Prefetch, Reader
 from raybench.training.steps import take_until, training_steps
 
 DEPTHS = pytest.mark.parametrize("depth", [0, 1, 2, 7])
@@ -101,6 +101,20 @@ def test_one_that_is_forgotten_keeps_no_thread() -> None:
     while name in [one.name for one in threading.enumerate()]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_readers_work_side_by_side() -> None:
+    """Four that wait for each other: with fewer threads nobody would go on."""
+    meeting = threading.Barrier(4)
+
+    def read(rows: np.ndarray) -> np.ndarray:
+        meeting.wait(60)
+        return rows
+
+    split = Split(np.zeros((16, 1), np.float32), np.zeros(16, np.int64))
+    prefetch = Reader(split, read).prefetch(4)
+    assert len(list(prefetch.each(read, range(16)))) == 16
+    prefetch.close()
 
 
 class OneAtATime:

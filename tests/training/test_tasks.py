@@ -20,7 +20,7 @@ from raybench.spec.run import RunSpec
 from raybench.stats.clock import Ledger
 from raybench.stats.record import Evaluation
 from raybench.training import memory as room
-from raybench.training.base import Trainer, find_backend
+from raybench.training.base import Trainer, find_backend, find_part
 from raybench.training.run import evaluate_split, run
 
 TASKS = {"regression": (Prices(), prices()), "language_modelling": (Letters(), letters())}
@@ -121,6 +121,34 @@ def test_what_is_larger_than_memory_is_the_same_from_its_file(
     assert test == expected[1]
     for one, other in zip(weights, expected[2], strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_splits_of_a_trainer_share_one_room(
+    framework: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, rooms = find_part(framework, "loop"), []
+    for name in ("part_of", "training_part"):
+        real = getattr(loop, name)
+        monkeypatch.setattr(
+            loop, name, lambda *given, of=real: rooms.append(given[-1]) or of(*given)
+        )
+    workload, dataset = TASKS["regression"]
+    spec = spec_of(framework, "rmse")
+    world = loop.join(rank=0, num_workers=1, device="cpu", num_threads=1)
+    loop.Trainer(spec, workload, dataset, world)
+    assert len(rooms) == 3
+    assert len(set(map(id, rooms))) == 1
+
+
+def test_a_worker_takes_its_share_of_what_is_free_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    from raybench.training.torch import parts
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (70, 80))
+    monkeypatch.setattr(parts, "Room", lambda free_bytes: free_bytes)
+    device = torch.device("cuda", 0)
+    assert [parts.room_for_data(device, share) for share in (0.5, 1, 2)] == [40, 70, 70]
 
 
 @dataclass

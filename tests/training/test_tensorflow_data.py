@@ -6,6 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from raybench.data.dataset import Split
+from raybench.training.memory import Room
 from tests.training.fake_gpus import FakeNvml
 
 tf = pytest.importorskip("tensorflow")
@@ -63,6 +65,26 @@ def test_bytes_are_gathered_as_they_are(shape: tuple[int, ...]) -> None:
     found = tf.function(gathered)(tf.constant(every), tf.constant(rows))
     assert found.dtype == tf.uint8
     assert np.array_equal(found.numpy(), every[rows])
+
+
+def test_bytes_that_no_kernel_of_a_gpu_gathers_stay_outside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from raybench.training.tensorflow import parts
+
+    pixels = tf.TensorSpec([None, 4, 4], tf.uint8)
+    graph = tf.function(parts.gathered).get_concrete_function(
+        pixels, tf.TensorSpec([None], tf.int64)
+    )
+    gathers = [op for op in graph.graph.get_operations() if op.type == "GatherV2"]
+    assert [op.get_attr("Tparams") for op in gathers] == [parts.WORDS[4]]
+    monkeypatch.setattr(parts, "has_gpus", lambda: True)
+    odd, even = (
+        Split(np.zeros((4, *shape), np.uint8), np.zeros(4, np.int64))
+        for shape in [(5, 3, 1), (4, 3, 1)]
+    )
+    assert isinstance(parts.part_of(odd, 0, Room(2**20)), parts.OnDemandPart)
+    assert isinstance(parts.part_of(even, 0, Room(2**20)), parts.InMemoryPart)
 
 
 def test_what_a_gpu_is_given_to_gather_has_a_kernel_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -344,6 +344,21 @@ def test_cuda_steps_never_wait_for_the_device(name, path, monkeypatch):
     assert chosen == {path or {"radam": "fused"}.get(name, "foreach")}
 
 
+def test_gradients_are_clipped_by_one_kernel(monkeypatch):
+    params = parameters()
+    for p in params:
+        p.grad = torch.ones_like(p)
+    calls, multiply = [], torch._foreach_mul_
+    monkeypatch.setattr(
+        torch,
+        "_foreach_mul_",
+        lambda tensors, factor: calls.append(len(tensors)) or multiply(tensors, factor),
+    )
+    kernels.clip_gradients(params, 0.5)
+    assert calls == [len(params)]
+    assert float(torch.nn.utils.get_total_norm([p.grad for p in params])) == pytest.approx(0.5)
+
+
 def test_frozen_parameters_are_left_out():
     model = torch.nn.Linear(3, 2)
     model.weight.requires_grad_(False)

@@ -4,6 +4,7 @@ Mirrors tensorflow's.
 
 import contextlib
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -202,13 +203,15 @@ class Exchange:
         return self.model
 
     def _wrap(self) -> None:
-        # Buffers are not sent at every step: see average_statistics.
-        self.model = self._parallel = DistributedDataParallel(
-            self._bare,
-            broadcast_buffers=False,
-            gradient_as_bucket_view=True,
-            bucket_cap_mb=_bucket_mb(self._spec),
-        )
+        with warnings.catch_warnings():
+            # From torch 2.15 on it has another name too, which earlier ones do not know.
+            warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+            self.model = self._parallel = DistributedDataParallel(
+                self._bare,
+                broadcast_buffers=False,  # not at every step: see average_statistics
+                gradient_as_bucket_view=True,
+                bucket_cap_mb=_bucket_mb(self._spec),
+            )
         wire = WIRE[self._spec.gradient_compression]
         if wire or self.squares:
             self._register(1 / self._spec.num_workers, wire)
