@@ -133,9 +133,12 @@ class Outlook:
 
     def prefetch(self) -> Gain:
         """Return what preparing batches ahead would bring at most: the step hides the reading."""
-        share = max(1, self.spec.prefetch) / self.readers if self.spec.augment else 1.0
-        seconds = float(_hidden(self.worked_s, self.feed_s * share))
-        return self._to(f"prefetch: {self.readers}", seconds, is_limit=True)
+        spec, change = self.spec, f"prefetch: {self.readers}"
+        share = max(1, spec.prefetch) / self.readers if spec.augment else 1.0
+        if spec.augment and not spec.gpus_per_worker and spec.cpus_per_worker <= self.readers:
+            # A worker without a GPU is pinned to its cores: each thread needs one beside training.
+            change += f", cpus_per_worker: {self.readers + 1}"
+        return self._to(change, float(_hidden(self.worked_s, self.feed_s * share)), is_limit=True)
 
     def quicker_data(self) -> Gain:
         """Return what data that never keep anybody waiting would bring."""
