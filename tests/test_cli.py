@@ -189,15 +189,16 @@ def test_the_plan_is_no_longer_than_the_time_budget(capsys):
 @pytest.mark.parametrize(
     ("settings", "capacity", "words"),
     [
-        # 60 trials, 24 and 24 of two races, 3 and 3 alone, 5 finalists, 1 reference, 2 groups
-        ({}, Capacity((Node(2, 0),), 0.0), "at most about 20 min on this machine's 2 cores, ev"),
-        ({}, Capacity((Node(8, 0),), 0.0), "at most about 420 s on this machine's 8 cores"),
+        # 60 trials, 24 and 24 of two races, 3 times 3 and 3 alone, 5 placement checks,
+        # 1 reference, 2 groups
+        ({}, Capacity((Node(2, 0),), 0.0), "at most about 22 min on this machine's 2 cores, ev"),
+        ({}, Capacity((Node(8, 0),), 0.0), "at most about 540 s on this machine's 8 cores"),
         (
             {"concurrency": 1},
             Capacity((Node(8, 0),), 0.0),
-            "at most about 20 min on this machine's 8 cores",
+            "at most about 22 min on this machine's 8 cores",
         ),
-        ({"gpus_per_worker": 1}, Capacity((Node(8, 2),), 0.0), "at most about 20 min on this"),
+        ({"gpus_per_worker": 1}, Capacity((Node(8, 2),), 0.0), "at most about 22 min on this"),
         ({}, None, "how long it takes on the cluster is not known beforehand; --time-budget"),
         ({"time_budget_s": 90}, None, "at most about 90 s on the cluster; runs that"),
     ],

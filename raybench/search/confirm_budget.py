@@ -34,6 +34,7 @@ class Cost:
     rank: float
     """Lower is better: seconds to the target, or the metric, its sign turned where more is."""
     worker_seconds: float
+    """To the target; with a price all that are held for it, once workers have started."""
     train_s: float
     """That a run takes in all."""
     layout: Layout
@@ -126,6 +127,8 @@ class ConfirmBudget:
         # An earlier run of the trial, or those on more hosts, may be among the best.
         is_changed = self._usual.add(layout) or record.trial in self._costs
         worker_seconds = spec.num_workers * (repeat.seconds if self._is_timed else train_s)
+        if self.study.price is not None:
+            worker_seconds *= 1 + beside / max(train_s, 1e-9)
         cost = Cost(record.trial, spec, repeat.seconds, worker_seconds, train_s, layout)
         self._costs[record.trial] = cost
         if is_changed:

@@ -153,8 +153,8 @@ class Race:
         new = self._learned.get(name, {})
         return group_of(self._by_name[name], new, axis=self.axis, rounds=rounds)
 
-    def _unit(self, name: str) -> int:
-        return self._by_name[name].num_workers if self.axis == "worker_seconds" else 1
+    def _unit(self, name: str) -> float:
+        return self._by_name[name].cost if self.axis == "worker_seconds" else 1
 
 
 def cap_of(repeats: Sequence[Replicate], noise: Noise) -> float:

@@ -31,6 +31,7 @@ from raybench.stats.standing import (
     Run,
     Stages,
     first_trial,
+    held_per_trained,
     is_informative,
     more,
     replicate_of,
@@ -105,6 +106,8 @@ class LiveRace:
     _learned: dict[tuple[str, int], Replicate] = field(default_factory=dict)
     _alone: dict[str, list[Replicate]] = field(default_factory=dict)
     """Runs alone of earlier sessions: they may overrule the race."""
+    _runs: dict[str, list[RunRecord]] = field(default_factory=dict)
+    """All of these that say something, by candidate: its cost is billed by them."""
     _learning: threading.RLock = field(default_factory=threading.RLock)
     _tries: Counter[Run] = field(default_factory=Counter)
     _num_done: int = 0
@@ -117,14 +120,16 @@ class LiveRace:
         for record in self.records.runs.values():
             if record.role not in ("race", "confirm") or record.source not in self._costs:
                 continue
+            says = self._says(record)
+            curve = self.records.curves.get(record.trial, [])
+            if says:
+                self._runs.setdefault(record.source, []).append(record)
             if record.role == "confirm":
-                if self._says(record):
-                    curve = self.records.curves.get(record.trial, [])
+                if says:
                     self._alone.setdefault(record.source, []).append(self._repeat(record, curve))
                 continue
             number = int(record.trial.removeprefix(f"{record.source}-race"))
-            if self._says(record):
-                curve = self.records.curves.get(record.trial, [])
+            if says:
                 self._learned[record.source, number] = self._repeat(record, curve)
                 self._num_done += 1
             elif record.stop not in ("interrupted", "time_budget"):
@@ -211,7 +216,18 @@ class LiveRace:
         record, curve = self.records.runs[cost.trial], self.records.curves.get(cost.trial, [])
         counts = cost.trial != self._cold and is_informative(record)
         own = self._repeat(record, curve) if counts else None
-        return Candidate(cost.trial, own, cost.spec.num_workers)
+        return Candidate(cost.trial, own, self._cost(cost))
+
+    def _cost(self, cost: Cost) -> float:
+        """Return the cost of a second of training, as the verdict has it (`ranking.cost_of`)."""
+        if self.budget.study.price is None or not self._is_timed:
+            return cost.spec.num_workers
+        runs = self._runs.get(cost.trial, [])
+        alone = [run for run in runs if run.role == "confirm"]
+        is_hit = any(run.time_to_target_s is not None for run in alone)
+        if printed := alone if is_hit else runs:
+            return cost.spec.num_workers * held_per_trained(printed)
+        return cost.worker_seconds / cost.rank  # by the search's own run
 
     def _begin(self, most: int, race_s: float | None = None, after_s: float = 0.0) -> None:
         """Show how many runs there are at most, those of an earlier session among them."""
@@ -245,6 +261,7 @@ class LiveRace:
         if self._says(record):
             with self._learning:
                 repeat = self._repeat(record, curve)
+                self._runs.setdefault(run.name, []).append(record)
                 self._learned[run.name, run.round] = repeat
                 races.learn(run, repeat)
                 self._num_done += 1

@@ -39,7 +39,7 @@ from raybench.search.factorisation import Factors, study_factors
 from raybench.search.live_trials import LiveTrials
 from raybench.search.race_stage import KEY, OVER, Confirmation, More, num_raced
 from raybench.search.ray_tune import run_trials
-from raybench.search.reference import set_by_reference, uncount
+from raybench.search.reference import FEW_S, set_by_reference, uncount
 from raybench.search.verify import verify
 from raybench.spec.documents import read_mapping
 from raybench.spec.objective import Baseline, baseline_value_of
@@ -108,17 +108,26 @@ class StudyPipeline:
     def _run_phases(self, earlier: StudyResults | None) -> None:
         if self.deadline.reason() == "time_budget":
             started = time.perf_counter() - self.deadline.began
-            self._note(f"{self._budget()} went to starting, which took {started:.0f} s.")
+            self._note(
+                f"{self._budget()} went to starting, which took {started:.0f} s; "
+                f"{self._first_answer(started)}"
+            )
             return
         if self.num_more:
             self._run_more()
             return
         if self.study.needs_reference and not self._set_by_reference():
             if self.deadline.reason() == "time_budget":
-                self._note(
+                note = (
                     f"{self._budget()} ended before the reference runs did; with a longer one "
-                    "the same command searches, and confirms what it finds."
+                    "the same command searches, and confirms what it finds"
                 )
+                runs = list(read_records(self.store.folder).runs.values())
+                if not any(run.role == "trial" for run in runs):  # else one is the answer
+                    begun = time.perf_counter() - self.deadline.began
+                    trained = max((run.ledger["train"] for run in runs), default=0.0)
+                    note += f"; {self._first_answer(begun - trained)}"
+                self._note(f"{note.removesuffix('.')}.")
             return
         search, confirm_budget = self._open_search(earlier)
         progress = self._progress(search.num_trials, search.num_finished)
@@ -131,6 +140,14 @@ class StudyPipeline:
                 self._confirmation(progress).run()
                 self.is_over = not self.deadline.interrupted
                 self._write_study()
+
+    def _first_answer(self, start_s: float) -> str:
+        """Say what time budget has room to start as slowly, and for a run that learns something."""
+        budget_s, most_s = self.deadline.time_budget_s or 0.0, FEW_S
+        if "max_train_seconds" not in self.study.auto:
+            most_s = self.study.objective.max_train_seconds
+        needed = max(2 * start_s + most_s, 1.5 * budget_s)
+        return f"a first answer needs about {float(f'{needed:.2g}'):g} s here."
 
     def _run_more(self) -> None:
         """Run what is left of `--more`; an ended one is finished by the same command."""
@@ -296,7 +313,7 @@ class StudyPipeline:
         self._write_study()
 
     def _budget(self) -> str:
-        return f"The time budget of {self.study.search.time_budget_s:g} s"
+        return f"The time budget of {self.deadline.time_budget_s:g} s"
 
     def _progress(self, num_trials: int, num_done: int = 0) -> Progress:
         return Progress(

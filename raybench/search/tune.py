@@ -5,6 +5,7 @@ import importlib
 import math
 import sys
 import threading
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -54,7 +55,7 @@ from raybench.runs.preflight import (
 )
 from raybench.runs.wait_watch import RAY_LOG, live_session, quiet
 from raybench.search.factorisation import SPEED_KEYS, Factors, study_factors
-from raybench.search.race_stage import OVER
+from raybench.search.race_stage import OVER, TURNS
 from raybench.search.reference import RUNS, earlier_settings
 from raybench.search.sampling.default_rates import check_grid, num_trials
 from raybench.search.sampling.transfer import load_earlier, settings_of
@@ -150,7 +151,8 @@ def _length(
         references = (RUNS if study.needs_target else 1) if study.needs_reference else 0
         beside = math.ceil(references / slots) + math.ceil(runs / slots)
         beside += math.ceil(kinds * confirm.race / slots)
-        alone = placement_checks + (kinds * confirm.fresh if confirm.race else 0)
+        # Runs alone may overrule the race, and have others run alone.
+        alone = placement_checks + (TURNS * kinds * confirm.fresh if confirm.race else 0)
         if "max_train_seconds" not in study.auto or study.is_set:
             bound = min(bound, (beside + alone) * seconds + len(every) * GROUP_START_S)
     if math.isinf(bound):
@@ -275,6 +277,10 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
         capacity = local_capacity() if is_here else None
         print_plan(console, study, space, dataset, place, study_factors(study, space), capacity)
         return DONE
+    # Those of a study that is finished were for its search.
+    budget_s = study.search.time_budget_s if options.more is None else options.time_budget
+    deadline = Deadline(budget_s, began=began, interrupt=interrupt)
+    refuse_spent(deadline)
     warn = partial(say, console)
     with (
         open_storage(place, warn=warn) as storage,
@@ -290,7 +296,7 @@ def tune(options: argparse.Namespace, interrupt: Interrupt, *, began: float) -> 
             interrupt.defer()
             loggers.start()
             interrupted = _run(
-                options, study, space, store, console, dataset, earlier, taken, interrupt, began
+                options, study, space, store, console, dataset, earlier, taken, interrupt, deadline
             )
             loggers.end()
             store.check()
@@ -324,6 +330,15 @@ def _continued(study: StudySpec, place: str, file: Path | None) -> StudySpec:
     return study
 
 
+def refuse_spent(deadline: Deadline) -> None:
+    """Raise UserError where reading the data has taken the time budget, before Ray is started."""
+    if deadline.is_spent:
+        raise UserError(
+            f"The time budget of {deadline.time_budget_s:g} s went to reading and checking the "
+            f"data, which took {time.perf_counter() - deadline.began:.0f} s; name a longer one."
+        )
+
+
 def check_finished(number: int, place: str, folder: Path | None) -> None:
     """Raise UserError for `--more` where a study has not come to its end."""
     there = folder is not None and (folder / RECORDS_FILE).is_file()
@@ -348,7 +363,7 @@ def _run(
     earlier: StudyResults | None,
     taken: list[str],
     interrupt: Interrupt,
-    began: float,
+    deadline: Deadline,
 ) -> bool:
     """Run what is left of the study; return whether it was interrupted."""
     # Ray's processes take seconds to come up, Ray Tune and Optuna one to import: at once.
@@ -375,9 +390,6 @@ def _run(
         )
         from raybench.search.study import StudyPipeline
 
-        # Those of a study that is finished were for its search.
-        budget_s = study.search.time_budget_s if options.more is None else options.time_budget
-        deadline = Deadline(budget_s, began=began, interrupt=interrupt)
         pipeline = StudyPipeline(
             study,
             space,

@@ -154,7 +154,8 @@ class Candidate:
     name: str
     own: Replicate | None
     """The search's own run; None where it does not count: the first trial has a cold start."""
-    num_workers: int
+    cost: float
+    """Of a second of training: its workers; with a price, all that they are held for and billed."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,7 @@ def group_of(
     """Return a contender's own run and its `new` ones (of the first `rounds`), by round."""
     found = [] if candidate.own is None else [candidate.own]
     found += [new[number] for number in sorted(new) if rounds is None or number < rounds]
-    return on_axis(found, candidate.num_workers, axis)
+    return on_axis(found, candidate.cost, axis)
 
 
 def on_axis(repeats: Sequence[Replicate], cost: float, axis: Axis) -> list[Replicate]:
@@ -288,9 +289,7 @@ def more(
         if name in new:
             new[name][done] = repeat
     groups = {one.name: group_of(one, new[one.name], axis=axis) for one in candidates}
-    others = {
-        one.name: on_axis(alone.get(one.name, ()), one.num_workers, axis) for one in candidates
-    }
+    others = {one.name: on_axis(alone.get(one.name, ()), one.cost, axis) for one in candidates}
     return [
         Run(name, min(set(range(len(new[name]) + 1)) - set(new[name])))
         for name in next_to_run(groups, others, is_timed=is_timed)[:number]

@@ -72,6 +72,16 @@ def test_the_best_and_the_cheapest_race_and_winners_run_alone() -> None:
     assert budget.reserve_s() == pytest.approx(race + alone + 3 * SLACK * 5)
 
 
+def test_with_a_price_the_cheapest_are_those_whose_bill_is_least() -> None:
+    """What a run holds its workers for beside training is billed."""
+    budget = ConfirmBudget(build_study(STUDY | {"price": 1.0}, "test")[0])
+    budget.add(reached("0000", 4.0, workers=2))
+    slow = reached("0001", 7.0)
+    budget.add(replace(slow, ledger=slow.ledger | {"eval": 9.0}))
+    by_bill = [cost.trial for cost in budget.candidates().cheapest]
+    assert by_bill == ["0000", "0001"]
+
+
 def test_long_runs_are_set_aside_a_part_of_the_budget_but_one_run_at_least() -> None:
     budget = ConfirmBudget(build_study(STUDY, "test")[0])
     budget.add(reached("0000", 60.0))

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -349,6 +350,30 @@ def test_a_value_of_a_run_that_was_stopped_early_does_not_race(
     race = LiveRace(budget, confirmation.single_run, records, slots=2)
     owns = {one.name: one.own is not None for one in race._fields()["seconds"]}
     assert owns == {"0000": False, "0001": True, "0002": False}, "as results count them"
+
+
+def test_with_a_price_a_candidate_costs_what_its_runs_are_billed_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its new runs as the verdict has it; before these by its own, once workers have started."""
+    world = World(tmp_path, monkeypatch, race=10)
+    world.study = world.study.model_copy(update={"price": 2.0})
+    with Store(tmp_path) as store:
+        for name, role, seconds in (("0002", "trial", 0.8), ("0003-race0", "race", 1.0)):
+            source = name[:4] if role == "race" else None
+            spec = world.study.run_spec({"num_workers": WORKERS.get(name[:4], 1)})
+            one = record(name, spec, seconds, role=role, source=source)  # type: ignore[arg-type]
+            ledger = one.ledger | {"setup": seconds / 2, "start": 8.0, "queue": 9.0}
+            store.append(replace(one, ledger=ledger).line())
+        store.write_yaml(STUDY_FILE, {"study": world.study.document()})
+        confirmation, records = world.confirmation(store), read_records(tmp_path)
+    budget = ConfirmBudget(world.study)
+    budget.learn(records.runs.values())
+    race = LiveRace(budget, confirmation.single_run, records, slots=2)
+    costs = {one.name: one.cost for one in race._fields()["worker_seconds"]}
+    assert costs["0001"] == pytest.approx(1.0)
+    assert costs["0002"] == pytest.approx(1.5)
+    assert costs["0003"] == pytest.approx(2 * 9.5)
 
 
 def test_a_race_counts_no_more_runs_than_there_are(

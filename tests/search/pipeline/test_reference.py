@@ -355,6 +355,39 @@ def test_the_target_leaves_a_search_room_and_a_reference_run_counts_as_a_trial(
     assert search.num_finished == 1, "the sampler has learnt it"
 
 
+@pytest.mark.parametrize("budget", [240.0, None])
+def test_with_a_named_target_a_reference_run_counts_as_a_trial_in_a_time_budget(
+    machine: Callable[..., Machine], budget: float | None
+) -> None:
+    """The budget may end all trials: then it is the answer."""
+    one = machine(budget, 200.0, target=0.5)
+    assert one.set() is not None
+    (run,) = read_records(one.store.folder).runs.values()
+    assert run.role == ("reference" if budget is None else "trial")
+    with Store(one.store.folder) as store:
+        store.write_yaml(STUDY_FILE, {"study": one.study.document()})
+        export(load(one.store.folder), store)
+    assert (one.store.folder / "best.yaml").is_file() == (budget is not None)
+
+
+def test_where_the_run_in_the_middle_missed_the_best_of_the_references_counts(
+    machine: Callable[..., Machine],
+) -> None:
+    """Two of three did not fail; the later of them never held the target."""
+    one = machine(240.0, 3000.0)
+    one.failing = {"reference2"}
+    train, taus = one.train, {"reference0": 1e9, "reference1": 5.0}
+
+    def unlike(spec: RunSpec, name: str, *given: Any, **options: Any) -> RunRecord:
+        one.tau = taus.get(name, 1.0)
+        return train(spec, name, *given, **options)
+
+    one.train = unlike  # type: ignore[method-assign]
+    assert one.set(slots=1) is not None
+    runs = read_records(one.store.folder).runs
+    assert [name for name, run in runs.items() if run.role == "trial"] == ["reference1"]
+
+
 def test_a_budget_without_room_for_as_long_trials_shortens_them(
     machine: Callable[..., Machine],
 ) -> None:

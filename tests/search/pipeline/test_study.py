@@ -19,7 +19,7 @@ from raybench.runs.deadline import Deadline
 from raybench.search import study as module
 from raybench.search.race_stage import OVER
 from raybench.search.study import StudyPipeline
-from raybench.search.tune import check_finished
+from raybench.search.tune import check_finished, refuse_spent
 from raybench.spec.errors import UserError
 from raybench.spec.objective import BUDGET
 from tests.search.made_up import STUDY, evaluation, parts_of, record
@@ -69,6 +69,50 @@ def test_where_time_is_short_no_other_workers_are_started(
         assert [pipeline._is_in_time(spec) for spec in (one, two)] == [True, not is_short]
         assert bool(pipeline.notes) == is_short
         assert not is_short or "with 1 worker: no others were tried" in pipeline.notes[0]
+
+
+@pytest.mark.parametrize(("begun_s", "needed"), [(99.0, "210"), (120.0, "250")])
+def test_a_session_that_starts_after_the_budget_begins_nothing_and_says_what_would_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun_s: float, needed: str
+) -> None:
+    for begins in ("set_by_reference", "run_trials", "verify"):
+        monkeypatch.setattr(module, begins, None)
+    with Store(tmp_path) as store:
+        pipeline = pipeline_in(store)
+        pipeline.deadline = Deadline(100.0, began=time.perf_counter() - begun_s)
+        pipeline._run_phases(None)
+    (note,) = pipeline.notes
+    assert f"went to starting, which took {begun_s:.0f} s; a first answer needs about" in note
+    assert note.endswith(f"about {needed} s here.")
+
+
+@pytest.mark.parametrize("has_answer", [False, True])
+def test_where_the_budget_ends_the_references_the_seconds_of_a_first_answer_are_said(
+    tmp_path: Path, has_answer: bool
+) -> None:
+    with Store(tmp_path) as store:
+        pipeline = pipeline_in(store)
+        pipeline.study = pipeline.study.model_copy(update={"auto": ["target"]})
+        pipeline.deadline = Deadline(100.0, began=time.perf_counter() - 50.0)
+        if has_answer:
+            store.append(record("reference0").line())
+
+        def ended() -> bool:
+            pipeline.deadline = Deadline(100.0, began=time.perf_counter() - 98.0)
+            return False
+
+        pipeline._set_by_reference = ended  # type: ignore[method-assign]
+        pipeline._run_phases(None)
+    (note,) = pipeline.notes
+    assert "confirms what it finds" in note
+    assert note.endswith("a first answer needs about 210 s here.") == (not has_answer)
+
+
+def test_what_reading_the_data_leaves_nothing_of_starts_no_session() -> None:
+    refuse_spent(Deadline(None))
+    refuse_spent(Deadline(100.0))
+    with pytest.raises(UserError, match=r"of 5 s went to reading .* took 9 s; name a longer one"):
+        refuse_spent(Deadline(5.0, began=time.perf_counter() - 9.0))
 
 
 def test_a_study_with_new_trials_is_over_after_its_next_race(

@@ -228,12 +228,13 @@ def test_a_record_outside_the_space_is_left_out(tmp_path: Path) -> None:
     assert asked[0] == "0000"
 
 
-def test_a_lock_that_a_killed_driver_left_does_not_cost_half_a_minute(tmp_path: Path) -> None:
+def test_a_lock_that_a_killed_driver_left_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_all(make_search(tmp_path, study()), mixed, most=1)
     (tmp_path / f"{JOURNAL_FILE}.lock").symlink_to(tmp_path / JOURNAL_FILE)
-    began = time.perf_counter()
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("Optuna waits for the lock"))
     assert make_search(tmp_path, study()).num_finished == 1
-    assert time.perf_counter() - began < 30, "as long as Optuna waits for a lock"
 
 
 def test_a_new_session_knows_the_failures_of_the_one_before(tmp_path: Path) -> None:
