@@ -5,16 +5,14 @@ import sys
 import time
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.text import Text
+from rich.console import Console, Group
 
 from raybench.commands import cli
 from raybench.report.console import make_console, say
 from raybench.report.live.progress import EventLines
 from raybench.report.live.replay import source_of
-from raybench.report.live.screen import screen_lines, view_for
+from raybench.report.live.screen import WHOLE, study_screen, view_for
 from raybench.report.live.state import Cause
-from raybench.report.live.words import Glyphs, glyphs_for
 from raybench.report.show import show
 from raybench.results.bucket import BucketError
 from raybench.results.load import load
@@ -25,8 +23,6 @@ from raybench.stats.clock import unix_seconds
 from raybench.stats.record import RunRecord
 
 INTERVAL_S, URL_INTERVAL_S, LEAST_INTERVAL_S = 1.0, 5.0, 0.1
-WHOLE = 10**6
-"""Lines of a screen that is printed once."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -65,7 +61,7 @@ def watch(place: str, interval_s: float | None = None, *, once: bool = False) ->
     except BucketError as error:
         raise UserError(str(error)) from None
     if once and not is_over:
-        _print_screen(console, watched)
+        console.print(_screen(console, watched, height=WHOLE))
         return cli.DONE
     if not is_over:
         _follow(console, watched, interval_s)
@@ -76,10 +72,7 @@ def _follow(console: Console, watched: Watched, interval_s: float) -> None:
     """Show the study as it goes on, until it ends."""
     trouble: list[str] = []
 
-    def draw(width: int, height: int, glyphs: Glyphs) -> list[Text]:
-        return _screen(watched, width, height, glyphs, trouble)
-
-    view = view_for(console, draw)
+    view = view_for(console, lambda console: _screen(console, watched, trouble))
     lines = EventLines(console, watched.state)
     if view is None:
         lines.write(unix_seconds(), "watching", {})
@@ -109,28 +102,22 @@ def _follow(console: Console, watched: Watched, interval_s: float) -> None:
 
 
 def _screen(
-    watched: Watched, width: int, height: int, glyphs: Glyphs, trouble: Sequence[str] = ()
-) -> list[Text]:
-    return screen_lines(
+    console: Console, watched: Watched, trouble: Sequence[str] = (), height: int | None = None
+) -> Group:
+    return study_screen(
+        console,
         watched.state,
         watched.now(unix_seconds()),
-        width=width,
-        height=height,
-        glyphs=glyphs,
         has_best=watched.has_best,
         notes=[*watched.notes(), *trouble],
+        height=height,
     )
-
-
-def _print_screen(console: Console, watched: Watched) -> None:
-    for line in _screen(watched, console.width, WHOLE, glyphs_for(console.encoding)):
-        console.print(line, soft_wrap=True)
 
 
 def _print_end(console: Console, watched: Watched, place: str) -> int:
     """Print the tables of a study that has ended, or how far it came."""
     if watched.is_cut or watched.driver == "died" or watched.replay.last_s is None:
-        _print_screen(console, watched)
+        console.print(_screen(console, watched, height=WHOLE))
     if watched.replay.last_s is not None:
         results = load(place)
         if watched.is_scaling:

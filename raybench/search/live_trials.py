@@ -189,7 +189,7 @@ class LiveTrials:
         self._search.tell(record)
         self._confirm_budget.add(record)
         self._deadline.reserve_s = self._confirm_budget.reserve_s()
-        self._progress.after_s = self._confirm_budget.confirming_s()
+        self._progress.state.after_s = self._confirm_budget.confirming_s()
         self._progress.finished(record)
 
     def _evaluated(self, name: str, point: Evaluation) -> None:

@@ -234,7 +234,7 @@ class LiveRace:
         done, progress = self._num_done, self.single_run.progress
         left_s = None if race_s is None else race_s * (most - done) / max(most, 1)
         progress.begin("race", most, num_done=done, expect_s=left_s)
-        progress.after_s = after_s
+        progress.state.after_s = after_s
 
     def _run(self, due: list[Run], races: Races) -> None:
         specs = {run.name: self._costs[run.name].spec for run in due}

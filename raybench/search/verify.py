@@ -220,10 +220,10 @@ def run_placement_checks(results: StudyResults, placer: Placer, single_run: Sing
     if not fresh or single_run.deadline.over:
         return
     progress, sources = single_run.progress, [results.runs[way.prediction.trial] for way in fresh]
-    after_s = progress.after_s  # what follows the search
+    after_s = progress.state.after_s  # what follows the search
     expect_s = sum(run.wall_s - run.ledger["queue"] for run in sources)
     progress.begin("placement_check", len(fresh), expect_s=expect_s)
-    progress.after_s = after_s
+    progress.state.after_s = after_s
     for way in fresh:
         if single_run.deadline.over:
             return

@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 
 from raybench.report.live.replay import Driver, Plan, Replay, Source
+from raybench.report.live.screen import spent
 from raybench.report.live.state import LiveState
-from raybench.report.live.words import spent
 from raybench.results.records import left_out
 from raybench.results.store import SCALING, STUDY_FILE
 from raybench.search.confirm_budget import ConfirmBudget

@@ -12,8 +12,7 @@ from raybench.report.figures.curves import curves_figure
 from raybench.report.figures.pareto import pareto_figure
 from raybench.report.figures.parts import metric_axis, new_figure
 from raybench.report.live.progress import Progress
-from raybench.report.live.screen import screen_lines
-from raybench.report.live.words import BLOCKS
+from raybench.report.live.screen import study_screen
 from raybench.report.remarks import sensitivity_lines, target_warning
 from raybench.report.show import show
 from raybench.results.store import Store
@@ -156,8 +155,9 @@ def test_the_live_screen_shows_the_metric():
     progress.evaluated("0001", evaluation(value=0.98765))
     progress.finished(done)
     assert " rmse=0.4321 stop=epochs best=yes" in console.file.getvalue()
-    lines = screen_lines(progress.state, 0.0, width=100, glyphs=BLOCKS)
-    screen = "\n".join(line.plain for line in lines)
+    with console.capture() as taken:
+        console.print(study_screen(console, progress.state, 0.0))
+    screen = taken.get()
     assert "best     RMSE 0.4321 after" in screen
     assert "0.9877" in screen
 

@@ -17,21 +17,20 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.text import Text
 
 from raybench.report.console import say
-from raybench.report.live.screen import View, screen_lines, view_for
-from raybench.report.live.state import Cause, LiveRun, LiveState
-from raybench.report.live.words import (
+from raybench.report.live.screen import (
     STARTING,
-    Glyphs,
-    Outcome,
+    View,
     about,
     metric_words,
-    span,
     sparkline,
+    study_screen,
+    view_for,
 )
+from raybench.report.live.state import Cause, LiveRun, LiveState
 from raybench.report.words import target_words
 from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.run import RunSpec
@@ -40,20 +39,15 @@ from raybench.stats.record import Evaluation, RunRecord
 
 STATUS_S = 60.0
 """Seconds between two lines of how it stands."""
-
-
-def now_utc() -> datetime:
-    """Return this moment."""
-    return datetime.now(UTC)
+Outcome = Callable[[RunRecord], str]
+"""Says how a run ended that did not fail, where none is the best of them."""
 
 
 class EventLines:
-    """Prints what happens to a study; `moment` is the clock on the wall."""
+    """Prints what happens to a study."""
 
-    def __init__(
-        self, console: Console, state: LiveState, moment: Callable[[], datetime] = now_utc
-    ) -> None:
-        self._console, self._state, self._moment = console, state, moment
+    def __init__(self, console: Console, state: LiveState) -> None:
+        self._console, self._state = console, state
         self._status_s = state.began_s
 
     def write(self, at: float, event: str, values: Mapping[str, object], text: str = "") -> None:
@@ -61,7 +55,7 @@ class EventLines:
         pace = self._state.pace
         total = "?" if pace.num_runs is None else pace.num_runs
         head = (
-            f"{self._moment().strftime('%Y-%m-%dT%H:%M:%SZ')} t={at - self._state.began_s:.1f} "
+            f"{datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')} t={at - self._state.began_s:.1f} "
             f"{self._state.phase} {pace.num_done}/{total} {event}"
         )
         pairs = [
@@ -73,49 +67,50 @@ class EventLines:
         self, record: RunRecord, cause: Cause | None, at: float, outcome: Outcome | None
     ) -> None:
         """Print how a run ended, and how long it takes until all have."""
-        left = self._state.time_left(at)
-        left_s = None if left is None else f"{left.seconds:.0f}"
-        config = self._state.label(record.spec)
+        metric, best = record.spec.objective.judged_by, self._state.best
+        values: dict[str, object] = {"trial": record.trial}
         if cause is not None:
-            values: dict[str, object] = {"trial": record.trial, "failure": record.failure}
+            values["failure"] = record.failure
             if cause.count == 1:
                 values["message"] = record.message
             else:
                 values |= {"same_as": cause.trial, "count": cause.count}
-            self.write(at, "failed", values | {"left_s": left_s, "config": config})
-            return
-        metric, best = record.spec.objective.judged_by, self._state.best
-        seconds = record.time_to_target_s
-        found: dict[str, object] = {
-            "trial": record.trial,
-            "time_to_target_s": None if seconds is None else f"{seconds:.2f}",
-            "train_s": f"{record.ledger['train']:.2f}",
-            metric.name: None if record.best_value is None else f"{record.best_value:.5g}",
-            "stop": record.stop,
-            "best": "yes" if best is not None and best.trial == record.trial else None,
-            "outcome": None if outcome is None else outcome(record),
-            "left_s": left_s,
-            "config": config,
-        }
-        self.write(at, "finished", found)
+        else:
+            values |= {
+                "time_to_target_s": _rounded(record.time_to_target_s, ".2f"),
+                "train_s": _rounded(record.ledger["train"], ".2f"),
+                metric.name: _rounded(record.best_value, ".5g"),
+                "stop": record.stop,
+                "best": "yes" if best is not None and best.trial == record.trial else None,
+                "outcome": None if outcome is None else outcome(record),
+            }
+        values |= {"left_s": self._left(at), "config": self._state.label(record.spec)}
+        self.write(at, "finished" if cause is None else "failed", values)
+
+    def _left(self, at: float) -> str | None:
+        left = self._state.time_left(at)
+        return None if left is None else f"{left.seconds:.0f}"
 
     def status(self, at: float) -> None:
         """Print how it stands, if nothing was said of that for STATUS_S."""
         if at - self._status_s < STATUS_S:
             return
         self._status_s, state = at, self._state
-        left, share, best = state.time_left(at), state.busy_share(at), state.best
         num_all = "?" if state.num_workers is None else state.num_workers
         values: dict[str, object] = {
             "running": len(state.training),
             "not_yet": len(state.runs) - len(state.training),
             "workers": None if state.num_training is None else f"{state.num_training}/{num_all}",
-            "busy": None if share is None else f"{share:.2f}",
+            "busy": _rounded(state.busy_share(at), ".2f"),
             "failed": sum(cause.count for cause in list(state.causes.values())) or None,
-            "best": None if best is None else best.trial,
-            "left_s": None if left is None else f"{left.seconds:.0f}",
+            "best": None if state.best is None else state.best.trial,
+            "left_s": self._left(at),
         }
         self.write(at, "status", values)
+
+
+def _rounded(value: float | None, digits: str) -> str | None:
+    return None if value is None else format(value, digits)
 
 
 def _value(value: object) -> str:
@@ -172,15 +167,6 @@ class Progress:
     def __exit__(self, *error: object) -> None:
         if self._view is not None:
             self._view.stop()
-
-    @property
-    def after_s(self) -> float:
-        """Seconds of what follows this phase; a part of the time left. `begin` sets it to 0."""
-        return self.state.after_s
-
-    @after_s.setter
-    def after_s(self, seconds: float) -> None:
-        self.state.after_s = seconds
 
     def say(self, text: str) -> None:
         """Print a line above the screen."""
@@ -253,27 +239,16 @@ class Progress:
             say(self._console, f"trial {record.trial}  {label}  failed: {failed}")
         self._changed()
 
-    def seconds_left(self) -> float | None:
-        """Return the time left by the runs so far, what follows included; None if not known."""
-        left = self.state.time_left(self._clock())
-        return None if left is None else left.seconds
-
     def _changed(self) -> None:
         if self._view is not None:
             self._view.changed()
         else:
             self._lines.status(self._clock())
 
-    def _draw(self, width: int, height: int, glyphs: Glyphs) -> list[Text]:
+    def _draw(self, console: Console) -> Group:
         with self._changing:
-            return screen_lines(
-                self.state,
-                self._clock(),
-                width=width,
-                height=height,
-                glyphs=glyphs,
-                has_best=self._outcome is None,
-            )
+            has_best = self._outcome is None
+            return study_screen(console, self.state, self._clock(), has_best=has_best)
 
 
 ROWS = 12
@@ -338,16 +313,15 @@ class TrainingScreen:
         spent_s = self._run.heard_s - self._run.trains_since_s
         return max(left * max(spent_s / point.train_s, 1.0) - since_s, 0.0)
 
-    def _draw(self, width: int, height: int, glyphs: Glyphs) -> list[Text]:
-        del height
+    def _draw(self, console: Console) -> Group:
         rows = [curve_head(self._metric), *self._rows] if self._console.is_jupyter else []
-        return [*map(Text, rows), *self._standing(width, glyphs)]
+        return Group(*(Text(line, no_wrap=True) for line in [*rows, self._standing(console)]))
 
-    def _standing(self, width: int, glyphs: Glyphs) -> list[Text]:
+    def _standing(self, console: Console) -> str:
         run, target = self._run, self._spec.objective.target
         if run.evaluation is None:
             doing = f"waits for {self._waits}" if self._waits else STARTING
-            return [Text(f"{doing}, {self._clock() - run.asked_s:.0f} s")]
+            return f"{doing}, {self._clock() - run.asked_s:.0f} s"
         parts = [metric_words(self._metric, self._metric.best(run.values))]
         if target is not None:
             parts.append(f"target {target_words(self._metric, target)}")
@@ -355,13 +329,10 @@ class TrainingScreen:
         if left_s is not None:
             parts.append(f"at most {about(left_s)} left")
         words = "best " + ", ".join(parts)
-        values = run.values if target is None else [*run.values, target]
-        low, high = span(values)
-        room = min(CURVE, width - len(words) - 2)
-        if room < 1:
-            return [Text(words)]
-        curve = sparkline(run.values, room, glyphs, low=low, high=high)
-        return [Text(f"{curve}  {words}")]
+        room, is_ascii = min(CURVE, console.width - len(words) - 2), console.options.ascii_only
+        others = [] if target is None else [target]
+        curve = sparkline(run.values, room, others=others, is_ascii=is_ascii)
+        return f"{curve}  {words}" if curve else words
 
 
 def curve_head(metric: Metric) -> str:

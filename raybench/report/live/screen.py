@@ -1,310 +1,333 @@
-"""A study's screen, made of its state: lines of text for any width, on a terminal or in a page.
-
-Runs that have not ended are a table of as many columns and rows as there is room for.
-"""
+"""A study's screen, made of its state for a terminal of any size or a notebook: a head with its
+progress, what is known so far, a table of the runs that go on, failures by cause."""
 
 import html
 import importlib
+import io
+import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console, Group
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
-from raybench.report.live.state import LiveRun, LiveState
-from raybench.report.live.words import (
-    BLOCKS,
-    PHASES,
-    STARTING,
-    Glyphs,
-    bar,
-    best_words,
-    cause_words,
-    cut,
-    fold,
-    follows_words,
-    glyphs_for,
-    left_words,
-    reached_words,
-    span,
-    sparkline,
-    spent,
-    standing_words,
-    workers_words,
-)
-from raybench.spec.text import clean
+from raybench.report.live.state import Cause, LiveRun, LiveState
+from raybench.report.words import target_words
+from raybench.spec.metric import Metric
+from raybench.spec.text import clean, shorten
+from raybench.stats.record import RunRecord
 
-GAP = "  "
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+
+
+def spent(seconds: float) -> str:
+    """Return time that has passed: `1 min 12 s`."""
+    whole = max(int(seconds), 0)
+    if whole < MINUTE:
+        return f"{whole} s"
+    if whole < HOUR:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min" if whole < 2 * DAY else about(whole)
+
+
+def about(seconds: float) -> str:
+    """Return time to come, no more precise than it is known: `95 s`, `12 min`, `3.2 h`."""
+    seconds = max(seconds, 0.0)
+    if seconds < 2 * MINUTE:
+        return f"{seconds:.0f} s" if seconds < 20 else f"{5 * round(seconds / 5)} s"
+    if seconds < 100 * MINUTE:
+        return f"{seconds / MINUTE:.0f} min"
+    return f"{seconds / HOUR:.1f} h" if seconds < 2 * DAY else f"{seconds / DAY:.1f} days"
+
+
+def metric_words(metric: Metric, value: float | None) -> str:
+    """Return a value with its name where a number alone does not tell it: `97.3 %`, `RMSE 0.4`."""
+    return f"{'' if metric.is_share else f'{metric.words} '}{metric.shown(value)}"
+
+
+LEVELS, ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
+"""Characters of a curve, from the lowest to the highest, and for encodings without them."""
+
+
+def sparkline(
+    values: Sequence[float], width: int, *, others: Iterable[float] = (), is_ascii: bool = False
+) -> str:
+    """Return a curve in at most `width` characters.
+
+    Its scale spans `values` and `others`. Of more values than there is room for, each character
+    is the last of its part; what is no number is a blank.
+    """
+    levels = ASCII_LEVELS if is_ascii else LEVELS
+    known = [value for value in (*values, *others) if math.isfinite(value)]
+    low, high = (min(known), max(known)) if known else (0.0, 0.0)
+    count = min(len(values), max(width, 0))
+    shown = [values[(number + 1) * len(values) // count - 1] for number in range(count)]
+
+    def level(value: float) -> str:
+        if math.isnan(value):
+            return " "
+        share = (min(max(value, low), high) - low) / (high - low) if high > low else 0.0
+        return levels[min(int(share * len(levels)), len(levels) - 1)]
+
+    return "".join(map(level, shown))
+
+
+STARTING = "starting workers"
+PHASES = {
+    "reference": "reference runs",
+    "placement_check": "placements that were only predicted",
+    "confirm": "winners alone",
+    "train": "training",
+}
+"""Phases whose name on the screen is another."""
+FOLLOWS = {"race": "the winners' runs alone"}
+FOLLOWS |= dict.fromkeys(("search", "placement_check"), "the race and the winners' runs alone")
+"""What the time after a phase is for."""
+
+
+def _left_words(state: LiveState, at: float) -> str:
+    left = state.time_left(at)
+    if left is None:
+        return ""
+    if left.is_budget:
+        return f"at most {about(left.seconds)} left (time budget)"
+    return f"about {about(left.seconds)} left"
+
+
+def result_words(record: RunRecord) -> str:
+    """Return what a run that did not fail came to, in a few words."""
+    metric, target = record.spec.objective.judged_by, record.spec.objective.target
+    if record.time_to_target_s is not None and target is not None:
+        return f"{record.time_to_target_s:.2f} s to {target_words(metric, target)}"
+    return f"{metric_words(metric, record.best_value)} after {record.ledger['train']:.2f} s"
+
+
+def _best_words(state: LiveState) -> str:
+    best, target = state.best, state.target
+    if best is None:
+        return "none yet"
+    words = f"{result_words(best)} (one run)"
+    if target is not None and best.time_to_target_s is None and best.best_value is not None:
+        lacks = state.metric.gap(target, best.best_value)
+        points = f"{100 * lacks:.1f} points" if state.metric.is_share else f"{lacks:.3g}"
+        words += f", {points} short of {target_words(state.metric, target)}"
+    return f"{words}: trial {best.trial}  {state.label(best.spec)}"
+
+
+def _workers_words(state: LiveState, at: float) -> str:
+    training, num_all = state.num_training, state.num_workers
+    if training is None:
+        count = len(state.training)
+        return f"{count} run{'' if count == 1 else 's'} training"
+    words = f"{training} training" if num_all is None else f"{training} of {num_all} training"
+    share = state.busy_share(at)
+    return words if share is None else f"{words}, {100 * share:.0f} % of the last minute"
+
+
+def _failed_words(causes: Iterable[Cause]) -> list[str]:
+    ordered = sorted(causes, key=lambda cause: -cause.count)
+    lines = [f"{one.count} {one.failure} ({one.message})" for one in ordered[:MOST_CAUSES]]
+    more = sum(one.count for one in ordered[MOST_CAUSES:])
+    return [*lines, *([f"{more} of other causes"] if more else [])]
+
+
+MOST_LINES = 3
+"""Lines of one text before its middle goes."""
+MOST_CAUSES = 5
+BAR = 60
+NAMED = 9
+"""Columns of the names on the left."""
+LEAST_ROWS = 4
+"""Lines for the runs that go on, however low the terminal is."""
+WHOLE = 10**6
+"""Lines of a screen that is printed once."""
+
+
+def study_screen(
+    console: Console,
+    state: LiveState,
+    at: float,
+    *,
+    has_best: bool = True,
+    notes: Iterable[str] = (),
+    height: int | None = None,
+) -> Group:
+    """Return the screen for a console, no more lines than `height` (None: the console's) if that
+    can be.
+
+    `has_best` is false where no run is the best of the others; `notes` stand below the head.
+    """
+    width = console.width
+    top = [*_head(state, at, width), *(_text(note, width, "yellow") for note in notes)]
+    facts: list[tuple[str, str, str]] = []
+    if has_best:
+        facts.append(("best", _best_words(state), "green"))
+        if state.target is not None and state.num_searched:
+            reached = f"reached by {state.num_reached} of {state.num_searched}"
+            facts.append(("target", f"{target_words(state.metric, state.target)}, {reached}", ""))
+    if not state.is_over:
+        facts.append(("workers", _workers_words(state, at), ""))
+    failed = _failed_words(list(state.causes.values()))
+    top += [_named(facts, width)] if facts else []
+    names = ["failed", *[""] * len(failed)]
+    causes = [(name, words, "red") for name, words in zip(names, failed, strict=False)]
+    bottom = [_named(causes, width, 1)] if causes else []
+    used = sum(len(console.render_lines(one, pad=False)) for one in (*top, *bottom))
+    room = max((height or console.height) - used - 1, LEAST_ROWS)
+    rows: list[RenderableType] = _running(console, state, at, room)
+    if not rows and not state.pace.num_done and not state.is_over:
+        rows = [Text(STARTING)]
+    return Group(*top, *([Text(), *rows] if rows else []), *bottom)
+
+
+def _head(state: LiveState, at: float, width: int) -> list[RenderableType]:
+    pace = state.pace
+    words = f"{PHASES.get(state.phase, state.phase)}: {pace.num_done}"
+    words += " done" if pace.num_runs is None else f" of {pace.num_runs} done"
+    in_all = f"{state.num_finished} runs in all" if state.is_over else ""
+    parts = [words, in_all, spent(at - state.began_s), _left_words(state, at)]
+    lines: list[RenderableType] = [_text(", ".join(filter(None, parts)), width, "bold")]
+    if pace.num_runs:
+        done = {"total": pace.num_runs, "completed": min(pace.num_done, pace.num_runs)}
+        styles = {"complete_style": "cyan", "finished_style": "cyan"}
+        bar = Table.grid()
+        bar.add_row(ProgressBar(**done, **styles, width=min(width, BAR)))  # type: ignore[arg-type]
+        lines.append(bar)
+    if state.phase in FOLLOWS and state.after_s > 0 and not state.is_over:
+        follows = f"about {about(state.after_s)} of it for {FOLLOWS[state.phase]}"
+        lines.append(_text(follows, width, "dim"))
+    return lines
+
+
+def _text(text: str, width: int, style: str = "", *, lines: int = MOST_LINES) -> Text:
+    """Return a text of anybody's that takes about so many lines at most."""
+    room = lines * width - (width // 4 if lines > 1 else 0)
+    return Text(shorten(clean(text), max(room, 8)), style, overflow="fold")
+
+
+def _named(facts: Iterable[tuple[str, str, str]], width: int, lines: int = MOST_LINES) -> Table:
+    """Return a grid of names and texts; `facts` are (name, text, style)."""
+    grid = Table.grid()
+    grid.add_column(width=NAMED, style="dim")
+    grid.add_column(overflow="fold")
+    for name, words, style in facts:
+        grid.add_row(name, _text(words, max(width - NAMED, 1), style, lines=lines))
+    return grid
+
+
 CURVE = 16
-"""Characters of a curve at most."""
-LEAST_CURVE = 6
-COLUMNS: tuple[tuple[str, ...], ...] = (("value", "train", "speed"), ("value", "train"), ("value",))
-"""Numbers that are shown, by how much room there is."""
-TITLE = "configuration"
+"""Characters of a curve."""
+LEAST_WIDTHS = {"train s": 40, "curve": 60, "samples/s": 100}
+"""Columns of a terminal from which on a column of the table is shown; the value needs 30."""
 LONGEST_NAME = 20
 UNKNOWN = "recorded when it ends"
 """The configuration of a trial of which only evaluations were read."""
 
 
-def running_lines(
-    state: LiveState, at: float, *, width: int, height: int, glyphs: Glyphs
-) -> list[Text]:
-    """Return a head and a line or two for each run, those that train first; none without runs.
-
-    At most `height` lines: the last one then counts the runs that are left out.
-    """
+def _running(console: Console, state: LiveState, at: float, room: int) -> list[RenderableType]:
+    """Return a table of the runs that go on, those that train first; what it has no room for is
+    counted below it."""
     runs = sorted(state.runs.values(), key=lambda run: run.evaluation is None)
     if not runs:
         return []
-    columns = _Columns(runs, width)
-    low, high = _scale(runs, state.target)
-    lines = [columns.head()]
+    name = max(5, *(min(cell_len(clean(run.name)), LONGEST_NAME) for run in runs))
+    columns = {runs[0].metric.words: 8, "train s": 8, "samples/s": 9, "curve": CURVE}
+    columns = {key: max(wide, len(key)) for key, wide in columns.items()}
+    shown = [one for one in columns if console.width >= LEAST_WIDTHS.get(one, 30)]
+    taken = name + 2 + sum(columns[one] + 2 for one in shown)
+    wide = max(console.width - taken, 6)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("trial", width=name, overflow="ellipsis", no_wrap=True)
+    table.add_column("configuration", max_width=wide, overflow="fold")
+    for one in shown:
+        is_curve = one == "curve"
+        table.add_column(
+            one,
+            justify="left" if is_curve else "right",
+            no_wrap=True,
+            min_width=0 if is_curve else columns[one],
+            style="cyan" if is_curve else "",
+        )
+    values = [value for run in runs for value in run.values]
+    scale = values if state.target is None else [*values, state.target]
+    lines = 1
     for number, run in enumerate(runs):
-        curve = sparkline(run.values, columns.curve, glyphs, low=low, high=high)
-        own = columns.lines(run, curve, standing_words(state, run, at))
-        is_last = number == len(runs) - 1
-        if number and len(lines) + len(own) > (height if is_last else height - 1):
-            return [*lines, _left_out(runs[number:], width)]
-        lines += own
-    return lines
-
-
-def _left_out(runs: Sequence[LiveRun], width: int) -> Text:
-    training = sum(run.evaluation is not None for run in runs)
-    words = f"and {len(runs)} more: {training} training, {len(runs) - training} not yet"
-    return Text(cut(words, width), "dim")
-
-
-class _Columns:
-    """Which columns there is room for, and how wide each is."""
-
-    def __init__(self, runs: Sequence[LiveRun], width: int) -> None:
-        self._width = width
-        self._name = max(5, *(min(cell_len(clean(run.name)), LONGEST_NAME) for run in runs))
-        self._titles = {"value": runs[0].metric.words, "train": "train s", "speed": "samples/s"}
-        cells = [_cells(run) for run in runs]
-        wide = {
-            key: max(len(title), *(len(row[key]) for row in cells))
-            for key, title in self._titles.items()
-        }
-        label = max(len(TITLE), *(cell_len(clean(_label(run))) for run in runs))
-        self._label, self.has_label = label, False
-        for keys in (("value", "train", "speed"), ("value", "train")):
-            if self._room(wide, keys) - len(GAP) - label >= LEAST_CURVE:
-                self._numbers, self.has_label = {key: wide[key] for key in keys}, True
-                break
-        else:  # configurations get lines of their own
-            fitting = [some for some in COLUMNS if self._room(wide, some) >= LEAST_CURVE]
-            self._numbers = {key: wide[key] for key in (*fitting, ())[0]}
-        room = self._room(wide, tuple(self._numbers))
-        self.curve = max(min(CURVE, room - (len(GAP) + label if self.has_label else 0)), 0)
-
-    def _room(self, wide: Mapping[str, int], keys: Sequence[str]) -> int:
-        """Return what is left beside the name and some numbers, the gap before it taken off."""
-        return self._width - self._name - sum(len(GAP) + wide[key] for key in keys) - len(GAP)
-
-    def head(self) -> Text:
-        """Return the titles."""
-        numbers = [self._titles[key].rjust(wide) for key, wide in self._numbers.items()]
-        label = [TITLE.ljust(self._label)] if self.has_label else []
-        titles = ["trial".ljust(self._name), *label, *numbers, "curve"[: self.curve]]
-        return Text(GAP.join(titles).rstrip(), "dim")
-
-    def lines(self, run: LiveRun, curve: str, standing: str) -> list[Text]:
-        """Return a run's own line, and that of its configuration where it has one."""
-        name = set_cell_size(cut(clean(run.name), LONGEST_NAME), self._name)
-        label = clean(_label(run))
+        words = _text(run.label or UNKNOWN, wide, lines=2)
         if run.evaluation is None:
-            room = self._width - self._name - len(GAP)
-            if self.has_label and cell_len(label) + len(GAP) + cell_len(standing) <= room:
-                return [Text(GAP.join([name, label, clean(standing)]))]
-            return [Text(GAP.join([name, cut(clean(standing), room)])), *self._own(label)]
-        cells = _cells(run)
-        numbers = [cells[key].rjust(wide) for key, wide in self._numbers.items()]
-        inside = [set_cell_size(label, self._label)] if self.has_label else []
-        line = Text.assemble(GAP.join([name, *inside, *numbers, ""]), (curve, "cyan"))
-        return [line] if self.has_label else [line, *self._own(label)]
-
-    def _own(self, label: str) -> list[Text]:
-        return [Text(f"{GAP}{cut(label, max(self._width - len(GAP), 8))}", "dim")]
-
-
-def _label(run: LiveRun) -> str:
-    return run.label or UNKNOWN
+            standing = clean(_standing(state, run, at))
+            fits = cell_len(words.plain) + cell_len(standing) + 2 <= wide
+            words.append((", " if fits else "\n") + standing)
+        lines += len(words.wrap(console, wide))
+        if number and lines > room - (number < len(runs) - 1):
+            training = sum(one.evaluation is not None for one in runs[number:])
+            more = len(runs) - number
+            left_out = f"and {more} more: {training} training, {more - training} not yet"
+            return [table, _text(left_out, console.width, "dim")]
+        cells = _cells(run, scale, is_ascii=console.options.ascii_only)
+        table.add_row(Text(clean(run.name)), words, *(cells.get(one, "") for one in shown))
+    return [table]
 
 
-def _cells(run: LiveRun) -> dict[str, str]:
+def _standing(state: LiveState, run: LiveRun, at: float) -> str:
+    """Return what a run does that has shown no evaluation."""
+    if run.name in state.waiting:
+        what, seconds = state.waiting[run.name]
+        return f"waits for {what}, {seconds:.0f} s"
+    return f"{STARTING}, {at - run.asked_s:.0f} s"
+
+
+def _cells(run: LiveRun, scale: Sequence[float], *, is_ascii: bool) -> dict[str, str]:
     point = run.evaluation
     if point is None:
-        return {"value": "", "train": "", "speed": ""}
+        return {}
     return {
-        "value": run.metric.shown(point.value),
-        "train": f"{point.train_s:.2f}",
-        "speed": f"{point.samples_per_s:,.0f}",
+        run.metric.words: run.metric.shown(point.value),
+        "train s": f"{point.train_s:.2f}",
+        "samples/s": f"{point.samples_per_s:,.0f}",
+        "curve": sparkline(run.values, CURVE, others=scale, is_ascii=is_ascii),
     }
-
-
-def _scale(runs: Sequence[LiveRun], target: float | None) -> tuple[float, float]:
-    """Return the values at a curve's lowest and highest level: one scale for all, so that they
-    compare; the target is on it."""
-    values = [value for run in runs for value in run.values]
-    return span([*values, target] if target is not None else values)
-
-
-LEAST_WIDTH = 20
-NAMED = 9
-"""Columns of the names on the left."""
-MOST_LINES = 3
-"""Lines of one text before its middle goes."""
-MOST_CAUSES = 5
-"""Causes of failures that the screen has room for."""
-BAR = 60
-LEAST_ROWS = 4
-"""Lines for the running runs, however low the terminal is."""
-
-
-def screen_lines(
-    state: LiveState,
-    at: float,
-    *,
-    width: int,
-    height: int = 40,
-    glyphs: Glyphs,
-    has_best: bool = True,
-    notes: Iterable[str] = (),
-) -> list[Text]:
-    """Return the screen's lines, none wider than `width`, `height` of them if that can be.
-
-    `has_best` is false where no run is the best of the others; `notes` stand below the head.
-    """
-    width = max(width, LEAST_WIDTH)
-    top = _head(state, at, width, glyphs)
-    top += [line for note in notes for line in _folded(note, width, style="yellow")]
-    if has_best:
-        best, label = best_words(state), _best_label(state)
-        top += _named("best", f"{best}: {label}" if label else best, width, style="green")
-        top += _named("target", reached_words(state), width)
-    if not state.is_over:
-        top += _named("workers", workers_words(state, at), width)
-    bottom = _failures(state, width)
-    room = max(height - len(top) - len(bottom) - 1, LEAST_ROWS)
-    rows = running_lines(state, at, width=width, height=room, glyphs=glyphs)
-    if not rows and not state.pace.num_done and not state.is_over:
-        rows = [Text(STARTING)]
-    spaced = [Text(), *rows] if rows and len(rows) < room else rows
-    return [*top, *spaced, *bottom]
-
-
-def _head(state: LiveState, at: float, width: int, glyphs: Glyphs) -> list[Text]:
-    pace = state.pace
-    words = f"{PHASES.get(state.phase, state.phase)}: {pace.num_done}"
-    words += " done" if pace.num_runs is None else f" of {pace.num_runs} done"
-    in_all = f"{state.num_finished} runs in all" if state.is_over else ""
-    parts = [words, in_all, spent(at - state.began_s), left_words(state, at)]
-    lines = _folded(", ".join(part for part in parts if part), width, style="bold")
-    if pace.num_runs:
-        lines.append(Text(bar(pace.num_done / pace.num_runs, min(width, BAR), glyphs), "cyan"))
-    return [*lines, *_folded(follows_words(state), width, style="dim")]
-
-
-def _best_label(state: LiveState) -> str:
-    best = state.best
-    return "" if best is None else f"trial {best.trial}  {state.label(best.spec)}"
-
-
-def _failures(state: LiveState, width: int) -> list[Text]:
-    causes = sorted(state.causes.values(), key=lambda cause: -cause.count)
-    lines: list[Text] = []
-    for cause in causes[:MOST_CAUSES]:
-        words = cut(clean(cause_words(cause)), max(width - NAMED, 8))
-        lines += _named("" if lines else "failed", words, width, style="red")
-    more = sum(cause.count for cause in causes[MOST_CAUSES:])
-    return [*lines, *_named("", f"{more} of other causes", width)] if more else lines
-
-
-def _named(name: str, text: str, width: int, *, style: str = "") -> list[Text]:
-    """Return a text with its name on the left; nothing for an empty one."""
-    if not text:
-        return []
-    found = _folded(text, width - NAMED, style=style)
-    names = [name, *[""] * (len(found) - 1)]
-    return [
-        Text.assemble((one.ljust(NAMED), "dim"), line)
-        for one, line in zip(names, found, strict=True)
-    ]
-
-
-def _folded(text: str, width: int, *, style: str = "") -> list[Text]:
-    """Return a text in MOST_LINES lines at most; nothing for an empty one."""
-    text = clean(text)
-    lines = fold(text, width)
-    if len(lines) > MOST_LINES:
-        lines = fold(cut(text, MOST_LINES * width - width // 2), width)[:MOST_LINES]
-    return [Text(line, style) for line in lines]
 
 
 PER_SECOND = 4
 NOTEBOOK_S = 1.0
 """A notebook's display changes no more often: each change is a message to the browser."""
-NOTEBOOK_WIDTH = 100
-NOTEBOOK_HEIGHT = 30
+NOTEBOOK_SIZE = {"width": 100, "height": 30}
 Bundle = dict[str, str]
-"""What a notebook shows, by its MIME type: it takes the best that it can."""
-Draw = Callable[[int, int, Glyphs], list[Text]]
-"""(width, height, characters) -> the lines of now."""
+"""What a notebook shows, by its MIME type."""
+Draw = Callable[[Console], RenderableType]
+"""Returns what a console of this size shows now."""
 
 
 class TerminalView:
     """One screen on a terminal, drawn again a few times a second in a thread of its own."""
 
     def __init__(self, console: Console, draw: Draw) -> None:
-        self._console, self._draw = console, draw
-        self._glyphs = glyphs_for(console.encoding)
         self._live = Live(
-            get_renderable=self._rendered,
+            get_renderable=lambda: draw(console),
             console=console,
             refresh_per_second=PER_SECOND,
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
         )
-
-    def start(self) -> None:
-        """Show it from now on."""
-        self._live.start()
+        self.start, self.stop = self._live.start, self._live.stop
 
     def changed(self) -> None:
         """Do nothing: it is drawn again soon."""
 
-    def stop(self) -> None:
-        """Take it off the screen."""
-        self._live.stop()
-
-    def _rendered(self) -> Group:
-        width, height = self._console.size
-        lines = self._draw(width, height, self._glyphs)
-        for line in lines:
-            line.no_wrap, line.overflow = True, "crop"
-        return Group(*lines)
-
 
 class NotebookView:
-    """One display of a notebook, changed in place."""
+    """One display of a notebook, changed in place; it has the colours of the page around it."""
 
-    def __init__(
-        self,
-        draw: Draw,
-        display: Callable[[Bundle, bool], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`display` shows a bundle: for the first time, or in place of what it has shown."""
+    def __init__(self, draw: Draw, clock: Callable[[], float] = time.monotonic) -> None:
         self._draw, self._clock = draw, clock
-        self._display = display if display is not None else _ipython_display()
-        self._shown_s = float("-inf")
-        self._is_new = True
+        self._display = ipython_display()
+        self._shown_s = -math.inf
 
     def start(self) -> None:
         """Show it for the first time."""
@@ -320,24 +343,18 @@ class NotebookView:
         self._show()
 
     def _show(self) -> None:
-        self._shown_s = self._clock()
-        lines = self._draw(NOTEBOOK_WIDTH, NOTEBOOK_HEIGHT, BLOCKS)
-        bundle = {
-            "text/html": as_html(lines),
-            "text/plain": "\n".join(line.plain for line in lines),
-        }
-        self._display(bundle, self._is_new)
-        self._is_new = False
+        is_new, self._shown_s = self._shown_s == -math.inf, self._clock()
+        out = io.StringIO()
+        console = Console(file=out, force_jupyter=False, color_system=None, **NOTEBOOK_SIZE)  # type: ignore[arg-type]
+        console.print(self._draw(console))
+        text = "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
+        style = "line-height:1.25;white-space:pre;overflow-x:auto"
+        page = f'<pre style="{style}">{html.escape(text)}</pre>'
+        self._display({"text/html": page, "text/plain": text}, is_new)
 
 
 View = TerminalView | NotebookView
 """What shows a screen that changes."""
-
-
-def as_html(lines: list[Text]) -> str:
-    """Return lines as HTML that has the colours of the page around it."""
-    text = "\n".join(html.escape(line.plain) for line in lines)
-    return f'<pre style="line-height:1.25;white-space:pre;overflow-x:auto">{text}</pre>'
 
 
 def view_for(console: Console, draw: Draw) -> View | None:
@@ -349,8 +366,9 @@ def view_for(console: Console, draw: Draw) -> View | None:
     return None
 
 
-def _ipython_display() -> Callable[[Bundle, bool], None]:
-    """Return what shows a bundle in the notebook that runs this; one display, changed in place."""
+def ipython_display() -> Callable[[Bundle, bool], None]:
+    """Return what shows a bundle in the notebook that runs this: for the first time, or in place of
+    what was shown before."""
     display: Any = importlib.import_module("IPython.display")  # has no types
     handle = display.DisplayHandle()
 

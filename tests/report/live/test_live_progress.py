@@ -14,7 +14,6 @@ from raybench.report.console import make_console
 from raybench.report.live import screen
 from raybench.report.live.progress import Progress, TrainingScreen
 from raybench.report.live.screen import NOTEBOOK_S, NotebookView
-from raybench.report.live.words import BLOCKS
 from tests.report.live.made_live import KEYS, LABEL, evaluation, record, spec
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ t=\d+\.\d \w+ \d+/(\d+|\?) [a-z]+( |$)")
@@ -126,7 +125,7 @@ def test_no_color_means_none(clock: Clock) -> None:
     console, out = terminal(TERM="xterm-256color", NO_COLOR="1")
     with Progress(console, num_trials=9, clock=clock) as progress:
         progress.finished(record("0000", 2.0))
-        console.print(*progress._draw(100, 30, BLOCKS))
+        console.print(progress._draw(console))
     colours = re.findall(r"\x1b\[([\d;]*)m", out.getvalue())
     assert colours
     assert not [code for code in colours for part in code.split(";") if 30 <= int(part or 0) < 108]
@@ -154,14 +153,14 @@ class Page:
 
 def notebook(monkeypatch: pytest.MonkeyPatch, page: Page) -> tuple[Console, io.StringIO]:
     out = io.StringIO()
-    monkeypatch.setattr(screen, "_ipython_display", lambda: page)
+    monkeypatch.setattr(screen, "ipython_display", lambda: page)
     return Console(file=out, width=100, force_jupyter=True), out
 
 
 def test_a_notebook_is_not_flooded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     page = Page()
     console, out = notebook(monkeypatch, page)
-    monkeypatch.setattr(NotebookView.__init__, "__defaults__", (None, clock))
+    monkeypatch.setattr(NotebookView.__init__, "__defaults__", (clock,))
     with Progress(console, num_trials=500, clock=clock) as progress:
         for number in range(400):
             clock.now += NOTEBOOK_S / 40
@@ -179,7 +178,7 @@ def test_a_training_in_a_notebook_is_one_display(
 ) -> None:
     page = Page()
     console, out = notebook(monkeypatch, page)
-    monkeypatch.setattr(NotebookView.__init__, "__defaults__", (None, clock))
+    monkeypatch.setattr(NotebookView.__init__, "__defaults__", (clock,))
     with TrainingScreen(console, spec(), clock) as screen:
         for index in range(50):
             clock.now += NOTEBOOK_S / 10

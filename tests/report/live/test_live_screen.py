@@ -1,20 +1,23 @@
 """A study's screen: what it says at every width, in every kind of text."""
 
 import dataclasses
+import io
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
-from rich.text import Text
+from rich.console import Console
 
-from raybench.report.live.screen import screen_lines
+from raybench.report.live.screen import about, sparkline, spent, study_screen
 from raybench.report.live.state import LiveState
-from raybench.report.live.words import ASCII, BLOCKS, about, bar, glyphs_for, span, sparkline, spent
 from tests.report.live.made_live import LABEL, busy_state, evaluation, record, spec
 
 
-def shown(state: LiveState, at: float, width: int = 80, **options: object) -> list[str]:
-    lines: list[Text] = screen_lines(state, at, width=width, glyphs=BLOCKS, **options)  # type: ignore[arg-type]
-    return [line.plain for line in lines]
+def shown(state: LiveState, at: float, width: int = 80, height: int = 40, **how: Any) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, height=height)
+    with console.capture() as taken:
+        console.print(study_screen(console, state, at, **how))
+    return [line.rstrip() for line in taken.get().splitlines()]
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 200])
@@ -25,8 +28,10 @@ def test_every_width_holds_the_screen_and_no_number_is_cut(width: int) -> None:
     text = " ".join(" ".join(lines).split())
     for words in ("18 of 40 done", "about 95 s left", "reached by 9 of 18", "6 of 8 training"):
         assert words in text
+    assert ("torch 2x128 adam 0.003 weight_decay 0.01 schedule cosine" in text) == (width >= 120)
     assert "92.1 %" in text or width < 30
     assert ("9.00" in text) == (width >= 40)
+    assert ("4,217" in text) == (width >= 100)
     assert len(lines) <= 24 or width < 40
 
 
@@ -61,7 +66,7 @@ def test_a_low_terminal_counts_the_runs_that_it_cannot_show() -> None:
     lines = shown(state, at, 120, height=20)
     assert len(lines) <= 20
     (more,) = [line for line in lines if line.startswith("and ")]
-    assert more == "and 96 more: 0 training, 96 not yet"
+    assert more == "and 99 more: 0 training, 99 not yet"
     assert sum(line.startswith(("0020", "0021", "0022")) for line in lines) == 3, "those that train"
 
 
@@ -114,39 +119,33 @@ def test_no_runs_no_numbers_no_crash() -> None:
 
 def test_a_sparkline_shows_the_course_in_the_room_there_is() -> None:
     rising = [number / 99 for number in range(100)]
-    assert sparkline(rising, 8, BLOCKS, low=0.0, high=1.0) == "▁▂▃▄▅▆▇█"
-    assert sparkline(rising, 8, ASCII, low=0.0, high=1.0) == ASCII.levels
-    assert sparkline([0.0, float("nan"), 2.0], 9, BLOCKS, low=0.0, high=1.0) == "▁ █"
-    assert sparkline([], 9, BLOCKS, low=0.0, high=1.0) == ""
-    assert sparkline([3.0], 0, BLOCKS, low=3.0, high=3.0) == ""
-    assert sparkline([3.0], 5, BLOCKS, low=3.0, high=3.0) == "▁"
-    assert span([float("inf"), 2.0, 1.0]) == (1.0, 2.0)
-    assert bar(0.5, 4, ASCII) == "##.."
-    assert bar(1.2, 4, BLOCKS) == "━━━━"
+    assert sparkline(rising, 8) == "▁▂▃▄▅▆▇█"
+    assert sparkline(rising, 8, is_ascii=True) == "_.:-=+*#"
+    assert sparkline([0.0, float("nan"), 2.0], 9) == "▁ █"
+    assert sparkline([1.0], 9, others=[0.0, 2.0, float("inf")]) == "▅"
+    assert sparkline([], 9) == sparkline([3.0], 0) == ""
+    assert sparkline([3.0], 5) == "▁"
+
+
+def test_what_an_encoding_cannot_hold_is_ascii() -> None:
+    state, at = busy_state()
+    console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="latin-1"), width=120)
+    with console.capture() as taken:
+        console.print(study_screen(console, state, at))
+    assert taken.get().isascii()
+    assert ".-+**####" in taken.get()
 
 
 @pytest.mark.parametrize(
-    ("encoding", "glyphs"),
-    [("utf-8", BLOCKS), ("ascii", ASCII), ("latin-1", ASCII), ("no such", ASCII)],
+    ("seconds", "passed", "to_come"),
+    [
+        (-1, "0 s", "0 s"),
+        (7.6, "7 s", "8 s"),
+        (97, "1 min 37 s", "95 s"),
+        (700, "11 min 40 s", "12 min"),
+        (12_345, "3 h 25 min", "3.4 h"),
+        (400_000, "4.6 days", "4.6 days"),
+    ],
 )
-def test_what_an_encoding_cannot_hold_is_ascii(encoding: str, glyphs: object) -> None:
-    assert glyphs_for(encoding) is glyphs
-
-
-def test_durations_are_as_precise_as_they_matter() -> None:
-    assert [spent(s) for s in (0, 59.9, 72, 700, 12_345, 400_000)] == [
-        "0 s",
-        "59 s",
-        "1 min 12 s",
-        "11 min",
-        "3 h 25 min",
-        "4.6 days",
-    ]
-    assert [about(s) for s in (-1, 7.6, 97, 700, 12_345, 400_000)] == [
-        "0 s",
-        "8 s",
-        "95 s",
-        "12 min",
-        "3.4 h",
-        "4.6 days",
-    ]
+def test_durations_are_as_precise_as_they_matter(seconds: float, passed: str, to_come: str) -> None:
+    assert (spent(seconds), about(seconds)) == (passed, to_come)
