@@ -1,8 +1,10 @@
 """The two error classes whose message is one sentence for the user, and what commands exit with."""
 
 DONE, FAILED, WRONG_INPUT, NOT_REACHED, INTERRUPTED = 0, 1, 2, 3, 130
+UNDECIDED, WORSE, NO_DIFFERENCE = 4, 5, 6
 """Answered; the study failed; the user's input is wrong; nothing won: no run reached the target, or
-what did best is no better than guessing; Ctrl-C."""
+what did best is no better than guessing; Ctrl-C. Of `compare`: more runs are needed, B is worse, it
+is as good."""
 
 
 class UserError(ValueError):

@@ -25,9 +25,16 @@ Measured = Annotated[
 ]
 """May be NaN, which JSON does not know: null in a file."""
 
-Phase = Literal["search", "confirm", "reference", "scaling"]
+Phase = Literal["search", "confirm", "reference", "scaling", "compare"]
 Role = Literal[
-    "trial", "placement_check", "race", "confirm", "reference", "interference_probe", "scaling"
+    "trial",
+    "placement_check",
+    "race",
+    "confirm",
+    "reference",
+    "interference_probe",
+    "scaling",
+    "pair",
 ]
 """What a run is for: proposed by the search; a placement that was only predicted; a contender with
 a new seed, beside others, to find the winner; a winner with a new seed, alone, for its printed
@@ -41,6 +48,7 @@ PHASE_OF: dict[Role, Phase] = {
     "reference": "reference",
     "interference_probe": "reference",
     "scaling": "scaling",
+    "pair": "compare",
 }
 State = Literal["complete", "stopped", "failed"]
 Failure = Literal["oom", "nan", "timeout", "error", "worker_lost"]

@@ -1,0 +1,235 @@
+"""What a comparison by pairs of runs says: its facts, lines, document and exit code."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from raybench.spec.errors import DONE, NO_DIFFERENCE, UNDECIDED, WORSE
+from raybench.spec.objective import TIME, Objective
+from raybench.stats.record import Evaluation, RunRecord
+from raybench.stats.replicates import Replicate
+from raybench.stats.sequential import Comparison, Outcome, compare, pairs_needed
+from raybench.stats.standing import replicate_of
+
+EXIT_CODES: dict[Outcome, int] = {
+    "better": DONE,
+    "worse": WORSE,
+    "same": NO_DIFFERENCE,
+    "undecided": UNDECIDED,
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the configurations that are compared."""
+
+    name: str
+    """A, B, C, ...: A is what there is, the others what would replace it."""
+    source: str
+    """The file it was read from."""
+    label: str
+    """Its configuration in one line."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The runs of a comparison so far: `runs[name][number]` is run `number` of side `name`."""
+
+    sides: Sequence[Side]
+    objective: Objective
+    runs: Mapping[str, Mapping[int, Replicate]]
+    smallest: float = 0.0
+    """Share of the seconds or of the value, of accuracies in points over 100, that matters."""
+    errors: float = 0.05
+    """Share of comparisons that may name the wrong side, over all sides together."""
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether seconds to a target are compared, not values at a budget."""
+        return self.objective.kind == TIME
+
+    @cached_property
+    def comparisons(self) -> dict[str, Comparison]:
+        """Each side but the first beside the first."""
+        smallest = -math.log1p(-self.smallest) if self.is_timed else self.smallest
+        errors = self.errors / max(1, len(self.sides) - 1)
+        return {
+            side.name: compare(self.differences(side.name), smallest=smallest, errors=errors)
+            for side in self.sides[1:]
+        }
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether no further pair is needed."""
+        return all(one.outcome != "undecided" for one in self.comparisons.values())
+
+    def differences(self, name: str) -> list[float]:
+        """Return one number a pair, positive where the side is better than the first.
+
+        Of seconds the logarithm of their ratio, of shares the difference, of other values the
+        difference as a share of the first side's median. Infinite where one of the two missed, NaN
+        where both did.
+        """
+        first, other = self.runs[self.sides[0].name], self.runs[name]
+        hits = [one.seconds for one in first.values() if one.is_hit]
+        unit = 1.0
+        if not self.is_timed and not self.objective.judged_by.is_share and hits:
+            unit = max(abs(statistics.median(hits)), 1e-12)
+        pairs = [(first[number], other[number]) for number in sorted(first) if number in other]
+        return [self._difference(a, b, unit) for a, b in pairs]
+
+    def _difference(self, a: Replicate, b: Replicate, unit: float) -> float:
+        if not (a.is_hit and b.is_hit):
+            return (
+                math.nan if a.is_hit == b.is_hit else math.copysign(math.inf, b.is_hit - a.is_hit)
+            )
+        if self.is_timed:
+            return math.log(a.seconds / b.seconds)
+        return (a.seconds - b.seconds) / unit  # `seconds` holds values, less is better
+
+    def more(self, name: str) -> int | None:
+        """Return how many more pairs are likely to decide; None where nobody can say."""
+        smallest = -math.log1p(-self.smallest) if self.is_timed else self.smallest
+        errors = self.errors / max(1, len(self.sides) - 1)
+        return pairs_needed(self.differences(name), smallest=smallest, errors=errors)
+
+
+def pairs_of(
+    sides: Sequence[Side],
+    objective: Objective,
+    records: Mapping[str, RunRecord],
+    curves: Mapping[str, Sequence[Evaluation]],
+    *,
+    smallest: float,
+    errors: float,
+) -> Pairs:
+    """Return the pairs of a folder's records; runs that the machine lost are left out."""
+    runs: dict[str, dict[int, Replicate]] = {side.name: {} for side in sides}
+    for trial, record in records.items():
+        if record.role == "pair" and record.is_answer and record.source in runs:
+            number = int(trial.rpartition("-")[2])
+            found = replicate_of(
+                record, curves.get(trial, ()), baseline_value=objective.baseline_value
+            )
+            runs[record.source][number] = found
+    return Pairs(sides, objective, runs, smallest, errors)
+
+
+def answer_lines(pairs: Pairs) -> list[str]:
+    """Return what there is to say: a line for each side, then a sentence for each but the first."""
+    return [*(_side_line(pairs, side) for side in pairs.sides), *_sentences(pairs)]
+
+
+def _side_line(pairs: Pairs, side: Side) -> str:
+    runs = list(pairs.runs[side.name].values())
+    hits = [one.seconds for one in runs if one.is_hit]
+    if pairs.is_timed:
+        middle = f", {statistics.median(hits):.3g} s in the median" if hits else ""
+        what = f"{len(hits)} of {len(runs)} runs reached the target{middle}"
+    else:
+        metric = pairs.objective.judged_by
+        middle = metric.shown(-metric.sign * statistics.median(hits), digits=2) if hits else "none"
+        what = f"{metric.words} {middle} in the median of {len(hits)} runs"
+    return f"{side.name}  {side.label}  ({side.source}): {what}"
+
+
+def _sentences(pairs: Pairs) -> list[str]:
+    first, lines = pairs.sides[0].name, []
+    for name, found in pairs.comparisons.items():
+        after = f"after {found.pairs} pair{'' if found.pairs == 1 else 's'}"
+        interval = f"90 % interval {_span(pairs, found)}"
+        if found.outcome == "better":
+            lines.append(
+                f"{name} is better than {first} by {_size(pairs, found)} ({interval}) {after}."
+            )
+        elif found.outcome == "worse":
+            lines.append(
+                f"{name} is worse than {first} by {_size(pairs, found)} ({interval}) {after}."
+            )
+        elif found.outcome == "same":
+            least = f"{100 * pairs.smallest:g} {_unit(pairs)}"
+            lines.append(
+                f"Between {name} and {first} there is no difference of {least} or more "
+                f"({interval}) {after}."
+            )
+        else:
+            more = pairs.more(name)
+            tail = "." if more is None else f"; about {more} more are likely to decide (--runs)."
+            lines.append(f"{name} and {first}: undecided {after} ({interval}){tail}")
+    return lines
+
+
+def _percent(pairs: Pairs, difference: float) -> float:
+    """Return a difference in the unit of the sentence: of seconds, how many per cent fewer."""
+    if pairs.is_timed:
+        return 100 * -math.expm1(-difference)
+    return 100 * difference
+
+
+def _unit(pairs: Pairs) -> str:
+    return "points" if not pairs.is_timed and pairs.objective.judged_by.is_share else "%"
+
+
+def _size(pairs: Pairs, found: Comparison) -> str:
+    what = " of the seconds" if pairs.is_timed else ""
+    if found.effect is None:
+        return (
+            "reaching the target more often" if found.outcome == "better" else "missing the target"
+        )
+    return f"{abs(_percent(pairs, found.effect)):.1f} {_unit(pairs)}{what}"
+
+
+def _span(pairs: Pairs, found: Comparison) -> str:
+    low, high = (
+        _percent(pairs, one) if math.isfinite(one) else None for one in (found.low, found.high)
+    )
+    if low is None and high is None:
+        return "not known yet"
+    ends = ["no bound" if one is None else f"{one:+.1f}" for one in (low, high)]
+    return f"{ends[0]} to {ends[1]} {_unit(pairs)}"
+
+
+def exit_code(pairs: Pairs) -> int:
+    """Return 0 where a side is better than the first, else the first of 4, 6 and 5 that fits."""
+    found = {one.outcome for one in pairs.comparisons.values()}
+    order: tuple[Outcome, ...] = ("better", "undecided", "same", "worse")
+    return EXIT_CODES[next(one for one in order if one in found)]
+
+
+def document(pairs: Pairs) -> dict[str, Any]:
+    """Return the comparison as plain data; effects and intervals as shares, positive is better."""
+
+    def share(value: float | None) -> float | None:
+        return None if value is None or not math.isfinite(value) else _percent(pairs, value) / 100
+
+    return {
+        "objective": pairs.objective.model_dump(mode="json"),
+        "smallest": pairs.smallest,
+        "sides": [
+            {
+                "name": side.name,
+                "source": side.source,
+                "configuration": side.label,
+                "runs": len(pairs.runs[side.name]),
+                "hits": sum(one.is_hit for one in pairs.runs[side.name].values()),
+            }
+            for side in pairs.sides
+        ],
+        "comparisons": [
+            {
+                "side": name,
+                "beside": pairs.sides[0].name,
+                "outcome": found.outcome,
+                "pairs": found.pairs,
+                "effect": share(found.effect),
+                "low": share(found.low),
+                "high": share(found.high),
+                "more_pairs": pairs.more(name) if found.outcome == "undecided" else None,
+            }
+            for name, found in pairs.comparisons.items()
+        ],
+        "answer": answer_lines(pairs)[len(pairs.sides) :],
+    }

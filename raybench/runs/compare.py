@@ -1,0 +1,291 @@
+"""`raybench compare A B`: is B better than A, by pairs of runs with common seeds.
+
+The runs of a pair follow each other in a random order, so that a slow minute harms both; after
+every pair the test of `stats.sequential` says whether that is enough.
+"""
+
+import argparse
+import json
+import math
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from raybench.cluster.session import chosen_address
+from raybench.cluster.signals import Interrupt
+from raybench.cluster.worker import DATA
+from raybench.data.dataset import Dataset
+from raybench.data.load import STORED
+from raybench.data.shared import share, shared_key
+from raybench.report.console import make_console, say
+from raybench.report.live.progress import Progress
+from raybench.report.pairs import Pairs, Side, answer_lines, exit_code, pairs_of
+from raybench.results.place import check_place
+from raybench.results.records import read_records
+from raybench.results.storage import open_storage
+from raybench.results.store import STUDY_FILE, Store, with_session
+from raybench.runs.deadline import Deadline
+from raybench.runs.preflight import check_address, check_task, first_values
+from raybench.runs.saved_runs import SavedRuns
+from raybench.runs.single_run import SingleRun
+from raybench.runs.train import for_this_machine
+from raybench.runs.wait_watch import live_session, watching
+from raybench.spec.dataset_spec import with_whole_paths
+from raybench.spec.documents import apply_settings, read_mapping, validate
+from raybench.spec.errors import DONE, INTERRUPTED, UserError
+from raybench.spec.run import RunSpec, describe, label_keys
+from raybench.spec.space import num_configurations
+from raybench.spec.study import build_study
+from raybench.stats.sequential import ERRORS
+from raybench.training.check_model import check_models, in_groups
+
+DEFAULT_PAIRS = 20
+RUN_NAME = "{side}-{number:03d}"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What is compared, checked, before Ray starts."""
+
+    sides: tuple[Side, ...]
+    specs: dict[str, RunSpec]
+    """By name of the side; all with one objective, evaluated equally often."""
+    datasets: dict[str, Dataset]
+    """By the folder they are shared in."""
+    warnings: list[str]
+
+
+def compare(options: argparse.Namespace, interrupt: Interrupt) -> int:
+    """Compare, write the records, print the answer; return the exit code."""
+    console = make_console(file=sys.stdout)
+    check_address(options.address)
+    place = check_place(options.out or "results/compare")
+    smallest = read_share(options.smallest)
+    compared = check_sides(options, console)
+    session_file = Path(options.session) if options.session else None
+    errors = ERRORS if session_file is None else errors_left(session_file)
+    for sentence in compared.warnings:
+        say(console, sentence)
+    if options.dry_run:
+        _print_plan(console, compared, options.runs, place)
+        return DONE
+    with open_storage(place, warn=partial(say, console)) as storage:
+        folder = storage.folder
+        with Store(folder, storage.check) as store:
+            _refuse_other(place, folder, compared, smallest)
+            interrupt.defer()
+            pairs = _run(options, compared, store, console, interrupt, smallest, errors)
+            store.check()
+    for line in answer_lines(pairs):
+        say(console, line)
+    say(console, f"results: {place}")
+    if interrupt.is_set:
+        say(console, "interrupted: the same command continues.")
+        return INTERRUPTED
+    if session_file is not None:
+        _spend(session_file, pairs, errors)
+    return exit_code(pairs)
+
+
+def read_share(text: str) -> float:
+    """Return `2%` or `0.02` as a share; UserError for what is none."""
+    try:
+        value = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    except ValueError:
+        value = math.nan
+    if not 0.0 <= value < 1.0:
+        raise UserError(f"--smallest {text}: must be a share below all, such as 2% or 0.02.")
+    return value
+
+
+def check_sides(options: argparse.Namespace, console: Console) -> Compared:
+    """Read and check all configurations: one objective, equal rows to validate on."""
+    if len(options.sides) < 2:
+        raise UserError("compare: name two configurations or more, such as A.yaml B.yaml.")
+    specs: dict[str, RunSpec] = {}
+    datasets, warnings, labels = dict[str, Dataset](), list[str](), dict[str, np.ndarray]()
+    for number, source in enumerate(options.sides):
+        spec = read_side(source, options.settings)
+        if chosen_address(options.address) is None:
+            spec = for_this_machine(spec, console)
+        objective, dataset = check_task(spec, [spec.framework])
+        found = check_models(spec, [spec.framework], several=in_groups([spec])).warnings
+        warnings += [one for one in found if one not in warnings]
+        name = chr(ord("A") + number)
+        specs[name] = spec.model_copy(update={"objective": objective})
+        datasets[shared_key(spec.workload, spec.dataset)] = dataset
+        labels[name] = np.asarray(dataset.validation.labels)
+    first = specs["A"]
+    for (name, spec), source in zip(list(specs.items())[1:], options.sides[1:], strict=True):
+        for key in ("kind", "metric", "target", "hold"):
+            ours, theirs = getattr(first.objective, key), getattr(spec.objective, key)
+            if ours != theirs:
+                raise UserError(
+                    f"{source}: its objective.{key} is {theirs}, that of {options.sides[0]} is "
+                    f"{ours}; set one for both: --set objective.{key}=..."
+                )
+        if not np.array_equal(labels["A"], labels[name]):
+            raise UserError(
+                f"{source}: its validation rows are not those of {options.sides[0]}; compare on "
+                "the same data."
+            )
+    longest = max(spec.objective.max_train_seconds for spec in specs.values())
+    objective = first.objective.model_copy(update={"max_train_seconds": longest})
+    judged = {"objective": objective, "eval_every_samples": first.eval_every_samples}
+    specs = {name: spec.model_copy(update=judged) for name, spec in specs.items()}
+    keys = [
+        key
+        for key in RunSpec.model_fields
+        if len({json.dumps(spec.document()[key]) for spec in specs.values()}) > 1
+    ]
+    sides = tuple(
+        Side(name, source, describe(spec, label_keys(dict.fromkeys(keys))))
+        for (name, spec), source in zip(specs.items(), options.sides, strict=True)
+    )
+    return Compared(sides, specs, datasets, warnings)
+
+
+def read_side(source: str, settings: Sequence[str]) -> RunSpec:
+    """Return the run spec of a file: a run spec, a study's folder, or a space of one point."""
+    path = Path(source)
+    path = path / "best.yaml" if path.is_dir() else path
+    content = read_mapping(path)
+    if "space" not in content:
+        return validate(RunSpec, with_whole_paths(apply_settings(content, list(settings))), source)
+    study, space = build_study(with_whole_paths(content), source)
+    number = num_configurations(space, study.fixed)
+    if number != 1:
+        many = "endless" if number is None else str(number)
+        raise UserError(
+            f"{source}: has {many} configurations; compare takes one: fix the others, or name the "
+            "best.yaml of a search of it."
+        )
+    document = study.run_spec(first_values(study, space)).document()
+    return validate(RunSpec, apply_settings(document, list(settings)), source)
+
+
+def _print_plan(console: Console, compared: Compared, pairs: int, place: str) -> None:
+    for side in compared.sides:
+        say(console, f"{side.name}  {side.label}  ({side.source})")
+    objective = next(iter(compared.specs.values())).objective
+    seconds = 2 * pairs * objective.max_train_seconds
+    say(
+        console,
+        f"up to {pairs} pairs of runs with common seeds, one at a time, at most "
+        f"{seconds:,.0f} s of training; ends once it is decided",
+    )
+    say(console, f"results: {place}")
+
+
+def _refuse_other(place: str, folder: Path, compared: Compared, smallest: float) -> None:
+    file = folder / STUDY_FILE
+    if not file.is_file():
+        return
+    before = read_mapping(file).get("compare")
+    if not isinstance(before, dict):
+        raise UserError(f"{place}: holds another study; name another place with --out.")
+    if before["specs"] != _documents(compared) or before["smallest"] != smallest:
+        raise UserError(f"{place}: holds another comparison; name another place with --out.")
+
+
+def _documents(compared: Compared) -> dict[str, Any]:
+    return {name: spec.document() for name, spec in compared.specs.items()}
+
+
+def _run(
+    options: argparse.Namespace,
+    compared: Compared,
+    store: Store,
+    console: Console,
+    interrupt: Interrupt,
+    smallest: float,
+    errors: float,
+) -> Pairs:
+    """Run pairs until all sides are decided, `--runs` of each are there, or time is up."""
+    objective = compared.specs["A"].objective
+    sides = [{"name": s.name, "source": s.source, "label": s.label} for s in compared.sides]
+
+    def so_far() -> Pairs:
+        records = read_records(store.folder)
+        return pairs_of(
+            compared.sides,
+            objective,
+            records.runs,
+            records.curves,
+            smallest=smallest,
+            errors=errors,
+        )
+
+    with live_session(options.address, interrupt, console) as session:
+        for spec in compared.specs.values():
+            session.capacity.refuse_infeasible(spec.placement.group)
+        file = store.folder / STUDY_FILE
+        earlier: dict[str, Any] = read_mapping(file) if file.is_file() else {}
+        store.write_yaml(
+            STUDY_FILE,
+            {
+                "study": {"objective": objective.model_dump(mode="json")},
+                "compare": {
+                    "specs": _documents(compared),
+                    "sides": sides,
+                    "smallest": smallest,
+                    "errors": errors,
+                },
+                "notes": [],
+                **with_session(earlier, cluster=session.capacity.document()),
+            },
+        )
+        for key, dataset in compared.datasets.items():
+            if dataset.name not in STORED:
+                share(dataset, session.scratch / DATA / key)
+        deadline = Deadline(options.time_budget, interrupt=interrupt)
+        progress = Progress(console, num_trials=options.runs * len(sides))
+        pairs = so_far()
+        with (
+            progress,
+            watching(session, progress, deadline, options.wait),
+            SavedRuns(session.pool, store, say=progress.say, on_fault=deadline.ends_with) as saved,
+        ):
+            progress.begin("compare", options.runs * len(sides))
+            single_run = SingleRun(session, store, deadline, progress, saved)
+            for number in range(options.runs):
+                if pairs.is_decided or deadline.over:
+                    break
+                for name in order_of(compared.specs, number, seed=options.seed or 0):
+                    if number in pairs.runs[name] or deadline.over:
+                        continue
+                    seed = (options.seed or 0) + number
+                    spec = compared.specs[name].model_copy(update={"seed": seed})
+                    run = RUN_NAME.format(side=name, number=number)
+                    single_run.train(spec, run, "pair", source=name)
+                pairs = so_far()
+        deadline.raise_fault()
+    return pairs
+
+
+def order_of(names: Mapping[str, object], number: int, *, seed: int) -> list[str]:
+    """Return the sides in the order of pair `number`: random, the same in every session."""
+    return random.Random(f"{seed}/{number}").sample(list(names), len(names))
+
+
+def errors_left(file: Path) -> float:
+    """Return what this comparison may spend of the errors of a session of many.
+
+    Comparison j spends 1 / (j (j + 1)) of them, which adds up to all, however many there are.
+    """
+    done = len(file.read_text().splitlines()) if file.is_file() else 0
+    return ERRORS / ((done + 1) * (done + 2))
+
+
+def _spend(file: Path, pairs: Pairs, errors: float) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    line = {"errors": errors, **{name: one.outcome for name, one in pairs.comparisons.items()}}
+    with file.open("a") as opened:
+        opened.write(json.dumps(line) + "\n")

@@ -1,0 +1,158 @@
+"""`raybench compare`: what it reads, what it says, and what it refuses, without Ray."""
+
+import json
+
+import pytest
+import yaml
+
+from raybench.commands.compare import parser
+from raybench.report.console import make_console
+from raybench.report.pairs import Pairs, Side, answer_lines, document, exit_code
+from raybench.runs.compare import check_sides, errors_left, order_of, read_share, read_side
+from raybench.spec.errors import DONE, NO_DIFFERENCE, UNDECIDED, WORSE, UserError
+from raybench.spec.objective import Objective
+from raybench.stats.replicates import Replicate
+
+SIDES = (Side("A", "a.yaml", "torch 1x64 adam 0.001"), Side("B", "b.yaml", "torch 1x32 adam 0.004"))
+TIMED = Objective(target=0.95)
+BUDGET = Objective(kind="best_at_budget", max_train_seconds=5.0)
+
+
+def pairs(a, b):
+    """Seconds to the target; a negative number is of a run that missed it."""
+    runs = {
+        name: {number: Replicate(abs(one), one > 0) for number, one in enumerate(values)}
+        for name, values in (("A", a), ("B", b))
+    }
+    return Pairs(SIDES, TIMED, runs, smallest=0.02)
+
+
+FAST = [1.0, 1.1, 0.9, 1.05, 0.97, 1.0, 1.1, 0.9, 1.0]
+SLOW = [2.0, 2.1, 2.2, 1.9, 2.0, 2.3, 1.8, 2.0, 2.1]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "code", "says"),
+    [
+        (SLOW, FAST, DONE, "B is better than A by 5"),
+        (FAST, SLOW, WORSE, "B is worse than A by"),
+        (
+            FAST * 4,
+            [one * 1.001 for one in FAST * 4],
+            NO_DIFFERENCE,
+            "no difference of 2 % or more",
+        ),
+        (FAST[:3], SLOW[:3], UNDECIDED, "undecided after 3 pairs"),
+        ([-9.0] * 9, FAST, DONE, "by reaching the target more often"),
+        (
+            [-9.0] * 9,
+            [-9.0] * 9,
+            UNDECIDED,
+            "undecided after 9 pairs (90 % interval not known",
+        ),
+    ],
+)
+def test_the_answer_and_its_exit_code(a, b, code, says):
+    found = pairs(a, b)
+    assert exit_code(found) == code
+    assert says in answer_lines(found)[-1]
+    assert json.loads(json.dumps(document(found)))["comparisons"][0]["beside"] == "A"
+
+
+def test_values_at_a_budget_are_compared_in_points():
+    found = Pairs(
+        SIDES,
+        BUDGET,
+        {
+            "A": {n: Replicate(-v, is_hit=True) for n, v in enumerate([0.90, 0.91, 0.90] * 4)},
+            "B": {n: Replicate(-v, is_hit=True) for n, v in enumerate([0.95, 0.97, 0.94] * 4)},
+        },
+        0.02,
+    )
+    assert answer_lines(found)[-1].startswith("B is better than A by 5.0 points (90 % interval ")
+    assert "accuracy 95.00 % in the median of 12 runs" in answer_lines(found)[1]
+
+
+def test_runs_of_one_side_alone_are_no_pair():
+    found = Pairs(SIDES, TIMED, {"A": {0: Replicate(1.0, True)}, "B": {}})
+    assert found.differences("B") == []
+    assert exit_code(found) == UNDECIDED
+
+
+def write(path, **keys):
+    content = {"dataset": {"name": "digits", "image_size": 28}, "objective": {"target": 0.9}}
+    path.write_text(yaml.safe_dump(content | keys))
+    return str(path)
+
+
+def options(*sides, **keys):
+    given = [f"--{key.replace('_', '-')}={value}" for key, value in keys.items()]
+    return parser().parse_args([*sides, *given])
+
+
+def test_a_side_is_a_run_spec_a_study_or_a_space_of_one_point(tmp_path):
+    spec = write(tmp_path / "best.yaml", learning_rate=0.002)
+    assert read_side(spec, []).learning_rate == 0.002
+    assert read_side(str(tmp_path), ["seed=3"]).seed == 3
+    space = write(tmp_path / "s.yaml", workload="mnist_small", space={"learning_rate": [0.01]})
+    assert read_side(space, []).learning_rate == 0.01
+    wide = write(tmp_path / "w.yaml", workload="mnist_small", space={"learning_rate": [0.1, 0.2]})
+    with pytest.raises(UserError, match=r"has 2 configurations; compare takes one"):
+        read_side(wide, [])
+
+
+def test_sides_must_be_comparable(tmp_path):
+    a = write(tmp_path / "a.yaml")
+    other = write(tmp_path / "b.yaml", objective={"target": 0.8})
+    with pytest.raises(UserError, match=r"its objective.target is 0.8, that of .*a.yaml is 0.9"):
+        check_sides(options(a, other), make_console())
+    split = write(
+        tmp_path / "c.yaml", dataset={"name": "digits", "image_size": 28, "split_seed": 5}
+    )
+    with pytest.raises(UserError, match="its validation rows are not those of"):
+        check_sides(options(a, split), make_console())
+    with pytest.raises(UserError, match="name two configurations or more"):
+        check_sides(options(a), make_console())
+
+
+def test_all_are_judged_and_evaluated_alike(tmp_path):
+    a = write(
+        tmp_path / "a.yaml",
+        eval_every_samples=500,
+        objective={"target": 0.9, "max_train_seconds": 50},
+    )
+    b = write(
+        tmp_path / "b.yaml", learning_rate=0.01, objective={"target": 0.9, "max_train_seconds": 99}
+    )
+    found = check_sides(options(a, b), make_console())
+    assert {spec.eval_every_samples for spec in found.specs.values()} == {500}
+    assert {spec.objective.max_train_seconds for spec in found.specs.values()} == {99.0}
+    assert "0.01" in found.sides[1].label
+
+
+def test_the_order_within_a_pair_is_random_and_kept(tmp_path):
+    orders = [order_of({"A": 0, "B": 0}, number, seed=1) for number in range(40)]
+    assert 8 < sum(order == ["A", "B"] for order in orders) < 32
+    assert orders[3] == order_of({"A": 0, "B": 0}, 3, seed=1)
+
+
+def test_many_comparisons_share_their_errors(tmp_path):
+    file = tmp_path / "session.jsonl"
+    spent = []
+    for _ in range(50):
+        spent.append(errors_left(file))
+        with file.open("a") as opened:
+            opened.write("{}\n")
+    assert spent[0] == 0.025
+    assert sum(spent) < 0.05
+
+
+@pytest.mark.parametrize(("text", "share"), [("2%", 0.02), ("0.05", 0.05), ("0", 0.0)])
+def test_the_least_difference_that_matters(text, share):
+    assert read_share(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["x", "100%", "-1%", "nan"])
+def test_a_share_that_is_none(text):
+    with pytest.raises(UserError, match=r"--smallest .*: must be a share"):
+        read_share(text)
