@@ -83,6 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.chdir(folder)
         raybench("init", "my_data.csv", "--label", "price", "--out", "my_data.yaml")
         (folder / "screen.txt").write_text(raybench("report", "results/digits"))
+        shutil.copy(folder / "results/digits/best.yaml", folder / "results/digits-2")
         yield folder
 
 

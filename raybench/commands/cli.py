@@ -26,7 +26,7 @@ COMMANDS = {
     "train": "train one run spec",
     "scale": "measure how a training scales, or predict it from measurements",
     "diagnose": "say what bounds a training, and what a change would bring",
-    "compare": "is B better than A? pairs of runs until it is decided",
+    "compare": "say whether B is better than A, by pairs of runs",
     "init": "look at your data, and write a space file for them",
     "watch": "show a study that runs in another terminal, or has ended",
     "report": "rebuild tables and pictures of a results folder",
