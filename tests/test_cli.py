@@ -71,12 +71,15 @@ def space_file(text=GOOD):
         (GOOD + "workload: nowhere_to_be:Found\n", "'nowhere_to_be' cannot be imported"),
         (GOOD.replace("0.9", "1.5"), "objective.target: of accuracy it is a fraction"),
         (GOOD.replace("0.9", "95"), "0.98, not 98 (found 95)"),
-        (GOOD.replace("0.9", "0.05"), "0.05 is not better than chance, whose accuracy is 0.1"),
+        (
+            GOOD.replace("0.9", "0.05"),
+            "0.05 is not better than the baseline, whose accuracy is 0.1",
+        ),
         (GOOD.replace("{target", "{metric: rsme, target"), "did you mean 'rmse'?"),
         (GOOD.replace("{target", "{metric: rmse, target"), "rmse is not of classification"),
         (
             GOOD.replace("{target: 0.9", "{metric: loss, target: 2.4"),
-            "2.4 is not better than chance, whose loss is 2.3",
+            "2.4 is not better than the baseline, whose loss is 2.3",
         ),
         (GOOD.replace("torch,", "pytorch,"), "'framework'"),
         (GOOD.replace("{target: 0.9}", "{kind: accuracy_per_second}"), "40 % in 10 s would beat"),

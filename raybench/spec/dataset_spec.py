@@ -1,13 +1,12 @@
 """Which data a run trains on (`dataset` of a file), and what is done to its samples (`augment`)."""
 
-import difflib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from raybench.spec.documents import Document, Fraction, PositiveFloat, PositiveInt, Seed
+from raybench.spec.errors import did_you_mean
 
 Task = Literal["classification", "regression", "language_modelling"]
 TASKS: tuple[str, ...] = get_args(Task)
@@ -46,9 +45,8 @@ def with_whole_paths(content: Any) -> Any:
     if not isinstance(content, dict):
         return content
     whole = {key: with_whole_paths(one) for key, one in content.items()}
-    dataset = whole.get("dataset")
-    if isinstance(dataset, dict):
-        whole["dataset"] = _whole(dataset, "path")
+    if isinstance(whole.get("dataset"), dict):
+        whole["dataset"] = _whole(whole["dataset"], "path")
     return _whole(whole, "weights")
 
 
@@ -69,11 +67,11 @@ class DatasetSpec(Document):
     """`digits` needs no download; `workload` asks the workload's own `load_dataset`."""
     path: str | None = None
     """File or folder of `image_folder`, `csv`, `parquet`, `text`, `npz` and `huggingface`; the
-    folder that a library keeps its sets in for `keras` and `torchvision` (none: its usual one)."""
+    folder that a library keeps its sets in for `keras` and `torchvision` (none: its default)."""
     set: str | None = None
     """Name of a set that `keras` (`cifar10`) or `torchvision` (`CIFAR10`) knows."""
     task: Task | None = None
-    """What is to be learnt; none is told from the labels."""
+    """What is learnt; none is inferred from the labels."""
     label: str | list[str] | None = None
     """Column (key, array) of the labels; several columns of numbers are a vector each."""
     columns: list[str] | None = None
@@ -87,7 +85,7 @@ class DatasetSpec(Document):
     tokens: Literal["words", "characters", "bytes"] = "words"
     """What a text is cut into: the words of the training split, its characters, or bytes."""
     vocabulary_size: Annotated[int, Field(ge=4)] = 20_000
-    """Most tokens told apart, the most frequent ones; the others are one."""
+    """Most tokens with an id of their own, the most frequent ones; the others share one."""
     sequence_length: PositiveInt = 128
     """Tokens of a sample: longer texts are cut, shorter ones padded."""
     image_size: PositiveInt | None = None
@@ -216,7 +214,7 @@ KINDS: tuple[str, ...] = tuple(OF_KIND)
 def _one_form(content: Any) -> Any:
     """Take `flip` for `{kind: flip}`, and `{random_crop: {padding: 4}}` for a kind and its keys.
 
-    ValueError for a kind or a key that there is not, with the nearest one.
+    ValueError for an unknown kind or key, with the nearest one.
     """
     if isinstance(content, Document):
         return content
@@ -230,17 +228,12 @@ def _one_form(content: Any) -> Any:
         raise ValueError("write a kind, such as flip, or {random_crop: {padding: 4}} with its keys")
     kind = str(content["kind"])
     if kind not in OF_KIND:
-        raise ValueError(f"there is no augmentation {kind}; {_nearest(kind, KINDS)}")
-    allowed = [key for key in OF_KIND[kind].model_fields if key != "kind"]
+        raise ValueError(f"there is no augmentation {kind}; {did_you_mean(kind, KINDS)}")
+    allowed = list(OF_KIND[kind].model_fields)
     for key in content:
-        if key not in ("kind", *allowed):
-            raise ValueError(f"{kind} has no key {key}; {_nearest(str(key), allowed)}")
+        if key not in allowed:
+            raise ValueError(f"{kind} has no key {key}; {did_you_mean(key, allowed)}")
     return content
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
 
 
 Augmentation = Annotated[

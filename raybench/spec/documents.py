@@ -4,7 +4,7 @@ YAML is read as version 1.2. PyYAML reads 1.1, where `yes`, `on` and `no` are bo
 1_000 is 1000, 010 is 8 and 1e-4 is text.
 """
 
-import difflib
+import copy
 import math
 import re
 from pathlib import Path
@@ -14,13 +14,14 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from raybench.spec.errors import UserError
+from raybench.spec.errors import UserError, did_you_mean
 
 MAX_DEPTH = 50
 """Levels of nesting that are read; more is a mistake, or meant to do harm."""
 MAX_BYTES = 10_000_000
 MAX_NODES = 100_000
 """Values that are read, aliases counted as often as they stand for something."""
+_PLAIN = (str, int, float, type(None))
 
 _LEADING_ZERO = "!leading-zero"
 _RESOLVERS: tuple[tuple[str, str, str], ...] = (  # tag, pattern, possible first characters
@@ -47,6 +48,15 @@ class _Loader(yaml.SafeLoader):
         for tag, construct in yaml.SafeLoader.yaml_constructors.items()
         if tag is None or tag.rpartition(":")[2] in ("null", "bool", "int", "float", "str", "seq")
     }
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Let `!!int few` be refused with its line, where PyYAML raises whatever it runs into."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, IndexError):
+            raise yaml.MarkedYAMLError(
+                problem=f"this is no {node.tag.rpartition(':')[2]}", problem_mark=node.start_mark
+            ) from None
 
 
 class _Dumper(yaml.SafeDumper):
@@ -81,26 +91,8 @@ def _refuse_leading_zero(loader: _Loader, node: yaml.ScalarNode) -> None:
     )
 
 
-def _checked(tag: str, pattern: str) -> None:
-    """Let `!!int few` be refused with its line, where PyYAML raises whatever it runs into."""
-    construct = yaml.SafeLoader.yaml_constructors[tag]
-
-    def build(loader: _Loader, node: yaml.ScalarNode) -> Any:
-        if not re.fullmatch(pattern, str(loader.construct_scalar(node))):
-            kind = tag.rpartition(":")[2]
-            raise yaml.MarkedYAMLError(
-                problem=f"'{node.value}' is no {kind}", problem_mark=node.start_mark
-            )
-        return construct(loader, node)
-
-    _Loader.add_constructor(tag, build)
-
-
 _Loader.add_constructor("tag:yaml.org,2002:map", _construct_mapping)
 _Loader.add_constructor(_LEADING_ZERO, _refuse_leading_zero)
-for _tag, _pattern, _ in _RESOLVERS:
-    if _tag in _Loader.yaml_constructors and _tag != _LEADING_ZERO:
-        _checked(_tag, _pattern)
 
 
 def parse_yaml(text: str, source: str) -> Any:
@@ -110,8 +102,7 @@ def parse_yaml(text: str, source: str) -> Any:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         raise UserError(f"{source}, line {line}: not valid YAML ({error.problem}).") from None
-    except (yaml.YAMLError, ValueError) as error:
-        # ValueError: of Python, for a number of 5,000 digits.
+    except yaml.YAMLError as error:
         raise UserError(f"{source}: not valid YAML ({' '.join(str(error).split())}).") from None
     except RecursionError:
         raise UserError(f"{source}: is nested too deep; {MAX_DEPTH} levels are read.") from None
@@ -123,21 +114,15 @@ def _refuse_too_much(content: Any, source: str) -> None:
     """Raise for what is nested too deep, for ever (an alias of itself), or grows by aliases."""
     level, count = [content], 1
     for _ in range(MAX_DEPTH):
-        level = [inner for outer in level for inner in _inside(outer)]
+        inside = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [inner for one in inside if not isinstance(one, _PLAIN) for inner in one]
         count += len(level)
-        if not level:
-            return
         if count > MAX_NODES:
             raise UserError(
                 f"{source}: holds more than {MAX_NODES:,} values; is it the right file?"
             )
-    raise UserError(f"{source}: is nested too deep; {MAX_DEPTH} levels are read.")
-
-
-def _inside(content: Any) -> list[Any]:
-    if isinstance(content, dict):
-        return list(content.values())
-    return content if isinstance(content, list) else []
+    if level:
+        raise UserError(f"{source}: is nested too deep; {MAX_DEPTH} levels are read.")
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -150,22 +135,21 @@ def read_mapping(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: cannot be read ({reason}).") from None
     if len(data) > MAX_BYTES:
         raise UserError(f"{path}: holds more than {MAX_BYTES:,} bytes; is it the right file?")
-    content = parse_yaml(_decode(data, path), str(path))
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: must hold 'key: value' lines, found {_kind(content)}.")
-    return content
-
-
-def _decode(data: bytes, path: Path) -> str:
-    is_utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
     try:
-        return data.decode("utf-16" if is_utf16 else "utf-8-sig")
+        is_utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+        text = data.decode("utf-16" if is_utf16 else "utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UserError(
             f"{path}: cannot be read (not a text file in UTF-8: byte 0x{data[error.start]:02x} in "
             f"line {line}); save it as UTF-8."
         ) from None
+    content = parse_yaml(text, str(path))
+    if not isinstance(content, dict):
+        kinds = {list: "a list", str: "text", type(None): "nothing"}
+        found = kinds.get(type(content), type(content).__name__)
+        raise UserError(f"{path}: must hold 'key: value' lines, found {found}.")
+    return content
 
 
 def to_yaml(content: dict[str, Any], *, in_lines: bool = True) -> str:
@@ -178,11 +162,6 @@ def to_yaml(content: dict[str, Any], *, in_lines: bool = True) -> str:
         default_flow_style=None if in_lines else True,
         width=80 if in_lines else math.inf,
     )
-
-
-def _kind(content: object) -> str:
-    names = {list: "a list", str: "text", type(None): "nothing"}
-    return names.get(type(content), type(content).__name__)
 
 
 Model = TypeVar("Model", bound="Document")
@@ -270,30 +249,26 @@ def number_problem(value: Any) -> str:
     return ""
 
 
-def _check_numbers(content: dict[str, Any], source: str) -> None:
-    todo: list[tuple[str, Any]] = [("", content)]
-    while todo:
-        path, value = todo.pop()
-        if isinstance(value, dict):
-            todo += [(f"{path}.{key}", inner) for key, inner in reversed(value.items())]
-        elif isinstance(value, list | tuple):
-            todo += [(f"{path}.{index}", inner) for index, inner in enumerate(value)][::-1]
-        elif problem := number_problem(value):
-            raise UserError(f"{source}: '{path[1:]}': {_shown(value)} {problem}.")
+def _check_numbers(content: Any, source: str, path: str = "") -> None:
+    if isinstance(content, dict | list | tuple):
+        inside = content.items() if isinstance(content, dict) else enumerate(content)
+        for key, inner in inside:
+            _check_numbers(inner, source, f"{path}.{key}")
+    elif problem := number_problem(content):
+        raise UserError(f"{source}: '{path[1:]}': {_shown(content)} {problem}.")
 
 
 def _sentence(detail: ErrorDetails, model: type[BaseModel], source: str) -> str:
     path = [str(part) for part in detail["loc"]]
-    key = ".".join(path) or "the whole file"
+    key = ".".join(path)
     if detail["type"] == "extra_forbidden":
         allowed = _keys_at(model, path[:-1])
-        close = difflib.get_close_matches(path[-1], allowed, n=1)
-        hint = f"did you mean '{close[0]}'?" if close else f"allowed are {', '.join(allowed)}."
-        return f"{source}: unknown key '{key}'; {hint}"
+        return f"{source}: unknown key '{key}'; {did_you_mean(path[-1], allowed)}"
     if detail["type"] == "missing":
         return f"{source}: the key '{key}' is required."
     shown = "" if isinstance(detail["input"], dict) else f" (found {_shown(detail['input'])})"
-    return f"{source}: '{key}': {problem_of(detail)}{shown}."
+    where = f"{source}: '{key}'" if key else source
+    return f"{where}: {problem_of(detail)}{shown}."
 
 
 def _shown(value: Any) -> str:
@@ -327,7 +302,7 @@ def apply_settings(content: dict[str, Any], settings: list[str]) -> dict[str, An
 
 def with_key(content: dict[str, Any], key: str, value: Any, source: str) -> dict[str, Any]:
     """Return `content` with the value of a key, dotted where it lies deeper."""
-    result: dict[str, Any] = _copy(content)
+    result = copy.deepcopy(content)
     target = result
     *parents, last = key.split(".")
     for parent in parents:
@@ -341,9 +316,3 @@ def with_key(content: dict[str, Any], key: str, value: Any, source: str) -> dict
         target.pop(other, None)  # what a file calls it is overridden too
     target[name] = value
     return result
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copy(item) for key, item in value.items()}
-    return list(value) if isinstance(value, list) else value

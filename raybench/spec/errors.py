@@ -1,5 +1,8 @@
 """The two error classes whose message is one sentence for the user, and what commands exit with."""
 
+import difflib
+from collections.abc import Iterable
+
 DONE, FAILED, WRONG_INPUT, NOT_REACHED, INTERRUPTED = 0, 1, 2, 3, 130
 UNDECIDED, WORSE, NO_DIFFERENCE = 4, 5, 6
 """Answered; the study failed; the user's input is wrong; nothing won: no run reached the target, or
@@ -27,6 +30,13 @@ class StudyError(Exception):
 
     Commands print it without a traceback and exit with code 1.
     """
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown name: the nearest known one, or all of them."""
+    known = list(known)
+    close = difflib.get_close_matches(str(name), known, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"there are {', '.join(known)}."
 
 
 def _printable(character: str) -> str:

@@ -1,10 +1,9 @@
 """What a model is judged by: a metric's name, its direction, and how it comes from samples.
 
 A metric is a number for each sample, averaged over a split and finished: RMSE is the root of the
-mean of squared errors. So it is the same whatever worker has evaluated which samples.
+mean of squared errors. So it does not depend on which worker evaluates which samples.
 """
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from raybench.spec.dataset_spec import Task
-from raybench.spec.errors import UserError
+from raybench.spec.errors import UserError, did_you_mean
 
 Direction = Literal["max", "min"]
 PerSample = Literal["correct", "correct_of_5", "loss", "squared_error", "absolute_error", "own"]
@@ -25,13 +24,11 @@ Finish = Callable[[float, float], float]
 """(mean over the samples, mean of the same for the labels' own mean as the answer) -> metric."""
 
 
-def _mean(mean: float, of_mean: float) -> float:
-    del of_mean
+def _mean(mean: float, _of_mean: float) -> float:
     return mean
 
 
-def _root(mean: float, of_mean: float) -> float:
-    del of_mean
+def _root(mean: float, _of_mean: float) -> float:
     return math.sqrt(mean) if mean >= 0 else math.nan
 
 
@@ -39,12 +36,11 @@ def _explained(mean: float, of_mean: float) -> float:
     return 1.0 - mean / of_mean if of_mean > 0 else math.nan
 
 
-def _exponential(mean: float, of_mean: float) -> float:
-    del of_mean
+def _exponential(mean: float, _of_mean: float) -> float:
     return math.exp(mean) if mean < 700 else math.inf
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Metric:
     """A metric; a workload may have one of its own: `Metric(name="f", direction="max")`."""
 
@@ -112,53 +108,18 @@ class Metric:
 
 
 WORDS = {"rmse": "RMSE", "r2": "R²", "top5_accuracy": "top-5 accuracy"}
-METRICS: dict[str, Metric] = {
-    one.name: one
-    for one in (
-        Metric(
-            name="accuracy",
-            direction="max",
-            per_sample="correct",
-            is_share=True,
-            tasks=("classification", "language_modelling"),
-        ),
-        Metric(
-            name="top5_accuracy",
-            direction="max",
-            per_sample="correct_of_5",
-            is_share=True,
-            tasks=("classification", "language_modelling"),
-        ),
-        Metric(name="loss", direction="min", per_sample="loss"),
-        Metric(
-            name="perplexity",
-            direction="min",
-            per_sample="loss",
-            finish=_exponential,
-            tasks=("classification", "language_modelling"),
-        ),
-        Metric(
-            name="rmse",
-            direction="min",
-            per_sample="squared_error",
-            finish=_root,
-            tasks=("regression",),
-        ),
-        Metric(
-            name="mean_absolute_error",
-            direction="min",
-            per_sample="absolute_error",
-            tasks=("regression",),
-        ),
-        Metric(
-            name="r2",
-            direction="max",
-            per_sample="squared_error",
-            finish=_explained,
-            tasks=("regression",),
-        ),
-    )
-}
+_OF_CLASSES: tuple[Task, ...] = ("classification", "language_modelling")
+_OF_NUMBERS: tuple[Task, ...] = ("regression",)
+_SHIPPED = (
+    Metric("accuracy", "max", "correct", is_share=True, tasks=_OF_CLASSES),
+    Metric("top5_accuracy", "max", "correct_of_5", is_share=True, tasks=_OF_CLASSES),
+    Metric("loss", "min", "loss"),
+    Metric("perplexity", "min", "loss", _exponential, tasks=_OF_CLASSES),
+    Metric("rmse", "min", "squared_error", _root, tasks=_OF_NUMBERS),
+    Metric("mean_absolute_error", "min", "absolute_error", tasks=_OF_NUMBERS),
+    Metric("r2", "max", "squared_error", _explained, tasks=_OF_NUMBERS),
+)
+METRICS = {one.name: one for one in _SHIPPED}
 """The metrics that come with raybench, by name."""
 USUAL: dict[Task, str] = {
     "classification": "accuracy",
@@ -175,7 +136,7 @@ def find_metric(
 ) -> Metric:
     """Return the metric of that name; `own` is the workload's, which none takes first.
 
-    None without an own one is the task's usual metric. UserError for an unknown name, and for
+    None without an own one is the task's default. UserError for an unknown name, and for
     a metric that the task does not have.
     """
     if own is not None and not re.match(METRIC_NAME, own.name):
@@ -188,9 +149,7 @@ def find_metric(
     name = USUAL[task] if name is None else OTHER_METRIC_NAMES.get(name, name)
     if name not in METRICS:
         known = [*METRICS, *OTHER_METRIC_NAMES, *([own.name] if own else [])]
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(METRICS)}."
-        raise UserError(f"objective.metric: unknown metric '{name}'; {hint}")
+        raise UserError(f"objective.metric: unknown metric '{name}'; {did_you_mean(name, known)}")
     found = METRICS[name]
     if task not in found.tasks:
         fitting = ", ".join(one.name for one in METRICS.values() if task in one.tasks)

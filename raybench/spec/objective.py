@@ -39,7 +39,7 @@ class Objective(Document):
     """`time_to_target` (train seconds to the target) or `best_at_budget`."""
     metric: str | None = None
     """Metric on the validation set: accuracy, top5_accuracy, loss, perplexity, rmse, r2,
-    mean_absolute_error, or the workload's own; none is the usual one of the task."""
+    mean_absolute_error, or the workload's own; none is the default of the task."""
     direction: Direction | None = None
     """Whether more of the metric is better; known of all but a workload's own, which says it."""
     is_share: bool | None = None
@@ -84,52 +84,42 @@ def naming(metric: Metric) -> dict[str, object]:
 def resolved(
     objective: Objective, *, task: Task, own: Metric | None, baseline_value: float | None
 ) -> Objective:
-    """Return the objective with its metric, direction and chance level named.
+    """Return the objective with its metric, direction and baseline value named.
 
-    `own` is the workload's metric, `chance` what is told from the labels. UserError for a metric
-    that the task does not have, and for a target that chance reaches.
+    `own` is the workload's metric, `baseline_value` what the labels say. UserError for a metric
+    that the task does not have, and for a target that the baseline reaches.
     """
     metric = find_metric(objective.metric, task=task, own=own)
+    is_max, target = metric.direction == "max", objective.target
     if objective.direction not in (None, metric.direction):
+        more = "more" if is_max else "less"
         raise UserError(
-            f"objective.direction: {metric.name} is better {_more(metric)}; leave it out."
+            f"objective.direction: {metric.name} is better the {more} it is; leave it out."
         )
     if objective.is_share not in (None, metric.is_share):
-        raise UserError(
-            f"objective.is_share: {metric.name} is {'a' if metric.is_share else 'no'} share; leave "
-            "it out."
-        )
-    named = naming(metric)
-    baseline_value = (
-        objective.baseline_value if objective.baseline_value is not None else baseline_value
-    )
-    target = objective.target
-    if metric.is_share and target is not None and not 0 < target <= 1:
-        raise UserError(
-            f"objective.target: of {metric.name} it is a fraction above 0, at most 1: 0.98, not 98 "
-            f"(found {target:g})."
-        )
-    limit = LIMITS.get(metric.name)
-    if target is not None and limit is not None and metric.gap(limit, target) <= 0:
-        raise UserError(
-            f"objective.target: {target:g} cannot be reached: {metric.words} is "
-            f"{'below' if metric.direction == 'max' else 'above'} {limit:g}; name another."
-        )
-    if (
-        target is not None
-        and baseline_value is not None
-        and metric.gap(target, baseline_value) <= 0
-    ):
-        raise UserError(
-            f"objective.target: {target:g} is not better than chance, whose {metric.words} is "
-            f"{baseline_value:.6g} (an answer that does not look at the inputs); name a "
-            f"{'higher' if metric.direction == 'max' else 'lower'} one."
-        )
-    return objective.model_copy(update=named | {"baseline_value": baseline_value})
-
-
-def _more(metric: Metric) -> str:
-    return "the more it is" if metric.direction == "max" else "the less it is"
+        is_share = "a" if metric.is_share else "no"
+        raise UserError(f"objective.is_share: {metric.name} is {is_share} share; leave it out.")
+    if objective.baseline_value is not None:
+        baseline_value = objective.baseline_value
+    if target is not None:
+        limit = LIMITS.get(metric.name)
+        if metric.is_share and not 0 < target <= 1:
+            raise UserError(
+                f"objective.target: of {metric.name} it is a fraction above 0, at most 1: 0.98, "
+                f"not 98 (found {target:g})."
+            )
+        if limit is not None and metric.gap(limit, target) <= 0:
+            raise UserError(
+                f"objective.target: {target:g} cannot be reached: {metric.words} is "
+                f"{'below' if is_max else 'above'} {limit:g}; name another."
+            )
+        if baseline_value is not None and metric.gap(target, baseline_value) <= 0:
+            raise UserError(
+                f"objective.target: {target:g} is not better than the baseline, whose "
+                f"{metric.words} is {baseline_value:.6g} (an answer that does not look at the "
+                f"inputs); name a {'higher' if is_max else 'lower'} one."
+            )
+    return objective.model_copy(update=naming(metric) | {"baseline_value": baseline_value})
 
 
 def time_to_target(
@@ -184,15 +174,11 @@ class StopRule:
     @property
     def time_to_target_s(self) -> float | None:
         """Train seconds to the target so far; None if not reached or no target is given."""
-        if self._objective.target is None:
+        target, hold = self._objective.target, self._objective.hold
+        if target is None:
             return None
-        reached = time_to_target(
-            self._values,
-            self._seconds,
-            target=self._objective.target,
-            hold=self._objective.hold,
-            metric=self._metric,
-        )
+        curve = self._values, self._seconds
+        reached = time_to_target(*curve, target=target, hold=hold, metric=self._metric)
         late = reached is not None and reached > self._objective.max_train_seconds
         return None if late else reached
 
@@ -200,10 +186,8 @@ class StopRule:
     def best_value(self) -> float | None:
         """The value that the run is judged by so far; None before the first evaluation.
 
-        The best one. With `best_at_budget` that of the last evaluation within the budget, which is
-        what the weights have that are kept: the best of many is luck, more of it the more
-        evaluations a fast configuration has. One that comes later has trained for longer than
-        others may.
+        The best one. With `best_at_budget` that of the last evaluation within the budget, whose
+        weights are kept: the best of many is luck, and the more evaluations, the more of it.
         """
         if self._objective.kind != BUDGET:
             return self._metric.best(self._values)
@@ -220,28 +204,29 @@ def is_finite(*values: float) -> bool:
 MISS_WEIGHT = 2.0
 """lambda: how far the worst miss stands above log(max_train_seconds)."""
 MIN_SECONDS = 1e-3
-"""Times below this are not told apart (log of 0 does not exist)."""
+"""Times below this count as this (log of 0 does not exist)."""
 MOST_UNKNOWN = 20.0
-"""The worst `shortfall` where chance is not known: that of a value of 240 million."""
+"""The worst `shortfall` where the baseline is unknown: that of a value of 240 million."""
 BEST_OF_MANY = 3.0
 """Standard errors above the baseline that a target of ours lies, where a test split judges the
 winner once more: the best of a search's evaluations of noise is 2.5 to 4 above."""
 BEST_OF_ALL = 4.0
 """The same where there is no test split."""
 ONE_SIDED = 1.645
-"""Standard errors above the baseline that chance gets to in 5 of 100."""
+"""Standard errors above the baseline that luck gets to in 5 of 100."""
+_FREQUENCIES, _MEAN = "always answering how frequent classes are", "always answering the mean"
 GUESSES = {
     "accuracy": "always answering the most frequent class",
     "top5_accuracy": "always naming the five most frequent classes",
-    "loss": "always answering how frequent classes are",
+    "loss": _FREQUENCIES,
+    "perplexity": _FREQUENCIES,
     "mean_absolute_error": "always answering the median",
+    "rmse": _MEAN,
+    "r2": _MEAN,
 }
-GUESSES |= {"perplexity": GUESSES["loss"]} | dict.fromkeys(
-    ("rmse", "r2"), "always answering the mean"
-)
 """The baseline of a metric, for a sentence."""
 PART_OF_GAP = 0.01
-"""What one point is to metrics that are no shares: a hundredth of the gap to chance."""
+"""What one point is to metrics that are no shares: a hundredth of the gap to the baseline."""
 
 
 @dataclass(frozen=True)
@@ -294,15 +279,14 @@ def search_score(
     """Return the number the search minimises; comparable over all runs of a study.
 
     time_to_target: log T if the target was reached within `max_train_seconds`, else
-    log T_max + 2 gap(A*, best) / gap(A*, chance), at most 2, so that every reached run beats every
-    missed one and the searcher still sees a slope. best_at_budget: `shortfall`.
-    `best_value` None (nothing evaluated, out of memory, NaN) scores worst. `chance` stands in where
-    the objective has none; None is not known.
+    log T_max + 2 gap(A*, best) / gap(A*, baseline), at most 2, so that every reached run beats
+    every missed one and the searcher still sees a slope. best_at_budget: `shortfall`.
+    `best_value` None (nothing evaluated, out of memory, NaN) scores worst. `baseline_value` stands
+    in where the objective has none; None is unknown.
     """
     metric = objective.judged_by
-    baseline_value = (
-        baseline_value if objective.baseline_value is None else objective.baseline_value
-    )
+    if objective.baseline_value is not None:
+        baseline_value = objective.baseline_value
     if objective.kind == BUDGET:
         return shortfall(metric, best_value, baseline_value)
     assert objective.target is not None
@@ -314,7 +298,7 @@ def search_score(
     width = _gap_to_baseline(metric, objective.target, baseline_value)
     missing = metric.gap(objective.target, best_value) / width
     if baseline_value is None and not metric.is_share:
-        missing = 1.0 - 1.0 / (1.0 + max(missing, 0.0))  # nobody knows where it is as bad as can be
+        missing = 1.0 - 1.0 / (1.0 + max(missing, 0.0))  # what is as bad as can be is unknown
     # The curve may touch the target without holding it: still a miss, so never below 0.
     return ceiling + MISS_WEIGHT * min(max(missing, 0.0), 1.0)
 
@@ -334,18 +318,16 @@ def shortfall(metric: Metric, value: float | None, baseline_value: float | None)
 
     Of shares what is missing to 1, or where less is better all there is above 0. Of others the
     value itself, its sign turned where more is better, and no worse than twice as far from 0 as
-    chance is: a loss that has burst says no more than that. Where chance is not known its asinh,
-    about the logarithm of large values, and at most 20.
+    the baseline is: a loss that has burst says no more than that. Where the baseline is unknown its
+    asinh, about the logarithm of large values, and at most 20.
     """
-    is_known = value is not None and not math.isnan(value)
-    if metric.is_share:
-        best = 1.0 if metric.direction == "max" else 0.0
-        return abs(best - value) if value is not None and is_known else 1.0
-    worst = MOST_UNKNOWN
-    if baseline_value is not None:
+    worst = 1.0 if metric.is_share else MOST_UNKNOWN
+    if baseline_value is not None and not metric.is_share:
         worst = max(-metric.sign * baseline_value, 0.0) + max(abs(baseline_value), 1.0)
-    if value is None or not is_known:
+    if value is None or math.isnan(value):
         return worst
+    if metric.is_share:
+        return abs((1.0 if metric.direction == "max" else 0.0) - value)
     lack = -metric.sign * value
     return min(lack if baseline_value is not None else math.asinh(lack), worst)
 
@@ -358,9 +340,9 @@ def worst_score(objective: Objective, *, baseline_value: float | None = None) ->
 
 
 def baseline_value_of(objective: Objective, num_classes: int | None) -> float | None:
-    """Return the chance level of an objective; of accuracy 1 / classes where it does not say it.
+    """Return the baseline value of an objective; of accuracy 1 / classes where it says none.
 
-    Where a workload says itself what is right, nothing better is known. None for other metrics.
+    None for other metrics.
     """
     if objective.baseline_value is not None or objective.judged_by != ACCURACY or not num_classes:
         return objective.baseline_value
@@ -372,7 +354,7 @@ def small_difference(
 ) -> float:
     """Return a difference of a metric near `value` that says little: `points` of a share.
 
-    Of others 1 % of the gap between chance and `value`; of `value` where chance is not known.
+    Of others 1 % of the gap between baseline and `value`; of `value` where that is unknown.
     """
     if metric.is_share:
         return points

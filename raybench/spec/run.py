@@ -3,7 +3,7 @@
 Here too: how a run is spread over workers, and a configuration in one line.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, get_args
 
@@ -50,13 +50,8 @@ class Placement:
     @property
     def in_one_process(self) -> "Placement":
         """The same replicas in one process of one node, in place of a worker for each."""
-        return replace(
-            self,
-            num_workers=1,
-            cpus_per_worker=self.cpus,
-            gpus_per_worker=self.gpus,
-            replicas_per_process=self.num_workers,
-        )
+        whole = replace(self, cpus_per_worker=self.cpus, gpus_per_worker=self.gpus)
+        return replace(whole, num_workers=1, replicas_per_process=self.num_workers)
 
     @property
     def group(self) -> "Placement":
@@ -244,78 +239,9 @@ class RunSpec(Document):
         return one_name_each(content) if isinstance(content, dict) else content
 
     @model_validator(mode="after")
-    def _one_warm_up(self) -> "RunSpec":
-        if self.warmup_samples and self.warmup_epochs:
-            raise ValueError("warmup_samples and warmup_epochs are one warm-up; keep one of them")
-        for key in ("warmup_epochs", "warmup_samples"):
-            if self.schedule in OWN_RAMP and getattr(self, key):
-                raise ValueError(f"schedule {self.schedule} has a ramp of its own; set {key}: 0")
-        return self
-
-    @model_validator(mode="after")
-    def _one_average(self) -> "RunSpec":
-        if self.optimizer != "schedule_free_adamw":
-            return self
-        if self.schedule != "constant":
-            raise ValueError(
-                "schedule_free_adamw averages the weights in place of a schedule; set schedule: "
-                f"constant (with a warm-up), not {self.schedule}"
-            )
-        if self.ema_decay is not None:
-            raise ValueError("schedule_free_adamw averages the weights itself; leave out ema_decay")
-        if self.beta1 == 0:
-            raise ValueError("schedule_free_adamw needs beta1 above 0; 0.9 is usual")
-        return self
-
-    @model_validator(mode="after")
-    def _whole_gpus(self) -> "RunSpec":
-        if 0 < self.gpus_per_worker < 1 < self.num_workers:
-            raise ValueError(
-                f"gpus_per_worker {self.gpus_per_worker} is for num_workers 1: several workers "
-                "need a whole GPU each (NCCL refuses two on one); set gpus_per_worker: 1"
-            )
-        if self.accelerator_type and not self.gpus_per_worker:
-            raise ValueError("accelerator_type is of GPUs; set gpus_per_worker: 1 with it")
-        return self
-
-    @model_validator(mode="after")
-    def _one_process(self) -> "RunSpec":
-        if self.strategy != "single_process":
-            return self
-        for key, usual in NOT_IN_ONE_PROCESS.items():
-            value = getattr(self, key)
-            if value != usual:
-                shown = str(value).lower() if isinstance(value, bool) else value
-                raise ValueError(
-                    f"{key}: {shown} is of workers in processes of their own; leave it out with "
-                    "strategy: single_process, or set strategy: distributed"
-                )
-        if self.framework == "torch" and self.num_workers > 1 and not self.gpus_per_worker:
-            raise ValueError(
-                "strategy single_process of torch needs GPUs (nn.DataParallel has no CPU "
-                "devices); set gpus_per_worker: 1 or strategy: distributed"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _one_batch_norm(self) -> "RunSpec":
-        if not self.sync_batch_norm:
-            return self
-        if self.num_workers > 1 and not self.gpus_per_worker:
-            raise ValueError(
-                "sync_batch_norm is for workers on GPUs; set gpus_per_worker: 1 or "
-                "sync_batch_norm: false"
-            )
-        if self.accumulate > 1:
-            raise ValueError(
-                "sync_batch_norm normalises over all samples of a step, which several passes do "
-                "not see at once; set accumulate: 1"
-            )
-        if self.framework == "torch" and self.replicas_per_process > 1:
-            raise ValueError(
-                "sync_batch_norm is not for strategy single_process of torch (nn.DataParallel has "
-                "no way between its replicas); set strategy: distributed"
-            )
+    def _keys_go_together(self) -> "RunSpec":
+        for problem in _problems(self):
+            raise ValueError(problem)
         return self
 
     @property
@@ -347,6 +273,62 @@ class RunSpec(Document):
         return self.model_dump(mode="json")
 
 
+def _problems(spec: RunSpec) -> Iterator[str]:
+    """Yield what excludes each other; a space tries all values of the keys that are looked at."""
+    if spec.warmup_samples and spec.warmup_epochs:
+        yield "warmup_samples and warmup_epochs are one warm-up; keep one of them"
+    for key in ("warmup_epochs", "warmup_samples"):
+        if spec.schedule in OWN_RAMP and getattr(spec, key):
+            yield f"schedule {spec.schedule} has a ramp of its own; set {key}: 0"
+    if spec.optimizer == "schedule_free_adamw":
+        if spec.schedule != "constant":
+            yield (
+                "schedule_free_adamw averages the weights in place of a schedule; set schedule: "
+                f"constant (with a warm-up), not {spec.schedule}"
+            )
+        if spec.ema_decay is not None:
+            yield "schedule_free_adamw averages the weights itself; leave out ema_decay"
+        if spec.beta1 == 0:
+            yield "schedule_free_adamw needs beta1 above 0; 0.9 is typical"
+    if 0 < spec.gpus_per_worker < 1 < spec.num_workers:
+        yield (
+            f"gpus_per_worker {spec.gpus_per_worker} is for num_workers 1: several workers "
+            "need a whole GPU each (NCCL refuses two on one); set gpus_per_worker: 1"
+        )
+    if spec.accelerator_type and not spec.gpus_per_worker:
+        yield "accelerator_type is of GPUs; set gpus_per_worker: 1 with it"
+    yield from _problems_of_processes(spec)
+
+
+def _problems_of_processes(spec: RunSpec) -> Iterator[str]:
+    if spec.strategy == "single_process":
+        for key, default in NOT_IN_ONE_PROCESS.items():
+            if (value := getattr(spec, key)) != default:
+                shown = str(value).lower() if isinstance(value, bool) else value
+                yield (
+                    f"{key}: {shown} is of workers in processes of their own; leave it out with "
+                    "strategy: single_process, or set strategy: distributed"
+                )
+        if spec.framework == "torch" and spec.num_workers > 1 and not spec.gpus_per_worker:
+            yield (
+                "strategy single_process of torch needs GPUs (nn.DataParallel has no CPU "
+                "devices); set gpus_per_worker: 1 or strategy: distributed"
+            )
+    if spec.sync_batch_norm:
+        if spec.num_workers > 1 and not spec.gpus_per_worker:
+            yield "sync_batch_norm is for workers on GPUs; set it to false, or gpus_per_worker: 1"
+        if spec.accumulate > 1:
+            yield (
+                "sync_batch_norm normalises over all samples of a step, which several passes do "
+                "not see at once; set accumulate: 1"
+            )
+        if spec.framework == "torch" and spec.replicas_per_process > 1:
+            yield (
+                "sync_batch_norm is not for strategy single_process of torch (nn.DataParallel has "
+                "no way between its replicas); set strategy: distributed"
+            )
+
+
 BASE_KEYS = ("framework", "num_workers", "batch_size_per_worker", "optimizer", "learning_rate")
 """Keys that every label tells."""
 
@@ -361,7 +343,7 @@ def label_keys(space: Mapping[str, Any]) -> tuple[str, ...]:
         for key, values in space.items()
         if key in RunSpec.model_fields
         and key not in BASE_KEYS
-        and not (isinstance(values, list) and _is_one_value(values))
+        and not (isinstance(values, list) and len(values) == 1 and not isinstance(values[0], dict))
     )
 
 
@@ -381,13 +363,9 @@ def short(value: object) -> str:
     """Return a key's value in a few characters: `flip+random_crop(padding=8)`, `0.5+0.75`."""
     if isinstance(value, list):
         return "+".join(short(one) for one in value) or "none"
-    if isinstance(value, Document):  # what of it is not usual
+    if isinstance(value, Document):  # what of it differs from the defaults
         given = value.model_dump(exclude_defaults=True)
         kind = given.pop("kind", "")
         settings = ",".join(f"{k}={v}" for k, v in given.items())
         return f"{kind}({settings})" if kind and settings else str(kind or settings)
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _is_one_value(values: list[Any]) -> bool:
-    return len(values) == 1 and not isinstance(values[0], dict)

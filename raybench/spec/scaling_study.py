@@ -11,11 +11,10 @@ As a file it reads like a search space:
     repeats: 3
 """
 
-import difflib
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -36,7 +35,7 @@ from raybench.spec.documents import (
     validate,
     with_key,
 )
-from raybench.spec.errors import UserError
+from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.run import RunSpec
 
 Scaling = Literal["weak", "strong"]
@@ -79,7 +78,9 @@ class ScalingStudy(Document):
         "strong",
     ]
     """`weak`: the batch of a worker stays, `strong`: the batch of all workers together."""
-    num_workers: Annotated[list[PositiveInt], Field(min_length=1)] | None = None
+    num_workers: Annotated[
+        Annotated[list[PositiveInt], Field(min_length=1)] | None, BeforeValidator(_several)
+    ] = None
     """Numbers of workers; none is 1, 2, 4, ... as many as there is room for."""
     batch_sizes: Annotated[list[PositiveInt], BeforeValidator(_several), Field(min_length=1)] = [64]
     """Samples of an exchange: of one worker in weak scaling, of all together in strong."""
@@ -96,11 +97,6 @@ class ScalingStudy(Document):
     budget: PositiveFloat | None = None
     """What a training may cost in money (worker-seconds without a price): the plan then names the
     fastest within it."""
-
-    @field_validator("num_workers", mode="before")
-    @classmethod
-    def _one_number(cls, value: Any) -> Any:
-        return _several(value)
 
     @field_validator("axes")
     @classmethod
@@ -161,7 +157,9 @@ def study_cells(study: ScalingStudy, source: str | None = None) -> list[StudyCel
     does not divide among the workers. `source` names the study in it.
     """
     source = source or f"study {study.name}"
-    pairs = _grid(study, source) if study.cells is None else _written_out(study, source)
+    pairs: Iterable[tuple[Scaling, RunSpec]] = _grid(study, source)
+    if study.cells is not None:
+        pairs = ((cell.scaling, _spec(study, cell.changes, source)) for cell in study.cells)
     found: dict[str, tuple[RunSpec, list[Scaling]]] = {}
     for scaling, spec in pairs:
         _, scalings = found.setdefault(spec.model_dump_json(), (spec, []))
@@ -185,28 +183,22 @@ def _grid(study: ScalingStudy, source: str) -> Iterator[tuple[Scaling, RunSpec]]
             yield scaling, spec if scaling == "weak" else _divided(spec, batch, study, source)
 
 
-def _written_out(study: ScalingStudy, source: str) -> Iterator[tuple[Scaling, RunSpec]]:
-    for cell in study.cells or []:
-        yield cell.scaling, _spec(study, cell.changes, source)
-
-
 def _spec(study: ScalingStudy, changes: dict[str, Any], source: str) -> RunSpec:
     content = study.base.document()
     words = ", ".join(f"{key} {value}" for key, value in changes.items())
     where = f"{source}, cell {words}"
     for key, value in (changes | ALWAYS).items():
         content = with_key(content, key, value, where)
-    objective, base = content["objective"], study.base.objective
+    objective = content["objective"]
     if isinstance(objective, dict) and objective.get("metric") is None:
-        named = ("metric", "direction", "is_share")
-        objective |= {key: getattr(base, key) for key in named}
+        base = study.base.objective
+        objective |= {key: getattr(base, key) for key in ("metric", "direction", "is_share")}
     return validate(RunSpec, content, where)
 
 
 def _divided(spec: RunSpec, batch: int, study: ScalingStudy, source: str) -> RunSpec:
     """Return a run spec whose workers share a global batch."""
-    parts = spec.num_workers * spec.accumulate
-    own, left = divmod(batch, parts)
+    own, left = divmod(batch, spec.num_workers * spec.accumulate)
     if left or not own:
         times = f" x accumulate {spec.accumulate}" if spec.accumulate > 1 else ""
         multiple = math.lcm(*(n * spec.accumulate for n in study.num_workers or [1]))
@@ -237,14 +229,15 @@ def set_in_scaling(content: dict[str, Any], settings: list[str]) -> dict[str, An
     `--set epochs=5` is `--set base.epochs=5`; `--set framework=torch` ends an axis of frameworks,
     and what written-out cells say of them.
     """
+    known = (*ScalingStudy.model_fields, *RunSpec.model_fields, *OTHER_NAMES)
     for setting in settings:
-        key, is_set, text = setting.partition("=")
-        key = key.strip()
-        _check_key(key)
-        first = OTHER_NAMES.get(key, key.partition(".")[0])
-        is_of_base = first in RunSpec.model_fields and key not in ScalingStudy.model_fields
+        key, is_set, text = (part.strip() for part in setting.partition("="))
+        first = key.partition(".")[0]
+        if first not in ("", *known):
+            raise UserError(f"--set {key}: unknown key; {did_you_mean(first, known)}")
+        is_of_base = first in known and first not in ScalingStudy.model_fields
         if is_of_base and (key not in OWN_KEYS or content.get("cells")):
-            setting, key = f"base.{setting.strip()}", f"base.{key}"
+            key = f"base.{key}"
         if is_set and key.partition(".")[0] == "base":
             value = parse_yaml(text, f"--set {key}")
             whole = value.items() if key == "base" and isinstance(value, dict) else ()
@@ -252,7 +245,7 @@ def set_in_scaling(content: dict[str, Any], settings: list[str]) -> dict[str, An
                 if ALWAYS.get(str(name), said) != said:
                     raise UserError(f"--set {name}: a study's runs all have it; leave it out.")
                 content = _everywhere(content, str(name), said)
-        content = apply_settings(content, [setting])
+        content = apply_settings(content, [f"{key}{is_set}{text}"])
     return content
 
 
@@ -262,14 +255,7 @@ def _everywhere(content: dict[str, Any], key: str, value: Any) -> dict[str, Any]
     if key in OWN_KEYS and not cells:
         raise UserError(f"--set {key}: is the grid's; write --set '{OWN_KEYS[key]}=[{value}]'.")
     if isinstance(axes, dict):
-        kept = {name: each for name, each in axes.items() if not _is_said(name, key, value)}
-        kept = {
-            name: _once([_with(name, one, key, value) for one in each])
-            if isinstance(each, list)
-            else each
-            for name, each in kept.items()
-        }
-        content = content | {"axes": kept}
+        content = content | {"axes": _overruled(axes, key, value)}
     if isinstance(cells, list):
         content = content | {"cells": _once([_in_cell(cell, key, value) for cell in cells])}
     return content
@@ -284,52 +270,38 @@ def _in_cell(cell: Any, key: str, value: Any) -> Any:
             f"--set {key}: the cells of this study are written out, each with its own {key}; leave "
             "it out, or write cells of your own into a file."
         )
-    kept = {
-        name: _with(name, one, key, value)
-        for name, one in changes.items()
-        if not _is_said(name, key, value)
-    }
-    return cell | {"changes": kept}
+    kept = _overruled({name: [one] for name, one in changes.items()}, key, value)
+    return cell | {"changes": {name: one for name, (one,) in kept.items()}}
+
+
+def _overruled(axes: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """Return lists of values by their keys, without those that `key: value` replaces, and with it
+    in those that it lies deeper in."""
+    kept = {}
+    for name, values in axes.items():
+        if _is_said(name, key, value):
+            continue
+        if key.startswith(f"{name}.") and isinstance(values, list):
+            source = f"--set {key}"
+            values = _once([with_key({name: one}, key, value, source)[name] for one in values])
+        kept[name] = values
+    return kept
 
 
 def _is_said(name: str, key: str, value: Any) -> bool:
     """Say whether `key: value` says all that key `name` does: the same, or a deeper one of it."""
-    names, keys = _own_names(name), _own_names(key)
-    if names[: len(keys)] != keys:
-        return False
+    names, keys = ([OTHER_NAMES.get(part, part) for part in one.split(".")] for one in (name, key))
+    if isinstance(value, str) and key in SHORT_FORMS:
+        value = {SHORT_FORMS[key]: value}
     for part in names[len(keys) :]:
-        if isinstance(value, str):
-            return SHORT_FORMS.get(key) == part
         if not isinstance(value, dict) or part not in value:
             return False
         value = value[part]
-    return True
-
-
-def _with(name: str, found: Any, key: str, value: Any) -> Any:
-    """Return what is found at key `name`, with `key: value` in it where that lies deeper."""
-    if not key.startswith(f"{name}."):
-        return found
-    return with_key({name: found}, key, value, f"--set {key}")[name]
-
-
-def _own_names(key: str) -> list[str]:
-    return [OTHER_NAMES.get(part, part) for part in key.split(".")]
+    return names[: len(keys)] == keys
 
 
 def _once(values: list[Any]) -> list[Any]:
     return [one for index, one in enumerate(values) if one not in values[:index]]
-
-
-def _check_key(key: str) -> None:
-    """Refuse a key that neither a study nor a run spec has."""
-    known = [*ScalingStudy.model_fields, *RunSpec.model_fields]
-    first = key.partition(".")[0]
-    if first in (*known, *OTHER_NAMES, ""):
-        return
-    close = difflib.get_close_matches(first, known, n=1)
-    hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(known)}."
-    raise UserError(f"--set {key}: unknown key; {hint}")
 
 
 def build_scaling_study(content: dict[str, Any], source: str, *, name: str) -> ScalingStudy:

@@ -6,50 +6,37 @@ from typing import Any
 
 from raybench.spec.documents import OTHER_NAMES
 from raybench.spec.run import RunSpec
-from raybench.spec.space import NOT_SEARCHED
+from raybench.spec.space import NOT_SEARCHED, RangeForm
 from raybench.spec.study import AUTO, StudySpec
 
-_SIMPLE: dict[str, Any] = {
-    "oneOf": [
-        {"type": ["number", "string", "boolean"], "description": "one value"},
-        {"type": "array", "minItems": 1, "description": "one of a list"},
-        {
-            "type": "object",
-            "description": "a range, both bounds included",
-            "properties": {
-                "low": {"type": "number"},
-                "high": {"type": "number"},
-                "log": {"type": "boolean", "description": "sample the logarithm evenly"},
-                "log2": {"type": "boolean", "description": "powers of two only"},
-            },
-            "required": ["low", "high"],
-            "additionalProperties": False,
-        },
-    ]
+_RANGE = RangeForm.model_json_schema()
+_SIMPLE: list[dict[str, Any]] = [
+    {"type": ["number", "string", "boolean"], "description": "one value"},
+    {"type": "array", "minItems": 1, "description": "one of a list"},
+    _RANGE,
+]
+_WHEN = {"type": "object", "description": "key: value or list of values"}
+_CASE: dict[str, Any] = {
+    "type": "object",
+    "required": ["when"],
+    "properties": {"when": _WHEN, "values": {"type": "array"}} | _RANGE["properties"],
+    "additionalProperties": False,
 }
 _CASES: dict[str, Any] = {
     "type": "array",
     "minItems": 1,
     "description": "a range or a list of values for each case of other keys",
-    "items": {
-        "type": "object",
-        "required": ["when"],
-        "properties": {
-            "when": {"type": "object", "description": "key: value or list of values"},
-            "values": {"type": "array"},
-            "low": {"type": "number"},
-            "high": {"type": "number"},
-            "log": {"type": "boolean"},
-            "log2": {"type": "boolean"},
-        },
-        "additionalProperties": False,
-    },
+    "items": _CASE,
 }
+
+
+_DIMENSION = [{"$ref": "#/$defs/Dimension"}, {"$ref": "#/$defs/Cases"}]
 
 
 def study_schema() -> dict[str, Any]:
     """Return the schema, with the run spec's keys under `space` and `fixed`."""
     schema = StudySpec.model_json_schema()
+    schema["$defs"] |= {"Dimension": {"oneOf": _SIMPLE}, "Cases": _CASES}
     run = RunSpec.model_json_schema()
     keys = {
         key: value
@@ -71,7 +58,10 @@ def study_schema() -> dict[str, Any]:
     dataset["anyOf"] = [{"$ref": dataset.pop("$ref")}, {"enum": names, "description": "its name"}]
     schema["properties"]["space"] |= {
         "properties": {
-            key: {"description": value.get("description", ""), "anyOf": [_SIMPLE, _CASES]}
+            key: {
+                "description": value.get("description", ""),
+                "anyOf": _DIMENSION,
+            }
             for key, value in keys.items()
             if key not in NOT_SEARCHED
         },

@@ -1,15 +1,14 @@
 """The search space: the `space:` part of a file, read and checked, and what can be drawn of it."""
 
-import difflib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, get_args
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, get_args
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, model_validator
 
-from raybench.spec.documents import number_problem, problem_of, validate_key
-from raybench.spec.errors import UserError
+from raybench.spec.documents import Document, problem_of, validate, validate_key
+from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.run import RunSpec
 
 NOT_SEARCHED = (
@@ -113,7 +112,8 @@ def possible_values(dimension: Dimension) -> list[Any]:
     if isinstance(dimension, Powers):
         return list(dimension.values())
     if isinstance(dimension, Range):
-        return [_number(dimension, dimension.low), _number(dimension, dimension.high)]
+        kind = int if dimension.is_integer else float
+        return [kind(dimension.low), kind(dimension.high)]
     return [value for case in dimension.cases for value in possible_values(case.dimension)]
 
 
@@ -151,20 +151,15 @@ def num_configurations(space: Space, fixed: dict[str, Any] | None = None) -> int
 
     `fixed` is what conditions may depend on beside the space's own keys.
     """
-    conditions: set[str] = set()
-    for dimension in space.values():
-        if isinstance(dimension, Cases):
-            conditions |= dimension.keys()
+    cases = [one for one in space.values() if isinstance(one, Cases)]
+    conditions = set().union(*(one.keys() for one in cases))
     total = 0
     for chosen in combinations(space, fixed or {}, conditions):
         # Keys that conditions name have one value here; the others multiply.
-        number = 1
-        for key, dimension in space.items():
-            size = 1 if key in chosen else _num_values(resolve(dimension, chosen))
-            if size is None:
-                return None
-            number *= size
-        total += number
+        rest = [resolve(one, chosen) for key, one in space.items() if key not in chosen]
+        if any(isinstance(one, Range) and not one.is_integer for one in rest):
+            return None
+        total += math.prod(len(every_value(one)) for one in rest)
     return total
 
 
@@ -180,16 +175,6 @@ def every_value(dimension: Simple) -> Sequence[Any]:
     return possible_values(dimension)
 
 
-def _num_values(dimension: Simple) -> int | None:
-    if not isinstance(dimension, Range):
-        return len(possible_values(dimension))
-    return int(dimension.high) - int(dimension.low) + 1 if dimension.is_integer else None
-
-
-def _number(dimension: Range, value: float) -> float | int:
-    return int(value) if dimension.is_integer else float(value)
-
-
 def parse_space(raw: dict[str, Any], fixed: dict[str, Any], source: str) -> Space:
     """Read the `space:` part of a file; UserError names the key and what is allowed.
 
@@ -200,152 +185,100 @@ def parse_space(raw: dict[str, Any], fixed: dict[str, Any], source: str) -> Spac
     for key, content in raw.items():
         where = f"{source}: 'space.{key}'"
         if key not in SEARCHABLE:
-            raise UserError(f"{where}: cannot be searched; {_hint(key)}")
+            raise UserError(f"{where}: cannot be searched; {did_you_mean(key, SEARCHABLE)}")
         if key in fixed:
             raise UserError(f"{where}: also stands under 'fixed'; keep one of the two.")
-        dimension = _checked(_parse_dimension(content, key, where), key, f"{source}: space")
-        _check_conditions(dimension, space, fixed, where, raw)
+        dimension = _parse_dimension(content, key, where, f"{source}: space")
+        if isinstance(dimension, Cases):
+            _check_conditions(dimension, space, fixed, where, raw)
         space[key] = dimension
-    check_together(space, fixed, source)
+    _check_together(space, fixed, [], source)
     return space
 
 
-def _checked(dimension: Dimension, key: str, source: str) -> Dimension:
-    """Check every value that can be drawn; lists (`augment`) come as a run spec holds them."""
-    if not isinstance(dimension, Cases):
-        return _checked_simple(dimension, key, source)
-    cases = [(case, _checked_simple(case.dimension, key, source)) for case in dimension.cases]
-    return Cases(tuple(replace(case, dimension=simple) for case, simple in cases))
+Bound = Annotated[float, Field(allow_inf_nan=False)]
 
 
-def _checked_simple(dimension: Simple, key: str, source: str) -> Simple:
-    found = [validate_key(RunSpec, key, value, source) for value in possible_values(dimension)]
-    is_listed = isinstance(dimension, Choices) and any(isinstance(one, list) for one in found)
-    return Choices(tuple(found)) if is_listed else dimension
+class RangeForm(Document):
+    """A range as a file has it, both bounds included."""
+
+    low: Bound
+    high: Bound
+    log: bool = False
+    """Sample the logarithm evenly."""
+    log2: bool = False
+    """Powers of two only."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> "RangeForm":
+        if not self.low < self.high:
+            raise ValueError(
+                f"the range is empty, low {self.low:g} is not below high {self.high:g}"
+            )
+        if self.log and self.log2:
+            raise ValueError("has log and log2; keep log or log2, a range is drawn one way")
+        if (self.log or self.log2) and self.low <= 0:
+            raise ValueError(f"a logarithmic range needs low above 0 (found {self.low:g})")
+        return self
 
 
-def check_together(space: Space, fixed: dict[str, Any], source: str) -> None:
-    """Raise UserError for the first combination of values that no run spec can have.
-
-    Which keys exclude each other is the run spec's own: each check of it is asked with every
-    combination of the keys that it looks at, and of no others, so large spaces cost nothing.
-    """
-    _check_combinations(space, fixed, [], source)
-
-
-class _Watched(RunSpec):
-    """A run spec that notes which keys its checks look at."""
-
-    seen: ClassVar[list[str]] = []
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in RunSpec.model_fields:
-            _Watched.seen.append(name)
-        return super().__getattribute__(name)
-
-
-def _check_combinations(space: Space, fixed: dict[str, Any], keys: list[str], source: str) -> None:
-    """Ask with all combinations of `keys`; where a check looks at more keys, with those too."""
-    for values in combinations(space, fixed, keys):
-        problem, seen = _ask(known_values(fixed, values))
-        more = [key for key in seen if key in space and key not in keys]
-        if more:
-            return _check_combinations(space, fixed, [*keys, *dict.fromkeys(more)], source)
-        if problem:
-            known = known_values(fixed, values)
-            shown = ", ".join(f"{key}: {known[key]}" for key in seen if key in known)
-            raise UserError(f"{source}: 'space': {shown}: {problem}.")
-    return None
+def _parse_dimension(content: Any, key: str, where: str, source: str) -> Dimension:
+    is_case = [isinstance(item, dict) and "when" in item for item in content or [None]]
+    if not isinstance(content, list) or not all(is_case):
+        return _parse_simple(content, key, where, source)
+    cases = []
+    for item in content:
+        when, rest = item["when"], {name: one for name, one in item.items() if name != "when"}
+        if not isinstance(when, dict) or not when:
+            raise UserError(
+                f"{where}: 'when' must name a key and its values, as optimizer: [adam]."
+            )
+        if not rest:
+            raise UserError(
+                f"{where}: a case needs values: [...] or low and high beside its 'when'."
+            )
+        simple = rest["values"] if set(rest) == {"values"} else rest
+        conditions = tuple(
+            (other, tuple(allowed) if isinstance(allowed, list) else (allowed,))
+            for other, allowed in when.items()
+        )
+        cases.append(Case(conditions, _parse_simple(simple, key, where, source)))
+    return Cases(tuple(cases))
 
 
-def _ask(content: dict[str, Any]) -> tuple[str, list[str]]:
-    """Return what is wrong with a run spec (nothing: ""), and the keys that were looked at."""
-    _Watched.seen.clear()
-    problem = ""
-    try:
-        _Watched.model_validate(content)
-    except ValidationError as error:
-        problem = problem_of(error.errors()[0])
-    return problem, list(dict.fromkeys(_Watched.seen))
-
-
-def _hint(key: object) -> str:
-    close = difflib.get_close_matches(str(key), SEARCHABLE, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"allowed are {', '.join(SEARCHABLE)}."
-
-
-def _parse_dimension(content: Any, key: str, where: str) -> Dimension:
-    if (
-        isinstance(content, list)
-        and content
-        and all(isinstance(item, dict) and "when" in item for item in content)
-    ):
-        return Cases(tuple(_parse_case(item, key, where) for item in content))
-    return _parse_simple(content, key, where)
-
-
-def _parse_case(item: dict[str, Any], key: str, where: str) -> Case:
-    when = item["when"]
-    if not isinstance(when, dict) or not when:
-        raise UserError(f"{where}: 'when' must name a key and its values, as optimizer: [adam].")
-    rest = {name: value for name, value in item.items() if name != "when"}
-    if not rest:
-        raise UserError(f"{where}: a case needs values: [...] or low and high beside its 'when'.")
-    simple = _parse_simple(rest["values"] if set(rest) == {"values"} else rest, key, where)
-    conditions = tuple(
-        (other, tuple(allowed) if isinstance(allowed, list) else (allowed,))
-        for other, allowed in when.items()
-    )
-    return Case(conditions, simple)
-
-
-def _parse_simple(content: Any, key: str, where: str) -> Simple:
+def _parse_simple(content: Any, key: str, where: str, source: str) -> Simple:
+    """Read values or a range and check all that can be drawn; `source` begins what is refused."""
     if isinstance(content, dict):
-        return _parse_range(content, key, where)
+        dimension = _parse_range(validate(RangeForm, content, where), key, where)
+        for value in possible_values(dimension):
+            validate_key(RunSpec, key, value, source)
+        return dimension
     values = content if isinstance(content, list) else [content]
     if not values:
         raise UserError(f"{where}: the list is empty; name at least one value.")
-    # 1 and 1.0 are one value; True, which Python counts as 1, is refused as a value later.
+    # 1 and 1.0 are one value; True, which Python counts as 1, is refused as a value below.
     if any(value in values[:index] for index, value in enumerate(values) if value is not True):
         raise UserError(f"{where}: a value stands there twice; name each once.")
-    return Choices(tuple(values))
+    found = [validate_key(RunSpec, key, value, source) for value in values]
+    # Lists (`augment`) come as a run spec holds them.
+    return Choices(tuple(found if any(isinstance(one, list) for one in found) else values))
 
 
-def _parse_range(content: dict[str, Any], key: str, where: str) -> Range | Powers:
-    unknown = set(content) - {"low", "high", "log", "log2"}
-    if unknown or not {"low", "high"} <= set(content):
-        raise UserError(f"{where}: a range is written {{low: 1, high: 8}}, with log or log2: true.")
-    low, high = content["low"], content["high"]
-    for bound in (low, high):
-        is_number = isinstance(bound, int | float) and not isinstance(bound, bool)
-        if not is_number or (isinstance(bound, float) and not math.isfinite(bound)):
-            raise UserError(f"{where}: low and high must be numbers (found {bound!r}).")
-        if problem := number_problem(bound):
-            raise UserError(f"{where}: {bound!r} {problem}.")
-    if not low < high:
-        raise UserError(f"{where}: the range is empty, low {low} is not below high {high}.")
-    log, log2 = content.get("log", False), content.get("log2", False)
-    if not isinstance(log, bool) or not isinstance(log2, bool):
-        raise UserError(f"{where}: log and log2 are true or false.")
-    if log and log2:
-        raise UserError(f"{where}: has log and log2; keep log or log2, a range is drawn one way.")
-    if (log or log2) and low <= 0:
-        raise UserError(f"{where}: a logarithmic range needs low above 0 (found {low}).")
-    is_integer = _is_integer_key(key)
-    if (is_integer or log2) and not (float(low).is_integer() and float(high).is_integer()):
+def _parse_range(form: RangeForm, key: str, where: str) -> Range | Powers:
+    annotation = RunSpec.model_fields[key].annotation
+    # The key's type decides whether numbers are whole, not the bounds.
+    is_integer = annotation is int or int in _members(annotation)
+    low, high = form.low, form.high
+    if not is_integer and not form.log2:
+        return Range(low, high, form.log, is_integer)
+    if not (low.is_integer() and high.is_integer()):
         raise UserError(f"{where}: low and high must be whole numbers (found {low} and {high}).")
-    if not log2:
-        return Range(low, high, log, is_integer)
+    if not form.log2:
+        return Range(int(low), int(high), form.log, is_integer)
     powers = Powers(int(low), int(high))
     if not powers.values():
-        raise UserError(f"{where}: no power of two lies between {low} and {high}.")
+        raise UserError(f"{where}: no power of two lies between {low:g} and {high:g}.")
     return powers
-
-
-def _is_integer_key(key: str) -> bool:
-    """Whether the run spec takes whole numbers for `key`: its type decides, not the bounds."""
-    annotation = RunSpec.model_fields[key].annotation
-    return annotation is int or int in _members(annotation)
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
@@ -355,19 +288,14 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def _check_conditions(
-    dimension: Dimension,
-    space: Space,
-    fixed: dict[str, Any],
-    where: str,
-    raw: dict[str, Any],
+    dimension: Cases, space: Space, fixed: dict[str, Any], where: str, raw: dict[str, Any]
 ) -> None:
     """Check that exactly one case holds for every combination of what the cases depend on."""
-    if not isinstance(dimension, Cases):
-        return
     for case in dimension.cases:
         for other, allowed in case.when:
             if other not in SEARCHABLE:
-                raise UserError(f"{where}: unknown key '{other}' in 'when'; {_hint(other)}")
+                hint = did_you_mean(other, SEARCHABLE)
+                raise UserError(f"{where}: unknown key '{other}' in 'when'; {hint}")
             if other in raw and other not in space:
                 raise UserError(
                     f"{where}: depends on '{other}', which must stand above it in the space."
@@ -390,3 +318,38 @@ def _has_range(dimension: Dimension | None) -> bool:
     if isinstance(dimension, Cases):
         return any(isinstance(case.dimension, Range) for case in dimension.cases)
     return isinstance(dimension, Range)
+
+
+class _Watched(RunSpec):
+    """A run spec that notes which keys its checks look at."""
+
+    seen: ClassVar[list[str]] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in RunSpec.model_fields:
+            _Watched.seen.append(name)
+        return super().__getattribute__(name)
+
+
+def _check_together(space: Space, fixed: dict[str, Any], keys: list[str], source: str) -> None:
+    """Raise UserError for the first combination of values that no run spec can have.
+
+    Which keys exclude each other is the run spec's own: its checks are asked with all combinations
+    of the keys that they look at, and of no others, so large spaces cost nothing. `keys` are those
+    known so far.
+    """
+    for values in combinations(space, fixed, keys):
+        known, problem = known_values(fixed, values), ""
+        _Watched.seen.clear()
+        try:
+            _Watched.model_validate(known)
+        except ValidationError as error:
+            problem = problem_of(error.errors()[0])
+        seen = list(dict.fromkeys(_Watched.seen))
+        more = [key for key in seen if key in space and key not in keys]
+        if more:
+            return _check_together(space, fixed, [*keys, *more], source)
+        if problem:
+            shown = ", ".join(f"{key}: {known[key]}" for key in seen if key in known)
+            raise UserError(f"{source}: 'space': {shown}: {problem}.")
+    return None

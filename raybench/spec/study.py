@@ -19,6 +19,7 @@ from raybench.spec.documents import (
 )
 from raybench.spec.errors import UserError
 from raybench.spec.objective import BUDGET, Objective
+from raybench.spec.objective import TIME as TIME
 from raybench.spec.run import DatasetSpec, RunSpec
 from raybench.spec.space import Space, parse_space
 
@@ -27,7 +28,7 @@ MOST = 200
 
 
 class ConfirmSpec(Document):
-    """How winners are confirmed: contenders race with new seeds, then winners run alone."""
+    """How winners are confirmed: candidates race with new seeds, then winners run alone."""
 
     race: Annotated[int, Field(ge=0, le=MOST)] = 24
     """Runs with new seeds that the best few of the search share out to find the fastest, and as
@@ -37,10 +38,12 @@ class ConfirmSpec(Document):
     """Runs of each winner alone on the machine, for the time that is printed."""
 
 
-TIME = "time_to_target"
 AUTO = "auto"
-NOT_SET = 1.0
-"""Stands for a target that reference runs have yet to set."""
+STANDS_FOR = {
+    "target": 1.0,
+    "max_train_seconds": Objective.model_fields["max_train_seconds"].default,
+}
+"""Keys of an objective that may be `auto`, and what stands there until reference runs set them."""
 EVAL_INTERVAL = "eval_every_samples"
 AutoKey = Literal["target", "max_train_seconds", "eval_every_samples"]
 
@@ -62,9 +65,9 @@ class SearchSpec(Document):
     looks for the front of seconds and worker-seconds, `grid` runs every combination of lists."""
     early_stopping: bool = True
     """Stop trials that are far behind others at equal training seconds; false also leaves out
-    the cap."""
+    the time cutoff."""
     priors: bool = True
-    """Try each optimizer's usual learning rate among the first trials."""
+    """Try each optimizer's typical learning rate among the first trials."""
     factorise: bool = True
     """Sample what decides accuracy (optimizer, rate, global batch) and predict what decides
     speed alone (workers, and the framework of equal networks); false samples all alike."""
@@ -163,27 +166,21 @@ def build_study(content: dict[str, Any], source: str) -> tuple[StudySpec, Space]
 
 def _one_name_each(content: dict[str, Any], source: str) -> dict[str, Any]:
     """Give run-spec keys their own names in `space`, in its conditions, and in `fixed`."""
-    named = dict(content)
+    parts = {key: content[key] for key in ("space", "fixed") if isinstance(content.get(key), dict)}
     try:
-        for part in ("space", "fixed"):
-            if isinstance(content.get(part), dict):
-                named[part] = one_name_each(content[part])
-        if isinstance(content.get("space"), dict):
-            named["space"] = {key: _one_name_when(item) for key, item in named["space"].items()}
+        named = {key: one_name_each(part) for key, part in parts.items()}
+        for key, dimension in named.get("space", {}).items():
+            if isinstance(dimension, list):
+                named["space"][key] = [_one_name_when(item) for item in dimension]
     except ValueError as problem:
         raise UserError(f"{source}: {problem}.") from None
-    return named
+    return content | named
 
 
-def _one_name_when(dimension: Any) -> Any:
-    if not isinstance(dimension, list):
-        return dimension
-    return [
-        item | {"when": one_name_each(item["when"])}
-        if isinstance(item, dict) and isinstance(item.get("when"), dict)
-        else item
-        for item in dimension
-    ]
+def _one_name_when(item: Any) -> Any:
+    if isinstance(item, dict) and isinstance(item.get("when"), dict):
+        return item | {"when": one_name_each(item["when"])}
+    return item
 
 
 def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
@@ -191,23 +188,11 @@ def _auto(content: dict[str, Any], source: str) -> dict[str, Any]:
     objective = content.get("objective")
     auto: list[str] = []
     if isinstance(objective, dict):
-        objective = dict(objective)
-        kind = str(objective.get("kind", TIME))
-        is_timed = kind != BUDGET
-        if objective.get("target") == AUTO:
-            if not is_timed:
-                raise UserError(f"{source}: 'objective.target': auto is for {TIME}; leave it out.")
-            auto.append("target")
-            objective["target"] = NOT_SET
-        if objective.get("max_train_seconds") == AUTO:
-            if not is_timed:
-                raise UserError(
-                    f"{source}: 'objective.max_train_seconds': auto is for {TIME}; name the "
-                    "seconds."
-                )
-            auto.append("max_train_seconds")
-            objective["max_train_seconds"] = Objective.model_fields["max_train_seconds"].default
-        content = content | {"objective": objective}
+        auto = [key for key in STANDS_FOR if objective.get(key) == AUTO]
+        if auto and objective.get("kind") == BUDGET:
+            advice = "leave it out" if auto[0] == "target" else "name the seconds"
+            raise UserError(f"{source}: 'objective.{auto[0]}': auto is for {TIME}; {advice}.")
+        content = content | {"objective": objective | {key: STANDS_FOR[key] for key in auto}}
     parts = [content.get("space"), content.get("fixed", {})]
     if not any(isinstance(part, dict) and EVAL_INTERVAL in part for part in parts):
         auto.append(EVAL_INTERVAL)

@@ -233,7 +233,7 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path):
         ({"nam": "x"}, "f: the key 'name' is required."),
         ({"name": "x", "inne": 1}, "f: unknown key 'inne'; did you mean 'inner'?"),
         ({"name": "x", "inner": {"widht": 1}}, "unknown key 'inner.widht'; did you mean 'width'?"),
-        ({"name": "x", "inner": {"q": 1}}, "unknown key 'inner.q'; allowed are width."),
+        ({"name": "x", "inner": {"q": 1}}, "unknown key 'inner.q'; there are width."),
         ({"name": "x", "count": 0}, "f: 'count': input should be greater than 0 (found 0)."),
         ({"name": "x", "rates": [1.0, "a"]}, "'rates.1': input should be a valid number"),
         ({"name": "x", "inner": 3}, "'inner': must hold keys of its own (found 3)."),

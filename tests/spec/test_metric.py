@@ -164,11 +164,15 @@ def test_an_objective_is_resolved_by_the_task_and_the_labels():
     ("given", "task", "message"),
     [
         ({"target": 98}, "classification", "a fraction above 0, at most 1: 0.98, not 98"),
-        ({"target": 1.6}, "regression", "1.6 is not better than chance, whose RMSE is 1.5 .*lower"),
+        (
+            {"target": 1.6},
+            "regression",
+            "1.6 is not better than the baseline, whose RMSE is 1.5 .*lower",
+        ),
         (
             {"target": 0.05, "baseline_value": 0.1},
             "classification",
-            "not better than chance.*higher",
+            "not better than the baseline.*higher",
         ),
         ({"target": 0.5, "direction": "max"}, "regression", "better the less it is; leave it out"),
     ],

@@ -58,7 +58,7 @@ def test_the_metric_and_its_chance_level_are_named_before_anything_runs() -> Non
     }
     loss = checked(metric="loss", target=0.5)
     assert (loss.direction, loss.baseline_value) == ("min", pytest.approx(2.31, abs=0.01))
-    with pytest.raises(UserError, match=r"3 is not better than chance, whose loss is 2\.3"):
+    with pytest.raises(UserError, match=r"3 is not better than the baseline, whose loss is 2\.3"):
         checked(metric="loss", target=3.0)
     with pytest.raises(UserError, match="rmse is not of classification"):
         checked(metric="rmse", target=3.0)
