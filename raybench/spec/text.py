@@ -85,10 +85,7 @@ LONGEST_PATH = 4096
 SHORTEST = 6
 """Values of secret variables that are shorter are no secrets, and stand in too many words."""
 # A key is of words: `hf_token` and `token` are secret, `num_tokens` and `tokenizer` are not.
-_NAMES = (
-    r"(?:secret|passw(?:or)?d|passphrase|api[_-]?key|credential|private[_-]?key|"
-    r"(?:access|account)[_-]?key)"
-)
+_NAMES = r"(?:secret|passw(?:or)?d|passphrase|credential|(?:api|private|access|account)[_-]?key)"
 _KEY = (
     rf"(?i:(?:{_NAMES}\w{{0,40}}|(?<![a-z0-9])(?:token|auth|sig|signature))(?!\w)[\"']?"
     r"\s*[=:]\s*(?=\S))"
@@ -108,7 +105,7 @@ KNOWN = re.compile(
 )
 """Secrets that are known by how they begin, wherever they come from."""
 VARIABLE = re.compile(
-    r"(?i)token|secret|passw|passphrase|api_?key|_key$|credential|private_?key|access_?key"
+    r"(?i)token|secret|passw|passphrase|credential|(?:api|private|access)_?key|_key$"
     r"|connection_?string"
 )
 
@@ -121,12 +118,14 @@ def redact(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str
     named so.
     """
     values = secret_values(environment)
-    hidden = []
-    follows_flag = False
+    hidden, follows_flag = [], False
     for argument in arguments:
-        hidden.append(HIDDEN if follows_flag else _redacted(argument, values))
-        follows_flag = argument.startswith("-") and KEY.search(f"{argument}=x") is not None
-        follows_flag = follows_flag and "=" not in argument
+        shown = HIDDEN if follows_flag else KNOWN.sub(HIDDEN, _without(argument, values))
+        found = KEY.search(shown)
+        # The rest of the argument: a secret may hold any character.
+        hidden.append(shown if found is None else shown[: found.end()] + HIDDEN)
+        is_flag = argument.startswith("-") and "=" not in argument
+        follows_flag = is_flag and KEY.search(f"{argument}=x") is not None
     return hidden
 
 
@@ -137,7 +136,6 @@ def redact_text(text: str, environment: Mapping[str, str]) -> str:
     the message is what the user needs. Its lines stay as many as they were.
     """
     text = _without(text, secret_values(environment))
-    text = USER.sub(f"{HIDDEN}@", text)
     text = BEARER.sub(rf"\1 {HIDDEN}", text)
     text = KNOWN.sub(HIDDEN, text)
     return KEY_AND_VALUE.sub(_hidden, text)
@@ -170,26 +168,11 @@ def secret_values(environment: Mapping[str, str]) -> list[str]:
             found.update((value, *value.splitlines()))
         found.update(PASSWORD.findall(value))
     long = {value for value in found if len(value.strip()) >= SHORTEST}
-    long |= {write(value) for value in long for write in (_quoted, quote_plus)}
+    long |= {quote(value, safe="") for value in long} | {quote_plus(value) for value in long}
     return sorted(long, key=len, reverse=True)
-
-
-def _quoted(value: str) -> str:
-    return quote(value, safe="")
 
 
 def _without(text: str, values: Sequence[str]) -> str:
     for value in values:
         text = text.replace(value, HIDDEN)
-    return text
-
-
-def _redacted(argument: str, values: Sequence[str]) -> str:
-    argument = _without(argument, values)
-    argument = USER.sub(f"{HIDDEN}@", argument)
-    argument = KNOWN.sub(HIDDEN, argument)
-    found = KEY.search(argument)
-    if found is None:
-        return argument
-    # The rest of the argument: a secret may hold any character.
-    return argument[: found.end()] + HIDDEN
+    return USER.sub(f"{HIDDEN}@", text)
