@@ -29,7 +29,7 @@ from raybench.spec.metric import ACCURACY, Metric
 from raybench.spec.run import RunSpec, describe, label_keys, short
 from raybench.stats.clock import CPU_NAMES, OTHER, PHASES
 from raybench.stats.record import CURVE_KEYS, Evaluation, Prediction, RunRecord
-from raybench.stats.standing import crossing
+from raybench.stats.standing import interpolated_time
 
 STRATEGY = "placement_strategy"
 NOT_EXCHANGED = "its workers exchanged no gradients: a measurement, not a training"
@@ -322,7 +322,7 @@ def _cell(value: Any) -> Any:
 def _crossed(
     run: RunRecord, points: Sequence[Evaluation], baseline_value: float | None
 ) -> dict[str, float | bool | None]:
-    found = crossing(run, points, baseline_value=baseline_value)
+    found = interpolated_time(run, points, baseline_value=baseline_value)
     if found is None:
         return {"crossed_s": None, "is_interpolated": None}
     return {"crossed_s": found.seconds, "is_interpolated": found.is_interpolated}

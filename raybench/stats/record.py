@@ -36,7 +36,7 @@ Role = Literal[
     "scaling",
     "pair",
 ]
-"""What a run is for: proposed by the search; a placement that was only predicted; a contender with
+"""What a run is for: proposed by the search; a placement that was only predicted; a candidate with
 a new seed, beside others, to find the winner; a winner with a new seed, alone, for its printed
 time; what sets a target; what measures how trials disturb each other; a repeat of a cell of a
 scaling study."""
@@ -121,12 +121,11 @@ class Evaluation:
     """Seconds of `train_s` that waited for data so far, max over ranks."""
     evenness: Measured | None = None
     """The fastest worker's seconds of these steps over the slowest's, 1 where all are as fast.
-    Workers that exchange gradients wait for one another and are near it: those of a run with
-    `exchange_gradients: false` show how even they really are. None of one worker."""
+    Workers that exchange gradients wait for one another and are near it; those of a run with
+    `exchange_gradients: false` show how even they are. None of one worker."""
     memory_peak_bytes: Whole | None = None
-    """The most memory a worker has had since the run began, max over ranks: on a GPU what its
-    tensors took, on a CPU the whole process (of a worker that has served other runs before, with
-    what they left to it)."""
+    """The most memory a worker has had since the run began, max over ranks: on a GPU its tensors,
+    on a CPU the whole process, with what earlier runs left there."""
     gpu_utilization: Measured | None = None
     """Share of the training time since the last evaluation in which the GPU was at work, mean over
     ranks; None without GPUs, or where their driver does not tell."""
@@ -140,8 +139,8 @@ class Evaluation:
     ) -> dict[str, Any]:
         """Return the record line of this evaluation.
 
-        A run's first says what runs there, where that is given, to those who follow the study: the
-        run's own record comes at its end.
+        The first of a run also says what runs, where that is given, to those who follow the study:
+        the run's own record comes at its end.
         """
         content = asdict(self)
         keys = (*CURVE_KEYS, *(key for key in STEP_KEYS if content[key] is not None))
@@ -195,8 +194,7 @@ class RunRecord:
     """Name of the run, its own in the study."""
     role: Role
     source: str | None
-    """The trial whose configuration it runs again (`finalist`, `confirm`, `sentinel`), or the
-    cell that it is a repeat of (`scaling`)."""
+    """The trial whose configuration it runs again, or the cell that it is a repeat of."""
     state: State
     failure: Failure | None
     message: str | None
@@ -214,8 +212,8 @@ class RunRecord:
     ledger: dict[str, Finite]
     """Seconds of every phase (`queue`, `start`, `setup`, ...), of `input` and of `other`."""
     wall_s: Seconds
-    """Seconds from asking for workers until the result was known, on the owner's clock; of a run
-    that another driver has begun, those up to its checkpoint are what that one's ledger holds."""
+    """Seconds from asking for workers until the result was known, on the driver's clock; of a run
+    that another driver began, those up to its checkpoint are from that one's ledger."""
     concurrent: Whole
     """The most other runs that trained at the same time at any moment of this one."""
     hosts: list[str]
@@ -267,52 +265,44 @@ class RunRecord:
 
     def line(self) -> dict[str, Any]:
         """Return the record line of this run."""
-        content = {one.name: getattr(self, one.name) for one in fields(self)}
         own = {"kind": "run", "trial": self.trial, "phase": self.phase}
+        content = {one.name: getattr(self, one.name) for one in fields(self)}
         return own | content | {"spec": self.spec.document()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """A run so far, as its owner knows it; once `is_over`, what its record is made of."""
+    """A run so far, as its driver knows it; once `is_over`, what its record is made of."""
 
     evaluation: Evaluation | None = None
     """The last one; None before the first."""
     is_over: bool = False
     """Whether the run has ended, by itself or by a failure."""
-    failure: Failure | None = None
-    message: str | None = None
-    """The cause of a failure, one line."""
     traceback: str = ""
     """Of a failure in code."""
-    ledger: dict[str, float] = field(default_factory=dict)
-    """Seconds of every phase (`queue`, `start`, `setup`, ...), of `input` and of `other`."""
-    wall_s: float = 0.0
-    num_parameters: int | None = None
-    batch_statistics: bool | None = None
     baseline_value: float | None = None
     """What an answer that does not look at the inputs reaches, where the objective does not say
     it: one over the number of classes; None where that is not known."""
+    saved: int | None = None
+    """Index of the evaluation that follows its newest checkpoint; None where none was taken."""
+    refused: str | None = None
+    """Why it did not go on from the checkpoint it had, and began anew; a restart too."""
+    # What follows stands in the record under the same names.
+    failure: Failure | None = None
+    message: str | None = None
+    ledger: dict[str, float] = field(default_factory=dict)
+    wall_s: float = 0.0
+    num_parameters: int | None = None
+    batch_statistics: bool | None = None
     test_value: float | None = None
     concurrent: int = 0
     hosts: tuple[str, ...] = ()
-    """Host of every rank."""
     devices: tuple[str, ...] = ()
-    """Device of every rank."""
     workers_per_node: tuple[int, ...] = ()
-    """Workers on each node, most first."""
     accelerators: tuple[str, ...] = ()
-    """Models of the GPUs, each once."""
     waited_for: str | None = None
-    """What was missing while it was queued, as it was last said."""
-    saved: int | None = None
-    """Index of the evaluation that follows its newest checkpoint; None where none was taken."""
     restarts: int = 0
-    """How often it was given new workers, because it had lost those it had."""
     restart_reason: str | None = None
-    """What the last of these losses was."""
-    refused: str | None = None
-    """Why it did not go on from the checkpoint it had, and began anew; a restart too."""
 
     @property
     def stop(self) -> StopReason | None:
@@ -335,31 +325,21 @@ class RunOutcome:
     ) -> RunRecord:
         """Return the record of a run that has ended, or is ended from outside: by `stopped_by`."""
         last = self.evaluation
-        return RunRecord(
-            trial=name,
-            role=role,
-            source=source,
-            state="failed" if self.failure else ("complete" if self.stop else "stopped"),
-            failure=self.failure,
-            message=self.message,
-            stop=None if self.failure else (self.stop or stopped_by),
-            spec=spec,
-            num_parameters=self.num_parameters,
-            batch_statistics=self.batch_statistics,
-            time_to_target_s=None if self.failure or last is None else last.time_to_target_s,
-            best_value=None if last is None else last.best_value,
-            test_value=self.test_value,
-            score=self.score(spec.objective),
-            samples=0 if last is None else last.samples,
-            ledger=dict.fromkeys((*PHASES, OTHER, "input"), 0.0) | self.ledger,
-            wall_s=self.wall_s,
-            concurrent=self.concurrent,
-            hosts=list(self.hosts),
-            devices=list(self.devices),
-            finished=datetime.now(UTC).isoformat(timespec="seconds"),
-            workers_per_node=list(self.workers_per_node),
-            accelerators=list(self.accelerators),
-            waited_for=self.waited_for,
-            restarts=self.restarts,
-            restart_reason=self.restart_reason,
-        )
+        names = {one.name for one in fields(self)} & {one.name for one in fields(RunRecord)}
+        same = {name: getattr(self, name) for name in names}
+        same |= {name: list(one) for name, one in same.items() if isinstance(one, tuple)}
+        own = {
+            "trial": name,
+            "role": role,
+            "source": source,
+            "spec": spec,
+            "state": "failed" if self.failure else ("complete" if self.stop else "stopped"),
+            "stop": None if self.failure else (self.stop or stopped_by),
+            "time_to_target_s": None if self.failure or last is None else last.time_to_target_s,
+            "best_value": None if last is None else last.best_value,
+            "score": self.score(spec.objective),
+            "samples": 0 if last is None else last.samples,
+            "ledger": dict.fromkeys((*PHASES, OTHER, "input"), 0.0) | self.ledger,
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        return RunRecord(**same | own)

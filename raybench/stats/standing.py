@@ -27,7 +27,7 @@ NEAR = 1e-9
 
 
 @dataclass(frozen=True)
-class Crossing:
+class TimeToTarget:
     """When a run reached its target, for choosing and for printing."""
 
     seconds: float
@@ -36,36 +36,27 @@ class Crossing:
     """Whether it lies between two evaluations."""
 
 
-def crossing(
+def interpolated_time(
     record: RunRecord, points: Sequence[Evaluation], *, baseline_value: float | None = None
-) -> Crossing | None:
-    """Return when a run crossed its target; None if it never reached (and held) it.
+) -> TimeToTarget | None:
+    """Return when a run reached its target; None if it never reached (and held) it.
 
-    `points` are its evaluations in order. `chance` is what is reached at 0 s, where the objective
-    does not say it: a first evaluation at the target is interpolated only if it is known. Where
-    the evaluation before is not recorded or not finite, the recorded time stands.
+    `points` are its evaluations in order. `baseline_value` is what is reached at 0 s, where the
+    objective does not say it: a first evaluation at the target is interpolated only if it is known.
+    Where the evaluation before is not recorded or not finite, the recorded time stands.
     """
-    reached_s = record.time_to_target_s
+    reached_s, objective = record.time_to_target_s, record.spec.objective
     if reached_s is None:
         return None
-    objective = record.spec.objective
+    raw = TimeToTarget(reached_s, is_interpolated=False)
     if objective.kind != TIME or objective.target is None:
-        return Crossing(reached_s, is_interpolated=False)
-    known = baseline_value if objective.baseline_value is None else objective.baseline_value
-    return crossing_of(points, reached_s, target=objective.target, baseline_value=known)
-
-
-def crossing_of(
-    points: Sequence[Evaluation], reached_s: float, *, target: float, baseline_value: float | None
-) -> Crossing:
-    """Return when a curve crossed any `target`, which it is known to have reached at `reached_s`,
-    the seconds of one of `points`."""
-    raw = Crossing(reached_s, is_interpolated=False)
-    near = reached_s * (1 - NEAR)
-    place = bisect_left(points, near, key=attrgetter("train_s"))
+        return raw
+    place = bisect_left(points, reached_s * (1 - NEAR), key=attrgetter("train_s"))
     if place == len(points) or not math.isclose(points[place].train_s, reached_s, rel_tol=NEAR):
         return raw
-    at, before_s, before = points[place], 0.0, baseline_value
+    at, before_s, before = points[place], 0.0, objective.baseline_value
+    if before is None:
+        before = baseline_value
     if at.index > 0:
         if place == 0 or points[place - 1].index != at.index - 1:
             return raw
@@ -73,10 +64,10 @@ def crossing_of(
     period = reached_s - before_s
     if before is None or period <= LONG_PERIOD * reached_s:
         return raw
-    way, rest = at.value - before, target - before
+    way, rest = at.value - before, objective.target - before
     if not math.isfinite(way) or way * rest <= 0:
         return raw
-    return Crossing(before_s + period * min(rest / way, 1.0), is_interpolated=True)
+    return TimeToTarget(before_s + period * min(rest / way, 1.0), is_interpolated=True)
 
 
 def is_informative(record: RunRecord) -> bool:
@@ -93,52 +84,47 @@ def is_informative(record: RunRecord) -> bool:
 def replicate_of(
     record: RunRecord, points: Sequence[Evaluation], *, baseline_value: float | None = None
 ) -> Replicate:
-    """Return what a run counts as; `points` are its evaluations, `chance` as in `crossing`.
+    """Return what a run counts as; the arguments are those of `interpolated_time`.
 
     Train seconds to the target, a miss with all that it has spent (one that crashed with what it
-    spent since its last evaluation too, which is training for all that is known) and the set-up and
+    spent since its last evaluation too, taken as training) and the set-up and
     compilation of the run that begins in its place: what diverges at once is not free. With
     best_at_budget the best value, its sign turned where more is better.
     """
     is_failed = record.failure is not None
     if record.spec.objective.kind == TIME:
-        found = None if is_failed else crossing(record, points, baseline_value=baseline_value)
-        if found is None:
+        reached = interpolated_time(record, points, baseline_value=baseline_value)
+        if is_failed or reached is None:
             unseen_s = max(record.ledger.get(OTHER, 0.0), 0.0) if is_failed else 0.0
             anew_s = record.ledger.get("setup", 0.0) + record.ledger.get("compile", 0.0)
             return Replicate(record.ledger["train"] + unseen_s + anew_s, is_hit=False)
-        return Replicate(max(found.seconds, MIN_SECONDS), is_hit=True)
+        return Replicate(max(reached.seconds, MIN_SECONDS), is_hit=True)
     if is_failed or record.best_value is None:
         return Replicate(0.0, is_hit=False)
     return Replicate(-record.spec.objective.judged_by.sign * record.best_value, is_hit=True)
 
 
 def held_per_trained(runs: Iterable[RunRecord]) -> float:
-    """Return worker-seconds that runs hold their workers for, and are billed for, to those of
-    training: start-up, set-up, compilation, evaluation too, without the queue."""
+    """Return billed worker-seconds over those of training: start-up, set-up, compilation and
+    evaluation count too, the queue does not."""
+    phases = [phase for phase in (*PHASES, OTHER) if phase != "queue"]
     held = trained = 0.0
     for run in runs:
-        phases = (*PHASES, OTHER)
-        held += run.spec.num_workers * sum(
-            run.ledger.get(phase, 0.0) for phase in phases if phase != "queue"
-        )
+        held += run.spec.num_workers * sum(run.ledger.get(phase, 0.0) for phase in phases)
         trained += run.spec.num_workers * run.ledger["train"]
     return held / trained if trained else 1.0
 
 
 def first_trial(runs: Iterable[RunRecord]) -> str | None:
-    """Return the trial that a study began with, whose own run had a cold start: it tells nothing.
-
-    Trials are numbered as they are begun, so it is the one with the least number, or the reference
-    run that counts as one. None without any.
-    """
+    """Return the trial that a study began with, whose own run had a cold start and is not used: the
+    one with the least number, or the reference run that counts as one; None without any."""
     names = (one.trial for one in runs if one.role == "trial")
     return min(names, key=lambda name: (name.isdigit(), len(name), name), default=None)
 
 
 Axis = Literal["seconds", "worker_seconds"]
 Stages = tuple[tuple[int, int], ...]
-"""(contenders, new runs of each), ..."""
+"""(candidates, new runs of each), ..."""
 MOST = 200
 """New runs of a race at most."""
 
@@ -164,17 +150,17 @@ class Run:
 
     name: str
     round: int
-    """From 0; the same seed for every contender."""
+    """From 0; the same seed for every candidate."""
 
 
 Learned = Mapping[tuple[str, int], Replicate]
-"""New runs by contender and round, in seconds (never worker-seconds)."""
+"""New runs by candidate and round, in seconds (never worker-seconds)."""
 
 
 def stages(number: int) -> Stages:
     """Return the stages of a race of `number` new runs; () for 0.
 
-    Half of the runs go to as many contenders, a quarter to the better half of them, what is left
+    Half of the runs go to as many candidates, a quarter to the better half of them, what is left
     to an eighth (two at least): 24 is ((12, 1), (6, 1), (3, 2)).
     """
     if not 0 <= number <= MOST:
@@ -192,7 +178,7 @@ def stages(number: int) -> Stages:
 def group_of(
     candidate: Candidate, new: Mapping[int, Replicate], *, axis: Axis, rounds: int | None = None
 ) -> list[Replicate]:
-    """Return a contender's own run and its `new` ones (of the first `rounds`), by round."""
+    """Return a candidate's own run and its `new` ones (of the first `rounds`), by round."""
     found = [] if candidate.own is None else [candidate.own]
     found += [new[number] for number in sorted(new) if rounds is None or number < rounds]
     return on_axis(found, candidate.cost, axis)
@@ -213,10 +199,10 @@ def best_first(
     """Return configurations and the runs that they are judged by, best first: in the order of the
     race and by its runs, unless runs alone overrule its first.
 
-    `alone` are the runs alone of those that had any. Then all runs decide: another takes its place
-    that is ahead of it by these, if it ran alone too, or the first has missed alone, or lies behind
-    by more than REVERSAL standard errors. In `benchmarks/search/race.py` that
-    moves the printed time by -1.8 % at sigma 0.3 and by -6.4 % at sigma 0.5.
+    `alone` are the runs alone of those that had any. Then all runs decide: another that is ahead by
+    these takes its place if it ran alone too, or the first has missed alone, or lies behind by more
+    than REVERSAL standard errors. In `benchmarks/search/race.py` that moves the printed time by
+    -1.8 % at sigma 0.3 and by -6.4 % at sigma 0.5.
     """
     order = ranked(raced, pooled(raced.values(), is_timed=is_timed), is_timed=is_timed)
     by_race = {name: raced[name] for name in order}
@@ -230,11 +216,8 @@ def best_first(
         if name == first:
             break
         pair = every[name], every[first]
-        if (
-            has_missed
-            or alone.get(name)
-            or is_apart(*pair, noise, errors=REVERSAL, is_timed=is_timed)
-        ):
+        is_ahead = has_missed or alone.get(name)
+        if is_ahead or is_apart(*pair, noise, errors=REVERSAL, is_timed=is_timed):
             return {one: every[one] for one in (name, *(one for one in order if one != name))}
     return by_race
 
@@ -246,7 +229,7 @@ def undecided(
     is_timed: bool = True,
 ) -> list[str]:
     """Return who may be the best: the first (`best_first`), and what is statistically tied with
-    it, by the noise of the race. That nothing is known of one yet excludes nobody."""
+    it, by the noise of the race. A candidate without runs yet is not excluded."""
     noise = pooled(raced.values(), is_timed=is_timed)
     groups = best_first(raced, alone, is_timed=is_timed)
     best = next(iter(groups.values()), ())
@@ -278,16 +261,16 @@ def more(
     is_timed: bool = True,
     alone: Mapping[str, Sequence[Replicate]] = MappingProxyType({}),
 ) -> list[Run]:
-    """Return the next runs, at most `number`, that distinguish undecided contenders, by the runs
+    """Return the next runs, at most `number`, that distinguish undecided candidates, by the runs
     that a verdict judges by: `alone` are those alone, in seconds.
 
     One of each of those with the fewest runs, best first; ask again when they are learned. [] when
     one is left.
     """
-    new: dict[str, dict[int, Replicate]] = {one.name: {} for one in candidates}
-    for (name, done), repeat in learned.items():
-        if name in new:
-            new[name][done] = repeat
+    new = {
+        one.name: {done: run for (name, done), run in learned.items() if name == one.name}
+        for one in candidates
+    }
     groups = {one.name: group_of(one, new[one.name], axis=axis) for one in candidates}
     others = {one.name: on_axis(alone.get(one.name, ()), one.cost, axis) for one in candidates}
     return [

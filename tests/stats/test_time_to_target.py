@@ -1,4 +1,4 @@
-"""When a run crossed its target between two evaluations."""
+"""When a run reached its target between two evaluations."""
 
 import math
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from raybench.spec.objective import Objective, time_to_target
 from raybench.stats.record import Evaluation, RunRecord
-from raybench.stats.standing import Crossing, crossing
+from raybench.stats.standing import TimeToTarget, interpolated_time
 from tests.search.made_up import evaluation, record
 
 SHARE = Objective(target=0.9, max_train_seconds=60.0, baseline_value=0.1)
@@ -38,7 +38,7 @@ def run(
 def seconds(
     values: list[float], *, baseline_value: float | None = None, **given: Any
 ) -> tuple[float, bool] | None:
-    found = crossing(*run(values, **given), baseline_value=baseline_value)
+    found = interpolated_time(*run(values, **given), baseline_value=baseline_value)
     return None if found is None else (round(found.seconds, 3), found.is_interpolated)
 
 
@@ -48,12 +48,12 @@ def seconds(
         ([0.5, 0.8, 1.0], (2.5, True)),  # a period of a third of it
         ([0.5, 0.6, 0.7, 1.0], (4.0, False)),  # of a quarter: as recorded
         ([0.5, 0.9], (2.0, True)),  # exactly at the target
-        ([1.0], (0.889, True)),  # from chance at 0 s
+        ([1.0], (0.889, True)),  # from the baseline at 0 s
         ([0.5, math.nan, 1.0], (3.0, False)),
         ([0.5, 0.8], None),
     ],
 )
-def test_the_crossing_of_a_metric_that_rises(
+def test_the_time_of_a_metric_that_rises(
     values: list[float], expected: tuple[float, bool] | None
 ) -> None:
     assert seconds(values) == expected
@@ -70,7 +70,7 @@ def test_with_hold_before_the_first_that_held() -> None:
     assert seconds([0.95, 0.8, 1.0, 0.95], objective=held) == (2.5, True)
 
 
-def test_a_first_evaluation_without_a_known_chance_stays_as_recorded() -> None:
+def test_a_first_evaluation_without_a_known_baseline_stays_as_recorded() -> None:
     unknown = SHARE.model_copy(update={"baseline_value": None})
     assert seconds([1.0], objective=unknown) == (1.0, False)
     assert seconds([1.0], objective=unknown, baseline_value=0.5) == (0.8, True)
@@ -78,10 +78,10 @@ def test_a_first_evaluation_without_a_known_chance_stays_as_recorded() -> None:
 
 def test_what_a_lost_part_of_a_curve_does_not_tell_stays_as_recorded() -> None:
     made, points = run([0.5, 0.8, 1.0])
-    raw = Crossing(3.0, is_interpolated=False)
-    assert crossing(made, points[2:]) == raw, "continued: what came before is lost"
-    assert crossing(made, [points[0], points[2]]) == raw
-    assert crossing(made, []) == raw
+    raw = TimeToTarget(3.0, is_interpolated=False)
+    assert interpolated_time(made, points[2:]) == raw, "continued: what came before is lost"
+    assert interpolated_time(made, [points[0], points[2]]) == raw
+    assert interpolated_time(made, []) == raw
 
 
 def test_at_a_budget_nothing_is_interpolated() -> None:
