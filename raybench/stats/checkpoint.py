@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,13 @@ IGNORED_KEYS = ("checkpoint_every_s", "record_steps")
 
 
 class DamagedCheckpointError(UserError):
-    """A checkpoint that is not whole; the one before it may be."""
+    """A checkpoint (`source`) that is not whole; the one before it may be."""
+
+    def __init__(self, source: str, problem: str) -> None:
+        super().__init__(
+            f"{source} is damaged ({problem}); remove it, and the run goes on from the one before "
+            "it or starts anew."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +63,8 @@ class RunState:
         """Return the state of a run after the last of its evaluations so far."""
         if not evaluations or evaluations[-1].stop or evaluations[-1].failure:
             raise ValueError("a run is continued after an evaluation that did not end it")
-        return cls(
-            version=VERSION,
-            spec_digest=spec_digest(spec),
-            spec=spec.document(),
-            evaluations=tuple(evaluations),
-        )
+        digest, curve = spec_digest(spec), tuple(evaluations)
+        return cls(version=VERSION, spec_digest=digest, spec=spec.document(), evaluations=curve)
 
     @property
     def samples(self) -> int:
@@ -105,20 +107,19 @@ class RunState:
         except ValidationError as error:
             detail = error.errors()[0]
             key = ".".join(map(str, detail["loc"]))
-            raise damaged(source, f"'{key}' {problem_of(detail)}") from None
+            raise DamagedCheckpointError(source, f"'{key}' {problem_of(detail)}") from None
         found = [evaluation.index for evaluation in state.evaluations]
         if not found or found != list(range(len(found))):
-            raise damaged(source, "its evaluations are not 0, 1, 2, ...")
+            raise DamagedCheckpointError(source, "its evaluations are not 0, 1, 2, ...")
         if not {"train", "input"} <= state.ledger.keys():
-            raise damaged(source, "its ledger has no train seconds")
+            raise DamagedCheckpointError(source, "its ledger has no train seconds")
         return state
 
     def check(self, spec: RunSpec, source: str) -> None:
         """Raise UserError if this is the state of a run of another spec."""
         if self.spec_digest == spec_digest(spec):
             return
-        ours = _flat(spec.document())
-        theirs = _flat(self.spec)
+        ours, theirs = _flat(spec.document()), _flat(self.spec)
         keys = [key for key in ours if ours[key] != theirs.get(key) and key not in IGNORED_KEYS]
         shown = ", ".join(f"{key} {theirs.get(key)} there, {ours[key]} here" for key in keys[:3])
         raise UserError(
@@ -131,14 +132,11 @@ _STATE = TypeAdapter(RunState)
 
 
 def spec_digest(spec: RunSpec) -> str:
-    """SHA-256 of what a run computes; a key that a later version adds does not change it.
-
-    Nor does a metric that is named where it was accuracy anyway, or its chance level.
-    """
-    named: dict[str, Any] = {"direction": None, "is_share": None, "baseline_value": None}
-    if spec.objective.judged_by == ACCURACY:
-        named["metric"] = None
-    objective = spec.objective.model_copy(update=named)
+    """SHA-256 of what a run computes; neither a key at its default changes it, nor naming accuracy
+    or a baseline value."""
+    names = ["direction", "is_share", "baseline_value"]
+    names += ["metric"] if spec.objective.judged_by == ACCURACY else []
+    objective = spec.objective.model_copy(update=dict.fromkeys(names))
     spec = spec.model_copy(update={"objective": objective})
     content = spec.model_dump(mode="json", exclude_defaults=True, exclude=set(IGNORED_KEYS))
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -155,21 +153,11 @@ class Checkpoint:
     """Of one that was read: a sentence for each newer one that is damaged."""
 
 
-def damaged(source: str, problem: str) -> DamagedCheckpointError:
-    """Return the error of a checkpoint (`source`) that is not whole."""
-    return DamagedCheckpointError(
-        f"{source} is damaged ({problem}); remove it, and the run goes on from the one before it "
-        "or starts anew."
-    )
-
-
 def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in content.items():
-        inner = (
-            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-        )
-        flat |= inner
+        name = f"{prefix}{key}"
+        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
     return flat
 
 
@@ -184,8 +172,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
 
     One process writes at a time. OSError where the folder cannot be written.
     """
-    state = checkpoint.state
-    name = f"{state.index:06d}"
+    state, name = checkpoint.state, f"{checkpoint.state.index:06d}"
     partial = folder / f".{name}.{os.getpid()}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -213,11 +200,9 @@ def latest_checkpoint(folder: Path, spec: RunSpec) -> Checkpoint | None:
     refused: list[str] = []
     for path in reversed(_found(folder)):
         try:
-            found = read_checkpoint(path, spec)
+            return replace(read_checkpoint(path, spec), refused=tuple(refused))
         except DamagedCheckpointError as error:
             refused.append(str(error))
-            continue
-        return Checkpoint(state=found.state, weights=found.weights, refused=tuple(refused))
     if refused:
         raise UserError(refused[0])
     return None
@@ -229,24 +214,25 @@ def read_checkpoint(path: Path, spec: RunSpec) -> Checkpoint:
     Raises UserError if it is of another spec or version, DamagedCheckpointError if it is not whole.
     """
     source = f"{path}: the checkpoint"
+    if not (path / STATE_FILE).is_file():
+        raise DamagedCheckpointError(source, f"it has no {STATE_FILE}")
     try:
         content = json.loads((path / STATE_FILE).read_bytes())
-    except FileNotFoundError:
-        raise damaged(source, f"it has no {STATE_FILE}") from None
     except (ValueError, RecursionError):  # of what is no JSON, and of what is no text
-        raise damaged(source, f"{STATE_FILE} is not JSON") from None
+        raise DamagedCheckpointError(source, f"{STATE_FILE} is not JSON") from None
     if not isinstance(content, dict):
-        raise damaged(source, f"{STATE_FILE} holds no keys")
+        raise DamagedCheckpointError(source, f"{STATE_FILE} holds no keys")
     state = RunState.from_document(content.get("state"), source)
     state.check(spec, source)
     name = WEIGHTS_FILES[spec.framework]
-    try:
-        weights = (path / name).read_bytes()
-    except FileNotFoundError:
-        raise damaged(source, f"it has no {name}") from None
+    if not (path / name).is_file():
+        raise DamagedCheckpointError(source, f"it has no {name}")
+    weights = (path / name).read_bytes()
     if hashlib.sha256(weights).hexdigest() != content.get("weights_sha256"):
         wanted = content.get("weights_bytes")
-        raise damaged(source, f"{name} is not what was written: {len(weights)} of {wanted} bytes")
+        raise DamagedCheckpointError(
+            source, f"{name} is not what was written: {len(weights)} of {wanted} bytes"
+        )
     return Checkpoint(state=state, weights=weights)
 
 
@@ -261,10 +247,8 @@ def _found(folder: Path) -> list[Path]:
 def _remove_others(folder: Path, index: int) -> None:
     """Keep the last ones up to `index`; those after it were damaged, or the run would be there."""
     kept = [path for path in _found(folder) if int(path.name) <= index][-KEPT:]
-    stale = [*_found(folder), *folder.glob(".*.partial")]
-    for path in stale:
-        if path not in kept:
-            shutil.rmtree(path, ignore_errors=True)
+    for path in {*_found(folder), *folder.glob(".*.partial")}.difference(kept):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-OWNER_PHASES = ("queue", "start", "lost")
+DRIVER_PHASES = ("queue", "start", "lost")
 WORKER_PHASES = ("setup", "compile", "train", "eval", "checkpoint", "report")
-PHASES = OWNER_PHASES + WORKER_PHASES
-"""What the seconds of a run are spent on, each measured by itself; `input` is a part of `train`.
+PHASES = DRIVER_PHASES + WORKER_PHASES
+"""What the seconds of a run are spent on, each measured by itself; `input` is part of `train`.
 
 | phase | seconds spent |
 |---|---|
@@ -25,7 +25,7 @@ PHASES = OWNER_PHASES + WORKER_PHASES
 | train | training: the objective's clock (`input` is waiting for data in it) |
 | eval | validation |
 | checkpoint | saving weights, and the state that a run is continued from |
-| report | results and commands on their way, and the owner's own work between two commands |
+| report | results and commands on their way, and the driver's own work between two commands |
 """
 OTHER = "other"
 """Seconds of a run's wall time that no phase accounts for: the test of the ledger, below 1 % of
@@ -34,7 +34,7 @@ CPU_NAMES = ("train_cpu", "disturbed")
 """Beside the phases in a ledger, seconds of `train`: those of the processor that the worker used,
 and those in which others had its cores (a process, the host of a virtual machine, a quota)."""
 AWAY = "away"
-"""Where a worker's ledger stands between two commands: that time is the owner's to account for."""
+"""Where a worker's ledger stands between two commands: the driver accounts for that time."""
 
 
 class CpuUse(NamedTuple):
@@ -60,8 +60,8 @@ class CpuUse(NamedTuple):
     def disturbed_s(self, seconds: float) -> float:
         """Return how many of `seconds`, those in which this was used, others took.
 
-        Threads of one process delay each other too: no more than others have used of its cores
-        counts. Where several were delayed at once, it is what each of them was; what they worked
+        Threads of one process delay each other too, so at most what others used of its cores
+        counts. Where several were delayed at once, it is what each was; what they worked
         themselves nobody took (a quota's seconds are its whole group's).
         """
         by_others = max(0.0, min(self.delayed, self.busy - self.own))
@@ -71,8 +71,8 @@ class CpuUse(NamedTuple):
 
 
 def cpu_use() -> CpuUse:
-    """Return this process's use so far: 0.3 ms with 40 threads; its own alone outside Linux,
-    and in containers that number the cores otherwise or show no quota."""
+    """Return this process's use so far (0.3 ms with 40 threads); its own alone outside Linux, and
+    in containers that number the cores otherwise or show no quota."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     own = used.ru_utime + used.ru_stime
     if not Path("/proc/self/schedstat").exists():

@@ -21,11 +21,11 @@ OWN_FREEDOM = 8.0
 """Degrees of freedom that the noise of all counts for at most beside a configuration's own runs:
 sigma is not the same for all (0.12 to 0.54 there, which is what so many degrees leave open)."""
 WIDER_FREEDOM = 1.0
-"""The same beside runs that scatter more than chance explains by the noise of all."""
+"""The same beside runs that scatter more than the noise of all explains."""
 SURE = 0.95
 """One-sided: 90 % between two ends."""
 TIE = 1.645
-"""Standard errors of a difference that may be chance, in 90 of 100 (two ends)."""
+"""Standard errors of a difference that may be luck, in 90 of 100 (two ends)."""
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,19 @@ class Noise:
         """How far a run may be from its configuration's mean, in 90 of 100 (Student's t)."""
         if not self.freedom:
             return math.inf
-        from scipy.special import stdtrit  # not with the package: it must import fast
+        from scipy.special import stdtrit  # here: the package must import fast
 
         return float(stdtrit(self.freedom, SURE)) * self.sigma
 
 
 @dataclass(frozen=True)
 class Ties:
-    """What cannot be told from the best of several configurations."""
+    """What is statistically tied with the best of several configurations."""
 
     repeated: tuple[str, ...]
     """Run twice or more, the best included, in the order that was given."""
     once: tuple[str, ...]
-    """Run once, and not so much slower that chance could be excluded."""
+    """Run once, and not so much slower that luck could be excluded."""
 
 
 def expected_running_time(repeats: Sequence[Replicate]) -> float:
@@ -206,22 +206,18 @@ def _error(repeats: Sequence[Replicate], noise: Noise, *, is_timed: bool) -> flo
 
 
 def tied(groups: Mapping[str, Sequence[Replicate]], noise: Noise, *, is_timed: bool = True) -> Ties:
-    """Return which configurations cannot be told from the first of `groups`.
+    """Return which configurations are statistically tied with the first of `groups`.
 
-    Those that ran once, a search's only run, were chosen by nothing but luck so far: they are
-    named apart.
+    Those that ran once, a search's only run, are named apart: nothing but luck chose them so far.
     """
-    names = list(groups)
-    if not names:
-        return Ties((), ())
-    best = groups[names[0]]
+    first, *others = groups or [""]
     near = [
         name
-        for name in names[1:]
-        if groups[name] and not is_apart(best, groups[name], noise, is_timed=is_timed)
+        for name in others
+        if groups[name] and not is_apart(groups[first], groups[name], noise, is_timed=is_timed)
     ]
-    repeated = tuple(name for name in near if len(groups[name]) > 1)
-    return Ties((names[0], *repeated), tuple(name for name in near if len(groups[name]) == 1))
+    repeated = [first, *(name for name in near if len(groups[name]) > 1)] if first else []
+    return Ties(tuple(repeated), tuple(name for name in near if len(groups[name]) == 1))
 
 
 def interval(
@@ -248,11 +244,8 @@ def interval(
 
 
 def noise_at_least(repeats: Sequence[Replicate], noise: Noise, *, is_timed: bool = True) -> Noise:
-    """Return the noise of all, or the larger one of a configuration whose own runs scatter more.
-
-    More than chance explains, that is: by an F test at 5 %. Its own runs say then how far they lie
-    apart, though they be few.
-    """
+    """Return the noise of all, or the larger one of a configuration whose own runs scatter more
+    than luck explains, by an F test at 5 %."""
     found = measures(repeats, is_timed=is_timed)
     own = len(found) - 1
     if own < 1 or not noise.freedom or math.isinf(noise.sigma):
@@ -266,8 +259,8 @@ def noise_at_least(repeats: Sequence[Replicate], noise: Noise, *, is_timed: bool
 
 @cache
 def _most_ratio(own: int, freedom: float) -> float:
-    """Return how many times the variance of all that of so many runs is by chance, in 95 of 100."""
-    from scipy.special import fdtri  # not with the package: it must import fast
+    """Return the most times the variance of all that `own` degrees of freedom show in 95 of 100."""
+    from scipy.special import fdtri
 
     return float(fdtri(own, freedom, SURE))
 

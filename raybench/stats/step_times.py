@@ -24,9 +24,9 @@ Seconds = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False)]
 class StepTimes:
     """Seconds of the optimizer steps since the last evaluation that had a whole global batch.
 
-    The last step of an epoch has what is left: less to do, and so no part of this but for `max_s`.
-    A step's time is that of the rank that took longest, from the end of the step before it (or the
-    beginning of training) to its own end: waiting for data and for the other workers is in it.
+    The last step of an epoch has less to do and counts for `max_s` alone. A step's time is that of
+    the slowest rank, from the end of the step before it (or the beginning of training) to its own
+    end, with waiting for data and for other workers.
     """
 
     num: Annotated[int, Strict(), Field(gt=0)]
@@ -49,16 +49,10 @@ class StepTimes:
         known = [one for one in seconds if np.isfinite(one)]
         if not known:
             return None
-        p25, median, p75, p95 = (float(one) for one in np.percentile(known, [25, 50, 75, 95]))
-        return cls(
-            num=len(known),
-            median_s=median,
-            p25_s=p25,
-            p75_s=p75,
-            p95_s=p95,
-            max_s=max(one for one in (*known, *short) if np.isfinite(one)),
-            first_s=known[0],
-        )
+        names = ("p25_s", "median_s", "p75_s", "p95_s")
+        parts = dict(zip(names, np.percentile(known, [25, 50, 75, 95]).tolist(), strict=True))
+        slowest = max(one for one in (*known, *short) if np.isfinite(one))
+        return cls(num=len(known), first_s=known[0], max_s=slowest, **parts)
 
 
 Finite = Annotated[float, Strict(), Field(allow_inf_nan=False)]
@@ -114,9 +108,8 @@ def noise_terms(
     `sum_of_squares` is the sum over workers of the squared norm of their own mean gradient,
     before the exchange; `square_of_average` the squared norm of the exchanged one. The average is
     over all samples, or with `equal_weights` the plain mean over workers, whatever they hold.
-    Uneven and empty shares, as in the last step of an epoch, cost no bias: the sizes enter as they
-    are. None for a step of a single worker, or with a norm that is not finite (an overflow that
-    the training skips, too): it tells nothing.
+    Uneven and empty shares, as in the last step of an epoch, cost no bias. None for a step of a
+    single worker, or with a norm that is not finite (an overflow that the training skips, too).
     """
     sizes = [size for size in samples_per_worker if size > 0]
     if len(sizes) < 2 or not math.isfinite(sum_of_squares + square_of_average):

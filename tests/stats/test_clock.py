@@ -6,7 +6,7 @@ import pytest
 from raybench.stats import clock as module
 from raybench.stats.clock import (
     CPU_NAMES,
-    OWNER_PHASES,
+    DRIVER_PHASES,
     PHASES,
     WORKER_PHASES,
     CpuUse,
@@ -35,7 +35,7 @@ def test_phases_are_those_of_the_contract_in_order():
     assert (
         *("queue", "start", "lost", "setup", "compile", "train", "eval", "checkpoint", "report"),
     ) == PHASES
-    assert OWNER_PHASES + WORKER_PHASES == PHASES
+    assert DRIVER_PHASES + WORKER_PHASES == PHASES
     assert "input" not in PHASES, "input is a part of train; it would be counted twice"
 
 
