@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from parity_channel import Script
 
@@ -170,6 +169,8 @@ def _of_torch(saved: bytes) -> list[np.ndarray]:
 
 def _of_keras(saved: bytes) -> list[np.ndarray]:
     """Return the arrays in the order of their names."""
+    import h5py  # comes with Keras
+
     found: dict[str, np.ndarray] = {}
 
     def note(name: str, item: Any) -> None:

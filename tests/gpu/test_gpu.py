@@ -29,6 +29,13 @@ LONG = pytest.param("cpu", marks=pytest.mark.all)
 ON = pytest.mark.parametrize("device", [LONG, GPU])
 IN = pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 PARITY = Path(__file__).parents[2] / "benchmarks" / "speed" / "parity_loops.py"
+EXCHANGES = {
+    ("torch", "cpu"): "gloo",
+    ("torch", "cuda"): "nccl",
+    ("tensorflow", "cpu"): "AUTO",
+    ("tensorflow", "cuda"): "NCCL",
+}
+"""What summed over workers: in torch a sum was taken by it, TensorFlow was told it."""
 BAR = 0.98
 """Least samples by second, over a plain script's."""
 TRAIN = """
@@ -54,9 +61,12 @@ curve = list(run(spec, dataset, trainer, world, Ledger("setup")))
 said = {"device": world.device, "loss": curve[-1].train_loss, "gpus": world.gpus,
         "memory": curve[-1].memory_peak_bytes}
 if framework == "torch":
-    import torch.distributed
+    from raybench.training.torch.world import meet_in_file
     weights = [one.detach().cpu().numpy() for one in trainer._model.parameters()]
-    said["exchange"] = "NCCL" if gpus and torch.distributed.is_nccl_available() else "AUTO"
+    backend = "nccl" if gpus else "gloo"
+    meet_in_file(backend=backend, member=0, size=1, file=file + ".meet", timeout_s=60)
+    assert len(world.time_all_reduce(2**20, 3)) == 3
+    said["exchange"] = world.through
 else:
     weights = [one.numpy() for one in trainer._model.trainable_variables]
     said["exchange"] = world.strategy.extended._communication_options.implementation.value
@@ -85,20 +95,20 @@ def test_a_run_there_trains_the_weights_of_a_cpu(
     _, expected = trained(framework, "cpu", tmp_path)
     assert (said["device"] == "cpu") == (device == "cpu")
     assert said["gpus"] == ([] if device == "cpu" else [0])
-    assert said["exchange"] == ("AUTO" if device == "cpu" else "NCCL")
+    assert said["exchange"] == EXCHANGES[framework, device]
     assert said["memory"] > 0
     for one, other in zip(weights, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("device", [GPU])
+@ON
 @IN
 def test_a_run_there_is_as_fast_as_a_plain_script(
     framework: str, device: str, tmp_path: Path
 ) -> None:
-    """An epoch each in turns; of the CPU `benchmarks/speed/parity.py` is the measure, not this."""
+    """An epoch each in turns; how fast it is on the CPU `benchmarks/speed/parity.py` measures."""
     pytest.importorskip(framework)
-    rounds = 15
+    rounds = 15 if device == "cuda" else 1
     words = [sys.executable, PARITY, framework, "mnist_large", str(rounds), tmp_path, device]
     done = subprocess.run(words, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
@@ -106,17 +116,19 @@ def test_a_run_there_is_as_fast_as_a_plain_script(
     pairs = zip(speeds["raybench"], speeds["plain"], strict=True)
     ratio = statistics.median(own[0] / peer[0] for own, peer in pairs)
     print(f"{framework} on {device}: {ratio:.3f} times a plain script's samples/s (n={rounds})")
-    assert ratio >= BAR
+    assert ratio >= BAR or device == "cpu"
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize("device", [GPU])
-def test_a_search_there_ends_with_an_answer(device: str, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+@ON
+@IN
+def test_a_search_there_ends_with_an_answer(framework: str, device: str, tmp_path: Path) -> None:
+    pytest.importorskip(framework)
     gpus = int(device != "cpu")
     words = ["tune", "--trials", "10", "--workers", "1", "--out", tmp_path / "found"]
     words += ["--set", "confirm.race=4", "--set", "objective.target=0.8"]
+    words += ["--set", f"space.framework=[{framework}]"]
     run(*words, "--gpus-per-worker", str(gpus), cwd=tmp_path)
     study = raybench.load(tmp_path / "found")
     assert judge(study).fastest is not None
