@@ -133,6 +133,8 @@ def settings_of(spec: RunSpec) -> dict[str, Any]:
     return {name: getattr(spec, name) for name in names}
 
 
+DROWN = 1e20
+"""An epsilon beside which sqrt(v_hat) is nothing: with as large a rate it leaves lr m_hat."""
 NO_MATRICES = ("embed", "position", "depthwise")
 """What the names of layers and weights say that are tables, or filters of one channel each."""
 NUM_STEPS = 5

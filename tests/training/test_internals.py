@@ -2,6 +2,7 @@
 and what is done without them gives the same numbers."""
 
 import inspect
+import re
 
 import numpy as np
 import pytest
@@ -20,8 +21,10 @@ from raybench.models.shape import DataShape  # noqa: E402
 from raybench.training.tensorflow import internals as keras_internals  # noqa: E402
 from raybench.training.tensorflow.model import build_model  # noqa: E402
 from raybench.training.torch import internals as torch_internals  # noqa: E402
+from raybench.training.torch import state  # noqa: E402
+from raybench.training.torch.optim import kernels, methods  # noqa: E402
 
-FOREACH = ["add", "add_", "addcmul_", "div", "div_", "lerp_", "mul_", "norm", "sqrt"]
+PROBED = re.findall(r'\("(\w+)", \(', inspect.getsource(torch_internals.foreach_kernels_work))
 
 
 @pytest.fixture
@@ -40,21 +43,11 @@ def test_the_installed_torch_is_as_expected(probes):
 
 
 def test_every_operation_that_the_optimizers_call_is_probed():
-    from raybench.training.torch.optim import classic
-
-    used, probed = (
-        {name for name in FOREACH if f"foreach.{name}(" in code}
-        for code in (
-            inspect.getsource(classic),
-            inspect.getsource(torch_internals.foreach_kernels_work),
-        )
-    )
-    assert used == probed == set(FOREACH)
-    code = inspect.getsource(classic)
-    assert code.count("foreach.") == sum(code.count(f"foreach.{name}(") for name in FOREACH)
+    code = inspect.getsource(kernels) + inspect.getsource(methods) + inspect.getsource(state)
+    assert set(re.findall(r"foreach\.(\w+)\(", code)) == set(PROBED)
 
 
-@pytest.mark.parametrize("name", FOREACH)
+@pytest.mark.parametrize("name", sorted(set(PROBED)))
 def test_a_missing_or_changed_foreach_is_seen(name, probes, monkeypatch):
     def changed(tensors, *rest, **options):
         return [torch.zeros_like(tensor) for tensor in tensors]
@@ -66,14 +59,13 @@ def test_a_missing_or_changed_foreach_is_seen(name, probes, monkeypatch):
     assert not torch_internals.foreach_kernels_work("cpu")
 
 
-@pytest.mark.parametrize(("foreach", "path"), [(True, "foreach"), (False, "plain")])
-def test_a_gpu_without_foreach_takes_the_plain_path(foreach, path, monkeypatch):
-    from raybench.training.torch.optim import kernels
-
-    monkeypatch.setattr(kernels, "foreach_kernels_work", lambda device_type: foreach)
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_gpu_takes_one_kernel_for_all_tensors_where_fused_ones_do_not_work(fused, monkeypatch):
+    monkeypatch.setattr(kernels, "fused_kernels_work", lambda device_type: fused)
     with FakeTensorMode():
         on_gpu = torch.empty(3, device="cuda")
-        assert kernels._best_path(on_gpu, [on_gpu], "foreach") == path
+        assert kernels._best_path(on_gpu, [on_gpu], "fused") == ("fused" if fused else "foreach")
+        assert kernels._best_path(on_gpu, [on_gpu], "foreach") == "foreach"
 
 
 class Inside(keras.layers.Layer):

@@ -11,7 +11,7 @@ from raybench.models.shipped import shipped_workload
 
 def shapes_of(framework: str, model) -> list[tuple[int, int]]:
     """The matrices' shapes, small side first: one framework has them as the other's transposes."""
-    module = importlib.import_module(f"raybench.training.{framework}.optim.recent")
+    module = importlib.import_module(f"raybench.training.{framework}.optim.methods")
     if framework == "torch":
         found = [(one.shape[0], one[0].numel()) for one in module.hidden_matrices(model)]
     else:

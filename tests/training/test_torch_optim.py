@@ -27,14 +27,14 @@ from raybench.training.torch.optim import Lamb, Lars, RAdam, build_optimizer, ke
 
 PATHS = {
     "adam": [None],
-    "radam": ["fused", "plain", None],
-    "lars": ["fused", "foreach", "plain", None],
-    "lamb": ["fused", "foreach", "plain", None],
+    "radam": ["fused", "foreach", None],
+    "lars": ["fused", "foreach", None],
+    "lamb": ["fused", "foreach", None],
     "sgd": [None],
-    "nadamw": ["fused", "plain", None],
-    "lion": ["fused", "foreach", "plain", None],
-    "schedule_free_adamw": ["fused", "plain", None],
-    "muon": ["fused", "plain", None],
+    "nadamw": ["fused", "foreach", None],
+    "lion": ["fused", "foreach", None],
+    "schedule_free_adamw": ["fused", "foreach", None],
+    "muon": ["fused", "foreach", None],
 }
 NAMES_AND_PATHS = [(name, path) for name in NAMES for path in PATHS[name]]
 WITH_PATHS = [(name, path) for name, path in NAMES_AND_PATHS if path]
@@ -132,13 +132,13 @@ def test_muon_takes_matrices_as_torch_does():
 
 def test_wide_matrices_are_orthogonalised_in_the_same_steps(monkeypatch):
     from raybench.training import optimizers
-    from raybench.training.torch.optim import recent
+    from raybench.training.torch.optim import methods
 
     matrix = torch.randn(6, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = recent.orthogonalised(matrix)
-    assert torch.equal(recent.orthogonalised(matrix.T), found.T)
+    found = methods.orthogonalised(matrix)
+    assert torch.equal(methods.orthogonalised(matrix.T), found.T)
     monkeypatch.setattr(optimizers, "WIDE", 100)
-    plain = recent.orthogonalised(matrix)
+    plain = methods.orthogonalised(matrix)
     np.testing.assert_allclose(found, plain, atol=1e-7)
     values = torch.linalg.svdvals(found)
     assert 0.6 < values.min() < values.max() < 1.3
@@ -222,17 +222,21 @@ def test_groups_keep_their_own_settings(cls):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("missing", ["_fused_adamw_", "_fused_sgd_"])
+@pytest.mark.parametrize("missing", ["_fused_adamw_", "_fused_sgd_", "_foreach_sqrt"])
 def test_works_without_the_private_kernels(name, missing, monkeypatch):
     monkeypatch.delattr(torch, missing)
-    internals.fused_kernels_work.cache_clear()
+    probes = internals.fused_kernels_work, internals.foreach_kernels_work
+    for probe in probes:
+        probe.cache_clear()
     try:
         params = parameters()
-        optimizer = build(name, params, weight_decay=0.05)
+        path = "foreach" if "foreach" in missing and len(PATHS[name]) > 1 else None
+        optimizer = build(name, params, weight_decay=0.05, path=path)
         run(optimizer, params, name)
-        assert not optimizer.defaults.get("fused")
+        assert not optimizer.defaults.get("fused") or "foreach" in missing
     finally:
-        internals.fused_kernels_work.cache_clear()
+        for probe in probes:
+            probe.cache_clear()
     assert_follows(params, Reference(name, initial_weights(), weight_decay=0.05), name)
 
 
@@ -265,7 +269,7 @@ def test_bfloat16_stays_near(name):
 
 @pytest.mark.parametrize(
     ("dtype", "path"),
-    [(torch.float32, "fused"), (torch.float64, "plain"), (torch.bfloat16, "plain")],
+    [(torch.float32, "fused"), (torch.float64, "foreach"), (torch.bfloat16, "foreach")],
 )
 def test_path_by_type(dtype, path):
     params = parameters(dtype)
@@ -277,7 +281,7 @@ def test_path_by_type(dtype, path):
     assert {bucket.path for bucket in found} == {path}
 
 
-@pytest.mark.parametrize("path", ["fused", "foreach", "plain"])
+@pytest.mark.parametrize("path", ["fused", "foreach"])
 def test_buckets_are_kept_until_a_layout_or_a_state_is_another(path, monkeypatch):
     built, buckets = [], kernels.buckets
     monkeypatch.setattr(
@@ -318,7 +322,7 @@ def test_layouts_may_differ(name):
 
 @pytest.mark.parametrize(
     ("name", "path"),
-    [("lars", None), ("lars", "plain"), ("lamb", None), ("lamb", "plain"), ("radam", None)],
+    [("lars", None), ("lamb", None), ("radam", None), ("radam", "foreach")],
 )
 def test_cuda_steps_never_wait_for_the_device(name, path, monkeypatch):
     """Fake tensors need no GPU; reading one's value on the host, which is a sync, raises."""
@@ -330,7 +334,9 @@ def test_cuda_steps_never_wait_for_the_device(name, path, monkeypatch):
         chosen.update(bucket.path for bucket in found)
         return found
 
-    monkeypatch.setattr(kernels, "foreach_kernels_work", lambda device_type: device_type == "cuda")
+    monkeypatch.setattr(
+        internals, "foreach_kernels_work", lambda device_type: device_type == "cuda"
+    )
     monkeypatch.setattr(kernels, "buckets", recording)
     with FakeTensorMode():
         params = [
@@ -349,6 +355,7 @@ def test_gradients_are_clipped_by_one_kernel(monkeypatch):
     for p in params:
         p.grad = torch.ones_like(p)
     calls, multiply = [], torch._foreach_mul_
+    assert internals.foreach_kernels_work("cpu")
     monkeypatch.setattr(
         torch,
         "_foreach_mul_",

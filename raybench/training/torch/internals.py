@@ -2,14 +2,14 @@
 
 | private          | why                                              | without it        |
 |------------------|--------------------------------------------------|-------------------|
-| `_fused_adamw_`  | one pass over memory updates weight and states;  | the plain path:   |
-| `_fused_sgd_`    | torch's own optimizers call them (`fused=True`)  | one tensor at a   |
-| `_foreach_*`     | one kernel for all tensors, norms included: a    | time, ordinary    |
-|                  | GPU is not asked tensor by tensor                | operations        |
+| `_fused_adamw_`  | one pass over memory updates weight and states;  | `foreach`         |
+| `_fused_sgd_`    | torch's own optimizers call them (`fused=True`)  |                   |
+| `_foreach_*`     | one kernel for all tensors, norms included: a    | one tensor at a   |
+|                  | GPU is not asked tensor by tensor                | time              |
 
-They are probed once per device (`fused_kernels_work`, `foreach_kernels_work`): where they are
-missing or give another result, kernels.py takes the plain path. tests/backends/test_internals.py
-says when torch has changed them.
+They are probed once per device (`fused_kernels_work`, `foreach_kernels_work`) and left where they
+are missing or give another result. tests/training/test_internals.py says when torch has changed
+them.
 """
 
 from __future__ import annotations
@@ -23,51 +23,66 @@ from torch import Tensor
 
 
 class _Foreach:
-    """Torch's multi-tensor operations by their names: `foreach.add_` is `torch._foreach_add_`."""
+    """Operations on lists of tensors, named as a tensor's own: `foreach.add_(tensors, others)`."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        found: Callable[..., Any] = getattr(torch, f"_foreach_{name}")
-        return found
+        def call(tensors: list[Tensor], *others: Any, **options: Any) -> Any:
+            if not tensors or not foreach_kernels_work(tensors[0].device.type):
+                return _one_by_one(name, tensors, *others, **options)
+            return getattr(torch, f"_foreach_{name}")(tensors, *others, **options)
+
+        return call
 
 
 foreach = _Foreach()
 
 
+def _one_by_one(name: str, tensors: list[Tensor], *others: Any, **options: Any) -> list[Tensor]:
+    rows = zip(*(one for one in others if isinstance(one, list | tuple)), strict=True)
+    own = list(rows) or [tuple(others)] * len(tensors)
+    rest = () if not own or own[0] == tuple(others) else others[len(own[0]) :]
+    return [
+        getattr(tensor, name)(*given, *rest, **options)
+        for tensor, given in zip(tensors, own, strict=True)
+    ]
+
+
 @functools.cache
 def foreach_kernels_work(device_type: str) -> bool:
-    """Whether all that optim/ calls exist there and give the documented result."""
-    values = [torch.tensor([4.0, 9.0], device=device_type)]
-    twos = [torch.full_like(values[0], 2.0)]
+    """Whether the kernels that optim/ calls give there what one tensor at a time gives."""
+    values, others = (
+        [torch.tensor(row, device=device_type) for row in ([4.0, 9.0, torch.nan], [3.0, size, 1.0])]
+        for size in (-2.0, 0.5)
+    )
+    factors = torch.tensor([3.0, -1.0], device=device_type).unbind()
+    calls: list[tuple[str, tuple[Any, ...], dict[str, float]]] = [
+        ("add", (others,), {"alpha": 3.0}),
+        ("add_", (others,), {"alpha": -1.0}),
+        ("add_", (1.0,), {}),
+        ("mul_", (0.25,), {}),
+        ("mul_", (factors[0],), {}),
+        ("div", (others,), {}),
+        ("div_", (0.5,), {}),
+        ("sqrt", (), {}),
+        ("norm", (), {}),
+        ("lerp", (others, 0.5), {}),
+        ("lerp_", (others, 0.5), {}),
+        ("addcmul_", (others, others), {"value": -1.0}),
+        ("addcmul_", (others, factors), {"value": 2.0}),
+        ("clamp_max_", (1.0,), {}),
+        ("clamp_min_", (-1.0,), {}),
+    ]
     try:
-        results = [
-            (foreach.add(values, twos, alpha=3.0), [10.0, 15.0]),
-            (foreach.div(values, twos), [2.0, 4.5]),
-            (foreach.sqrt(values), [2.0, 3.0]),
-            (foreach.lerp(values, twos, 0.5), [3.0, 5.5]),
-            ([torch.stack(foreach.norm(values)).square()], [97.0]),
-        ]
-        changed = [values[0].clone()]
-        foreach.mul_(changed, 0.25)  # 1, 2.25
-        foreach.mul_(changed, twos[0][0])  # 2, 4.5
-        foreach.add_(changed, 1.0)  # 3, 5.5
-        foreach.add_(changed, twos, alpha=-1.0)  # 1, 3.5
-        foreach.div_(changed, 0.5)  # 2, 7
-        foreach.lerp_(changed, values, 0.5)  # 3, 8
-        foreach.addcmul_(changed, values, twos, -1.0)  # -5, -10
-        foreach.addcmul_(changed, values, twos)  # 3, 8
-        ratios = torch.full((1,), 3.0, device=device_type).unbind()
-        foreach.addcmul_(changed, values, ratios, -1.0)  # -9, -19
-        results.append((changed, [-9.0, -19.0]))
-        cut = [torch.tensor([-3.0, 2.0, torch.nan], device=device_type)]
-        foreach.clamp_max_(cut, 1.0)
-        foreach.clamp_min_(cut, -1.0)
-        results.append((cut, [-1.0, 1.0, torch.nan]))
+        for name, given, options in calls:
+            one, other = ([value.clone() for value in values] for _ in range(2))
+            found = getattr(torch, f"_foreach_{name}")(one, *given, **options)
+            expected = _one_by_one(name, other, *given, **options)
+            for mine, right in zip(found or one, expected, strict=True):
+                if not torch.allclose(mine, right, equal_nan=True):
+                    return False
     except (AttributeError, TypeError, RuntimeError):
         return False
-    return all(
-        torch.allclose(found[0].cpu().flatten(), torch.tensor(expected), equal_nan=True)
-        for found, expected in results
-    )
+    return True
 
 
 def fused_adamw(

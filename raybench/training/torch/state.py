@@ -18,8 +18,8 @@ from raybench.models.base import Workload
 from raybench.spec.run import RunSpec
 from raybench.training.probe import no_head
 from raybench.training.saved import check_same_model, not_ours
+from raybench.training.torch.internals import foreach
 from raybench.training.torch.optim import ScheduleFreeAdamW
-from raybench.training.torch.optim.kernels import lerp_all
 
 
 class Freezing:
@@ -113,7 +113,7 @@ class Averaging:
             return
         self._num_steps += 1
         share = (1 - self._decay) / (1 - self._decay**self._num_steps)
-        lerp_all(self._means, self._params, share)
+        foreach.lerp_(self._means, self._params, share)
 
     @contextlib.contextmanager
     def in_place(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:

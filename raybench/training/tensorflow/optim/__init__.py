@@ -8,16 +8,16 @@ from typing import Any
 import keras
 
 from raybench.training.optimizers import own_settings
-from raybench.training.tensorflow.optim.classic import Adam as Adam
-from raybench.training.tensorflow.optim.classic import Lamb as Lamb
-from raybench.training.tensorflow.optim.classic import Lars as Lars
-from raybench.training.tensorflow.optim.classic import NAdamW as NAdamW
-from raybench.training.tensorflow.optim.classic import RAdam as RAdam
-from raybench.training.tensorflow.optim.classic import Sgd as Sgd
 from raybench.training.tensorflow.optim.kernels import clip_gradients as clip_gradients
-from raybench.training.tensorflow.optim.recent import Lion as Lion
-from raybench.training.tensorflow.optim.recent import Muon as Muon
-from raybench.training.tensorflow.optim.recent import ScheduleFreeAdamW as ScheduleFreeAdamW
+from raybench.training.tensorflow.optim.methods import Adam as Adam
+from raybench.training.tensorflow.optim.methods import Lamb as Lamb
+from raybench.training.tensorflow.optim.methods import Lars as Lars
+from raybench.training.tensorflow.optim.methods import Lion as Lion
+from raybench.training.tensorflow.optim.methods import Muon as Muon
+from raybench.training.tensorflow.optim.methods import NAdamW as NAdamW
+from raybench.training.tensorflow.optim.methods import RAdam as RAdam
+from raybench.training.tensorflow.optim.methods import ScheduleFreeAdamW as ScheduleFreeAdamW
+from raybench.training.tensorflow.optim.methods import Sgd as Sgd
 
 OPTIMIZERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
     "adam": Adam,

@@ -37,7 +37,7 @@ class Optimizer(keras.optimizers.Optimizer):
     Arguments that are not in `SETTINGS` are those of keras.optimizers.Optimizer.
     """
 
-    STATES: ClassVar[tuple[str, ...]]
+    STATES: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
     """Names of the variables kept for each weight; they start at 0."""
     SETTINGS: ClassVar[dict[str, float]]
     """The settings of the method, each an attribute, with their defaults."""

@@ -10,15 +10,15 @@ from torch import nn
 
 from raybench.training.optimizers import own_settings
 from raybench.training.torch.internals import fused_kernels_work
-from raybench.training.torch.optim.classic import Lamb as Lamb
-from raybench.training.torch.optim.classic import Lars as Lars
-from raybench.training.torch.optim.classic import NAdamW as NAdamW
-from raybench.training.torch.optim.classic import RAdam as RAdam
 from raybench.training.torch.optim.kernels import clip_gradients as clip_gradients
-from raybench.training.torch.optim.recent import Lion as Lion
-from raybench.training.torch.optim.recent import Muon as Muon
-from raybench.training.torch.optim.recent import ScheduleFreeAdamW as ScheduleFreeAdamW
-from raybench.training.torch.optim.recent import hidden_matrices
+from raybench.training.torch.optim.methods import Lamb as Lamb
+from raybench.training.torch.optim.methods import Lars as Lars
+from raybench.training.torch.optim.methods import Lion as Lion
+from raybench.training.torch.optim.methods import Muon as Muon
+from raybench.training.torch.optim.methods import NAdamW as NAdamW
+from raybench.training.torch.optim.methods import RAdam as RAdam
+from raybench.training.torch.optim.methods import ScheduleFreeAdamW as ScheduleFreeAdamW
+from raybench.training.torch.optim.methods import hidden_matrices
 
 
 def build_optimizer(
@@ -39,22 +39,24 @@ def build_optimizer(
     if not isinstance(model, nn.Module):
         model = list(model)
     named = model.named_parameters() if isinstance(model, nn.Module) else model
-    params = [param for _, param in named if param.requires_grad]
-    trained = _matrix_groups(params, hidden_matrices(model)) if name == "muon" else params
-    return OPTIMIZERS[name](trained, learning_rate=learning_rate, weight_decay=weight_decay, **own)
+    params: list[Any] = [param for _, param in named if param.requires_grad]
+    if name == "muon":
+        matrices = hidden_matrices(model)
+        params = _two_groups(params, matrices.__contains__, "orthogonal", True, False)
+    return OPTIMIZERS[name](params, learning_rate=learning_rate, weight_decay=weight_decay, **own)
 
 
 def _adam(
     params: list[nn.Parameter],
     *,
-    learning_rate: float,
     weight_decay: float,
+    learning_rate: float,
     beta1: float,
     beta2: float,
     epsilon: float,
 ) -> torch.optim.Optimizer:
     return torch.optim.AdamW(
-        _decay_groups(params, weight_decay),
+        _decayed(params, weight_decay),
         lr=learning_rate,
         betas=(beta1, beta2),
         eps=epsilon,
@@ -65,13 +67,13 @@ def _adam(
 def _sgd(
     params: list[nn.Parameter],
     *,
-    learning_rate: float,
     weight_decay: float,
+    learning_rate: float,
     momentum: float,
     nesterov: bool,
 ) -> torch.optim.Optimizer:
     return torch.optim.SGD(
-        _decay_groups(params, weight_decay),
+        _decayed(params, weight_decay),
         lr=learning_rate,
         momentum=momentum,
         nesterov=nesterov and momentum > 0,  # the same without momentum, and torch refuses it
@@ -93,24 +95,22 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-def _decay_groups(params: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+def _decayed(params: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
     """Two groups, since torch's own optimizers know no other way to leave biases out."""
-    if weight_decay == 0.0:
-        return [{"params": params, "weight_decay": 0.0}]
-    matrices = [param for param in params if param.ndim > 1]
-    vectors = [param for param in params if param.ndim <= 1]
-    groups = [
-        {"params": matrices, "weight_decay": weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+    return _two_groups(params, lambda one: one.ndim > 1, "weight_decay", weight_decay, 0.0)
 
 
-def _matrix_groups(params: list[nn.Parameter], matrices: set[nn.Parameter]) -> list[dict[str, Any]]:
-    """Two groups of Muon: what it orthogonalises, and what is left to AdamW."""
+def _two_groups(
+    params: list[nn.Parameter],
+    is_first: Callable[[nn.Parameter], bool],
+    key: str,
+    first: float,
+    second: float,
+) -> list[dict[str, Any]]:
+    """Return groups with either value of a key; without an empty one."""
     groups = [
-        {"params": [param for param in params if param in matrices], "orthogonal": True},
-        {"params": [param for param in params if param not in matrices], "orthogonal": False},
+        {"params": [one for one in params if is_first(one)], key: first},
+        {"params": [one for one in params if not is_first(one)], key: second},
     ]
     return [group for group in groups if group["params"]]
 

@@ -1,17 +1,14 @@
-"""The choice of path for each tensor, and the norms that the paths need.
+"""What our torch optimizers have in common: parameter groups, their buckets, the path of each.
 
-Three paths compute the same update:
+Two paths compute the same update:
 
 | path    | how                                             | chosen for              |
 |---------|-------------------------------------------------|-------------------------|
 | fused   | torch's fused kernels, one pass over memory     | float32 on CPU          |
-| foreach | multi-tensor kernels, norms stay on the device  | float32 on CUDA         |
-| plain   | one tensor at a time, ordinary operations       | everything else         |
+| foreach | multi-tensor kernels, norms stay on the device  | everything else         |
 
-The kernels of the first two are private functions of torch (see internals.py): where they are
-missing or changed, plain is taken.
-
-What our torch optimizers have in common: the walk over parameter groups and their buckets.
+On CUDA an optimizer without norms takes the fused one for float32 (`CUDA_PATH`). The kernels are
+private functions of torch (see internals.py).
 """
 
 from __future__ import annotations
@@ -24,45 +21,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from raybench.training.torch.internals import foreach, foreach_kernels_work, fused_kernels_work
+from raybench.training.torch.internals import foreach, fused_adamw, fused_kernels_work
 
-Path = Literal["fused", "foreach", "plain"]
-
-
-def dense_norm(tensor: Tensor) -> float:
-    """|tensor|, read on the host; for tensors without gaps in memory, as on the fused path.
-
-    The BLAS dot product takes half the time of torch's norm at 2 threads, and errs less.
-    """
-    flat = tensor.as_strided((tensor.numel(),), (1,))
-    return math.sqrt(torch.dot(flat, flat).item())
-
-
-def add_all(tensors: list[Tensor], others: list[Tensor], factor: float) -> None:
-    """Add `factor` times the others, index by index."""
-    if foreach_kernels_work(tensors[0].device.type):
-        foreach.add_(tensors, others, alpha=factor)
-        return
-    for tensor, other in zip(tensors, others, strict=True):
-        tensor.add_(other, alpha=factor)
-
-
-def lerp_all(tensors: list[Tensor], others: list[Tensor], weight: float) -> None:
-    """Move each tensor by `weight` of its way to the other of its index."""
-    if foreach_kernels_work(tensors[0].device.type):
-        foreach.lerp_(tensors, others, weight)
-        return
-    for tensor, other in zip(tensors, others, strict=True):
-        tensor.lerp_(other, weight)
-
-
-def scale_all(tensors: list[Tensor], factor: Tensor) -> None:
-    """Multiply each tensor by a number that stays on the device."""
-    if tensors and foreach_kernels_work(tensors[0].device.type):
-        foreach.mul_(tensors, factor)
-        return
-    for tensor in tensors:
-        tensor.mul_(factor)
+Path = Literal["fused", "foreach"]
 
 
 @dataclass
@@ -126,58 +87,62 @@ def buckets(
 
 
 def _best_path(param: Tensor, tensors: list[Tensor], cuda_path: Path) -> Path:
-    device_type = param.device.type
-    if param.dtype != torch.float32 or device_type not in ("cpu", "cuda"):
-        return "plain"
-    strides = param.stride()
-    same_layout = True
-    for tensor in tensors:
-        if tensor.dtype != torch.float32:
-            return "plain"
-        same_layout = same_layout and tensor.stride() == strides
-    if device_type == "cuda" and cuda_path == "foreach":
-        return "foreach" if foreach_kernels_work(device_type) else "plain"
+    kind = param.device.type
+    if kind not in ("cpu", "cuda") or (kind == "cuda" and cuda_path == "foreach"):
+        return "foreach"
     # The fused kernels walk raw memory: a gradient in another layout would be paired wrongly.
-    return "fused" if same_layout and fused_kernels_work(device_type) else "plain"
+    is_alike = all(
+        one.dtype == torch.float32 and one.stride() == param.stride() for one in (param, *tensors)
+    )
+    return "fused" if is_alike and fused_kernels_work(kind) else "foreach"
 
 
-def adamw_plain(
-    bucket: Bucket,
-    *,
-    step: int,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    weight_decay: float,
-    nesterov: bool = False,
-) -> None:
-    """Take AdamW's step with all tensors of a bucket; `nesterov`: the direction looks ahead."""
-    for param, grad, exp_avg, exp_avg_sq in zip(
-        bucket.params, bucket.grads, *bucket.states, strict=True
-    ):
-        denominator = take_moments(
-            grad, exp_avg, exp_avg_sq, step=step, beta1=beta1, beta2=beta2, epsilon=epsilon
+ADAM = ("step", "lr", "beta1", "beta2", "epsilon")
+"""What the three functions below take of a parameter group."""
+
+
+def adamw(bucket: Bucket, *, weight_decay: float, **settings: Any) -> None:
+    """w <- (1 - lr wd) w - lr m_hat / (sqrt(v_hat) + epsilon)"""
+    if bucket.path == "fused":
+        fused_adamw(
+            bucket.params, bucket.grads, *bucket.states, weight_decay=weight_decay, **settings
         )
-        param.mul_(1 - lr * weight_decay)
-        direction = exp_avg.lerp(grad, 1 - beta1) if nesterov else exp_avg
-        param.addcdiv_(direction, denominator, value=-lr / (1 - beta1**step))
+        return
+    foreach.mul_(bucket.params, 1 - settings["lr"] * weight_decay)
+    foreach.add_(bucket.params, adam_directions(bucket, **settings), alpha=-settings["lr"])
 
 
-def take_moments(
-    grad: Tensor,
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
+def adam_directions(
+    bucket: Bucket, *, beta1: float, nesterov: bool = False, **settings: Any
+) -> list[Tensor]:
+    """Take the gradients into both moments; return m_hat / (sqrt(v_hat) + epsilon), with `nesterov`
+    (beta1 m + (1 - beta1) g)_hat in the place of m_hat."""
+    grads, (exp_avgs, exp_avg_sqs) = bucket.grads, bucket.states
+    foreach.lerp_(exp_avgs, grads, 1 - beta1)
+    denominators = adam_denominators(grads, exp_avg_sqs, **settings)
+    firsts = foreach.lerp(exp_avgs, grads, 1 - beta1) if nesterov else exp_avgs
+    updates: list[Tensor] = foreach.div(firsts, denominators)
+    foreach.div_(updates, 1 - beta1 ** settings["step"])
+    return updates
+
+
+def adam_denominators(
+    grads: list[Tensor],
+    exp_avg_sqs: list[Tensor],
     *,
     step: int,
-    beta1: float,
     beta2: float,
     epsilon: float,
-) -> Tensor:
-    """Take a gradient into both moments; return sqrt(v_hat) + epsilon."""
-    exp_avg.lerp_(grad, 1 - beta1)
-    exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-    return exp_avg_sq.sqrt().div_(math.sqrt(1 - beta2**step)).add_(epsilon)
+    **others: float,
+) -> list[Tensor]:
+    """Take the gradients into the second moments; return sqrt(v_hat) + epsilon."""
+    del others
+    foreach.mul_(exp_avg_sqs, beta2)
+    foreach.addcmul_(exp_avg_sqs, grads, grads, value=1 - beta2)
+    found: list[Tensor] = foreach.sqrt(exp_avg_sqs)
+    foreach.div_(found, math.sqrt(1 - beta2**step))
+    foreach.add_(found, epsilon)
+    return found
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], most: float) -> None:
@@ -188,22 +153,20 @@ def clip_gradients(parameters: Iterable[nn.Parameter], most: float) -> None:
     """
     gradients = [one.grad for one in parameters if one.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
-    factor = (most / norm).clamp(max=1.0)
-    scale_all(gradients, factor)
+    foreach.mul_(gradients, (most / norm).clamp(max=1.0))
 
 
 class Optimizer(torch.optim.Optimizer):
     """An optimizer whose update takes a bucket of tensors at a time, on the fastest path.
 
-    `path` forces one of the paths of kernels.py; None picks the fastest for each tensor.
-    `exclude_1d` leaves biases and norm parameters (ndim <= 1) without weight decay and ratio.
-    `step` of a parameter group counts its steps.
+    `path` forces one of the paths; None picks the fastest for each tensor. `exclude_1d` leaves
+    biases and norm parameters (ndim <= 1) without weight decay and ratio. `step` of a parameter
+    group counts its steps.
     """
 
-    STATES: ClassVar[tuple[str, ...]]
+    STATES: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
     """Names of the tensors kept for each parameter; they start at 0."""
-    CUDA_PATH: ClassVar[Path] = "foreach"
-
+    CUDA_PATH: ClassVar[Path] = "fused"
     SETTINGS: ClassVar[dict[str, float]]
     """The settings of the method, keys of a parameter group, with their defaults."""
     GROUP_KEYS: ClassVar[dict[str, float]] = {}
@@ -219,9 +182,7 @@ class Optimizer(torch.optim.Optimizer):
         path: Path | None = None,
         **settings: float,
     ) -> None:
-        if unknown := settings.keys() - self.SETTINGS.keys():
-            raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
-        defaults = {
+        defaults: dict[str, Any] = {
             "lr": learning_rate,
             "weight_decay": weight_decay,
             "exclude_1d": exclude_1d,
@@ -289,3 +250,12 @@ class Optimizer(torch.optim.Optimizer):
 def like(scratch: Tensor, param: Tensor) -> Tensor:
     """Return the beginning of a scratch in the form of a parameter, same layout in memory."""
     return scratch.as_strided(param.shape, param.stride())
+
+
+def dense_norm(tensor: Tensor) -> float:
+    """|tensor|, read on the host; for tensors without gaps in memory, as on the fused path.
+
+    The BLAS dot product takes half the time of torch's norm at 2 threads, and errs less.
+    """
+    flat = tensor.as_strided((tensor.numel(),), (1,))
+    return math.sqrt(torch.dot(flat, flat).item())

@@ -1,17 +1,21 @@
-"""Lion, Schedule-Free AdamW and Muon for Keras. Mirrors torch's."""
+"""SGD, LARS, LAMB, Adam, RAdam, NAdamW, Lion, Schedule-Free AdamW and Muon for Keras, in torch's
+form. Mirrors torch's.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
 from keras import ops
 
 from raybench.training.optimizers import (
+    ADAM,
     COEFFICIENTS,
     DEFAULTS,
+    DROWN,
     NO_MATRICES,
     RMS,
     SMALLEST_NORM,
@@ -23,8 +27,158 @@ from raybench.training.tensorflow.optim.kernels import (
     Rates,
     adam_scalars,
     apply_adam,
+    apply_momentum,
+    bias_corrections,
     decay,
+    update_moments,
 )
+
+
+@keras.saving.register_keras_serializable(package="raybench")
+class Lars(Optimizer):
+    """Layer-wise adaptive rate scaling."""
+
+    STATES = ("momentum_buffer",)
+    SETTINGS = DEFAULTS["lars"]
+
+    def update(
+        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
+    ) -> None:
+        """Take one step with one variable."""
+        if not rates.excluded:
+            norm = tf.norm(variable)
+            denominator = tf.norm(gradient) + rates.weight_decay * norm
+            if rates.weight_decay:
+                gradient += rates.weight_decay * variable
+            gradient *= _ratio(self.trust_coefficient * norm, denominator)
+        (buffer,) = states
+        apply_momentum(
+            variable, gradient, buffer, learning_rate=rates.learning_rate, momentum=self.momentum
+        )
+
+
+def _ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
+    """Return the ratio of norms, 1 where either is 0."""
+    both = (numerator > 0) & (denominator > 0)
+    return tf.where(both, numerator / denominator, tf.ones_like(numerator))
+
+
+@keras.saving.register_keras_serializable(package="raybench")
+class Sgd(Optimizer):
+    """SGD with momentum, the learning rate outside its buffer."""
+
+    STATES = ("momentum_buffer",)
+    SETTINGS = DEFAULTS["sgd"]
+
+    def update(
+        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
+    ) -> None:
+        """Take one step with one variable."""
+        if rates.weight_decay:
+            gradient += rates.weight_decay * variable
+        (buffer,) = states
+        apply_momentum(
+            variable,
+            gradient,
+            buffer,
+            learning_rate=rates.learning_rate,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+        )
+
+
+@keras.saving.register_keras_serializable(package="raybench")
+class Adam(Optimizer):
+    """Adam with decoupled weight decay."""
+
+    SETTINGS = DEFAULTS["adam"]
+    NESTEROV: ClassVar[bool] = False
+    """Whether the direction looks ahead (NAdamW)."""
+
+    def scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return step size and epsilon."""
+        settings = {name: getattr(self, name) for name in ADAM}
+        return adam_scalars(kind, step=step, learning_rate=rate, **settings)
+
+    def update(
+        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
+    ) -> None:
+        """Take one step with one variable."""
+        decay(variable, rates)
+        apply_adam(
+            variable,
+            gradient,
+            *states,
+            scalars=rates.own,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            nesterov=self.NESTEROV,
+        )
+
+
+@keras.saving.register_keras_serializable(package="raybench")
+class NAdamW(Adam):
+    """AdamW with Nesterov's momentum."""
+
+    NESTEROV = True
+
+
+@keras.saving.register_keras_serializable(package="raybench")
+class RAdam(Adam):
+    """Rectified Adam."""
+
+    def scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return step size and epsilon."""
+        rectified, term = rectification_term(step, self.beta2)
+        _, correction2 = bias_corrections(step, beta1=self.beta1, beta2=self.beta2)
+        # Where not rectified, an epsilon that drowns sqrt(v_hat) leaves lr m_hat: no branch needed.
+        drown = tf.constant(DROWN, tf.float64)
+        return adam_scalars(
+            kind,
+            step=step,
+            learning_rate=rate * tf.where(rectified, term, drown),
+            beta1=self.beta1,
+            beta2=self.beta2,
+            epsilon=tf.where(rectified, self.epsilon / tf.sqrt(correction2), drown),
+        )
+
+
+def rectification_term(step: tf.Tensor, beta2: float) -> tuple[tf.Tensor, tf.Tensor]:
+    """Whether rho_t > 5, and r_t (meaningless where not). float64: rho_t is a small difference."""
+    rho_inf = 2 / (1 - beta2) - 1
+    power = tf.pow(tf.constant(beta2, tf.float64), step)
+    rho = rho_inf - 2 * step * power / (1 - power)
+    squared = (rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho)
+    rectified = rho > 5
+    return rectified, tf.sqrt(tf.where(rectified, squared, tf.ones_like(squared)))
+
+
+@keras.saving.register_keras_serializable(package="raybench")
+class Lamb(Optimizer):
+    """Layer-wise adaptive moments."""
+
+    SETTINGS = DEFAULTS["lamb"]
+
+    def scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return the two of m_hat / (sqrt(v_hat) + epsilon) with both corrections in them."""
+        del rate
+        correction1, correction2 = bias_corrections(step, beta1=self.beta1, beta2=self.beta2)
+        scale = tf.sqrt(correction2) / correction1
+        return tf.cast(scale, kind), tf.cast(self.epsilon * tf.sqrt(correction2), kind)
+
+    def update(
+        self, variable: tf.Variable, gradient: tf.Tensor, states: list[tf.Variable], rates: Rates
+    ) -> None:
+        """Take one step with one variable."""
+        (exp_avg, exp_avg_sq), (scale, epsilon) = states, rates.own
+        update_moments(gradient, exp_avg, exp_avg_sq, beta1=self.beta1, beta2=self.beta2)
+        update = scale * exp_avg / (tf.sqrt(exp_avg_sq) + epsilon)
+        step_size = rates.learning_rate
+        if not rates.excluded:
+            if rates.weight_decay:
+                update += rates.weight_decay * variable
+            step_size *= _ratio(tf.norm(variable), tf.norm(update))
+        variable.assign_sub(step_size * update)
 
 
 @keras.saving.register_keras_serializable(package="raybench")
@@ -116,7 +270,10 @@ def hidden_matrices(model: keras.Model | None, variables: list[keras.Variable]) 
     weights = [one for one in (model.weights if model else variables) if len(one.shape) > 1]
     left_out = {id(one) for one in weights[-1:]}
     shapes = {id(one): (math.prod(one.shape[:-1]), one.shape[-1]) for one in weights}
-    for variable, layer in _owners(model) if model else []:
+    owned = [(one, layer) for layer in all_layers(model) for one in layer.weights] if model else []
+    for variable, layer in {
+        id(one): (one, layer) for one, layer in owned
+    }.values():  # the innermost
         named = f"{type(layer).__name__} {variable.name}".lower()
         # Attention has a bias for each head, which makes two dimensions.
         if "bias" in variable.name or any(word in named for word in NO_MATRICES):
@@ -124,12 +281,6 @@ def hidden_matrices(model: keras.Model | None, variables: list[keras.Variable]) 
         elif isinstance(layer, keras.layers.EinsumDense) and variable is layer.kernel:
             shapes[id(variable)] = _einsum_shape(layer)
     return {one: shape for one, shape in shapes.items() if one not in left_out and min(shape) > 1}
-
-
-def _owners(model: keras.Model) -> list[tuple[keras.Variable, keras.layers.Layer]]:
-    """Return each variable with the innermost layer that has it."""
-    found = {id(one): (one, layer) for layer in all_layers(model) for one in layer.weights}
-    return list(found.values())
 
 
 def _einsum_shape(layer: keras.layers.EinsumDense) -> Shape:
@@ -169,7 +320,6 @@ def _polynomial(products: tf.Tensor) -> tf.Tensor:
 class Muon(Optimizer):
     """Orthogonalised momentum."""
 
-    STATES = ("exp_avg", "exp_avg_sq")
     SETTINGS = DEFAULTS["muon"]
 
     def __init__(
@@ -194,7 +344,7 @@ class Muon(Optimizer):
 
     def scalars(self, kind: tf.DType, step: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Return AdamW's step size and epsilon."""
-        settings = {name: getattr(self, name) for name in ("beta1", "beta2", "epsilon")}
+        settings = {name: getattr(self, name) for name in ADAM}
         return adam_scalars(kind, step=step, learning_rate=rate, **settings)
 
     def update(

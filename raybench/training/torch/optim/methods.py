@@ -1,0 +1,330 @@
+"""LARS, LAMB, RAdam, NAdamW, Lion, Schedule-Free AdamW and Muon for torch: what it has not got, or
+not as in the papers, or slower. Mirrors tensorflow's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raybench.training.optimizers import (
+    COEFFICIENTS,
+    DEFAULTS,
+    DROWN,
+    NO_MATRICES,
+    RMS,
+    SMALLEST_NORM,
+    newton_schulz,
+)
+from raybench.training.torch.internals import foreach, fused_adamw, fused_sgd
+from raybench.training.torch.optim.kernels import (
+    ADAM,
+    Bucket,
+    Optimizer,
+    adam_denominators,
+    adam_directions,
+    adamw,
+    dense_norm,
+    like,
+)
+
+
+class Lars(Optimizer):
+    """Layer-wise adaptive rate scaling."""
+
+    STATES = ("momentum_buffer",)
+    CUDA_PATH = "foreach"
+    SETTINGS = DEFAULTS["lars"]
+
+    def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
+        """Take one step with all tensors of a bucket, with the settings of its group."""
+        lr, momentum, trust = group["lr"], group["momentum"], group["trust_coefficient"]
+        params, grads, (buffers,) = bucket.params, bucket.grads, bucket.states
+        if bucket.path == "foreach":
+            foreach.mul_(buffers, momentum)
+            if bucket.excluded:
+                foreach.add_(buffers, grads)
+            else:
+                norms = torch.stack(foreach.norm(params))
+                denominators = torch.stack(foreach.norm(grads)) + weight_decay * norms
+                updates = foreach.add(grads, params, alpha=weight_decay)
+                foreach.addcmul_(buffers, updates, _ratios(trust * norms, denominators).unbind())
+            foreach.add_(params, buffers, alpha=-lr)
+        elif bucket.excluded:
+            fused_sgd(params, grads, buffers, lr=lr, momentum=momentum)
+        else:
+            for param, grad, buffer in zip(params, grads, buffers, strict=True):
+                norm = dense_norm(param)
+                denominator = dense_norm(grad) + weight_decay * norm
+                ratio = trust * norm / denominator if norm * denominator else 1.0
+                # 1 - dampening is the one factor the kernel puts on gradient and weight decay
+                # alike; without momentum it has no such factor, and the rate takes its place.
+                fused_sgd(
+                    [param],
+                    [grad],
+                    [buffer],
+                    lr=lr if momentum else lr * ratio,
+                    momentum=momentum,
+                    dampening=1.0 - ratio,
+                    weight_decay=weight_decay,
+                )
+
+
+def _ratios(numerators: Tensor, denominators: Tensor) -> Tensor:
+    """Return the ratios of norms, 1 where either is 0."""
+    return torch.where((numerators > 0) & (denominators > 0), numerators / denominators, 1.0)
+
+
+class Lamb(Optimizer):
+    """Layer-wise adaptive moments."""
+
+    CUDA_PATH = "foreach"
+    SETTINGS = DEFAULTS["lamb"]
+
+    def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
+        """Take one step with all tensors of a bucket, with the settings of its group."""
+        settings = {name: group[name] for name in ADAM}
+        if bucket.excluded:
+            adamw(bucket, weight_decay=0.0, **settings)
+        elif bucket.path == "fused":
+            _lamb_fused(bucket, self.scratch_for(bucket), weight_decay=weight_decay, **settings)
+        else:
+            updates = adam_directions(bucket, **settings)
+            foreach.add_(updates, bucket.params, alpha=weight_decay)
+            norms = (torch.stack(foreach.norm(one)) for one in (bucket.params, updates))
+            foreach.addcmul_(bucket.params, updates, _ratios(*norms).unbind(), value=-group["lr"])
+
+
+def _lamb_fused(
+    bucket: Bucket, scratch: Tensor, *, lr: float, weight_decay: float, **settings: Any
+) -> None:
+    for param, grad, exp_avg, exp_avg_sq in zip(
+        bucket.params, bucket.grads, *bucket.states, strict=True
+    ):
+        # AdamW's kernel at rate -1 and decay -1 is s <- 0 s + direction: one pass updates the
+        # moments and leaves the direction in the scratch, whatever was there. The scratch serves
+        # all tensors, so that it stays in cache.
+        update = like(scratch, param)
+        fused_adamw(
+            [update], [grad], [exp_avg], [exp_avg_sq], lr=-1.0, weight_decay=-1.0, **settings
+        )
+        if weight_decay:
+            update.add_(param, alpha=weight_decay)
+        weight_norm, update_norm = dense_norm(param), dense_norm(update)
+        ratio = weight_norm / update_norm if weight_norm * update_norm else 1.0
+        param.sub_(update, alpha=lr * ratio)
+        if not math.isfinite(update_norm):
+            scratch.zero_()  # 0 s would carry the nan into the next tensor
+
+
+class RAdam(Optimizer):
+    """Rectified Adam."""
+
+    SETTINGS = DEFAULTS["radam"]
+
+    def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
+        """Take one step with all tensors of a bucket, with the settings of its group."""
+        settings = {name: group[name] for name in ADAM}
+        term = rectification_term(group["step"], group["beta2"])
+        # The kernel divides sqrt(v) by sqrt(1 - beta2^t) before it adds its epsilon, and scales
+        # the decay by the rate it is given.
+        epsilon = group["epsilon"] / math.sqrt(1 - group["beta2"] ** group["step"])
+        if term is None:
+            term = epsilon = DROWN
+        settings |= {"lr": group["lr"] * term, "epsilon": epsilon}
+        adamw(bucket, weight_decay=weight_decay / term, **settings)
+
+
+def rectification_term(step: int, beta2: float) -> float | None:
+    """r_t, or None while rho_t <= 5 (the first five steps at beta2 = 0.999)."""
+    rho_inf = 2 / (1 - beta2) - 1
+    rho = rho_inf - 2 * step * beta2**step / (1 - beta2**step)
+    if rho <= 5:
+        return None
+    return math.sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
+
+
+class NAdamW(Optimizer):
+    """AdamW with Nesterov's momentum."""
+
+    SETTINGS = DEFAULTS["nadamw"]
+
+    def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
+        """Take one step with all tensors of a bucket, with the settings of its group."""
+        settings, beta1 = {name: group[name] for name in ADAM}, group["beta1"]
+        if bucket.path == "foreach":
+            foreach.mul_(bucket.params, 1 - group["lr"] * weight_decay)
+            updates = adam_directions(bucket, nesterov=True, **settings)
+            foreach.add_(bucket.params, updates, alpha=-group["lr"])
+            return
+        # beta1 m + (1 - beta1) g is the moment of decay beta1^2: the kernel leaves it in the place
+        # of m, which is told from it again. Its own correction is that of beta1^2.
+        growth = 1 + beta1 ** group["step"]
+        settings |= {"lr": group["lr"] * growth, "beta1": beta1**2}
+        adamw(bucket, weight_decay=weight_decay / growth, **settings)
+        if beta1:
+            foreach.lerp_(bucket.states[0], bucket.grads, 1 - 1 / beta1)
+
+
+LARGE = 2.0**127
+"""What is multiplied by it and cut off at 1 is its sign; torch's own sign of NaN is 0, which would
+hide that a run has diverged."""
+
+
+class Lion(Optimizer):
+    """Evolved sign momentum."""
+
+    STATES = ("exp_avg",)
+    CUDA_PATH = "foreach"
+    SETTINGS = DEFAULTS["lion"]
+
+    def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
+        """Take one step with all tensors of a bucket, with the settings of its group."""
+        lr, beta1 = group["lr"], group["beta1"]
+        params, grads, (exp_avgs,) = bucket.params, bucket.grads, bucket.states
+        if bucket.path == "foreach":
+            signs = foreach.lerp(exp_avgs, grads, 1 - beta1)
+            foreach.mul_(signs, LARGE)
+            foreach.clamp_max_(signs, 1.0)
+            foreach.clamp_min_(signs, -1.0)
+            foreach.mul_(params, 1 - lr * weight_decay)
+            foreach.add_(params, signs, alpha=-lr)
+        else:
+            scratch = self.scratch_for(bucket)
+            for param, grad, exp_avg in zip(params, grads, exp_avgs, strict=True):
+                sign = torch.lerp(exp_avg, grad, 1 - beta1, out=like(scratch, param))
+                sign.mul_(LARGE).clamp_(-1.0, 1.0)
+                fused_sgd([param], [sign], [], lr=lr, momentum=0.0, weight_decay=weight_decay)
+        foreach.lerp_(exp_avgs, grads, 1 - group["beta2"])
+
+
+LARGEST_SHARE = 0.5
+"""Of a new point in the average, up to which the fused form keeps its digits: a long way beyond the
+first steps."""
+
+
+class ScheduleFreeAdamW(Optimizer):
+    """Schedule-Free AdamW."""
+
+    STATES = ("ahead", "exp_avg_sq")
+    SETTINGS = DEFAULTS["schedule_free_adamw"]
+    GROUP_KEYS = {"largest_rate": 0.0, "rates_squared": 0.0}
+
+    def count(self, group: dict[str, Any]) -> None:
+        """Take in the rate of a group's step, at its beginning."""
+        group["largest_rate"] = max(group["largest_rate"], float(group["lr"]))
+        group["rates_squared"] += group["largest_rate"] ** 2
+
+    def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
+        """Take one step with all tensors of a bucket, with the settings of its group."""
+        settings, total = {name: group[name] for name in ADAM}, group["rates_squared"]
+        lr, beta1 = settings["lr"], settings["beta1"]
+        share = group["largest_rate"] ** 2 / total if total else 0.0
+        params, grads, (aheads, exp_avg_sqs) = bucket.params, bucket.grads, bucket.states
+        if bucket.path == "foreach" or not lr or share > LARGEST_SHARE:
+            updates = foreach.div(grads, adam_denominators(grads, exp_avg_sqs, **settings))
+            foreach.add_(updates, params, alpha=weight_decay)
+            foreach.add_(params, aheads, alpha=share)
+            foreach.add_(params, updates, alpha=-lr * (1 - beta1 * (1 - share)))
+            foreach.add_(aheads, updates, alpha=-lr * beta1)
+            foreach.mul_(aheads, 1 - share)
+            return
+        if weight_decay:
+            foreach.add_(aheads, params, alpha=-lr * beta1 * weight_decay)
+        # y becomes the x of before; without momentum the kernel needs no buffer.
+        back = 1 / beta1 - 1
+        decay = lr * (1 - beta1) * weight_decay / back if back else 0.0
+        fused_sgd(params, aheads, [], lr=back, momentum=0.0, weight_decay=decay)
+        # With a beta1 of 0 the kernel's first moment is the gradient, written as it was read.
+        size = lr * beta1 * (1 - share)
+        settings |= {"lr": size, "beta1": 0.0}
+        fused_adamw(aheads, grads, grads, exp_avg_sqs, weight_decay=share / size, **settings)
+        foreach.add_(params, aheads, alpha=(back + share) / (1 - share))
+
+    @torch.no_grad()
+    def evaluation_weights(self) -> list[tuple[Tensor, Tensor]]:
+        """Return every parameter that was updated with its x."""
+        return [
+            (param, param.sub(self.state[param]["ahead"], alpha=1 / group["beta1"] - 1))
+            for group in self.param_groups
+            for param in group["params"]
+            if param in self.state
+        ]
+
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def hidden_matrices(model: nn.Module | Iterable[tuple[str, nn.Parameter]]) -> set[nn.Parameter]:
+    """Return the weights between a model's inputs and its head: dense, attention, convolutions.
+
+    Not the head, which is the last weight of two dimensions or more; nor embeddings, filters of one
+    channel each, and what has one row or column once it is flattened to (outputs, others).
+    """
+    left_out: set[nn.Parameter] = set()
+    if isinstance(model, nn.Module):
+        for module in model.modules():
+            is_depthwise = isinstance(module, CONVOLUTIONS) and (
+                1 < module.groups == module.in_channels
+            )
+            for name, parameter in module.named_parameters(recurse=False):
+                named = f"{type(module).__name__} {name}".lower()
+                if is_depthwise or "bias" in name or any(word in named for word in NO_MATRICES):
+                    left_out.add(parameter)
+        model = model.named_parameters(remove_duplicate=False)
+    weights = [parameter for _, parameter in model if parameter.ndim > 1]
+    left_out.update(weights[-1:])
+    return {
+        one for one in weights if one not in left_out and one.shape[0] > 1 and one[0].numel() > 1
+    }
+
+
+def orthogonalised(matrix: Tensor) -> Tensor:
+    """Return U S V^T with S near 1 in place of the matrix's own singular values; 0 of 0.
+
+    Newton and Schulz's iteration with a polynomial of degree 5, in float32 or the matrix's wider
+    type: the authors' bfloat16 would not be the same in two frameworks, nor fast on a CPU.
+    """
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    found = matrix.T if is_tall else matrix
+    if found.dtype != torch.float64:
+        found = found.float()
+    found = found / (torch.linalg.vector_norm(found) + SMALLEST_NORM)
+    found = newton_schulz(found, lambda one: one @ one.T, _polynomial)
+    done: Tensor = found.T if is_tall else found
+    return done.to(matrix.dtype)
+
+
+def _polynomial(products: Tensor) -> Tensor:
+    first, third, fifth = COEFFICIENTS
+    found = torch.addmm(products, products, products, beta=third, alpha=fifth)
+    found.diagonal().add_(first)
+    return found
+
+
+class Muon(Optimizer):
+    """Orthogonalised momentum."""
+
+    SETTINGS = DEFAULTS["muon"]
+    GROUP_KEYS = {"orthogonal": False}
+
+    def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """Names of the tensors kept for each parameter of a group."""
+        return ("momentum_buffer",) if group["orthogonal"] else self.STATES
+
+    def update(self, bucket: Bucket, group: dict[str, Any], *, weight_decay: float) -> None:
+        """Take one step with all tensors of a bucket, with the settings of its group."""
+        if not group["orthogonal"]:
+            adamw(bucket, weight_decay=weight_decay, **{name: group[name] for name in ADAM})
+            return
+        lr, momentum, (buffers,) = group["lr"], group["momentum"], bucket.states
+        for param, grad, buffer in zip(bucket.params, bucket.grads, buffers, strict=True):
+            buffer.lerp_(grad, 1 - momentum)
+            matrix: Tensor = grad.lerp(buffer, momentum).flatten(1)
+            param.mul_(1 - lr * weight_decay)
+            update = orthogonalised(matrix).reshape(grad.shape)
+            param.sub_(update, alpha=lr * RMS * math.sqrt(max(matrix.shape)))
