@@ -1,15 +1,19 @@
-"""The one class a user writes to train something of their own, and what their code raises as one
-sentence.
+"""The one class a user writes to train something of their own, what it must know of the data, and
+what the user's code raises as one sentence.
 """
 
 import contextlib
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from raybench.data.dataset import Dataset
+from raybench.data.inputs import InputShape, parts
 from raybench.models.layers import Layer
 from raybench.spec.errors import UserError
 from raybench.spec.metric import Metric
@@ -108,6 +112,64 @@ class LayerWorkload(Workload):
     """In order; the last is `Dense(num_classes)`."""
 
 
+Kind = Literal["pixels", "numbers", "tokens"]
+"""Of one array of inputs, by its type: uint8, float32, whole numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataShape:
+    """The shape of one sample, and what is to be learnt of it."""
+
+    input_shape: tuple[int, ...] | dict[str, tuple[int, ...]]
+    """(H, W, C) of an image, (features,), (tokens,); of inputs by name each by its own."""
+    num_outputs: int
+    """Numbers that a model returns for a sample, of a language model for a token of it."""
+    task: Task = "classification"
+    """What is to be learnt."""
+    vocabulary_size: int | None = None
+    """Token ids are below it; None where the inputs are no tokens, or it is unknown."""
+    kind: Kind | None = None
+    """What the inputs are; None for inputs by name, or where it is unknown."""
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> "DataShape":
+        """Return that of a dataset."""
+        kind = None if isinstance(dataset.train.inputs, dict) else _kind(dataset.train.dtype)
+        return cls(
+            input_shape=as_tuples(dataset.input_shape),
+            num_outputs=dataset.num_outputs,
+            task=dataset.task,
+            vocabulary_size=_vocabulary_size(dataset, kind),
+            kind=kind,
+        )
+
+
+def _kind(dtype: "np.dtype[np.generic]") -> Kind:
+    if dtype == np.uint8:
+        return "pixels"
+    return "tokens" if dtype.kind == "i" else "numbers"
+
+
+def _vocabulary_size(dataset: Dataset, kind: Kind | None) -> int | None:
+    """Return the size that the dataset tells, or what its token ids need."""
+    if dataset.vocabulary:
+        return len(dataset.vocabulary)
+    if dataset.task == "language_modelling":
+        return dataset.num_classes
+    splits = (dataset.train, dataset.validation, dataset.test)
+    if kind != "tokens" or any(split.is_on_demand for split in splits):
+        return None
+    largest = [int(one.max(initial=0)) for split in splits for one in parts(split.arrays)]
+    return max(largest) + 1
+
+
+def as_tuples(shape: Any) -> InputShape:
+    """Return a shape with tuples where the user or a file has lists."""
+    if isinstance(shape, dict):
+        return {name: tuple(one) for name, one in shape.items()}
+    return tuple(shape)
+
+
 def missing_method(workload: Workload, method: str, use: str) -> UserError:
     """Return the error that says which method `use` needs."""
     return UserError(f"Workload {workload.name} has no {method}, so it cannot run with {use}.")
@@ -116,21 +178,20 @@ def missing_method(workload: Workload, method: str, use: str) -> UserError:
 def missing_hook(workload: Workload, metric: Metric, hook: str) -> UserError:
     """Return the error that says which hook a workload's own metric needs."""
     return UserError(
-        f"Workload {workload.name}: it has the metric {metric.name} and no {hook} to measure it; "
+        f"Workload {workload.name} has the metric {metric.name} and no {hook} to measure it; "
         f"write {hook}(self, outputs, labels), which returns one value for each sample."
     )
 
 
 def refuse_label_smoothing(spec: RunSpec, workload: Workload) -> None:
-    """Raise UserError where `label_smoothing` is set and the loss is none that knows of it."""
+    """Raise UserError where `label_smoothing` is set and the loss does not use it."""
     own = workload.torch_loss if spec.framework == "torch" else workload.keras_loss
-    if not spec.label_smoothing or (own is None and workload.task != "regression"):
-        return
     why = "has a loss of its own" if own else "learns numbers, which are no classes"
-    raise UserError(
-        f"label_smoothing: {spec.label_smoothing:g}: workload {workload.name} {why}; leave it out"
-        f"{', or smooth the labels there' if own else ''}."
-    )
+    if spec.label_smoothing and (own or workload.task == "regression"):
+        raise UserError(
+            f"label_smoothing: {spec.label_smoothing:g}: workload {workload.name} {why}; leave it "
+            f"out{', or smooth the labels there' if own else ''}."
+        )
 
 
 _LIBRARIES = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib"))

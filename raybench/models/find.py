@@ -1,31 +1,37 @@
 """From the name of a workload to the workload, and the checks that need no training."""
 
-import difflib
 import importlib
 import sys
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from raybench.data.dataset import Dataset
-from raybench.data.inputs import InputShape, shown
+from raybench.data.inputs import shown
 from raybench.data.load import STORED, build_dataset, limit_and_repeat, load_dataset
 from raybench.data.memory import require_memory
 from raybench.data.shared import open_shared, shared_key
 from raybench.data.store.source import pinning
-from raybench.models.base import LayerWorkload, Workload, missing_method, users_code
-from raybench.models.layers import Layer, Residual, num_parameters, output_shapes
+from raybench.models.base import (
+    DataShape,
+    LayerWorkload,
+    Workload,
+    as_tuples,
+    missing_method,
+    users_code,
+)
+from raybench.models.layers import Layer, num_parameters, output_shapes
 from raybench.models.named import NamedWorkload, is_named, named_workload, require_library
 from raybench.models.networks import NETWORKS
-from raybench.models.shape import DataShape
 from raybench.models.shipped import WORKLOADS, shipped_workload
 from raybench.spec.dataset_spec import TASKS
-from raybench.spec.errors import UserError
+from raybench.spec.errors import UserError, did_you_mean
 from raybench.spec.metric import Metric
 from raybench.spec.run import DatasetSpec
+from raybench.spec.text import shorten
 
 _FIELDS: dict[str, Callable[[Any], bool]] = {
     "padding": lambda value: value in ("same", "valid"),
@@ -36,26 +42,29 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
 
 def check_attributes(workload: Workload, source: str) -> None:
     """Raise UserError, beginning with `source`, for the first attribute of a wrong kind."""
-    if not isinstance(workload.name, str) or not workload.name.strip():
-        raise _wrong(source, "name", "must be text, for tables", workload.name)
-    if workload.task not in TASKS:
-        raise _wrong(source, "task", f"must be one of {', '.join(TASKS)}", workload.task)
-    if hasattr(workload, "num_classes") and not _is_positive(workload.num_classes):
-        raise _wrong(source, "num_classes", "must be a whole number from 1", workload.num_classes)
-    _check_shape(workload.input_shape, source)
-    if workload.metric is not None and not isinstance(workload.metric, Metric):
-        must = 'must be a raybench metric, as Metric(name="dice", direction="max")'
-        raise _wrong(source, "metric", must, workload.metric)
+    shape = workload.input_shape
+    shapes = list(shape.values()) if isinstance(shape, dict) else [shape]
+    is_shape = bool(shapes) and shape != () and all(map(_is_shape, shapes))
+    rules = (
+        ("name", "text, for tables", isinstance(workload.name, str) and workload.name.strip()),
+        ("task", f"one of {', '.join(TASKS)}", workload.task in TASKS),
+        ("num_classes", "a whole number from 1", _is_positive(getattr(workload, "num_classes", 1))),
+        (
+            "input_shape",
+            "a tuple of whole numbers, (H, W, C) of an image or (features,), or a dict of such",
+            is_shape,
+        ),
+        (
+            "metric",
+            'a raybench metric, as Metric(name="dice", direction="max")',
+            workload.metric is None or isinstance(workload.metric, Metric),
+        ),
+    )
+    for name, must, is_right in rules:
+        if not is_right:
+            raise _wrong(source, name, f"must be {must}", getattr(workload, name))
     if isinstance(workload, LayerWorkload):
         _check_layers(workload.layers, source)
-
-
-def _check_shape(shape: Any, source: str) -> None:
-    is_one = not isinstance(shape, dict)
-    shapes = [shape] if is_one else list(shape.values())
-    must = "must be a tuple of whole numbers, (H, W, C) of an image or (features,), or a dict of"
-    if not shapes or not all(map(_is_shape, shapes)) or (is_one and not shape):
-        raise _wrong(source, "input_shape", f"{must} such", shape)
 
 
 def _is_shape(shape: Any) -> bool:
@@ -67,13 +76,12 @@ def _check_layers(layers: Any, source: str) -> None:
     if not isinstance(layers, tuple | list) or not layers:
         raise _wrong(source, "layers", must, layers)
     for layer in layers:
-        if not isinstance(layer, get_args(Layer)):
+        if not isinstance(layer, Layer):
             raise _wrong(source, "layers", must, layer)
-        if isinstance(layer, Residual):
-            _check_layers(layer.layers, source)
-            continue
         for field, value in vars(layer).items():
-            if not _FIELDS.get(field, _is_positive)(value):
+            if field == "layers":
+                _check_layers(value, source)
+            elif not _FIELDS.get(field, _is_positive)(value):
                 raise _wrong(source, "layers", f"has a layer whose {field} cannot be", layer)
 
 
@@ -83,9 +91,7 @@ def _is_positive(value: Any) -> bool:
 
 
 def _wrong(source: str, name: str, must: str, found: Any) -> UserError:
-    text = repr(found)
-    text = text if len(text) <= 80 else f"{text[:77]}..."
-    return UserError(f"{source}: its attribute {name} {must} (found {text}).")
+    return UserError(f"{source}: its attribute {name} {must} (found {shorten(repr(found), 80)}).")
 
 
 BYTES_PER_PARAMETER = 12
@@ -107,8 +113,14 @@ def find_workload(name: str, shape: DataShape | None = None) -> Workload:
         workload = _users_own(name)
         if shape is not None:
             _require_fit(workload, shape)
+    elif name in WORKLOADS:
+        workload = shipped_workload(name, shape)
     else:
-        workload = _shipped(name, shape)
+        known = (*WORKLOADS, *NETWORKS)
+        raise UserError(
+            f"Unknown workload '{name}'; {did_you_mean(name, known)} A library's is written "
+            "torchvision:resnet18, your own module:Class."
+        )
     if isinstance(workload, LayerWorkload):
         _require_layers(workload)
     return workload
@@ -120,12 +132,11 @@ def require_framework(workload: Workload, framework: str) -> None:
     Builds nothing, so a study can be refused before it starts.
     """
     method = BUILD_METHODS[framework]
-    if isinstance(workload, LayerWorkload):
-        return
     if isinstance(workload, NamedWorkload):
         require_library(workload, framework)
+    elif isinstance(workload, LayerWorkload):
         return
-    if getattr(type(workload), method) is getattr(Workload, method):
+    elif getattr(type(workload), method) is getattr(Workload, method):
         raise missing_method(workload, method, f"framework {framework}")
 
 
@@ -176,12 +187,10 @@ def _build_own(name: str, workload: Workload, spec: DatasetSpec) -> Dataset:
 
 
 def _require_fit(workload: Workload, data: DataShape) -> None:
-    """Raise UserError where a workload of the user's own cannot take the data.
-
-    Its own loss may make of the labels what it likes.
-    """
+    """Raise UserError where a workload of the user's own cannot take the data; with a loss of its
+    own it may take any labels."""
     name, own, found = workload.name, workload.input_shape, data.input_shape
-    if _comparable(own) != _comparable(found):
+    if as_tuples(own) != as_tuples(found):
         advice = "set dataset.image_size, or " if data.kind == "pixels" else ""
         raise UserError(
             f"Workload {name} takes inputs of shape {shown(own)}, the dataset has {shown(found)}; "
@@ -196,16 +205,9 @@ def _require_fit(workload: Workload, data: DataShape) -> None:
         )
     if data.task != "regression" and workload.num_classes != data.num_outputs:
         raise UserError(
-            f"Workload {name} tells {workload.num_classes} classes apart, the dataset "
-            f"has {data.num_outputs}; change its num_classes, or choose other data."
+            f"Workload {name} has {workload.num_classes} classes, the dataset has "
+            f"{data.num_outputs}; change its num_classes, or choose other data."
         )
-
-
-def _comparable(shape: InputShape) -> InputShape:
-    """Return tuples where the user has written lists."""
-    if isinstance(shape, dict):
-        return {name: tuple(one) for name, one in shape.items()}
-    return tuple(shape)
 
 
 def _require_layers(workload: LayerWorkload) -> None:
@@ -225,16 +227,6 @@ def _require_layers(workload: LayerWorkload) -> None:
     )
 
 
-def _shipped(name: str, shape: DataShape | None) -> Workload:
-    if name not in WORKLOADS:
-        known = (*WORKLOADS, *NETWORKS)
-        close = difflib.get_close_matches(name, known, n=1)
-        own = "or write torchvision:resnet18 for a library's, module:Class for your own."
-        hint = f"did you mean '{close[0]}'?" if close else own
-        raise UserError(f"Unknown workload '{name}': there are {', '.join(known)}; {hint}")
-    return shipped_workload(name, shape)
-
-
 def _users_own(name: str) -> Workload:
     module_name, _, class_name = name.partition(":")
     if str(Path.cwd()) not in sys.path:
@@ -249,14 +241,12 @@ def _users_own(name: str) -> Workload:
         raise UserError(f"Workload {name}: module '{module_name}' has no class '{class_name}'.")
     if not (isinstance(found, type) and issubclass(found, Workload)):
         raise UserError(f"Workload {name}: {class_name} must be a subclass of raybench.Workload.")
-    wanted = ["name", "input_shape"]
-    if getattr(found, "task", None) != "regression" or issubclass(found, LayerWorkload):
-        wanted.append("num_classes")
-    if issubclass(found, LayerWorkload):
-        wanted.append("layers")
-    missing = [attribute for attribute in wanted if not hasattr(found, attribute)]
-    if missing:
-        raise UserError(f"Workload {name}: {class_name} needs the attribute {missing[0]}.")
+    has_layers = issubclass(found, LayerWorkload)
+    wanted = {"name": True, "input_shape": True, "layers": has_layers}
+    wanted["num_classes"] = has_layers or getattr(found, "task", None) != "regression"
+    for attribute, is_needed in wanted.items():
+        if is_needed and not hasattr(found, attribute):
+            raise UserError(f"Workload {name}: {class_name} needs the attribute {attribute}.")
     with users_code(f"Workload {name}: {class_name}() failed"):
         workload = found()
     check_attributes(workload, f"Workload {name}")

@@ -1,4 +1,4 @@
-"""One description of a network for both frameworks: its layers, their shapes and first weights."""
+"""One description of a network for both frameworks: its layers, shapes and initial weights."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -182,8 +182,7 @@ def parameter_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]
     by side, and that of its outputs.
     """
     shapes: list[Shape] = []
-    befores = [tuple(input_shape), *output_shapes(layers, input_shape)]
-    for layer, before in zip(layers, befores, strict=False):
+    for layer, before in _with_inputs(layers, input_shape):
         features = before[-1]
         match layer:
             case Conv(filters, kernel):
@@ -207,6 +206,11 @@ def parameter_shapes(layers: Sequence[Layer], input_shape: Shape) -> list[Shape]
     return shapes
 
 
+def _with_inputs(layers: Sequence[Layer], input_shape: Shape) -> Iterator[tuple[Layer, Shape]]:
+    """Yield each layer and the shape that it is given."""
+    yield from zip(layers, [tuple(input_shape), *output_shapes(layers, input_shape)], strict=False)
+
+
 def num_parameters(layers: Sequence[Layer], input_shape: Shape) -> int:
     """Weights and biases together."""
     return sum(math.prod(shape) for shape in parameter_shapes(layers, input_shape))
@@ -219,7 +223,12 @@ def _output_shape(layer: Layer, shape: Shape, where: str) -> Shape:
         case Flatten():
             return (math.prod(shape),)
         case Residual(layers):
-            return _residual_shape(layers, shape, where)
+            after = [shape, *output_shapes(layers, shape)][-1]
+            if after == shape:
+                return shape
+            raise UserError(
+                f"{where} makes {after} of {shape}, which cannot be added; keep the shape."
+            )
         case Dense() | LayerNorm() if len(shape) == 3:
             raise UserError(f"{where} needs a vector, not {shape}; put Flatten() before it.")
         case Dense(units):
@@ -228,8 +237,16 @@ def _output_shape(layer: Layer, shape: Shape, where: str) -> Shape:
             return shape
         case GlobalAveragePool() if len(shape) > 1:
             return shape[-1:]
-        case Embedding() | MeanEmbedding() | Positions() | CausalAttention():
-            return _of_tokens(layer, shape, where)
+        case Embedding(_, size) | MeanEmbedding(_, size) if len(shape) == 1:
+            return (*shape, size) if isinstance(layer, Embedding) else (size,)
+        case Embedding() | MeanEmbedding():
+            raise UserError(f"{where} needs token ids (tokens,), not {shape}.")
+        case Positions() | CausalAttention() if len(shape) != 2:
+            raise UserError(f"{where} needs (tokens, features), not {shape}; begin with Embedding.")
+        case CausalAttention(heads) if shape[-1] % heads:
+            raise UserError(f"{where} cannot divide {shape[-1]} features; choose other heads.")
+        case Positions() | CausalAttention():
+            return shape
     if len(shape) != 3:
         raise UserError(f"{where} needs an image (H, W, C), not {shape}.")
     height, width, channels = shape
@@ -245,28 +262,6 @@ def _output_shape(layer: Layer, shape: Shape, where: str) -> Shape:
         case GroupNorm():
             return shape
     raise AssertionError(layer)
-
-
-def _of_tokens(
-    layer: Embedding | MeanEmbedding | Positions | CausalAttention, shape: Shape, where: str
-) -> Shape:
-    match layer:
-        case Embedding(_, size) | MeanEmbedding(_, size):
-            if len(shape) != 1:
-                raise UserError(f"{where} needs token ids (tokens,), not {shape}.")
-            return (*shape, size) if isinstance(layer, Embedding) else (size,)
-    if len(shape) != 2:
-        raise UserError(f"{where} needs (tokens, features), not {shape}; begin with Embedding.")
-    if isinstance(layer, CausalAttention) and shape[-1] % layer.heads:
-        raise UserError(f"{where} cannot divide {shape[-1]} features; choose other heads.")
-    return shape
-
-
-def _residual_shape(layers: Sequence[Layer], shape: Shape, where: str) -> Shape:
-    after = [shape, *output_shapes(layers, shape)][-1]
-    if after != shape:
-        raise UserError(f"{where} makes {after} of {shape}, which cannot be added; keep the shape.")
-    return shape
 
 
 def _convolved(height: int, width: int, kernel: int, padding: Padding) -> tuple[int, int]:
@@ -285,23 +280,20 @@ def initial_weights(layers: Sequence[Layer], input_shape: Shape, seed: int) -> W
     uniform within 1 / sqrt(fan in), biases too. Norms begin as 1 and 0. The vectors of tokens and
     places are normal, with a length of about 1.
     """
-    rng = np.random.default_rng(seed)
-    return list(_drawn(layers, input_shape, rng))
+    return list(_drawn(layers, input_shape, np.random.default_rng(seed)))
 
 
 def _drawn(
     layers: Sequence[Layer], input_shape: Shape, rng: np.random.Generator
 ) -> Iterator[Array]:
-    befores = [tuple(input_shape), *output_shapes(layers, input_shape)]
-    for layer, before in zip(layers, befores, strict=False):
+    for layer, before in _with_inputs(layers, input_shape):
         shapes = parameter_shapes([layer], before)
         match layer:
             case Residual(inner):
                 yield from _drawn(inner, before, rng)
             case GroupNorm() | LayerNorm():
-                weight, bias = shapes
-                yield np.ones(weight, np.float32)
-                yield np.zeros(bias, np.float32)
+                yield np.ones(shapes[0], np.float32)
+                yield np.zeros(shapes[1], np.float32)
             case Embedding() | MeanEmbedding() | Positions():
                 deviation = 1 / math.sqrt(shapes[0][-1])
                 yield rng.normal(0, deviation, shapes[0]).astype(np.float32)
@@ -331,10 +323,9 @@ def to_keras_layout(layers: Sequence[Layer], input_shape: Shape, weights: Weight
 def _turned(
     layers: Sequence[Layer], input_shape: Shape, weights: Iterator[Array]
 ) -> Iterator[Array]:
-    befores = [input_shape, *output_shapes(layers, input_shape)]
     flattened: Shape = ()
     """The image whose values, in each framework's order, the vector before a layer has."""
-    for layer, before in zip(layers, befores, strict=False):
+    for layer, before in _with_inputs(layers, input_shape):
         if isinstance(layer, Residual):
             yield from _turned(layer.layers, before, weights)
             continue

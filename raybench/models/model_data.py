@@ -1,6 +1,7 @@
 """What a saved model must be told of its data, so that it can be used on new samples."""
 
 from collections.abc import Collection
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 from raybench.data.dataset import Array, Dataset
 from raybench.data.inputs import Batch, InputShape, each, shown
 from raybench.data.shared import about_dataset
-from raybench.models.shape import DataShape, Kind
+from raybench.models.base import DataShape, Kind
 from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.documents import Document
 from raybench.spec.errors import UserError
@@ -31,7 +32,7 @@ class ModelData(Document):
     class_names: tuple[str, ...]
     """By number; empty where classes have none."""
     vocabulary: tuple[str, ...]
-    """Tokens by number; empty where there are none, or nobody knows them."""
+    """Tokens by number; empty where there are none, or they are unknown."""
     label_scale: float | list[float] | None
     """What labels of a regression were divided by; None is 1."""
     label_offset: float | list[float] | None
@@ -43,7 +44,7 @@ class ModelData(Document):
     num_outputs: int
     """Numbers that the model returns for a sample, of a language model for a token of it."""
     vocabulary_size: int | None
-    """Token ids are below it; None where nobody knows."""
+    """Token ids are below it; None where it is unknown."""
     kind: Kind | None
     """What the inputs are; None for inputs by name."""
     resize: Literal["stretch", "crop"]
@@ -52,20 +53,9 @@ class ModelData(Document):
     @classmethod
     def of(cls, dataset: Dataset, spec: DatasetSpec) -> Self:
         """Return what is to be known of a dataset; `spec` is what it was loaded by."""
-        about = about_dataset(dataset)
-        shape = DataShape.of(dataset)
-        return cls(
-            **{key: about[key] for key in ("name", "task", "num_classes", "encoding")},
-            class_names=dataset.class_names,
-            vocabulary=dataset.vocabulary,
-            label_scale=about["label_scale"],
-            label_offset=about["label_offset"],
-            input_shape=each_tuple(shape.input_shape),
-            num_outputs=shape.num_outputs,
-            vocabulary_size=shape.vocabulary_size,
-            kind=shape.kind,
-            resize=spec.resize,
-        )
+        known = about_dataset(dataset) | vars(DataShape.of(dataset)) | {"resize": spec.resize}
+        known |= {key: tuple(known[key]) for key in ("class_names", "vocabulary")}
+        return cls(**{key: known[key] for key in cls.model_fields})
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -82,20 +72,14 @@ class ModelData(Document):
     @property
     def shape(self) -> DataShape:
         """What the model was built for."""
-        return DataShape(
-            input_shape=self.input_shape,
-            num_outputs=self.num_outputs,
-            task=self.task,
-            vocabulary_size=self.vocabulary_size,
-            kind=self.kind,
-        )
+        return DataShape(**{one.name: getattr(self, one.name) for one in fields(DataShape)})
 
     def inputs(self, samples: Any) -> Batch:
         """Return new samples as the arrays that a dataset has: pixels, features, token ids.
 
-        Of a table `samples` are rows (a data frame, a dict of columns, a list of dicts), of texts
-        a list of them, of images paths of files (or what is in them), and of all others, and
-        where they are made already, arrays. UserError for what the model cannot take.
+        `samples` are rows of a table (a data frame, a dict of columns, a list of dicts), a list of
+        texts, paths of images (or their bytes), or arrays as the model takes them. UserError for
+        what it cannot take.
         """
         # pyarrow and PIL are imported where a model is used alone.
         from raybench.data.sources import new_samples
@@ -161,23 +145,15 @@ class ModelData(Document):
         or tokens, or their numbers where they have no names.
         """
         if self.task != "regression":
-            best = outputs.argmax(axis=-1)
+            best: Array = outputs.argmax(axis=-1)
             is_text = self.task == "language_modelling"
             names = self.class_names or (self.vocabulary if is_text else ())
-            found: Array = np.asarray(names)[best] if names else best
-            return found
+            return np.asarray(names)[best] if names else best
         if outputs.ndim == 2 and outputs.shape[1] == 1 and np.ndim(self.label_scale or 0.0) == 0:
             outputs = outputs[:, 0]
         scale = 1.0 if self.label_scale is None else np.asarray(self.label_scale)
         offset = 0.0 if self.label_offset is None else np.asarray(self.label_offset)
         return np.asarray(outputs * scale + offset, np.float32)
-
-
-def each_tuple(shape: Any) -> "tuple[int, ...] | dict[str, tuple[int, ...]]":
-    """Return a shape with tuples where lists stand, of inputs by name each."""
-    if isinstance(shape, dict):
-        return {name: tuple(one) for name, one in shape.items()}
-    return tuple(shape)
 
 
 def _numbers(samples: Any) -> Array:

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from raybench.models.base import Workload
+from raybench.models.base import DataShape, Workload
 from raybench.models.networks import NETWORKS
-from raybench.models.shape import DataShape
 from raybench.spec.errors import UserError
 from raybench.spec.run import Task
 
@@ -36,19 +35,6 @@ class NamedWorkload(Workload):
     task: Task
     vocabulary_size: int | None = None
 
-    @classmethod
-    def of(cls, name: str, library: str, model: str, shape: DataShape) -> "NamedWorkload":
-        """Return it for data of that shape."""
-        return cls(
-            name,
-            library,
-            model,
-            shape.input_shape,
-            shape.num_outputs,
-            shape.task,
-            shape.vocabulary_size,
-        )
-
 
 TORCH_URL = "https://download.pytorch.org/models/"
 """Where torchvision's files come from."""
@@ -71,8 +57,7 @@ def first_there(workload: str, folder: Path, files: tuple[str, ...], url: str = 
     for file in files:
         if (folder / file).is_file():
             return folder / file
-    source = f", from {url}{files[0]}" if url else ""
-    raise missing(workload, f"{folder / files[0]}{source}")
+    raise missing(workload, f"{folder / files[0]}" + (f", from {url}{files[0]}" if url else ""))
 
 
 def missing(workload: str, what: str) -> UserError:
@@ -97,24 +82,24 @@ class Library:
     """The one framework of its models; None of both."""
     package: str
     """What is imported, and what pip installs."""
+    example: str
+    """The name of one of its models."""
     takes_images: bool = True
     """Whether its models take images, else token ids."""
 
 
 LIBRARIES = {
-    "torchvision": Library("torch", "torchvision"),
-    "timm": Library("torch", "timm"),
-    "transformers": Library("torch", "transformers", takes_images=False),
-    "keras": Library("tensorflow", "keras"),
-    "both": Library(None, "torchvision"),
+    "torchvision": Library("torch", "torchvision", "resnet18"),
+    "timm": Library("torch", "timm", "resnet18"),
+    "transformers": Library("torch", "transformers", "distilbert", takes_images=False),
+    "keras": Library("tensorflow", "keras", "MobileNetV2"),
+    "both": Library(None, "torchvision", "resnet18"),
 }
-"""`both` are the networks that raybench builds alike in both frameworks, named without a prefix; of
-torch's only they need a library, which has them."""
-USUAL = {
-    True: DataShape(input_shape=(MADE_FOR, MADE_FOR, 3), num_outputs=1000),
-    False: DataShape(input_shape=(128,), num_outputs=2),
-}
-"""The data that a model is for where nobody has any, by whether it takes images."""
+"""`both` are the networks that raybench builds alike in both frameworks, named without a prefix;
+only torch's need a library, which has them."""
+IMAGES = DataShape(input_shape=(MADE_FOR, MADE_FOR, 3), num_outputs=1000)
+TOKENS = DataShape(input_shape=(128,), num_outputs=2)
+"""The data that a model is built for where none are given."""
 
 
 def is_named(name: str) -> bool:
@@ -124,7 +109,7 @@ def is_named(name: str) -> bool:
 
 
 def named_workload(name: str, shape: DataShape | None) -> NamedWorkload:
-    """Return the model of that name for data of that shape (none: some usual ones).
+    """Return the model of that name for data of that shape (none: typical ones).
 
     UserError where the library is not installed, or its models do not take such data. Whether the
     library has the name is known when a backend builds it.
@@ -132,12 +117,13 @@ def named_workload(name: str, shape: DataShape | None) -> NamedWorkload:
     key, model = ("both", name) if name in NETWORKS else name.split(":", 1)
     library = LIBRARIES[key]
     if not model:
-        raise UserError(f"Workload {name}: write {key}:NAME, such as {key}:{_EXAMPLES[key]}.")
+        raise UserError(f"Workload {name}: write {key}:NAME, such as {key}:{library.example}.")
     if library.framework is not None:
         _require_installed(name, library)
-    shape = shape or USUAL[library.takes_images]
+    shape = shape or (IMAGES if library.takes_images else TOKENS)
     _require_fit(name, library, shape)
-    return NamedWorkload.of(name, key, model, shape)
+    data = shape.input_shape, shape.num_outputs, shape.task, shape.vocabulary_size
+    return NamedWorkload(name, key, model, *data)
 
 
 def require_library(workload: NamedWorkload, framework: str) -> None:
@@ -168,14 +154,6 @@ def size_warnings(workload: NamedWorkload) -> list[str]:
     ]
 
 
-_EXAMPLES = {
-    "torchvision": "resnet18",
-    "timm": "resnet18",
-    "transformers": "distilbert",
-    "keras": "MobileNetV2",
-}
-
-
 def _require_installed(name: str, library: Library) -> None:
     if importlib.util.find_spec(library.package) is None:
         raise UserError(
@@ -186,32 +164,31 @@ def _require_installed(name: str, library: Library) -> None:
 
 def _require_fit(name: str, library: Library, shape: DataShape) -> None:
     found = shape.input_shape
+    problem = ""
     if library.takes_images:
         if isinstance(found, dict) or len(found) != 3:
-            shown = "inputs by name" if isinstance(found, dict) else f"inputs of shape {found}"
-            raise UserError(
-                f"Workload {name}: takes images (H, W, C), the dataset has {shown}; choose "
-                "a workload for them, such as mlp or text_bag."
+            has = "inputs by name" if isinstance(found, dict) else f"inputs of shape {found}"
+            problem = (
+                f"takes images (H, W, C), the dataset has {has}; choose a workload for them, such "
+                "as mlp or text_bag"
             )
-        if found[-1] not in (1, 3) and not name.startswith("timm:"):
-            raise UserError(
-                f"Workload {name}: takes images of 1 or 3 channels, the dataset has {found[-1]}; "
-                "timm's models take any number."
+        elif shape.task == "language_modelling":
+            problem = "takes images and models no language"
+        elif found[-1] not in (1, 3) and not name.startswith("timm:"):
+            problem = (
+                f"takes images of 1 or 3 channels, the dataset has {found[-1]}; timm's models take "
+                "any number"
             )
-        if shape.task == "language_modelling":
-            raise UserError(f"Workload {name}: takes images and models no language.")
-        return
-    if isinstance(found, dict):
+    elif isinstance(found, dict):
         if "input_ids" not in found:
-            raise UserError(
-                f"Workload {name}: needs an input named input_ids, the dataset has "
-                f"{', '.join(found)}."
-            )
+            problem = f"needs an input named input_ids, the dataset has {', '.join(found)}"
     elif len(found) != 1 or shape.kind not in (None, "tokens"):
-        raise UserError(
-            f"Workload {name}: takes token ids (whole numbers of shape (tokens,)), the dataset has "
-            f"inputs of shape {found}; name a column of texts with dataset.text."
+        problem = (
+            "takes token ids (whole numbers of shape (tokens,)), the dataset has inputs of shape "
+            f"{found}; name a column of texts with dataset.text"
         )
+    if problem:
+        raise UserError(f"Workload {name}: {problem}.")
 
 
 def cached_network(workload: NamedWorkload) -> Path:

@@ -1,8 +1,8 @@
 """Pictures that are decoded one by one when a batch asks for them, as most users' are."""
 
 import zlib
+from collections.abc import Callable
 from functools import lru_cache
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ from raybench.data.dataset import Dataset, Split
 from raybench.data.digits import resize
 from raybench.data.load import load_dataset
 from raybench.models.base import LayerWorkload
-from raybench.models.layers import Layer, Shape
+from raybench.models.layers import Shape
 from raybench.models.shipped import cnn7, mnist_large_dense, mnist_small
 from raybench.spec.run import DatasetSpec
 
@@ -32,85 +32,74 @@ class Decoded:
         """Return the pictures at `rows`, decoded in this thread, one after the other."""
         found = np.empty((len(rows), *self.shape[1:]), np.uint8)
         for place, row in enumerate(rows):
-            found[place, ..., 0] = resize(_decompressed(self._stored[row]), self._size)[0]
+            pixels = np.frombuffer(zlib.decompress(self._stored[row]), np.uint8)
+            picture = pixels.reshape(1, STORED_PIXELS, STORED_PIXELS)
+            found[place, ..., 0] = resize(picture, self._size)[0]
         return found
 
 
-class DecodedDigits(LayerWorkload):
-    """`cnn7` on handwritten digits that are stored as compressed pictures of 224 pixels."""
+class Pictures(LayerWorkload):
+    """Handwritten digits that are stored as compressed pictures of 224 pixels."""
 
-    name = "decoded_digits"
-    pixels: ClassVar[int] = 32
-    input_shape: Shape = (32, 32, 1)
     num_classes = 10
-    layers: tuple[Layer, ...] = cnn7((32, 32, 1), 10).layers
+
+    def __init_subclass__(
+        cls, *, pixels: int = 32, network: Callable[[Shape, int], LayerWorkload] = cnn7
+    ) -> None:
+        """Give a class the `network` for pictures scaled to so many `pixels`."""
+        cls.input_shape = (pixels, pixels, 1)
+        cls.layers = network(cls.input_shape, cls.num_classes).layers
 
     def load_dataset(self, spec: DatasetSpec) -> Dataset:
         """Return the splits of `digits`, on demand."""
-        train, validation, test = _compressed(spec.split_seed, spec.validation_size)
-        size = self.pixels
-        return Dataset(
-            self.name,
-            self.num_classes,
-            train=Split(Decoded(train[0], size), train[1]),
-            validation=Split(Decoded(validation[0], size), validation[1]),
-            test=Split(Decoded(test[0], size), test[1]),
+        size = self.input_shape[0]
+        train, validation, test = (
+            Split(Decoded(stored, size), labels)
+            for stored, labels in _compressed(spec.split_seed, spec.validation_size)
         )
+        return Dataset(self.name, self.num_classes, train=train, validation=validation, test=test)
 
 
-class LargeDecodedDigits(DecodedDigits):
-    """The same at 224 pixels: the size at which MobileNetV2 was fine-tuned."""
+class DecodedDigits(Pictures):
+    """`cnn7` at 32 pixels."""
+
+    name = "decoded_digits"
+
+
+class LargeDecodedDigits(Pictures, pixels=224):
+    """`cnn7` at the size at which MobileNetV2 was fine-tuned."""
 
     name = "large_decoded_digits"
-    pixels: ClassVar[int] = 224
-    input_shape: Shape = (224, 224, 1)
-    layers: tuple[Layer, ...] = cnn7((224, 224, 1), 10).layers
 
 
-class MediumDecodedDigits(DecodedDigits):
-    """The same at 128 pixels."""
+class MediumDecodedDigits(Pictures, pixels=128):
+    """`cnn7` at 128 pixels."""
 
     name = "medium_decoded_digits"
-    pixels: ClassVar[int] = 128
-    input_shape: Shape = (128, 128, 1)
-    layers: tuple[Layer, ...] = cnn7((128, 128, 1), 10).layers
 
 
-class SmallDecodedDigits(DecodedDigits):
-    """`mnist_small` on the same pictures."""
+class SmallDecodedDigits(Pictures, network=mnist_small):
+    """`mnist_small` at 32 pixels."""
 
     name = "small_decoded_digits"
-    layers: tuple[Layer, ...] = mnist_small((32, 32, 1), 10).layers
 
 
-class DenseDecodedDigits(DecodedDigits):
-    """`mnist_large_dense` on the same pictures, scaled to 28 pixels."""
+class DenseDecodedDigits(Pictures, pixels=28, network=mnist_large_dense):
+    """`mnist_large_dense` at 28 pixels."""
 
     name = "dense_decoded_digits"
-    pixels: ClassVar[int] = 28
-    input_shape: Shape = (28, 28, 1)
-    layers: tuple[Layer, ...] = mnist_large_dense((28, 28, 1), 10).layers
 
 
 Stored = tuple[list[bytes], npt.NDArray[np.int64]]
 
 
 @lru_cache(maxsize=1)
-def _compressed(split_seed: int, validation_size: int | None) -> tuple[Stored, Stored, Stored]:
-    digits = load_dataset(
-        DatasetSpec(name="digits", split_seed=split_seed, validation_size=validation_size)
-    )
-    train, validation, test = (
-        ([_stored(image) for image in split.array[..., 0]], split.labels)
-        for split in (digits.train, digits.validation, digits.test)
-    )
-    return train, validation, test
+def _compressed(split_seed: int, validation_size: float | None) -> list[Stored]:
+    spec = DatasetSpec(name="digits", split_seed=split_seed, validation_size=validation_size)
+    digits = load_dataset(spec)
+    splits = (digits.train, digits.validation, digits.test)
+    return [([_stored(one) for one in split.array[..., 0]], split.labels) for split in splits]
 
 
 def _stored(image: npt.NDArray[np.uint8]) -> bytes:
     return zlib.compress(resize(image[None], STORED_PIXELS).tobytes())
-
-
-def _decompressed(content: bytes) -> npt.NDArray[np.uint8]:
-    pixels = np.frombuffer(zlib.decompress(content), np.uint8)
-    return pixels.reshape(1, STORED_PIXELS, STORED_PIXELS)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from raybench.models.base import LayerWorkload
+from raybench.models.base import DataShape, LayerWorkload
 from raybench.models.layers import (
     GELU,
     CausalAttention,
@@ -34,7 +34,6 @@ from raybench.models.layers import (
     Residual,
     Shape,
 )
-from raybench.models.shape import DataShape
 from raybench.spec.dataset_spec import Task
 from raybench.spec.errors import UserError
 

@@ -4,13 +4,14 @@ import importlib.util
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from raybench.data.inspect import Seen
 from raybench.spec.documents import parse_yaml
-from raybench.spec.metric import METRICS, USUAL
+from raybench.spec.metric import DEFAULTS, METRICS
 from raybench.spec.text import clean, command_line
 
 LIBRARIES = {"torch": "torch", "tensorflow": "tensorflow"}
@@ -30,7 +31,6 @@ class Start:
     """What a space file begins with, besides the data."""
 
     frameworks: list[str]
-    num_workers: list[int]
     workload: str
     comment: str
     """On the workload, and what else it may be."""
@@ -38,69 +38,50 @@ class Start:
 
 def start_for(seen: Seen, framework: str | None, workload: str | None = None) -> Start:
     """Return what to train: in `framework` alone, or in all that are installed."""
-    frameworks = [framework] if framework else installed_frameworks()
+    # Looked for, not imported.
+    installed = [name for name, library in LIBRARIES.items() if importlib.util.find_spec(library)]
+    frameworks = [framework] if framework else installed or list(LIBRARIES)
+    of_kind = {
+        "texts": ("text_bag", "the mean of a text's words; or transformers:PATH"),
+        "running text": ("char_lm", "a small transformer; or module:Class of your own"),
+    }
+    found = of_kind.get(seen.kind)
     if workload is not None:
-        return _start(frameworks, workload, "your own class")
-    if seen.kind == "table":
-        return _start(frameworks, "mlp", "three hidden layers; or module:Class of your own")
-    if seen.kind == "texts":
-        return _start(frameworks, "text_bag", "the mean of a text's words; or transformers:PATH")
-    if seen.kind == "running text":
-        return _start(frameworks, "char_lm", "a small transformer; or module:Class of your own")
-    return _for_pictures(seen, frameworks)
+        found = workload, "your own class"
+    elif found is None and seen.kind != "table" and len(seen.input_shape or ()) == 3:
+        found = _for_pictures(seen.input_shape or (), frameworks)
+    name, comment = found or ("mlp", "three hidden layers; or module:Class of your own")
+    return Start(frameworks=frameworks, workload=name, comment=comment)
 
 
-def installed_frameworks() -> list[str]:
-    """Return those whose library is there, which is not imported."""
-    found = [name for name, library in LIBRARIES.items() if importlib.util.find_spec(library)]
-    return found or list(LIBRARIES)
-
-
-def _for_pictures(seen: Seen, frameworks: list[str]) -> Start:
-    shape = seen.input_shape or ()
-    if len(shape) != 3:
-        return _start(frameworks, "mlp", "three hidden layers; or module:Class of your own")
-    if max(shape[:2]) <= SMALL_PIXELS:
-        if shape[2] == 1 and max(shape[:2]) <= 32:
-            return _start(frameworks, "mnist_small", "one convolution; or small_resnet")
-        return _start(frameworks, "small_resnet", "eight convolutions; or torchvision:resnet18")
+def _for_pictures(shape: Sequence[int], frameworks: list[str]) -> tuple[str, str]:
+    size = max(shape[:2])
+    if size <= 32 and shape[2] == 1:
+        return "mnist_small", "one convolution; or small_resnet"
+    if size <= SMALL_PIXELS:
+        return "small_resnet", "eight convolutions; or torchvision:resnet18"
     if frameworks == ["torch"] and importlib.util.find_spec("torchvision"):
-        return _start(frameworks, "torchvision:resnet18", "or timm:..., or module:Class")
+        return "torchvision:resnet18", "or timm:..., or module:Class"
     if frameworks == ["tensorflow"]:
-        return _start(frameworks, "keras:MobileNetV2", "or another of keras.applications")
-    return _start(frameworks, "mobilenet_v2", "the same network in both; or resnet50")
-
-
-def _start(frameworks: list[str], workload: str, comment: str) -> Start:
-    return Start(
-        frameworks=frameworks,
-        num_workers=_powers(1, min(MOST_WORKERS, _cores())),
-        workload=workload,
-        comment=comment,
-    )
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return "keras:MobileNetV2", "or another of keras.applications"
+    return "mobilenet_v2", "the same network in both; or resnet50"
 
 
 def _powers(low: int, high: int) -> list[int]:
     """Return the powers of two from `low`, one of them, up to `high`."""
-    found = [low]
-    while 2 * found[-1] <= high:
-        found.append(2 * found[-1])
-    return found
+    return [low * 2**step for step in range(max(1, (high // low).bit_length()))]
 
 
 def space_text(seen: Seen, start: Start, *, file: Path) -> str:
     """Return the content of the space file, its comments included."""
-    metric = METRICS[USUAL[seen.task]]
+    metric = METRICS[DEFAULTS[seen.task]]
     others = [
         one.name for one in METRICS.values() if seen.task in one.tasks and one.name != metric.name
     ]
-    batches = _batches(seen)
+    batches = _powers(4, min(MOST_BATCH[seen.kind], max(8, seen.num_train // BATCHES_PER_EPOCH)))
+    least, most = max(4, batches[-1] // 32), batches[-1]
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     direction = "at least" if metric.direction == "max" else "at most"
     lines = [
         f"# {clean(seen.lines[0])}",
@@ -109,7 +90,10 @@ def space_text(seen: Seen, start: Start, *, file: Path) -> str:
         f"#   {command_line('tune', file)}",
         f"workload: {_value(start.workload)}  # {start.comment}",
         "dataset:",
-        *_dataset_lines(seen),
+        *(
+            f"  {key}: {_value(value)}" + (f"  # {note}" if (note := seen.notes.get(key)) else "")
+            for key, value in seen.dataset.items()
+        ),
         "objective:",
         "  kind: time_to_target  # or best_at_budget: the best within max_train_seconds",
         f"  metric: {metric.name}  # or {', '.join(others)}",
@@ -119,8 +103,8 @@ def space_text(seen: Seen, start: Start, *, file: Path) -> str:
         "confirm: {race: 24, fresh: 3}  # runs with new seeds: of the best few, of a winner alone",
         "space:",
         f"  framework: [{', '.join(start.frameworks)}]",
-        f"  num_workers: {start.num_workers}  # of this machine; one core each",
-        f"  batch_size_per_worker: {{low: {batches[0]}, high: {batches[-1]}, log2: true}}",
+        f"  num_workers: {_powers(1, min(MOST_WORKERS, cores))}  # of this machine; one core each",
+        f"  batch_size_per_worker: {{low: {least}, high: {most}, log2: true}}",
         "  optimizer: [adam, radam, lars, lamb]",
         "  learning_rate:",
         "    - {when: {optimizer: [adam, radam, lamb]}, low: 1.0e-4, high: 3.0e-2, log: true}",
@@ -128,20 +112,6 @@ def space_text(seen: Seen, start: Start, *, file: Path) -> str:
         "fixed: {warmup_epochs: 1, precision: fp32}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _batches(seen: Seen) -> list[int]:
-    high = min(MOST_BATCH[seen.kind], max(8, seen.num_train // BATCHES_PER_EPOCH))
-    found = _powers(4, high)
-    return [max(found[0], found[-1] // 32), found[-1]]
-
-
-def _dataset_lines(seen: Seen) -> list[str]:
-    lines = []
-    for key, value in seen.dataset.items():
-        note = seen.notes.get(key)
-        lines.append(f"  {key}: {_value(value)}" + (f"  # {note}" if note else ""))
-    return lines
 
 
 def _value(value: Any) -> str:

@@ -79,17 +79,9 @@ def _read_safetensors(path: Path) -> Arrays:
             f"weights {path}: safetensors is not installed; run: pip install safetensors."
         ) from None
     try:
-        tensors: Arrays = load_file(path)
-        return tensors
+        return dict(load_file(path))
     except SafetensorError as error:
         raise not_weights(path, error) from None
-
-
-class _Storage:
-    """A kind of storage, by its name in the pickle."""
-
-    def __init__(self, name: str) -> None:
-        self.dtype = np.dtype(_TYPES[name])
 
 
 class _Unpickler(pickle.Unpickler):
@@ -107,7 +99,7 @@ class _Unpickler(pickle.Unpickler):
         if (module, name) == ("torch._utils", "_rebuild_parameter"):
             return lambda data, *_: data
         if module in ("torch", "torch.storage") and name in _TYPES:
-            return _Storage(name)
+            return np.dtype(_TYPES[name])
         raise pickle.UnpicklingError(f"{module}.{name}")
 
     def persistent_load(self, pid: Any) -> npt.NDArray[Any]:
@@ -133,7 +125,7 @@ def _read_zip(path: Path) -> Any:
 
         def storage_of(pid: Any) -> npt.NDArray[Any]:
             _, kind, key, _, _ = pid
-            return np.frombuffer(archive.read(f"{folder}data/{key}"), kind.dtype)
+            return np.frombuffer(archive.read(f"{folder}data/{key}"), kind)
 
         return _Unpickler(io.BytesIO(archive.read(pickled)), storage_of).load()
 
@@ -144,7 +136,7 @@ def _read_legacy(path: Path) -> Any:
 
     def storage_of(pid: Any) -> npt.NDArray[Any]:
         _, kind, key, _, number, *_ = pid
-        return storages.setdefault(key, np.empty(number, kind.dtype))
+        return storages.setdefault(key, np.empty(number, kind))
 
     with path.open("rb") as file:
         parts = [_Unpickler(file, storage_of).load() for _ in range(5)]

@@ -121,7 +121,7 @@ _SHIPPED = (
 )
 METRICS = {one.name: one for one in _SHIPPED}
 """The metrics that come with raybench, by name."""
-USUAL: dict[Task, str] = {
+DEFAULTS: dict[Task, str] = {
     "classification": "accuracy",
     "regression": "rmse",
     "language_modelling": "loss",
@@ -146,7 +146,7 @@ def find_metric(
         )
     if own is not None and name in (None, own.name):
         return own
-    name = USUAL[task] if name is None else OTHER_METRIC_NAMES.get(name, name)
+    name = DEFAULTS[task] if name is None else OTHER_METRIC_NAMES.get(name, name)
     if name not in METRICS:
         known = [*METRICS, *OTHER_METRIC_NAMES, *([own.name] if own else [])]
         raise UserError(f"objective.metric: unknown metric '{name}'; {did_you_mean(name, known)}")

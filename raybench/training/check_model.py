@@ -22,9 +22,8 @@ import numpy as np
 
 from raybench.data.dataset import Dataset
 from raybench.data.inputs import Batch
-from raybench.models.base import LayerWorkload, users_code
+from raybench.models.base import DataShape, LayerWorkload, users_code
 from raybench.models.find import find_workload, load_workload_dataset
-from raybench.models.shape import DataShape
 from raybench.spec.documents import validate
 from raybench.spec.errors import UserError
 from raybench.spec.metric import find_metric

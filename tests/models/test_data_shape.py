@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from raybench.data.dataset import Dataset, Split
-from raybench.models.shape import DataShape
+from raybench.models.base import DataShape
 
 
 def dataset(inputs: np.ndarray, labels: np.ndarray, **content: object) -> Dataset:

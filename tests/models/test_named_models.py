@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from raybench.models.base import DataShape
 from raybench.models.find import find_workload, require_framework
 from raybench.models.named import (
     NamedWorkload,
@@ -16,7 +17,6 @@ from raybench.models.named import (
     torch_folder,
 )
 from raybench.models.networks import NETWORKS, initial_arrays
-from raybench.models.shape import DataShape
 from raybench.models.tensor_files import read_tensors
 from raybench.spec.errors import UserError
 

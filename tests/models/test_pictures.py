@@ -8,7 +8,7 @@ from raybench.data.digits import resize
 from raybench.data.load import load_dataset
 from raybench.models.find import find_workload, load_workload_dataset, require_framework
 from raybench.models.layers import num_parameters
-from raybench.models.pictures import STORED_PIXELS, DecodedDigits
+from raybench.models.pictures import STORED_PIXELS, Pictures
 from raybench.spec.run import DatasetSpec
 
 OWN = DatasetSpec(name="workload")
@@ -38,7 +38,7 @@ def test_it_is_data_on_demand_and_whole() -> None:
 )
 def test_both_frameworks_train_it(name: str, parameters: int) -> None:
     workload = find_workload(f"raybench.models.pictures:{name}")
-    assert isinstance(workload, DecodedDigits)
+    assert isinstance(workload, Pictures)
     assert num_parameters(workload.layers, workload.input_shape) == parameters
     for framework in ("torch", "tensorflow"):
         require_framework(workload, framework)

@@ -1,7 +1,7 @@
 import pytest
 
+from raybench.models.base import DataShape
 from raybench.models.layers import num_parameters, output_shapes
-from raybench.models.shape import DataShape
 from raybench.models.shipped import WORKLOADS, cnn7, shipped_workload
 from raybench.spec.errors import UserError
 

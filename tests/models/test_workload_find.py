@@ -4,8 +4,8 @@ import textwrap
 import pytest
 
 from raybench.models import find
+from raybench.models.base import DataShape
 from raybench.models.find import find_workload, load_workload_dataset, require_framework
-from raybench.models.shape import DataShape
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
@@ -97,7 +97,7 @@ def test_a_users_workload_is_found_in_the_current_directory(name):
     [
         (
             "mnist_smal",
-            r"Unknown workload 'mnist_smal': there are .*; did you mean 'mnist_small'\?",
+            r"Unknown workload 'mnist_smal'; did you mean 'mnist_small'\?",
         ),
         ("zzz", "module:Class"),
         ("no_such_module:Net", "module 'no_such_module' cannot be imported"),
@@ -122,7 +122,7 @@ def test_a_name_that_leads_nowhere_is_one_sentence(name, message):
     ("name", "input_shape", "num_classes", "message"),
     [
         ("users_own:Full", (4,), 2, r"takes inputs of shape \(3,\).*dataset has \(4,\)"),
-        ("users_own:Full", (3,), 10, "tells 2 classes apart, the dataset has 10"),
+        ("users_own:Full", (3,), 10, "has 2 classes, the dataset has 10"),
         ("cnn7", (28, 28, 1), 10, "too small.*image_size"),
         ("mnist_small", (5,), 2, "needs an image"),
     ],

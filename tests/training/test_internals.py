@@ -16,8 +16,8 @@ keras = pytest.importorskip("keras")
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
+from raybench.models.base import DataShape  # noqa: E402
 from raybench.models.find import find_workload  # noqa: E402
-from raybench.models.shape import DataShape  # noqa: E402
 from raybench.training.tensorflow import internals as keras_internals  # noqa: E402
 from raybench.training.tensorflow.model import build_model  # noqa: E402
 from raybench.training.torch import internals as torch_internals  # noqa: E402

@@ -12,9 +12,8 @@ from framework_models import (
     to_numpy,
 )
 
-from raybench.models.base import Workload
+from raybench.models.base import DataShape, Workload
 from raybench.models.find import find_workload
-from raybench.models.shape import DataShape
 from raybench.spec.metric import ACCURACY
 
 SHIPPED = {

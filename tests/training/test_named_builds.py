@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from framework_models import backend
 
-from raybench.models.base import Workload
+from raybench.models.base import DataShape, Workload
 from raybench.models.named import named_workload
 from raybench.models.networks import MEAN, STD
-from raybench.models.shape import DataShape
 from raybench.spec.errors import UserError
 
 torch = pytest.importorskip("torch")
