@@ -3,8 +3,10 @@
 import contextlib
 import logging
 import os
+import socket
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from raybench.cluster.queue import Waiting
 from raybench.cluster.ray_internals.local_ray import (
     Token,
     driver_reservation,
+    is_running,
     is_submitted_job,
     job_environment,
     niceness_warning,
@@ -50,6 +53,9 @@ WORKER_ENVIRONMENT = {
 BUSY_S, BUSY_SHARE = 0.5, 0.25
 """Seconds of looking at the cores before Ray starts, and their share that others use from which on
 it is said."""
+ASK_HEAD_S, REFUSED_S, SILENT_S = 2.0, 10.0, 45.0
+"""Ray itself says nothing for 60 s, and then ends the process: it might be started again. Where
+nothing listens any more, that is told sooner than where the network may be at fault."""
 ANSWER_S = 10.0
 """The pool's event loop waits for nothing: an answer that takes longer is no news."""
 LOCAL_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
@@ -79,8 +85,8 @@ class Session:
         except BaseException:
             self.close()
             raise
-        self.processes = own_processes() if self.is_local else []
-        """Ids of this Ray's own processes, without which it does not answer."""
+        self._processes = own_processes() if self.is_local else []
+        self._head = None if self.is_local else Head(ray.get_runtime_context().gcs_address)
         nice = None if self.is_local else ray.get(self.pool.niceness.remote())
         self.warning = warning() if nice is None else niceness_warning(nice)
         """A sentence for the user, where there is something to know of this Ray."""
@@ -90,6 +96,13 @@ class Session:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def lost(self) -> str | None:
+        """Return what of Ray is gone without which it does not answer, in words; None of what is
+        there, or is not known. It may take some seconds."""
+        if not all(is_running(process) for process in self._processes):
+            return "Ray's own processes were killed or have crashed (out of memory?)"
+        return self._head.lost() if self._head is not None else None
 
     def waiting(self) -> dict[str, Waiting]:
         """Return what the trials wait for that have no workers yet; asked in any thread.
@@ -125,6 +138,43 @@ class Session:
             self._token.restore()
             self._token = None
         self._scratch.remove()
+
+
+class Head:
+    """Sees whether a cluster's head, without which nothing goes on, still takes connections."""
+
+    def __init__(self, address: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`address` of its store (GCS). One that cannot be reached from here is never asked again:
+        a proxy of Ray Client may stand between."""
+        host, _, port = address.rpartition(":")
+        self._place, self._address = (host.strip("[]"), int(port)), address
+        self._clock, self._asked_at = clock, clock()
+        self._is_watched = self._refusal() is None
+        self._answered_at = self._asked_at
+
+    def lost(self) -> str | None:
+        """Return what has happened, in words, where it has refused connections for REFUSED_S, or
+        not answered for SILENT_S; it is asked every ASK_HEAD_S."""
+        if not self._is_watched or self._clock() - self._asked_at < ASK_HEAD_S:
+            return None
+        refusal, self._asked_at = self._refusal(), self._clock()
+        if refusal is None:
+            self._answered_at = self._asked_at
+            return None
+        limit_s = REFUSED_S if isinstance(refusal, ConnectionRefusedError) else SILENT_S
+        if self._asked_at - self._answered_at < limit_s:
+            return None
+        return (
+            f"the Ray cluster's head ({self._address}) does not answer any more: it was stopped, "
+            "has crashed, or its host was lost"
+        )
+
+    def _refusal(self) -> OSError | None:
+        try:
+            socket.create_connection(self._place, timeout=ASK_HEAD_S).close()
+        except OSError as error:
+            return error
+        return None
 
 
 def busy_sentence(seconds: float = BUSY_S) -> str | None:

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Literal
 
@@ -23,22 +23,23 @@ class Interrupt:
         self.can_continue = False
         """Whether a results folder holds something that the same command goes on with."""
         self._is_immediate = False
-        self._needed: list[int] = []
+        self._lost: Callable[[], str | None] | None = None
 
     @contextlib.contextmanager
-    def needing(self, processes: list[int]) -> Iterator[None]:
-        """Name processes without which nothing can end in order, while the context lasts.
+    def needing(self, lost: Callable[[], str | None]) -> Iterator[None]:
+        """Watch what nothing can end in order without, while the context lasts.
 
-        Once one is gone, this process ends at once instead of waiting for answers that cannot come:
-        a signal to a whole process group (`timeout`, a service manager) ends these too, and where
-        one was killed by itself, Ray would be silent for a minute and say something of its own.
+        Once `lost` says what is gone, this process ends at once instead of waiting for answers that
+        cannot come: a signal to a whole process group (`timeout`, a service manager) ends Ray too,
+        and where it was killed by itself, it would be silent for a minute and say something of its
+        own.
         """
-        self._needed = processes
+        self._lost = lost
         threading.Thread(target=self._watch, daemon=True).start()
         try:
             yield
         finally:
-            self._needed = []
+            self._lost = None
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -98,37 +99,25 @@ class Interrupt:
         is_first = True
         while byte := os.read(numbers, 1):
             self.is_set = True
-            if (
-                not is_first and byte[0] != signal.SIGHUP
-            ):  # a closed terminal says so more than once
+            if not is_first and byte[0] != signal.SIGHUP:
                 end_at_once(self.can_continue)
             is_first = False
         os.close(numbers)
 
     def _watch(self) -> None:
-        while self._needed:
-            if any(not is_running(process) for process in self._needed):
+        while (lost := self._lost) is not None:
+            if (what := lost()) is not None:
                 time.sleep(LAST_WORDS_S)  # of a signal that has ended it, which is heard here too
-                if self._needed:
-                    end_at_once(self.can_continue, is_lost=not self.is_set)
+                if self._lost is not None:
+                    end_at_once(self.can_continue, lost=None if self.is_set else what)
             time.sleep(WATCH_S)
 
 
-def is_running(process: int) -> bool:
-    """Whether a process is there and has not ended; one that only waits to be reaped has."""
-    import psutil
-
-    try:
-        return psutil.Process(process).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.NoSuchProcess:
-        return False
-
-
-def end_at_once(can_continue: bool, *, is_lost: bool = False) -> None:
+def end_at_once(can_continue: bool, *, lost: str | None = None) -> None:
     """End this process and all below it; records are flushed line by line.
 
-    `is_lost`: not because the user asked, but because a process of Ray's own is gone.
-    A Ray of our own ends with this process, but its agents would take a minute to notice.
+    `lost`: not because the user asked, but because this is gone, in words. A Ray of our own ends
+    with this process, but its agents would take a minute to notice.
     """
     try:
         import psutil
@@ -137,10 +126,9 @@ def end_at_once(can_continue: bool, *, is_lost: bool = False) -> None:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         tail = "; the same command continues" if can_continue else ""
-        what = "Ray's own processes were killed or have crashed (out of memory?)"
-        os.write(2, f"raybench: {what if is_lost else 'ended at once'}{tail}.\n".encode())
+        os.write(2, f"raybench: {lost or 'ended at once'}{tail}.\n".encode())
     finally:
-        os._exit(FAILED if is_lost else INTERRUPTED)
+        os._exit(FAILED if lost else INTERRUPTED)
 
 
 @contextlib.contextmanager

@@ -186,7 +186,7 @@ def live_session(address: str | None, interrupt: Interrupt, console: Console) ->
     """Open a session for a command, and close it; a Ctrl-C meanwhile is raised once it is open."""
     if address is None and (sentence := busy_sentence()) is not None:
         say(console, sentence)
-    with Session(address=address) as session, interrupt.needing(session.processes):
+    with Session(address=address) as session, interrupt.needing(session.lost):
         interrupt.listen()  # again: what a library may have taken meanwhile
         interrupt.check()
         if session.warning is not None:

@@ -1,7 +1,9 @@
 """Canaries of what is asked of a cluster: its autoscaler, the driver's node and job."""
 
 import inspect
+import io
 import json
+import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +14,7 @@ from raybench.cluster import session
 from raybench.cluster.layout import Reservation
 from raybench.cluster.ray_internals import local_ray
 from raybench.cluster.ray_internals import nodes as nodes_internals
+from raybench.cluster.session import Head
 
 
 class TestAutoscaler:
@@ -180,3 +183,49 @@ def test_what_the_job_sets_is_not_set_twice(monkeypatch: pytest.MonkeyPatch) -> 
     told = given[0]["runtime_env"]["env_vars"]
     assert set(told) == set(session.WORKER_ENVIRONMENT) - {"TF_CPP_MIN_LOG_LEVEL"}
     assert session.os.environ["TF_CPP_MIN_LOG_LEVEL"] == "0"
+
+
+class TestHead:
+    """A cluster's head that is watched: its port is this test's."""
+
+    def test_a_port_that_nobody_listens_at_any_more_is_a_head_that_is_gone(self) -> None:
+        now = [0.0]
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            address = f"127.0.0.1:{listening.getsockname()[1]}"
+            head = Head(address, clock=lambda: now[0])
+            now[0] = 100.0
+            assert head.lost() is None
+        said = []
+        for seconds in (101.0, 103.0, 109.0, 111.0):
+            now[0] = seconds
+            said.append(head.lost())
+        assert said[:3] == [None] * 3
+        assert f"the Ray cluster's head ({address}) does not answer any more" in str(said[3])
+
+    def test_one_that_is_silent_may_come_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        now, silent = [0.0], [False]
+
+        def connect(place: tuple[str, int], timeout: float) -> Any:
+            assert place == ("::1", 6379)
+            if silent[0]:
+                raise TimeoutError
+            return io.BytesIO()
+
+        monkeypatch.setattr(session.socket, "create_connection", connect)
+        head = Head("[::1]:6379", clock=lambda: now[0])
+        for seconds, is_silent, is_lost in (
+            (40.0, True, False),
+            (44.0, False, False),
+            (80.0, True, False),
+            (90.0, True, True),
+        ):
+            now[0], silent[0] = seconds, is_silent
+            assert bool(head.lost()) is is_lost
+
+    def test_one_that_is_out_of_reach_from_the_start_is_not_watched(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            address = f"127.0.0.1:{closed.getsockname()[1]}"
+        now = [0.0]
+        head = Head(address, clock=lambda: now[0])
+        now[0] = 100.0
+        assert head.lost() is None

@@ -14,12 +14,15 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 import raybench
 
+from .commands import start
 from .host_cluster import command
 from .hosts import why_not
+from .test_interrupt import wait_for_run
 
 pytestmark = [pytest.mark.ray, pytest.mark.all, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
@@ -68,6 +71,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[s
     )
     try:
         _wait_for(f"http://127.0.0.1:{dashboard}/api/version", home)
+        environment["GCS"] = f"127.0.0.1:{port}"
         yield f"http://127.0.0.1:{dashboard}", environment
     finally:
         os.killpg(process.pid, signal.SIGTERM)
@@ -133,3 +137,26 @@ def test_without_the_token_it_is_refused(head: tuple[str, dict[str, str]], tmp_p
         timeout=600,
     )
     assert done.returncode != 0
+
+
+def test_a_head_that_dies_is_said_within_seconds(
+    head: tuple[str, dict[str, str]], tmp_path: Path
+) -> None:
+    """The last test here: it takes the head away."""
+    _, environment = head
+    place, log = environment["GCS"], tmp_path / "log"
+    given = ["--trials", "50", "--target", "0.999", "--set", "space.framework=[torch]"]
+    process = start(
+        "tune", "--address", place, *given, "--out", "out", cwd=tmp_path, log=log, **environment
+    )
+    try:
+        wait_for_run(tmp_path / "out" / "records.jsonl", log)
+        port = f"--gcs_server_port={place.rpartition(':')[2]}"
+        (store,) = (one for one in psutil.process_iter(["cmdline"]) if port in one.info["cmdline"])
+        store.kill()
+        assert process.wait(timeout=20) == 1, log.read_text()
+    finally:
+        process.kill()
+    said = log.read_text().splitlines()[-1]
+    assert said.startswith(f"raybench: the Ray cluster's head ({place}) does not answer any more")
+    assert said.endswith("the same command continues.")

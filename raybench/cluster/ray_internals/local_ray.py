@@ -205,3 +205,11 @@ def own_processes() -> list[int]:
             if "".join(child.cmdline()[:1]).endswith(PROGRAMS):
                 found.append(child.pid)
     return found
+
+
+def is_running(process: int) -> bool:
+    """Whether a process is there and has not ended; one that only waits to be reaped has."""
+    try:
+        return psutil.Process(process).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
