@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Literal
@@ -23,7 +22,6 @@ class Interrupt:
         self.can_continue = False
         """Whether a results folder holds something that the same command goes on with."""
         self._is_immediate = False
-        self._lost: Callable[[], str | None] | None = None
 
     @contextlib.contextmanager
     def needing(self, lost: Callable[[], str | None]) -> Iterator[None]:
@@ -34,12 +32,12 @@ class Interrupt:
         and where it was killed by itself, it would be silent for a minute and say something of its
         own.
         """
-        self._lost = lost
-        threading.Thread(target=self._watch, daemon=True).start()
+        is_over = threading.Event()
+        threading.Thread(target=self._watch, args=[lost, is_over], daemon=True).start()
         try:
             yield
         finally:
-            self._lost = None
+            is_over.set()
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -104,13 +102,11 @@ class Interrupt:
             is_first = False
         os.close(numbers)
 
-    def _watch(self) -> None:
-        while (lost := self._lost) is not None:
-            if (what := lost()) is not None:
-                time.sleep(LAST_WORDS_S)  # of a signal that has ended it, which is heard here too
-                if self._lost is not None:
-                    end_at_once(self.can_continue, lost=None if self.is_set else what)
-            time.sleep(WATCH_S)
+    def _watch(self, lost: Callable[[], str | None], is_over: threading.Event) -> None:
+        while not is_over.wait(WATCH_S):
+            # A signal that has ended it is heard here too, a little later.
+            if (what := lost()) is not None and not is_over.wait(LAST_WORDS_S):
+                end_at_once(self.can_continue, lost=None if self.is_set else what)
 
 
 def end_at_once(can_continue: bool, *, lost: str | None = None) -> None:

@@ -1,6 +1,7 @@
 """Ctrl-C in the search: what is finished stays, and the same command continues."""
 
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) ->
     confirm = ("--set", "confirm.race=4", "--set", "confirm.fresh=1")
     again: list[str | Path] = ["tune", SPACE, *TORCH, *confirm]
     process = start(*again, cwd=tmp_path, log=log)
-    wait_for_run(records, log)
+    wait_for_run(process, records, log)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=600) == 130, log.read_text()
     assert (folder / "trials.csv").is_file()
@@ -49,9 +50,12 @@ def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) ->
     assert verdict.is_confirmed
 
 
-def wait_for_run(records: Path, log: Path, role: str = "trial") -> None:
-    """Wait until a finished run of that role is recorded."""
+def wait_for_run(
+    process: "subprocess.Popen[bytes]", records: Path, log: Path, role: str = "trial"
+) -> None:
+    """Wait until a run of that role is recorded."""
     deadline = time.monotonic() + 600
     while f'"role": "{role}"' not in (records.read_text() if records.is_file() else ""):
+        assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.1)

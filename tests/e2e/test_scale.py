@@ -26,7 +26,7 @@ def test_ctrl_c_writes_results_and_the_same_command_continues(tmp_path: Path) ->
     (tmp_path / "tiny.yaml").write_text(STUDY)
     folder = tmp_path / "results" / "tiny"
     process = start("scale", "tiny.yaml", cwd=tmp_path, log=tmp_path / "log")
-    wait_for_run(folder / "records.jsonl", tmp_path / "log", role="scaling")
+    wait_for_run(process, folder / "records.jsonl", tmp_path / "log", role="scaling")
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=600) == 130, (tmp_path / "log").read_text()
     assert "the same command continues" in (tmp_path / "log").read_text()
