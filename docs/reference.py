@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from raybench.report.page.document import SECTIONS
+from raybench.report.page.document import glossary
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.objective import Objective
 from raybench.spec.run import RunSpec
@@ -74,7 +74,7 @@ def keys_page() -> str:
 def words_page() -> str:
     """Return `docs/words.md`."""
     parts = [NOTE, "# Words\n", "What screens, pages and tables call things.\n"]
-    for title, words in SECTIONS.items():
+    for title, words in glossary().items():
         rows = [f"| {word} | {_cell(text)} |" for word, text in words.items()]
         parts.append(f"## {title}\n\n| word | meaning |\n|---|---|\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)

@@ -4,14 +4,14 @@ import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 
 from raybench.report.answer import between, in_words, tried_words, verdict_lines
 from raybench.report.how_sure import PAGE, Step, how_sure_lines, next_steps
 from raybench.report.live.replay import driver_of, owner_of
-from raybench.report.page.html import Html, isolated, join, text, trial_link, trial_links
+from raybench.report.page.html import own, trial_link
 from raybench.report.remarks import (
     disturbed_line,
     edge_lines,
@@ -35,7 +35,8 @@ from raybench.report.words import (
 )
 from raybench.results.load import StudyResults
 from raybench.results.verdict import VerdictFacts, Winner, facts_of
-from raybench.stats.record import RunRecord
+
+NOTHING = "{} yet, so there is no answer."
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,9 @@ class Answer:
 
     headline: str
     """The answer in a sentence."""
-    facts: Sequence[tuple[str, Html]] = ()
-    """What a decision needs, by names: fastest, cheapest, how sure, target, cost."""
+    facts: Sequence[tuple[str, str]] = ()
+    """What a decision needs, by names: fastest, cheapest, how sure, target, cost. Markup has
+    links."""
     mind: Sequence[str] = ()
     """What limits the answer: the study goes on, the winner lies at the end of a range."""
     details: Sequence[str] = ()
@@ -54,29 +56,24 @@ class Answer:
     """What to do next."""
 
 
-SINGLE = "run"
-"""Key of `study.yaml` that says that a folder holds one run."""
-
-
 def answer_of(results: StudyResults, study: str) -> Answer:
-    """Return the answer of a study of any kind."""
+    """Return the answer of a study of any kind; `study` begins the ids that its links lead to."""
     if results.is_scaling:
-        return scaling_answer(results)
-    if results.study["study"].get(SINGLE):
-        return single_answer(results)
-    return search_answer(results, study)
+        return _scaling_answer(results)
+    if results.study["study"].get("run"):  # the folder holds one run
+        return _single_answer(results)
+    return _search_answer(results, study)
 
 
-def search_answer(results: StudyResults, study: str) -> Answer:
-    """Return the answer of a search; `study` is the part of the page that its links lead to."""
+def _search_answer(results: StudyResults, study: str) -> Answer:
     verdict = results.verdict
     known = None if verdict is None else facts_of(results, verdict)
-    facts = [] if known is None else _winners(results, known, study)
-    facts.append(("Target", text(target_sentence(results))))
-    facts.append(("What the study took", text(effort_words(results))))
     warning = target_warning(results)
+    facts = [] if known is None else _winners(results, known, study)
+    facts.append(("Target", target_sentence(results)))
+    facts.append(("What the study took", effort_words(results)))
     mind = [
-        *([sentence] if (sentence := unfinished(results)) else []),
+        *unfinished(results),
         *disturbed_line(results),
         *unranked_lines(results),
         *edge_lines(results, verdict),
@@ -84,7 +81,7 @@ def search_answer(results: StudyResults, study: str) -> Answer:
         *map(str, results.study.get("notes", [])),
     ]
     if results.trials.empty:
-        return Answer("No run has finished yet, so there is no answer.", facts, mind)
+        return Answer(NOTHING.format("No run has finished"), facts, mind)
     headline = verdict_lines(results, None)[0] if known is None else _headline(results, known)
     details = [
         *(verdict_lines(results, verdict) if verdict else ()),
@@ -96,23 +93,21 @@ def search_answer(results: StudyResults, study: str) -> Answer:
 
 
 def _headline(results: StudyResults, facts: VerdictFacts) -> str:
-    fastest = facts.fastest
+    fastest, tried = facts.fastest, tried_words(results)
     name = in_words(results, fastest.spec)
     sure = "" if facts.is_confirmed else " (one run, not confirmed)"
     if not results.is_timed:
         budget = results.study["study"]["objective"].get("max_train_seconds")
         within = "" if budget is None else f" {within_budget(budget)}"
         reached = f"{name} reaches {_value(results, facts)}{sure}"
-        return f"{_superlative(results)}{within} of {tried_words(results)}: {reached}."
+        return f"{_superlative(results)}{within} of {tried}: {reached}."
     both = "fastest and cheapest" if facts.is_one else "fastest"
     kinds = list(results.verdicts)
     on = f" on {kinds[0] or 'no GPU'}" if len(kinds) > 1 else ""
     wall = by_the_wall(results, fastest.trial, fastest.seconds)
-    return (
-        f"The {both} way found to {target_in_words(results)}{on} is {name}: "
-        f"{duration(fastest.seconds)} of training{_misses(fastest)}{wall}{sure}, of "
-        f"{tried_words(results)}."
-    )
+    seconds = f"{duration(fastest.seconds)} of training{_misses(fastest)}{wall}{sure}"
+    aim = target_in_words(results)
+    return f"The {both} way found to {aim}{on} is {name}: {seconds}, of {tried}."
 
 
 def _superlative(results: StudyResults) -> str:
@@ -120,56 +115,52 @@ def _superlative(results: StudyResults) -> str:
     return best[0].upper() + best[1:]
 
 
-def _winners(results: StudyResults, facts: VerdictFacts, study: str) -> list[tuple[str, Html]]:
+def _winners(results: StudyResults, facts: VerdictFacts, study: str) -> list[tuple[str, str]]:
     """Return the facts of the winners, and how sure they are."""
     sure = ("How sure", _how_sure(results, facts, study))
+    fastest = facts.fastest
     if not results.is_timed:
-        ends = facts.fastest.ends
+        ends = fastest.ends
         range_ = "" if ends is None else f" (90 %: {between(results.metric, ends)})"
-        words = text(f"{_value(results, facts)}{range_}")
-        best = join([_name(results, facts.fastest, study), words], ": ")
-        return [(_superlative(results), best), sure]
-    found = [("Fastest", facts.fastest), ("Cheapest", facts.cheapest)]
+        said = f"{_value(results, facts)}{range_}"
+        return [(_superlative(results), _named(results, fastest, study, said)), sure]
+    winners = [("Fastest", fastest), ("Cheapest", facts.cheapest)]
     if facts.is_one:
-        found = [("Fastest and cheapest", facts.fastest)]
-    return [*((what, _winner(results, one, study)) for what, one in found), sure]
+        winners = [("Fastest and cheapest", fastest)]
+    found = []
+    for what, one in winners:
+        interval = f" (90 % interval: {' to '.join(map(_digits, one.ends_s))})" if one.hits else ""
+        cost = f"{_digits(one.cost)} worker-seconds{price_of(results, one.cost, one.trial)}"
+        said = f"{duration(one.seconds)}{interval}{_misses(one)}; {cost}"
+        found.append((what, _named(results, one, study, said)))
+    return [*found, sure]
 
 
-def _winner(results: StudyResults, one: Winner, study: str) -> Html:
-    interval = f" (90 % interval: {' to '.join(map(_digits, one.ends_s))})" if one.hits else ""
-    words = f"{duration(one.seconds)}{interval}{_misses(one)}"
-    price = price_of(results, one.cost, one.trial)
-    cost = text(f"{words}; {_digits(one.cost)} worker-seconds{price}")
-    return join([_name(results, one, study), cost], ": ")
-
-
-def _name(results: StudyResults, one: Winner, study: str) -> Html:
+def _named(results: StudyResults, one: Winner, study: str, said: str) -> Markup:
     link = trial_link(results, one.trial, study)
-    return join([isolated(one.label), text(" ("), link, text(")")], "")
+    return Markup("{} ({}): {}").format(own(one.label), link, said)
 
 
-def _how_sure(results: StudyResults, facts: VerdictFacts, study: str) -> Html:
+def _how_sure(results: StudyResults, facts: VerdictFacts, study: str) -> str:
     if not facts.is_confirmed:
-        return text("Not confirmed: every configuration ran once, and the best may be a lucky run.")
+        return "Not confirmed: every configuration ran once, and the best may be a lucky run."
     one = facts.fastest
     how = "each alone on the machine" if one.how_run == "run alone" else "beside other runs"
-    seeds = "1 run with a new seed" if one.runs == 1 else f"{one.runs} runs with new seeds"
+    seeds = f"{counted(one.runs, 'run')} with {'a new seed' if one.runs == 1 else 'new seeds'}"
     words = f"Confirmed by {seeds}, {how}."
     if results.is_timed:
         words = f"Confirmed: {one.hits} of {seeds} reached the target, {how}."
-    parts = [text(words)]
+    found = own(words)
     if ties := facts.tied:
         more = len(ties) - MOST_NAMED
-        tail = f" and {more} more" if more > 0 else ""
-        links = trial_links(results, ties[:MOST_NAMED], study)
-        parts.append(join([text(" Statistically tied with it: "), links, text(f"{tail}.")], ""))
+        links = [trial_link(results, trial, study, "") for trial in ties[:MOST_NAMED]]
+        tail = f" and {more} more." if more > 0 else "."
+        found += Markup(" Statistically tied with it: {}{}").format(Markup(", ").join(links), tail)
     elif len(results.repeated) > 1:
-        parts.append(text(" None that ran again is statistically tied with it."))
-    if facts.once:
-        number = len(facts.once)
-        who = "1 other that ran once" if number == 1 else f"{number} others that ran once"
-        parts.append(text(f" {who} cannot be excluded."))
-    return join(parts, "")
+        found += " None that ran again is statistically tied with it."
+    if number := len(facts.once):
+        found += f" {counted(number, 'other')} that ran once cannot be excluded."
+    return found
 
 
 def _misses(one: Winner) -> str:
@@ -193,20 +184,20 @@ def _value(results: StudyResults, facts: VerdictFacts) -> str:
     return value_words(results, value)
 
 
-def unfinished(results: StudyResults) -> str | None:
-    """Return a sentence where the study is still running, or was cut off; None where neither.
+def unfinished(results: StudyResults) -> list[str]:
+    """Return a sentence where the study is still running, or was cut off; [] where neither.
 
-    A study below a URL has no lock in its copy: of it only what was cut off is told.
+    A study below a URL has no lock in its copy: of it only what was cut off is known.
     """
     owner, number = owner_of(results.folder), counted(len(results.runs), "run")
     if owner and (owner.get("pid"), owner.get("host")) != (os.getpid(), platform.node()):
         if driver_of(owner) != "died":
             who = f"process {owner.get('pid')} on {owner.get('host')}"
-            return f"The study is still running ({who}); this page has the {number} ended so far."
-        return f"The study was cut off, with {number} ended: the same command continues it."
+            return [f"The study is still running ({who}); this page has the {number} ended so far."]
+        return [f"The study was cut off, with {number} ended: the same command continues it."]
     if any(run.stop == "interrupted" for run in results.runs.values()):
-        return "The study was interrupted, and its last runs cut off: the same command continues."
-    return None
+        return ["The study was interrupted, and its last runs cut off: the same command continues."]
+    return []
 
 
 ENDED = {
@@ -219,52 +210,40 @@ ENDED = {
 """Why a run ended, by its `stop`."""
 
 
-def single_answer(results: StudyResults) -> Answer:
+def _single_answer(results: StudyResults) -> Answer:
     """Return what the run has reached."""
-    open_ = unfinished(results)
-    mind = [open_] if open_ else []
+    mind = unfinished(results)
     if not results.runs:
-        return Answer("The run has not ended yet, so there is no answer.", (), mind)
+        return Answer(NOTHING.format("The run has not ended"), (), mind)
     run = next(reversed(results.runs.values()))
-    best = value_words(results, run.best_value) + (" at best" if results.is_timed else "")
-    facts = [
-        ("Configuration", isolated(f"{in_words(results, run.spec)}, seed {run.spec.seed}")),
-        ("Reached", text(f"{best}{_test(results, run)}.")),
-        ("Target", text(target_sentence(results))),
-        ("What it took", _single_cost(results, run)),
-    ]
-    if run.stop is not None:
-        facts.append(("Ended as", text(f"{ENDED.get(run.stop, run.stop)}.")))
-    return Answer(_single_headline(results, run), facts, mind)
-
-
-def _single_headline(results: StudyResults, run: RunRecord) -> str:
-    trained = f"{duration(run.ledger['train'])} of training"
+    is_timed, aim = results.is_timed, target_in_words(results)
+    best, trained = value_words(results, run.best_value), duration(run.ledger["train"])
     if run.failure is not None:
-        return f"The run failed ({run.failure}): {run.message or 'no message'}"
-    if run.time_to_target_s is not None and results.is_timed:
-        after = f"after {duration(run.time_to_target_s)} of training"
-        return f"The run reached {target_in_words(results)} {after}."
-    best = value_words(results, run.best_value)
-    if results.is_timed:
-        missed = f"The run did not reach {target_in_words(results)} within {trained}"
-        return f"{missed}: its best was {best}."
-    return f"The run reached {best} within {trained}."
-
-
-def _test(results: StudyResults, run: RunRecord) -> str:
-    if run.test_value is None:
-        return ""
-    return f", {results.metric.shown(run.test_value)} on the test set"
-
-
-def _single_cost(results: StudyResults, run: RunRecord) -> Html:
+        headline = f"The run failed ({run.failure}): {run.message or 'no message'}"
+    elif run.time_to_target_s is not None and is_timed:
+        after = duration(run.time_to_target_s)
+        headline = f"The run reached {aim} after {after} of training."
+    elif is_timed:
+        missed = f"The run did not reach {aim} within {trained} of training"
+        headline = f"{missed}: its best was {best}."
+    else:
+        headline = f"The run reached {best} within {trained} of training."
+    tested = run.test_value
+    test = "" if tested is None else f", {results.metric.shown(tested)} on the test set"
     cost = run.spec.num_workers * run.ledger["train"]
     price = price_of(results, cost, run.trial)
-    return text(
-        f"{duration(run.ledger['train'])} of training, {cost:.3g} worker-seconds{price}; "
-        f"{duration(run.wall_s)} in all."
+    took = (
+        f"{trained} of training, {cost:.3g} worker-seconds{price}; {duration(run.wall_s)} in all."
     )
+    facts = [
+        ("Configuration", f"{in_words(results, run.spec)}, seed {run.spec.seed}"),
+        ("Reached", f"{best}{' at best' if is_timed else ''}{test}."),
+        ("Target", target_sentence(results)),
+        ("What it took", took),
+    ]
+    if run.stop is not None:
+        facts.append(("Ended as", f"{ENDED.get(run.stop, run.stop)}."))
+    return Answer(headline, facts, mind)
 
 
 KINDS = {
@@ -275,44 +254,37 @@ MOST_SERIES = 6
 """Series that have a fact of their own; the table has all."""
 
 
-def scaling_answer(results: StudyResults) -> Answer:
+def _scaling_answer(results: StudyResults) -> Answer:
     """Return what the study says of more workers."""
-    open_ = unfinished(results)
-    mind = [*([open_] if open_ else []), *map(str, results.study.get("notes", []))]
-    effort = ("What the study took", text(effort_words(results)))
+    mind = [*unfinished(results), *map(str, results.study.get("notes", []))]
+    effort = ("What the study took", effort_words(results))
     if results.trials.empty:
-        return Answer("No run has finished yet, so there is no answer.", [effort], mind)
+        return Answer(NOTHING.format("No run has finished"), [effort], mind)
     cells = results.scaling
     mind += [*outlier_lines(results), *other_lines(cells)]
     ended = cells[cells["n"] > 0]
+    gains = ended[ended["speedup"].notna() & (ended["num_workers"] > 1)]
+    if len(gains):
+        facts = [*_scaling_facts(gains), effort]
+        return Answer(scaling_headline(cells), facts, mind, answer_lines(cells))
     if ended.empty:
         number = len(results.trials)
-        failed = "the run" if number == 1 else f"all {number} runs"
-        return Answer(f"No result: {failed} failed.", [effort], mind)
-    gains = ended[ended["speedup"].notna() & (ended["num_workers"] > 1)]
-    if gains.empty:
-        fastest = _most(ended, "samples_per_s")
-        return Answer(
-            f"{_where(fastest)} trains {fastest['samples_per_s']:,.0f} samples a second; how it "
-            "scales is not told, for that takes one worker and several.",
-            [effort],
-            mind,
+        headline = f"No result: {'the run' if number == 1 else f'all {number} runs'} failed."
+    else:
+        row = ended.nlargest(1, "samples_per_s").to_dict("records")[0]
+        where = f"{row['series']} on {counted(int(row['num_workers']), 'worker')}"
+        headline = (
+            f"{where} trains {row['samples_per_s']:,.0f} samples a second; how it scales is not "
+            "known, for that takes one worker and several."
         )
-    return Answer(
-        scaling_headline(cells), [*_scaling_facts(gains), effort], mind, answer_lines(cells)
-    )
+    return Answer(headline, [effort], mind)
 
 
-def _most(cells: pd.DataFrame, column: str) -> dict[Any, Any]:
-    """Return the row with the most of a column."""
-    return cells.sort_values(column, ascending=False, kind="stable").to_dict("records")[0]
-
-
-def _scaling_facts(gains: pd.DataFrame) -> list[tuple[str, Html]]:
+def _scaling_facts(gains: pd.DataFrame) -> list[tuple[str, str]]:
     """Return the largest gain of each series and kind of scaling, in words."""
     facts = []
     for (series, scaling), rows in gains.groupby(["series", "scaling"], sort=False):
-        row = _most(rows, "speedup")
+        row = rows.nlargest(1, "speedup").to_dict("records")[0]
         ends = row["speedup_low"], row["speedup_high"]
         spread = "" if pd.isna(ends[0]) else f" (repeats: {ends[0]:.2f} to {ends[1]:.2f})"
         words = (
@@ -320,11 +292,5 @@ def _scaling_facts(gains: pd.DataFrame) -> list[tuple[str, Html]]:
             f"{row['batch_size_per_worker']} each: {row['samples_per_s']:,.0f} samples/s, "
             f"efficiency {100 * row['efficiency']:.0f} %"
         )
-        facts.append((f"{series}, {KINDS.get(str(scaling), scaling)}", isolated(words)))
+        facts.append((f"{series}, {KINDS.get(str(scaling), scaling)}", words))
     return facts[:MOST_SERIES]
-
-
-def _where(row: Any) -> str:
-    number = int(row["num_workers"])
-    workers = "1 worker" if number == 1 else f"{number} workers"
-    return f"{row['series']} on {workers}"

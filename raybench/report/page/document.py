@@ -1,246 +1,242 @@
-"""The whole page of one study, or of several side by side, and how it is written to a file.
+"""The page of a study, or of several side by side, and how it is written to a file.
 
-`SECTIONS` explains the words of screens, pages and tables, each in one or two sentences.
+`page.html` is the page; `StudyPart` and its parts are what it shows.
 """
 
 import base64
 import hashlib
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from raybench.report.page.comparison import compared, study_names
-from raybench.report.page.html import (
-    Html,
-    definitions,
-    element,
-    folded,
-    isolated,
-    join,
-    section,
-    text,
-)
-from raybench.report.page.study_part import Extra, StudyPart, answer_part, sections_html, study_part
+import pandas as pd
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from raybench.report.figures.kinds import kinds_of
+from raybench.report.figures.svg import svg
+from raybench.report.page.answer import Answer, answer_of
+from raybench.report.page.comparison import Picture, compared, study_names, words
+from raybench.report.page.html import Table, own, table_of
+from raybench.report.page.trials import TrialTable, trials_of
+from raybench.report.scaling_printed import BELOW, TITLES, printed_cells
+from raybench.report.tables import BATCH_STATISTICS, failures, ledger_totals, predictions
 from raybench.results.load import StudyResults
+from raybench.results.place import shown
 from raybench.results.records import uncollected
 from raybench.results.store import StudyFiles
 from raybench.spec.errors import UserError
 from raybench.spec.text import clean, shorten
 
-ANSWER = {
-    "target": "What a run has to reach on the validation set: a value of the metric, as 95 % "
-    "accuracy, in as many evaluations in a row as `objective.hold` says. The first of them counts.",
-    "time to target": "Seconds on the training clock until a run reached the target. It is what "
-    "configurations are compared by.",
-    "expected running time": "What reaching the target takes on average: the seconds of all runs "
-    "of a configuration, those included that missed it (and the set-up and compilation of the runs "
-    "that begin in their place), over the number that reached it.",
-    "worker-seconds": "Seconds of training times the number of workers: what the training costs. "
-    "Two workers for 3 s are 6 worker-seconds.",
-    "fastest": "The configuration with the least expected time to the target, of all that ran "
-    "again with new seeds.",
-    "cheapest": "The configuration with the least expected worker-seconds to the target, of all "
-    "that ran again with new seeds; in a study that names a price, with the least money as billed. "
-    "On one worker it is often the fastest too.",
-    "one run": "What a single run of the search has shown. The best of many single runs is partly "
-    "luck, so it is no result before it was confirmed.",
-    "confirmed": "Trained again with new seeds after the search, and named by these runs. The time "
-    "that is printed is of runs alone on the machine that had no part in choosing.",
-    "unconfirmed": "Known from one run of the search alone; it may have been luck. The command "
-    "without --no-confirm, or with a longer time budget, confirms it.",
-    "statistically tied": "The runs scatter so much that the difference may be chance. More runs "
-    "(--more N) may settle it; until then take whichever is handier.",
-    "90 % interval": "Where the typical time, or value, of a configuration lies in nine of ten "
-    "cases, by its runs and by how far runs of all configurations scatter. One fresh run may "
-    "well be outside. Of a share the sampling error of its rows is in it too, of other "
-    "values that of the seeds alone; configurations share the rows, so are compared without it.",
-    "scatter": "How far runs of one configuration lie apart when nothing but the seed differs (one "
-    "standard deviation).",
-    "predicted (~)": "Not measured: from a trial's learning curve and the measured time of a step. "
-    "The best predictions are trained before anything is called a winner.",
-    "interpolated (*)": "The target was crossed between two evaluations that are far apart, and "
-    "the time is read where the line between them crosses it.",
-    "reached": "How many of a configuration's runs got to the target: `3 of 3`. Runs that missed "
-    "it count with all their seconds.",
-    "Pareto front": "The configurations that no other beats both in seconds and in worker-seconds: "
-    "the choice between faster and cheaper.",
-}
-SEARCH = {
-    "configuration": "What is searched, in one line: framework, workers x batch per worker, "
-    "optimizer, learning rate, then other searched keys. `torch 2x64 adam 0.004` is PyTorch, 2 "
-    "workers with 64 samples a step each, Adam, rate 0.004; `tf` is TensorFlow.",
-    "run spec": "All that defines a run, as a YAML file: `best.yaml` is one, and `python -m "
-    "raybench.train FILE` trains it.",
-    "trial": "A configuration that the search tried, and its run; 0012 is the 13th. `0012.tf1` is "
-    "trial 0012 in TensorFlow on 1 worker.",
-    "reference": "A run of a usual configuration before the search: it sets what the study leaves "
-    "open (the target, seconds a trial may take, how often runs are evaluated).",
-    "placement_check": "A trial that moves a good one to another framework or number of workers "
-    "that was predicted to be faster, to see whether that is true.",
-    "race": "The best of the search train again with new seeds, side by side; who falls behind "
-    "runs no more. It names the winner.",
-    "run alone": "One run at a time on the whole machine: nothing else slows it, so its seconds "
-    "are the ones to plan with.",
-    "in search": "What the single run of the search has shown, beside the confirmed number: often "
-    "better, as the luckiest of many single runs are the ones that are tried again.",
-    "interference_probe": "One configuration trained alone and then beside another trial, to "
-    "measure how much trials that run at the same time slow each other down.",
-    "cap": "A run is stopped once it has taken so long that it can no longer win: in the search at "
-    "1.5 times (`search.cap_factor`) the third-best so far, in the race at about twice the leader.",
-    "rung": "A number of training seconds at which trials are compared: who is not among the best "
-    "there is stopped (successive halving, ASHA).",
-    "disturbed": "A run in whose training other processes (or the host of a virtual machine, or a "
-    "quota) had its cores for a quarter of the seconds or more. It runs again where it could "
-    "decide something; one that stays disturbed is marked !.",
-    "seed": "The number that fixes what is random in a run: first weights, order of the samples. A "
-    "new seed is a new run of the same configuration.",
-    "epoch": "One pass over the training samples.",
-    "best_at_budget": "A study judged by the best metric within a given number of training "
-    "seconds, not by the time to a target.",
-}
-SECONDS = {
-    "ledger": "The account of a run's seconds: queue, start, lost, setup, compile, train, eval, "
-    "checkpoint and report, each measured by itself; `other` is what none of them explains.",
-    "training clock": "The seconds that decide: training steps and waiting for data. Start-up, "
-    "compiling, evaluation and checkpoints are counted, but apart.",
-    "queue": "Waiting until workers are free.",
-    "start": "Starting worker processes; 0 where they were warm, kept from the run before.",
-    "lost": "What was repeated after workers were lost, and noticing it. It is in no time to the "
-    "target.",
-    "setup": "Making data, model and optimizer ready, and giving their memory back.",
-    "compile": "The first step: tracing, compiling and warming up, on data that are thrown away.",
-    "train": "Training, waiting for data included: the training clock. Only these seconds count "
-    "for the target.",
-    "input": "The part of train that waits for data.",
-    "eval": "Validation: measuring the metric during a run.",
-    "checkpoint": "Saving weights and what a lost run goes on from.",
-    "report": "Results and commands on their way between a worker and the search.",
-    "other": "What no phase of a run accounts for. It is below 1 % of a run that ended well, and "
-    "may be just below 0.",
-    "end to end": "All seconds of a run, from asking for workers to its end: the sum of its "
-    "ledger; also called wall.",
-}
-SCALING = {
-    "worker": "A process that trains; data-parallel workers hold the same model and share each "
-    "step's samples out among them.",
-    "batch per worker": "Samples that each worker takes in one step.",
-    "global batch": "Samples of one step of all workers together: batch per worker times workers "
-    "(times accumulated passes). It decides what is learnt; how it is split decides how fast.",
-    "samples/s": "Training samples a second of the training clock, of all workers together.",
-    "weak scaling": "More workers with the same batch each, so that the global batch grows.",
-    "strong scaling": "More workers with the same global batch, so that each has less to do.",
-    "speed-up": "Samples/s over those of the best single worker of the same kind: 1.6 on 2 workers "
-    "means 1.6 times as much work in the same time.",
-    "efficiency": "Speed-up over the number of workers: 80 % means that a fifth of the hardware is "
-    "wasted.",
-    "step": "One update of the weights: a global batch forward and backward, the exchange, the "
-    "optimizer.",
-    "exchange": "Averaging the gradients of all workers, in every step; also called communication. "
-    "Its share of a step is what more workers lose.",
-    "series": "Cells that differ in workers, hosts and batch size alone; a model of the speed is "
-    "fitted to each.",
-    "cell": "One point of a scaling study: a configuration on so many workers, repeated.",
-    "first epoch": "Measured apart: compiling and filling caches are in it, and in no other "
-    "speed, unless a run ended with it.",
-    "outlier": "A run far off the others of its cell, or with a stall in it. It is named, and "
-    "stays in the spread.",
-    "critical batch": "The global batch from which on larger ones hardly save steps. It is told "
-    "from the noise of the gradients, or from runs to the target.",
-    "compute-bound": "Most of a step is computing: more workers or faster ones help. Likewise "
-    "communication-bound (exchange), input-bound (waiting for data).",
-}
-SECTIONS = {
-    "The answer": ANSWER,
-    "The search": SEARCH,
-    "Where seconds go (the ledger)": SECONDS,
-    "Workers and scaling": SCALING,
-}
-"""The terms by subject, each with what it means."""
-
-
 HERE = Path(__file__).parent
-ICON = (
-    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
-    "%3Cpath d='M1 14 5 7l3 3 6-8' fill='none' stroke='%230072b2' stroke-width='2.5'/%3E%3C/svg%3E"
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A part of its own: predictions and plans of a scaling study."""
+
+    title: str
+    lines: Sequence[str] = ()
+    tables: Sequence[tuple[str, pd.DataFrame]] = field(default_factory=tuple)
+    """Captions and tables; columns in words, with their units."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the page that has a heading and can be jumped to: what it has, in this order."""
+
+    name: str
+    """Its id."""
+    title: str
+    pictures: Sequence[Picture] = ()
+    lines: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    trials: TrialTable | None = None
+    pairs: Sequence[tuple[str, str, bool]] = ()
+    """Names, what they are, and whether that is code."""
+
+
+@dataclass(frozen=True)
+class StudyPart:
+    """A study on the page; its `id` begins those of its parts."""
+
+    id: str
+    name: str
+    answer: Answer
+    parts: Sequence[Part]
+
+
+def study_part(
+    results: StudyResults, study: str, name: str, extras: Sequence[Extra] = ()
+) -> StudyPart:
+    """Return what the page shows of a study; parts without anything are left out."""
+    parts = [] if results.trials.empty else list(_parts(results, study, extras))
+    provenance = Part(f"{study}-provenance", "Provenance", pairs=_provenance(results))
+    return StudyPart(study, name, answer_of(results, study), [*parts, provenance])
+
+
+def _parts(results: StudyResults, study: str, extras: Sequence[Extra]) -> list[Part]:
+    predicted = table_of(_predicted(results), PREDICTED)
+    rough = results.trials["batch_statistics"].eq(True).any()
+    broken = failures(results.trials)
+    failed = [table_of(broken, FAILED, rest="trials.csv")] if len(broken) else []
+    parts = [
+        Part("figures", "Pictures", pictures=_pictures(results, study)),
+        *_scaling_parts(results),
+        *(
+            Part(f"extra-{number}", one.title, (), one.lines, _tables(one))
+            for number, one in enumerate(extras)
+        ),
+        Part(
+            "trials", "Runs" if results.is_scaling else "Trials", trials=trials_of(results, study)
+        ),
+        Part(
+            "predicted",
+            "Not run: predicted",
+            lines=[BATCH_STATISTICS] if rough and predicted.rows else (),
+            tables=[predicted] if predicted.rows else (),
+        ),
+        Part("seconds", "Where the seconds went", tables=[_seconds(results)]),
+        Part(
+            "failures",
+            "Failures by cause",
+            lines=() if failed else ["No run failed."],
+            tables=failed,
+        ),
+    ]
+    return [
+        Part(**vars(one) | {"name": f"{study}-{one.name}"})
+        for one in parts
+        if one.pictures or one.lines or one.tables or one.trials
+    ]
+
+
+PREDICTED = (
+    "Predicted (~), not run: from a trial's learning curve and the measured step times. Never "
+    "mixed with what was measured."
 )
+SECONDS = "Seconds of all runs together; only train counts for the target"
+FAILED = "Failed runs by cause, the most frequent first"
+
+
+def _pictures(results: StudyResults, study: str) -> list[Picture]:
+    return [
+        Picture(
+            f"{study}-{name}",
+            kind.title,
+            kind.reading,
+            Markup(svg(kind.draw(results), f"{study}-{name}", kind.title)),
+            table_of(kind.table(results), kind.title),
+        )
+        for name, kind in kinds_of(results).items()
+        if kind.applies(results)
+    ]
+
+
+def _tables(extra: Extra) -> list[Table]:
+    return [table_of(frame, caption) for caption, frame in extra.tables]
+
+
+def _scaling_parts(results: StudyResults) -> list[Part]:
+    """Return the tables of a scaling study's cells."""
+    found = []
+    for scaling, title in TITLES.items() if results.is_scaling else ():
+        rows = results.scaling[results.scaling["scaling"] == scaling]
+        if len(rows):
+            cells = printed_cells(rows, metric=results.metric)
+            table = table_of(cells, BELOW, rest="scaling.csv")
+            found.append(Part(f"cells-{scaling}", title, tables=[table]))
+    return found
+
+
+def _predicted(results: StudyResults) -> pd.DataFrame:
+    if results.is_scaling or results.predictions.empty:
+        return pd.DataFrame()
+    return predictions(results).rename(columns={"trial": "curve of trial"})
+
+
+def _seconds(results: StudyResults) -> Table:
+    totals = ledger_totals(results.trials)
+    totals["share"] = (100 * totals["share"]).round(1)
+    names = {"seconds": "seconds [s]", "share": "share [%]"}
+    return table_of(totals.rename(columns=names), SECONDS)
+
+
+MOST_NAMED = 20
+"""Hosts, devices that are named."""
+
+
+def _provenance(results: StudyResults) -> list[tuple[str, str, bool]]:
+    """Return what must be known to read the results later, or to repeat them."""
+    content = results.study
+    pairs: list[tuple[str, str, bool]] = []
+    continued = content.get("continued")
+    later = [one for one in continued if isinstance(one, dict)] if continued else []
+    for number, session in enumerate([content, *later]):
+        which = "" if number == 0 else f", session {number + 1}"
+        if session.get("command"):
+            pairs.append((f"Command{which}", str(session["command"]), True))
+        for key in ("versions", "machine", "cluster"):
+            if session.get(key):
+                pairs.append((f"{key.capitalize()}{which}", words(session[key]), False))
+    for key in ("workload", "dataset", "search", "confirm", "fixed"):
+        if content["study"].get(key):
+            pairs.append((key.capitalize(), words(content["study"][key]), False))
+    runs = results.runs.values()
+    for name, values in (
+        ("Hosts of runs", {host for run in runs for host in run.hosts}),
+        ("Devices of runs", {str(device) for run in runs for device in run.devices}),
+        ("GPUs of runs", {one for run in runs for one in run.accelerators}),
+    ):
+        if values:
+            more = len(values) - MOST_NAMED
+            listed = ", ".join(sorted(values)[:MOST_NAMED])
+            pairs.append((name, listed + (f" and {more} more" if more > 0 else ""), False))
+    pairs.append(("Results", shown(results.place, results.folder), False))
+    pairs.append(("Page written", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", False))
+    return pairs
 
 
 @cache
-def style() -> str:
-    """Return the page's style."""
-    return (HERE / "page.css").read_text(encoding="utf-8")
+def glossary() -> dict[str, dict[str, str]]:
+    """Return the terms by subject, each with what it means; code stands between backticks."""
+    found: dict[str, dict[str, str]] = yaml.safe_load((HERE / "glossary.yaml").read_text("utf-8"))
+    return found
 
 
 @cache
-def script() -> str:
-    """Return the page's script."""
-    return (HERE / "page.js").read_text(encoding="utf-8")
-
-
-def policy() -> str:
-    """Return what the page may load: nothing; run: its own script; use: its own style.
-
-    Figures have style attributes; these are allowed, style elements are not.
-    """
-    return "; ".join(
-        [
-            "default-src 'none'",
-            f"script-src '{_digest(script())}'",
-            f"style-src-elem '{_digest(style())}'",
-            "style-src-attr 'unsafe-inline'",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        ]
+def _environment() -> Environment:
+    """Return the template's surroundings: every text is escaped, and safe to show."""
+    made = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda one: clean(one) if type(one) is str else one,
     )
-
-
-def head(title: str) -> Html:
-    """Return the page's head."""
-    return element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy()),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="referrer", content="no-referrer"),
-        element("title", text(title)),
-        element("link", rel="icon", href=ICON),
-        element("style", Html(style())),
-    )
+    made.filters |= {"own": own, "digest": _digest}
+    made.policies["json.dumps_kwargs"] = {
+        "ensure_ascii": False,
+        "separators": (",", ":"),
+        "allow_nan": False,
+    }
+    for name in ("script", "style"):
+        file = HERE / f"page.{'js' if name == 'script' else 'css'}"
+        made.globals[name] = Markup(file.read_text(encoding="utf-8"))
+    made.globals["glossary"] = glossary()
+    return made
 
 
 def _digest(content: str) -> str:
     digest = hashlib.sha256(content.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"
-
-
-def glossary_part() -> Html:
-    """Return all terms by subject, folded."""
-    groups = [
-        folded(title, definitions([(term, _meaning(words)) for term, words in terms.items()]))
-        for title, terms in SECTIONS.items()
-    ]
-    return section("glossary", "Words", *groups)
-
-
-def _meaning(words: str) -> Html:
-    """Return an explanation; what stands between backticks is code."""
-    pieces = words.split("`")
-    return Html(
-        "".join(
-            element("code", isolated(piece)) if number % 2 else isolated(piece)
-            for number, piece in enumerate(pieces)
-        )
-    )
-
-
-DOCTYPE = Html("<!doctype html>\n")
-FOOT = (
-    "Made by raybench. This file needs no network and sends nothing; what it shows is in "
-    "trials.csv, curves.csv and records.jsonl too."
-)
 
 
 def page_text(studies: Sequence[StudyResults], extras: Sequence[Extra] = ()) -> str:
@@ -249,81 +245,56 @@ def page_text(studies: Sequence[StudyResults], extras: Sequence[Extra] = ()) -> 
     `extras` are of a single study: what its command knows beyond the records.
     """
     with uncollected():
-        return _single(studies[0], extras) if len(studies) == 1 else _several(studies)
+        names = study_names(studies)
+        shown = [
+            study_part(one, f"s{number}", name, extras)
+            for number, (one, name) in enumerate(zip(studies, names, strict=True), 1)
+        ]
+        return _single(shown[0]) if len(studies) == 1 else _several(studies, shown)
 
 
-def _single(results: StudyResults, extras: Sequence[Extra]) -> str:
-    part = study_part(results, "s1", extras)
-    links = [(name, title) for name, title, _ in part.sections]
-    return _page(
-        title=f"{results.name}: {part.answer.headline}",
-        headline=part.answer.headline,
-        kind=f"Study {results.name}",
-        opening=answer_part(part.answer),
-        links=[*links, ("glossary", "Words")],
-        body=sections_html(part),
-        data=part.data,
+def _single(shown: StudyPart) -> str:
+    return _rendered(
+        [shown],
+        title=f"{shown.name}: {shown.answer.headline}",
+        headline=shown.answer.headline,
+        kind=f"Study {shown.name}",
+        links=[(part.name, part.title) for part in shown.parts],
     )
 
 
-def _several(studies: Sequence[StudyResults]) -> str:
-    names = study_names(studies)
-    parts = [study_part(one, f"s{i}", level=3) for i, one in enumerate(studies, 1)]
-    both = compared(studies, names, [part.answer for part in parts])
-    return _page(
-        title=both.headline,
-        headline=both.headline,
-        kind=f"{len(studies)} studies side by side",
-        opening=both.opening,
-        links=[
-            ("winners", "Winners"),
-            *((f"s{i}", name) for i, name in enumerate(names, 1)),
-            ("glossary", "Words"),
-        ],
-        body=join([both.body, *(_study(i, *one) for i, one in enumerate(zip(names, parts), 1))]),  # noqa: B905
-        data=join(part.data for part in parts),
-    )
-
-
-def _study(number: int, name: str, part: StudyPart) -> Html:
-    """Return a study of several: its answer, the rest folded."""
-    answer = element("p", element("strong", isolated(part.answer.headline)))
-    rest = folded("Pictures, trials and all the rest", sections_html(part, level=3))
-    inner = element("div", answer, answer_part(part.answer), rest, class_="study")
-    return section(f"s{number}", name, inner)
-
-
-def _page(
-    *,
-    title: str,
-    headline: str,
-    kind: str,
-    opening: Html,
-    links: Sequence[tuple[str, str]],
-    body: Html,
-    data: Html,
-) -> str:
-    """Return a page; the answer is the first that a reader meets, on a screen or by ear."""
-    toggle = element("button", text("Dark page"), type="button", id="theme", hidden=True)
-    where = element("div", element("p", isolated(kind)), toggle, class_="where")
-    entries = [
-        element("li", element("a", isolated(words), href=f"#{name}")) for name, words in links
-    ]
-    return DOCTYPE + element(
-        "html",
-        head(title),
-        element(
-            "body",
-            element("a", text("Skip to pictures and tables"), class_="skip", href="#main"),
-            element("header", element("h1", isolated(headline)), where, opening, class_="page"),
-            element("nav", element("ul", *entries), aria_label="Parts of this page"),
-            element("main", body, glossary_part(), id="main", tabindex=-1),
-            element("footer", element("p", text(FOOT))),
-            data,
-            element("script", Html(script())),
+def _several(studies: Sequence[StudyResults], shown: Sequence[StudyPart]) -> str:
+    comparison = compared(list(zip([one.name for one in shown], studies, strict=True)))
+    parts = [
+        Part("winners", "Winners", tables=[comparison.winners]),
+        *(
+            Part(f"overlay-{number}", one.title, [one])
+            for number, one in enumerate(comparison.overlays)
         ),
-        lang="en",
+    ]
+    return _rendered(
+        shown,
+        title=comparison.headline,
+        headline=comparison.headline,
+        kind=f"{len(studies)} studies side by side",
+        links=[("winners", "Winners"), *((one.id, one.name) for one in shown)],
+        comparison={"mind": comparison.mind, "parts": parts},
     )
+
+
+def _rendered(
+    shown: Sequence[StudyPart],
+    *,
+    links: Sequence[tuple[str, str]],
+    comparison: Mapping[str, Any] | None = None,
+    **texts: str,
+) -> str:
+    trials = [part.trials for one in shown for part in one.parts if part.trials is not None]
+    data = [(f"{one.study}-rows", one.rows) for one in trials]
+    data += [(f"{one.study}-details", one.details) for one in trials]
+    links = [*links, ("glossary", "Words")]
+    page = _environment().get_template("page.html")
+    return page.render(studies=shown, links=links, comparison=comparison, data=data, **texts)
 
 
 PAGE_FILE = "report.html"

@@ -4,7 +4,7 @@ import pytest
 from pages import HOSTILE, made_study
 
 from raybench.report.figures.kinds import FIGURES
-from raybench.report.page import page_text, study_part
+from raybench.report.page import document, page_text
 
 DRAWN = ("curves", "race", "slices")
 """Figures of that page, all of which have names in them; the others cost seconds."""
@@ -14,5 +14,5 @@ DRAWN = ("curves", "race", "slices")
 def page(tmp_path_factory):
     results = made_study(tmp_path_factory.mktemp("page") / "<i>study & co", hostile=HOSTILE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study_part, "kinds_of", lambda results: {one: FIGURES[one] for one in DRAWN})
+        patch.setattr(document, "kinds_of", lambda results: {one: FIGURES[one] for one in DRAWN})
         return page_text([results])

@@ -12,12 +12,12 @@ from pages import HOSTILE, Seen, made_study
 
 from raybench.commands import report as command
 from raybench.report import page as pages_of
-from raybench.report.page import document, page_text, study_part, try_page
+from raybench.report.page import document, page_text, try_page
 from raybench.report.page.answer import answer_of
 from raybench.report.page.comparison import differing, study_names, winner_sentence
-from raybench.report.page.document import SECTIONS
-from raybench.report.page.html import element, frame_table, text
-from raybench.report.page.trials import POINTS, columns_of, details_json, order_of, settings_of
+from raybench.report.page.document import glossary
+from raybench.report.page.html import own, table_of
+from raybench.report.page.trials import POINTS, columns_of, details_of, order_of, settings_of
 from raybench.results.lock import OWNER_FILE
 from raybench.spec.documents import apply_settings, validate
 from raybench.spec.errors import UserError
@@ -91,7 +91,7 @@ def test_the_answer_comes_first_and_every_part_is_there(seen):
     for part in ("figures", "trials", "seconds", "failures", "provenance"):
         assert f"s1-{part}" in ids
     assert "glossary" in ids
-    assert {*PHASES, "input", OTHER} <= SECTIONS["Where seconds go (the ledger)"].keys()
+    assert {*PHASES, "input", OTHER} <= glossary()["Where seconds go (the ledger)"].keys()
     assert len(ids) == len(set(ids))
     for landmark in ("header", "nav", "main", "footer"):
         assert seen.tags.count(landmark) == 1
@@ -136,12 +136,12 @@ def test_a_long_curve_is_thinned_and_keeps_its_best(tmp_path):
     values = [0.5] * 500
     values[333] = 0.89
     results = results_folder(tmp_path, [*curve("0000", values), run_line("0000")])
-    details = json.loads(details_json(results, [0]))
+    details = details_of(results, [0])
     seconds, kept = details["curves"][0]
     assert len(kept) <= POINTS
     assert max(kept) == 0.89
     assert (seconds[0], seconds[-1]) == (1.0, 500.0)
-    assert details["phases"][: len(PHASES)] == list(PHASES)
+    assert details["phases"][: len(PHASES)] == PHASES
 
 
 def test_each_kind_of_study_explains_itself(tmp_path):
@@ -202,7 +202,7 @@ def test_a_page_that_cannot_be_written_is_said_and_its_cause_kept(tmp_path, monk
 
 
 def test_studies_side_by_side(tmp_path, monkeypatch):
-    monkeypatch.setattr(study_part, "kinds_of", lambda results: {})  # drawn in other tests
+    monkeypatch.setattr(document, "kinds_of", lambda results: {})  # drawn in other tests
     fast = made_study(tmp_path / "a" / "digits")
     slow = results_folder(
         tmp_path / "b" / "digits", [*curve("0000", [0.5, 0.91]), run_line("0000", 30.0)]
@@ -242,17 +242,16 @@ def test_the_command_compares(tmp_path, monkeypatch, capsys):
         assert words in capsys.readouterr().err
 
 
-def test_html_is_made_of_escaped_text_alone():
-    assert element("a", text("<&\"'"), title='"<', hidden=True, id=None) == (
-        '<a title="&quot;&lt;" hidden>&lt;&amp;&quot;&#x27;</a>'
-    )
+def test_a_text_is_escaped_and_keeps_its_direction_to_itself():
+    assert own("<&\"'\x1b[2J") == "&lt;&amp;&#34;&#39;"
+    assert own("ש") == "<bdi>ש</bdi>"
+    assert own(own("<")) == "&lt;"
 
 
 def test_a_table_says_what_it_leaves_out(tmp_path):
-    trials = made_study(tmp_path).trials
-    table = frame_table(trials, "Runs", most=3, rest="trials.csv")
-    assert "Runs: the first 3 of 8 rows; trials.csv holds all" in table
-    assert table.count("<tr>") == 4
+    table = table_of(made_study(tmp_path).trials, "Runs", most=3, rest="trials.csv")
+    assert table.caption == "Runs: the first 3 of 8 rows; trials.csv holds all"
+    assert len(table.rows) == 3
 
 
 def test_a_file_that_cannot_be_written(tmp_path):
