@@ -221,8 +221,8 @@ FOR_A_MOMENT = ("socket.create_server((address, 0), family=family, backlog=size)
 for seconds, on the address that the group itself uses."""
 TO_OWN_PROCESSES = ("decode_images.py", "images.py")
 """They speak to one another through pipes that nobody else has."""
-NAMED_KINDS_ALONE = ("library_sets.py", "tensor_files.py")
-"""Files of other libraries, by unpicklers that let a few names through: the tests below."""
+NAMED_KINDS_ALONE = ("library_sets.py",)
+"""Files of other libraries, by an unpickler that lets a few names through: the tests below."""
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -3,7 +3,6 @@
 import pickle
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from raybench.models.base import DataShape
@@ -17,8 +16,8 @@ from raybench.models.named import (
     torch_folder,
 )
 from raybench.models.networks import NETWORKS, initial_arrays
-from raybench.models.tensor_files import read_tensors
 from raybench.spec.errors import UserError
+from raybench.training.base import find_part
 
 IMAGES = DataShape(input_shape=(64, 64, 3), num_outputs=5, kind="pixels")
 TEXTS = DataShape(input_shape=(16,), num_outputs=2, vocabulary_size=50, kind="tokens")
@@ -101,7 +100,7 @@ def test_the_networks_of_both_have_the_published_parameters(name: str, parameter
 
 
 @pytest.mark.parametrize("kind", ["zip", "legacy", "safetensors", "nested"])
-def test_weights_are_read_without_torch(kind: str, tmp_path: Path) -> None:
+def test_weights_are_read(kind: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     whole = torch.arange(12.0).reshape(3, 4)
     tensors = {
@@ -121,10 +120,10 @@ def test_weights_are_read_without_torch(kind: str, tmp_path: Path) -> None:
     else:
         content = {"epoch": 3, "state_dict": tensors} if kind == "nested" else tensors
         torch.save(content, path, _use_new_zipfile_serialization=kind != "legacy")
-    found = read_tensors(path)
+    found = find_part("torch", "named").read_tensors(path)
     for name, tensor in tensors.items():
-        np.testing.assert_array_equal(found[name], tensor.detach().numpy(), err_msg=name)
-        assert found[name].dtype == tensor.detach().numpy().dtype
+        assert torch.equal(found[name], tensor.detach()), name
+        assert found[name].dtype == tensor.dtype
 
 
 class Evil:
@@ -149,7 +148,7 @@ def test_what_is_no_file_of_weights_is_refused_and_not_run(
     else:
         path.write_text("" if kind == "empty" else "these are no weights\n")
     with pytest.raises(UserError, match="is no file of weights") as caught:
-        read_tensors(path)
+        find_part("torch", "named").read_tensors(path)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "ran").exists()
 

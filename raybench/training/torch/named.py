@@ -1,8 +1,13 @@
-"""Models by name in torch, built and given the weights that they begin with. Mirrors tensorflow's.
+"""Models by name in torch: torchvision's, timm's and transformers' as ours, and the weights that
+they begin with. Mirrors tensorflow's.
 
-A network of both frameworks is torchvision's, drawn as in Keras.
+A network of both frameworks is torchvision's, drawn as in Keras. Each library is imported where it
+is asked for: that takes seconds, and it need not be installed.
 """
 
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -11,22 +16,328 @@ import torch
 from torch import Tensor, nn
 
 from raybench.models.base import Workload
-from raybench.models.named import NamedWorkload, cached_network, weights_file
-from raybench.models.networks import MEAN, NETWORKS, STD, initial_arrays
-from raybench.models.tensor_files import named_tensors, not_weights
-from raybench.spec.errors import UserError
-from raybench.training.torch.libraries import (
-    PREFIX,
-    NamedModel,
-    build_timm,
-    build_torchvision,
-    build_transformers,
-    cached_timm,
-    cached_torchvision,
-    cached_transformers,
+from raybench.models.named import (
+    TORCH_URL,
+    NamedWorkload,
+    cached_network,
+    first_there,
+    missing,
+    torch_folder,
+    weights_file,
 )
+from raybench.models.networks import MEAN, NETWORKS, STD, initial_arrays
+from raybench.spec.errors import UserError
 
 Tensors = dict[str, Tensor]
+PREFIX = "net."
+"""Of the names of a library's weights in our models."""
+SIZED = ("vit_", "maxvit_")
+"""Beginnings of the names of torchvision's models that are made for one size of images."""
+WITH_AUXILIARY = ("googlenet", "inception_v3")
+"""Those of torchvision with more heads in training, which are left out."""
+FILES = ("model.safetensors", "pytorch_model.bin")
+"""Names of the weights on the Hugging Face hub."""
+RGB = 3
+PADDING = 0
+"""Token id that fills up a text, where the configuration names none."""
+
+
+class NamedModel(nn.Module):
+    """A library's model as one of ours: pixels in 0..1 in, float32 out.
+
+    Pixels are normalised as the library's trained weights expect them, with or without such
+    weights; images of one channel are repeated to the three that the network takes.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        head: tuple[str, ...],
+        *,
+        mean: tuple[float, ...] = (),
+        std: tuple[float, ...] = (),
+    ) -> None:
+        super().__init__()
+        self.net = net
+        self.head = tuple(f"{PREFIX}{name}" for name in head)
+        """Names of the parameters that are the head's."""
+        self._is_normalised, self._channels = bool(mean), len(mean)
+        if mean:
+            spread = torch.tensor(std).reshape(1, -1, 1, 1)
+            shift = -torch.tensor(mean).reshape(1, -1, 1, 1) / spread
+            self.register_buffer("_scale", 1 / spread, persistent=False)
+            self.register_buffer("_shift", shift, persistent=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return (N, outputs) float32."""
+        if self._is_normalised:
+            if inputs.shape[1] != self._channels:
+                inputs = inputs.expand(-1, self._channels, -1, -1)
+            inputs = torch.addcmul(self._shift, inputs, self._scale)  # type: ignore[arg-type]
+        outputs: torch.Tensor = self.net(inputs)
+        return outputs.float()
+
+
+def differing(build: Callable[[int], nn.Module], num_outputs: int) -> tuple[str, ...]:
+    """Return the names of the parameters whose shapes depend on the number of outputs: the head.
+
+    `build` is called on the meta device, where nothing is drawn.
+    """
+    with torch.device("meta"):
+        shapes = {name: one.shape for name, one in build(num_outputs).named_parameters()}
+        others = {name: one.shape for name, one in build(num_outputs + 1).named_parameters()}
+    return tuple(name for name, shape in shapes.items() if others.get(name) != shape)
+
+
+def build_torchvision(workload: NamedWorkload) -> NamedModel:
+    """Return a model of torchvision; torch has been seeded."""
+    import torchvision
+
+    name = workload.model
+    known = torchvision.models.list_models(module=torchvision.models)
+    if name not in known:
+        raise _unknown(workload, name, known)
+    assert not isinstance(workload.input_shape, dict)
+    height, width, _ = workload.input_shape
+    given: dict[str, Any] = {}
+    if name in WITH_AUXILIARY:
+        given = {"aux_logits": False, "init_weights": True}
+    if name.startswith(SIZED):
+        if height != width:
+            raise UserError(f"Workload {workload.name}: takes square images alone.")
+        is_maxvit = name.startswith("maxvit_")
+        given = {"input_size": (height, width)} if is_maxvit else {"image_size": height}
+
+    def make(num_outputs: int) -> nn.Module:
+        model: nn.Module = torchvision.models.get_model(
+            name, weights=None, num_classes=num_outputs, **given
+        )
+        return model
+
+    mean, std = MEAN, STD
+    versions = torchvision.models.get_model_weights(name)
+    if len(versions):
+        preset = versions.DEFAULT.transforms()
+        mean, std = tuple(preset.mean), tuple(preset.std)
+    return _of_images(workload, make, 224, mean=mean, std=std)
+
+
+def cached_torchvision(workload: NamedWorkload) -> Path:
+    """Return the file of trained weights, of the newest ones that this machine has."""
+    import torchvision
+
+    versions = torchvision.models.get_model_weights(workload.model)
+    first = [versions.DEFAULT] if len(versions) else []
+    files = [one.url.rpartition("/")[2] for one in (*first, *versions)]
+    if not files:
+        raise UserError(f"weights cached: torchvision has none for {workload.model}; set none.")
+    return first_there(workload.name, torch_folder(), tuple(files), TORCH_URL)
+
+
+def build_timm(workload: NamedWorkload) -> NamedModel:
+    """Return a model of timm; torch has been seeded. Channels other than 1 and 3 are its own."""
+    import timm
+
+    known = timm.list_models()
+    plain = workload.model.partition(".")[0]
+    if plain not in known:
+        raise _unknown(workload, plain, known)
+    assert not isinstance(workload.input_shape, dict)
+    height, width, channels = workload.input_shape
+    if channels == 1:
+        channels = RGB
+    config = _timm_config(workload)
+    given: dict[str, Any] = {"in_chans": channels}
+    if config.get("fixed_input_size"):
+        given["img_size"] = (height, width)
+
+    def make(num_outputs: int) -> nn.Module:
+        return timm.create_model(workload.model, num_classes=num_outputs, **given)
+
+    normalised = {"mean": config["mean"], "std": config["std"]} if channels == RGB else {}
+    return _of_images(workload, make, config["input_size"][-1], **normalised)
+
+
+def cached_timm(workload: NamedWorkload) -> Path:
+    """Return the file of trained weights, as timm or the Hugging Face hub keeps it."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    config = _timm_config(workload)
+    hub = config.get("hf_hub_id")
+    if not hub:
+        url = str(config.get("url") or "")
+        if not url:
+            raise UserError(f"weights cached: timm has none for {workload.model}; set none.")
+        folder, _, file = url.rpartition("/")
+        return first_there(workload.name, torch_folder(), (file,), f"{folder}/")
+    hub = hub if hub != "timm/" else f"timm/{workload.model}"
+    place = f"{HF_HUB_CACHE}/models--{hub.replace('/', '--')} (hf download {hub} {FILES[0]})"
+    if (found := _from_hub(hub)) is None:
+        raise missing(workload.name, place)
+    return found
+
+
+def _timm_config(workload: NamedWorkload) -> dict[str, Any]:
+    """Return what timm says of the model's trained weights: size, mean, std, where they are."""
+    import timm
+
+    config = timm.models.get_pretrained_cfg(workload.model)
+    if config is None:
+        raise UserError(
+            f"Workload {workload.name}: timm has no weights of that tag; leave out what follows "
+            "the dot."
+        )
+    content: dict[str, Any] = asdict(config)
+    return content
+
+
+def _of_images(
+    workload: NamedWorkload,
+    make: Callable[[int], nn.Module],
+    made_for: int,
+    **normalised: tuple[float, ...],
+) -> NamedModel:
+    """Return the model that `make` builds for a number of outputs; UserError for images that it
+    cannot take, beside those `made_for` pixels a side."""
+    assert not isinstance(workload.input_shape, dict)
+    height, width, _ = workload.input_shape
+    try:
+        head = differing(make, workload.num_classes)
+        return NamedModel(make(workload.num_classes), head, **normalised)
+    except (AssertionError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"Workload {workload.name}: cannot be built for images of {height} x {width} "
+            f"({error}); set dataset.image_size: {made_for}."
+        ) from error
+
+
+def _unknown(workload: NamedWorkload, name: str, known: list[str]) -> UserError:
+    """Return the error of a name that the library has not."""
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean '{close[0]}'?" if close else "see the library's list of models."
+    return UserError(
+        f"Workload {workload.name}: {workload.library} has no model '{workload.model}' among its "
+        f"{len(known)} models; {hint}"
+    )
+
+
+def _from_hub(name: str) -> Path | None:
+    """Return the file of weights in the Hugging Face cache; None where it is not there."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = (try_to_load_from_cache(name, file) for file in FILES)
+    return next((Path(path) for path in found if isinstance(path, str)), None)
+
+
+class TextModel(nn.Module):
+    """A transformer that takes token ids (N, tokens), or a dict of its arguments by name."""
+
+    def __init__(self, net: nn.Module, padding: int | None) -> None:
+        super().__init__()
+        self.model = net
+        self._padding = padding
+
+    @property
+    def base_model_prefix(self) -> str:
+        """Of the names of the weights without the head."""
+        return f"model.{self.model.base_model_prefix}"
+
+    def forward(self, inputs: torch.Tensor | Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return logits (N, outputs), of a language model (N, tokens, outputs)."""
+        given = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
+        if self._padding is not None:
+            given.setdefault("attention_mask", (given["input_ids"] != self._padding).long())
+        outputs: torch.Tensor = self.model(**given).logits
+        return outputs
+
+
+def build_transformers(workload: NamedWorkload) -> NamedModel:
+    """Return a model of texts, from a configuration: for classes or for language modelling."""
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    config, is_own = _text_config(workload)
+    _fit(config, workload, is_own=is_own)
+    models_language = workload.task == "language_modelling"
+    auto: Any = AutoModelForCausalLM if models_language else AutoModelForSequenceClassification
+    try:
+        net = auto.from_config(config)
+    except ValueError as error:
+        kind = "language modelling" if models_language else "classification of texts"
+        raise UserError(
+            f"Workload {workload.name}: transformers has no {config.model_type} for {kind}; "
+            "take another model.",
+            details=str(error),
+        ) from None
+    padding = None if models_language else config.pad_token_id
+    base = f"{net.base_model_prefix}."
+    head = [name for name, _ in net.named_parameters() if not name.startswith(base)]
+    return NamedModel(TextModel(net, padding), tuple(f"model.{name}" for name in head))
+
+
+def cached_transformers(workload: NamedWorkload) -> Path:
+    """Return the file of trained weights beside the configuration."""
+    folder = Path(workload.model).expanduser()
+    if not folder.is_dir():
+        found, place = _from_hub(workload.model), f"(hf download {workload.model} {FILES[0]})"
+    else:
+        found = next((folder / file for file in FILES if (folder / file).is_file()), None)
+        place = str(folder / FILES[0])
+    if found is None:
+        raise missing(workload.name, place)
+    return found
+
+
+def _text_config(workload: NamedWorkload) -> tuple[Any, bool]:
+    """Return the configuration, and whether it is the user's own: from a folder or the cache."""
+    import transformers
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    name = workload.model
+    if name in CONFIG_MAPPING:
+        return AutoConfig.for_model(name), False
+    try:
+        return AutoConfig.from_pretrained(name, local_files_only=True), True
+    except (OSError, ValueError) as error:
+        close = difflib.get_close_matches(name, list(CONFIG_MAPPING), n=1)
+        hint = f"did you mean '{close[0]}'?" if close else "a type is such as distilbert or gpt2."
+        raise UserError(
+            f"Workload {workload.name}: '{name}' is no type of model that transformers "
+            f"{transformers.__version__} knows, no folder with a config.json, and not in the "
+            f"Hugging Face cache (nothing is fetched from the net); {hint}",
+            details=str(error),
+        ) from None
+
+
+def _fit(config: Any, workload: NamedWorkload, *, is_own: bool) -> None:
+    """Make the configuration fit the data: outputs, vocabulary, tokens of a sample."""
+    config.num_labels = workload.num_classes
+    config.use_cache = False
+    shape = workload.input_shape
+    num_tokens = shape["input_ids"][0] if isinstance(shape, dict) else shape[0]
+    models_language = workload.task == "language_modelling"
+    vocabulary = workload.num_classes if models_language else workload.vocabulary_size
+    if not is_own or models_language:
+        config.vocab_size = vocabulary or config.vocab_size
+    elif vocabulary is not None and vocabulary > config.vocab_size:
+        raise UserError(
+            f"Workload {workload.name}: its vocabulary is of {config.vocab_size} tokens, the "
+            f"dataset has {vocabulary}; set dataset.vocabulary_size: {config.vocab_size}."
+        )
+    if not is_own or config.pad_token_id is None:
+        config.pad_token_id = PADDING
+    longest = getattr(config, "max_position_embeddings", None)
+    if longest is not None and num_tokens > longest:
+        if is_own:
+            raise UserError(
+                f"Workload {workload.name}: takes at most {longest} tokens, the dataset has "
+                f"{num_tokens} a sample; set dataset.sequence_length: {longest}."
+            )
+        config.max_position_embeddings = num_tokens
+    if models_language and hasattr(config, "is_decoder"):
+        config.is_decoder = True  # else such as BERT would see the token that it is to predict
+
+
 BUILD = {
     "torchvision": build_torchvision,
     "timm": build_timm,
@@ -83,13 +394,26 @@ def read_tensors(path: Path) -> Tensors:
         try:
             return load_file(path)
         except SafetensorError as error:
-            raise not_weights(path, error) from None
+            raise _not_weights(path, error) from None
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        raise not_weights(path, error) from None
-    found: Tensors = named_tensors(content, path)
-    return found
+    except (UnpicklingError, RuntimeError, EOFError, LookupError, TypeError, ValueError) as error:
+        raise _not_weights(path, error) from None
+    for key in ("state_dict", "model_state_dict", "model"):  # under which many save it
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    named = content.items() if isinstance(content, dict) else ()
+    if found := {name: one for name, one in named if isinstance(one, Tensor)}:
+        return found
+    raise _not_weights(path, ValueError("no tensors by name"))
+
+
+def _not_weights(path: Path, error: Exception) -> UserError:
+    return UserError(
+        f"weights {path}: is no file of weights (a state dict that torch.save wrote as .pth or "
+        f".pt, or .safetensors), and nothing of it was run ({type(error).__name__}).",
+        details=str(error),
+    )
 
 
 @torch.no_grad()
