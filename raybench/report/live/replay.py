@@ -8,11 +8,11 @@ import json
 import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from raybench.report.live.state import Cause, LiveState
 from raybench.results.bucket import Bucket, BucketError
@@ -24,7 +24,7 @@ from raybench.results.store import RECORDS_FILE, STUDY_FILE
 from raybench.spec.errors import UserError
 from raybench.spec.run import RunSpec
 from raybench.stats.clock import unix_seconds
-from raybench.stats.record import RunRecord
+from raybench.stats.record import Evaluation, RunRecord
 
 MARK_BYTES = 256
 """Of what was read last, by which the same file is known again."""
@@ -62,8 +62,10 @@ class FolderSource:
         self.folder = local_path(place)
         if not self.folder.is_dir():
             raise UserError(f"{place}: is no folder; name the results folder of a study.")
-        self._offset, self._torn, self._mark = 0, b"", b""
-        self._inode: int | None = None
+        self._begin(None)
+
+    def _begin(self, inode: int | None) -> None:
+        self._inode, self._offset, self._torn, self._mark = inode, 0, b"", b""
 
     def study_yaml(self) -> bytes | None:
         """Return the content of study.yaml, None while there is none."""
@@ -71,32 +73,27 @@ class FolderSource:
 
     def news(self) -> News:
         """Return what is new in the records since the last look."""
+        path = self.folder / RECORDS_FILE
         try:
-            file = (self.folder / RECORDS_FILE).open("rb")
+            file = path.open("rb")
         except FileNotFoundError:
             return News([])
         except OSError as error:
-            raise UserError(
-                f"{self.folder / RECORDS_FILE}: cannot be read ({error.strerror}); give yourself "
-                "the right to."
-            ) from None
+            raise _unreadable(path, error) from None
         with file:
-            found = os.fstat(file.fileno())
-            is_anew = self._inode not in (None, found.st_ino) or not self._goes_on(file)
-            if is_anew:
-                self._offset, self._torn, self._mark = 0, b"", b""
-            self._inode = found.st_ino
+            inode = os.fstat(file.fileno()).st_ino
+            # A file that was cut and has grown again differs in what was read last.
+            file.seek(self._offset - len(self._mark))
+            is_same = file.read(len(self._mark)) == self._mark
+            is_anew = self._inode not in (None, inode) or not is_same
+            if is_anew or self._inode is None:
+                self._begin(inode)
             file.seek(self._offset)
             content = file.read()
         self._offset += len(content)
         self._mark = (self._mark + content)[-MARK_BYTES:]
         *lines, self._torn = (self._torn + content).split(b"\n")
         return News(lines, is_anew)
-
-    def _goes_on(self, file: BinaryIO) -> bool:
-        """Whether what was read is still there: a file that was cut and has grown again differs."""
-        file.seek(self._offset - len(self._mark))
-        return file.read(len(self._mark)) == self._mark
 
     def driver(self) -> Driver:
         """Say whether somebody writes the study: who does has put a file beside its lock."""
@@ -129,17 +126,16 @@ class UrlSource:
         """Return what is new in the records since the last look; one request where nothing is."""
         entries = self._bucket.entries()
         parts = sorted(key for key in entries if log_of(key) == RECORDS_FILE)
-        length = sum(entries[key].size for key in parts)
         self._written_s = max((entries[key].modified for key in parts), default=None)
-        is_anew = length < self._length
-        length_read, content = 0 if is_anew else self._length, b""
+        is_anew = sum(entries[key].size for key in parts) < self._length
+        read, content = 0 if is_anew else self._length, b""
         for key in parts:
             start = start_of(key)
-            if start + entries[key].size > length_read:
+            if start + entries[key].size > read:
                 part = self._bucket.get(key) or b""
-                content += part[max(length_read - start, 0) :]
-                length_read = start + len(part)
-        self._length = length_read
+                content += part[max(read - start, 0) :]
+                read = start + len(part)
+        self._length = read
         return News(content.split(b"\n")[:-1], is_anew)
 
     def driver(self) -> Driver:
@@ -183,7 +179,11 @@ def _read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path}: cannot be read ({error.strerror}); give yourself the right to.")
 
 
 def _mapping(content: bytes) -> dict[str, Any]:
@@ -199,6 +199,14 @@ PAUSE_S = 120.0
 """A study in which nothing ran for so long was continued: a phase begins again."""
 PHASE_OF = {"trial": "search"}
 """Of a role; the others are phases of their own. A sentinel belongs to none."""
+
+
+PHASE_OF_NAME = (
+    (r"reference\d+", "reference"),
+    (r".*-race\d+", "race"),
+    (r".*-confirm\d+", "confirm"),
+    (r"\d+\..+", "placement_check"),
+)
 
 
 @dataclass(frozen=True)
@@ -245,13 +253,13 @@ class Replay:
         """Whether the last run that ended was cut off by the user, or by what went wrong."""
         self.last_s: float | None = None
         """When the last run ended."""
-        self._num_lines = 0
         self.bad: list[tuple[int, str]] = []
         """Number of every line that is no record, and why."""
+        self._num_lines = 0
         self._records: dict[str, RunRecord] = {}
         """The last of every run."""
-        self._open: dict[str, list[dict[str, Any]]] = {}
-        """Evaluations of runs without a record, in the order in which they were heard of last."""
+        self._open: dict[str, list[Evaluation]] = {}
+        """New evaluations of runs without a record, in the order in which they were heard of."""
         self._has_begun = False
 
     def replan(self, plan: Plan, forecast: Forecast | None) -> None:
@@ -267,40 +275,37 @@ class Replay:
         Of runs that have not ended, as many run as the study has at the same time: those that
         were heard of last.
         """
-        heard: set[str] = set()
         for line in lines:
             self._num_lines += 1
-            if not line.strip():
-                continue
             try:
-                content = json.loads(line)
-                kind, name = kind_and_trial(content)
-                if kind == "eval":
-                    points = self._open.pop(name, [])
-                    points.append(content)
-                    self._open[name] = points  # the last one heard of
-                    heard.add(name)
-                elif kind == "run":
-                    self._ended(run_of(content))
-                    heard.discard(name)
+                if line.strip():
+                    self._take(json.loads(line))
             except (ValueError, RecursionError) as wrong:
                 self.bad.append((self._num_lines, str(wrong)))
         now = max(at, self.last_s or at)
-        for name in [name for name in self._open if name in heard]:
-            self._runs_on(name, now)
-        most = self.plan.concurrency
-        if most is not None:  # of an earlier session, most likely, which was killed
-            for name in list(self._open)[:-most]:
+        for name, points in self._open.items():
+            if points:
+                self._runs_on(name, points, now)
+                points.clear()  # the state has its curve
+        if self.plan.concurrency is not None:  # others are of a session that was killed
+            for name in list(self._open)[: -self.plan.concurrency]:
                 self.state.runs.pop(name, None)
         if self._forecast is not None:
             self.state.after_s = self._forecast.after_s(self.state.phase)
+
+    def _take(self, line: Any) -> None:
+        kind, name = kind_and_trial(line)
+        if kind == "eval":
+            points = self._open.pop(name, [])
+            self._open[name] = [*points, evaluation_of(line)]  # the last one heard of
+        elif kind == "run":
+            self._ended(run_of(line))
 
     def _ended(self, record: RunRecord) -> None:
         ended_s = _moment(record)
         if ended_s is None:
             ended_s = self.last_s or self.state.began_s
-        asked_s = ended_s - record.wall_s
-        self._enter(self._phase(record), asked_s)
+        self._enter(self._phase(record), ended_s - record.wall_s)
         self._open.pop(record.trial, None)
         before = self._records.get(record.trial)
         self._records[record.trial] = record
@@ -309,22 +314,21 @@ class Replay:
         if self._forecast is not None:
             self._forecast.add(record)
         is_counted = before is not None and before.stop != "interrupted"
-        if record.role == "interference_probe" or is_counted or self.is_interrupted:
+        if is_counted or self.is_interrupted:
             self.state.runs.pop(record.trial, None)
-            if record.role == "interference_probe" and not is_counted and not self.is_interrupted:
-                self.state.num_finished += 1  # of no phase, but a run: as the last screen counts
+        elif record.role == "interference_probe":  # of no phase, but a run
+            self.state.runs.pop(record.trial, None)
+            self.state.num_finished += 1
         else:
             self.on_end(record, self.state.finished(record, ended_s), ended_s)
 
-    def _runs_on(self, name: str, at: float) -> None:
-        points = [evaluation_of(point) for point in self._open[name]]
+    def _runs_on(self, name: str, points: Sequence[Evaluation], at: float) -> None:
         begun_s = at - points[-1].train_s
         self._enter(self._phase_of(name), begun_s)
         if name not in self.state.runs:
             self.state.started(name, self._spec_of(name), begun_s)
         for point in points:
             self.state.evaluated(name, point, at)
-        self._open[name] = []  # the state has its curve
 
     def _enter(self, phase: str, at: float) -> None:
         """Begin a phase where a run is the first of it, or of a session."""
@@ -361,15 +365,8 @@ class Replay:
         """Return the phase of a run that has not ended; its name alone tells it."""
         if self.plan.only is not None:
             return self.plan.only
-        for pattern, phase in (
-            (r"reference\d+", "reference"),
-            (r".*-race\d+", "race"),
-            (r".*-confirm\d+", "confirm"),
-            (r"\d+\..+", "placement_check"),
-        ):
-            if re.fullmatch(pattern, name):
-                return phase
-        return "search"
+        found = (phase for pattern, phase in PHASE_OF_NAME if re.fullmatch(pattern, name))
+        return next(found, "search")
 
 
 def _moment(record: RunRecord) -> float | None:

@@ -48,44 +48,35 @@ class Pace:
     num_done: int = 0
     expect_s: float | None = None
     """Seconds that all of its runs that were left in the beginning take, as was known before."""
-    _num_before: int = field(init=False)
-    _recent: deque[_Done] = field(default_factory=lambda: deque(maxlen=2 * MOST_RECENT))
-    _num_of_group: Counter[Placement] = field(default_factory=Counter)
-    _num_cold: Counter[Placement] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._num_before = self.num_done
-
-    @property
-    def num_fresh(self) -> int:
-        """Runs that were done since the phase began."""
-        return self.num_done - self._num_before
+        self._recent: deque[_Done] = deque(maxlen=2 * MOST_RECENT)
+        self._num_of_group: Counter[Placement] = Counter()
+        self._num_cold: Counter[Placement] = Counter()
 
     def finished(self, record: RunRecord, at: float) -> None:
         """Count a run."""
         self.num_done += 1
         ledger, group = record.ledger, record.spec.placement.group
-        done = _Done(
-            at, max(record.wall_s - ledger["queue"], 0.0), ledger["start"] + ledger["setup"], group
-        )
-        self._recent.append(done)
+        run_s, start_s = record.wall_s - ledger["queue"], ledger["start"] + ledger["setup"]
+        self._recent.append(_Done(at, max(run_s, 0.0), start_s, group))
         self._num_of_group[group] += 1
-        self._num_cold[group] += done.start_s > COLD_S
+        self._num_cold[group] += start_s > COLD_S
 
     def left_s(self, at: float, ages: Iterable[float] = ()) -> float | None:
         """Return the seconds until the phase ends; `ages` are those of the runs that train.
 
         None while it is not known.
         """
-        if self.num_runs is None:
+        num_new = self.num_done - self._num_before
+        if self.num_runs is None or (num_new < ENOUGH_RUNS and self.expect_s is None):
             return None
-        if self.num_fresh < ENOUGH_RUNS and self.expect_s is None:
-            return None
-        count = min(max(self.num_fresh // 2, LEAST_RECENT), MOST_RECENT)
-        recent = list(self._recent)[-count:]
-        is_all = len(recent) == self.num_fresh
+        recent = list(self._recent)[-min(max(num_new // 2, LEAST_RECENT), MOST_RECENT) :]
+        is_all = len(recent) == num_new
         since_s = self.began_s if is_all else self._recent[-len(recent) - 1].at
-        spent_s, run_s = at - since_s, sum(done.run_s for done in recent)
+        run_s = sum(done.run_s for done in recent)
+        spent_s = at - since_s
         spent_s -= self._started_once_s(recent, spent_s, run_s)
         mean_s = run_s / len(recent) if recent else 0.0
         begun = sum(min(age / mean_s, MOST_OF_RUN) for age in ages) if mean_s else 0.0
@@ -99,58 +90,23 @@ class Pace:
         return max(self.num_runs - self.num_done - begun, 0.0) * each_s
 
     def _started_once_s(self, runs: Iterable[_Done], spent_s: float, run_s: float) -> float:
-        """Return the seconds of `spent_s` that went into worker groups that others find warm."""
+        """Return the seconds of `spent_s` that went into worker groups that most others of their
+        kind find warm."""
         once_s = sum(
-            done.start_s for done in runs if done.start_s > COLD_S and self._is_kept(done.group)
+            done.start_s
+            for done in runs
+            if done.start_s > COLD_S
+            and 2 * (self._num_cold[done.group] - 1) <= self._num_of_group[done.group] - 1
         )
-        if spent_s <= 0 or not once_s:
-            return 0.0
-        at_once = max(run_s / spent_s, 1.0)
-        return min(once_s / at_once, spent_s)
-
-    def _is_kept(self, group: Placement) -> bool:
-        """Whether most runs but the first of a kind of group find it warm."""
-        return 2 * (self._num_cold[group] - 1) <= self._num_of_group[group] - 1
+        return min(once_s / max(run_s / spent_s, 1.0), spent_s) if spent_s > 0 else 0.0
 
 
 WINDOW_S = 60.0
 """The last minute."""
-
-
-class Busy:
-    """What finished runs did within the last minute; those that run are told when it is asked."""
-
-    def __init__(self) -> None:
-        self._ended: deque[tuple[float, float, int]] = deque()
-        """(from, until, workers) of runs, in the order in which they ended."""
-
-    def ended(self, since_s: float, until_s: float, num_workers: int) -> None:
-        """Note a run that has trained from one moment to another."""
-        self._ended.append((since_s, until_s, num_workers))
-        while self._ended and self._ended[0][1] < until_s - WINDOW_S:
-            self._ended.popleft()
-
-    def share(
-        self, at: float, running: Iterable[tuple[float, int]], *, of: int, began_s: float
-    ) -> float:
-        """Return the share of the workers' time of the last minute in which they trained.
-
-        `running` are (since when, workers), `of` all workers; before `began_s` there was nothing.
-        """
-        begin = max(at - WINDOW_S, began_s)
-        spans = [*self._ended, *((since, at, workers) for since, workers in running)]
-        worked = sum(
-            workers * max(min(until, at) - max(since, begin), 0.0)
-            for since, until, workers in spans
-        )
-        room = of * (at - begin)
-        return min(worked / room, 1.0) if room > 0 else 0.0
-
-
 SEARCHED = ("trial", "placement_check")
 """Roles of runs of which one may be the best so far; others are lucky, or judged otherwise."""
 OPEN_ENDED = ("reference",)
-"""Phases that are followed by nobody knows yet how much."""
+"""Phases of which nobody knows how much follows."""
 LONGEST_CURVE = 400
 """Values that are kept of a running curve; of more, every other one goes."""
 
@@ -238,7 +194,8 @@ class LiveState:
         """Runs of the search that are done, and those of them that reached the target."""
         self.keys = tuple(keys)
         """Those that labels tell (`results.label.label_keys`)."""
-        self._busy = Busy()
+        self._trained: deque[tuple[float, float, int]] = deque()
+        """(from, until, workers) of runs that trained within the last minute."""
 
     metric: Metric
     """Of the runs that were begun last; all runs of a study have one."""
@@ -289,7 +246,9 @@ class LiveState:
         self.pace.finished(record, at)
         ledger = record.ledger
         trained_s = record.wall_s - sum(ledger[key] for key in ("queue", "start", "lost", "setup"))
-        self._busy.ended(at - max(trained_s, 0.0), at, record.spec.num_workers)
+        self._trained.append((at - max(trained_s, 0.0), at, record.spec.num_workers))
+        while self._trained[0][1] < at - WINDOW_S:
+            self._trained.popleft()
         if record.role in SEARCHED:
             self.num_searched += 1
             self.metric = record.spec.objective.judged_by
@@ -330,8 +289,14 @@ class LiveState:
         """Return the share of the workers' last minute in which they trained; None if unknown."""
         if self.num_workers is None or self.num_training is None:
             return None
-        running = [(run.trains_since_s, run.num_workers or 0) for run in self.training]
-        return self._busy.share(at, running, of=self.num_workers, began_s=self.began_s)
+        begin = max(at - WINDOW_S, self.began_s)
+        running = [(run.trains_since_s, at, run.num_workers or 0) for run in self.training]
+        worked = sum(
+            workers * max(min(until, at) - max(since, begin), 0.0)
+            for since, until, workers in (*self._trained, *running)
+        )
+        room = self.num_workers * (at - begin)
+        return min(worked / room, 1.0) if room > 0 else 0.0
 
     def time_left(self, at: float) -> TimeLeft | None:
         """Return the time left, what follows the phase included; None if nothing is known of it.

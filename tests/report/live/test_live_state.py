@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raybench.report.live.state import LONGEST_CURVE, Busy, LiveState, Pace
+from raybench.report.live.state import LONGEST_CURVE, LiveState, Pace
 from raybench.search.watched import StudyForecast
 from raybench.spec.study import StudySpec
 from raybench.stats.clock import PHASES
@@ -15,13 +15,15 @@ TIMES = Path(__file__).parents[2] / "fixtures" / "digits_race_times.csv"
 
 
 def test_the_share_of_the_last_minute_counts_worker_seconds_of_training() -> None:
-    busy = Busy()
-    busy.ended(0.0, 30.0, 2)
-    # Of 4 workers since 20: 2 for 10 s that have ended, 1 for 40 s that goes on.
-    assert busy.share(80.0, [(40.0, 1)], of=4, began_s=0.0) == pytest.approx(60 / 240)
-    assert busy.share(30.0, [], of=4, began_s=0.0) == pytest.approx(0.5), "no minute has passed"
-    assert busy.share(100.0, [(0.0, 4)], of=4, began_s=0.0) == 1.0
-    assert busy.share(0.0, [], of=4, began_s=0.0) == 0.0
+    state = LiveState(0.0)
+    state.num_workers = 4
+    state.finished(record("0000", 30.0, wall_s=30.0), 30.0)
+    assert state.busy_share(30.0) == pytest.approx(0.5), "no minute has passed"
+    # Of 4 workers since 20: 2 for 10 s that have ended, 2 for 20 s that go on.
+    state.started("0001", spec(), 60.0)
+    state.evaluated("0001", evaluation(train_s=20.0), 80.0)
+    assert state.busy_share(80.0) == pytest.approx((2 * 10 + 2 * 20) / 240)
+    assert LiveState(0.0).busy_share(1.0) is None
 
 
 def test_training_is_counted_from_before_the_first_evaluation() -> None:
