@@ -1,13 +1,13 @@
 """What a dataset is: three splits of samples and labels, the same for both frameworks.
 
-The order samples are seen in: pure functions of (seed, epoch, rank, workers).
-
-Both frameworks and every worker compute it for themselves and agree without talking.
+The order of samples is a pure function of (seed, epoch, rank, workers): both frameworks and every
+worker compute it for themselves and agree without talking.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
+from urllib.parse import quote, unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from raybench.data.inputs import Array as Array
 from raybench.data.inputs import (
     Batch,
     Inputs,
+    One,
     Rows,
     check_inputs,
     is_on_demand,
@@ -161,11 +162,59 @@ class Dataset:
         return self.num_classes
 
 
-def num_of(part: int | float | str | None, total: int, *, usual: int) -> int:
+def about_dataset(dataset: Dataset) -> dict[str, Any]:
+    """Return all but the splits, as plain data for JSON."""
+    about = {one.name: getattr(dataset, one.name) for one in fields(dataset)}
+    for key in ("label_scale", "label_offset"):
+        if about[key] is not None:
+            about[key] = np.asarray(about[key], np.float32).tolist()
+    for key in ("num_classes", "repeat"):  # may be numpy's
+        about[key] = None if about[key] is None else int(about[key])
+    return {key: about[key] for key in about if key not in SPLITS}
+
+
+def dataset_of(about: Mapping[str, Any], splits: Mapping[str, Any]) -> Dataset:
+    """Return the dataset that `about_dataset` has described, of these splits."""
+    content = dict(about)
+    for key in ("class_names", "vocabulary"):
+        content[key] = tuple(content[key])
+    for key in ("label_scale", "label_offset"):
+        if content[key] is not None:
+            content[key] = np.array(content[key], np.float32)
+    return Dataset(**content, **splits)
+
+
+def named_inputs(split: Split, part: str) -> dict[str, One]:
+    """Return the inputs of a split by the names that their files have."""
+    if not isinstance(split.inputs, dict):
+        return {f"{part}-inputs": split.inputs}
+    return {f"{part}-input-{quote(name, safe='')}": one for name, one in split.inputs.items()}
+
+
+def named_arrays(split: Split, part: str) -> dict[str, One]:
+    """Return all that a split is made of, by the names that its files have."""
+    found = named_inputs(split, part) | {f"{part}-labels": split.labels}
+    return found if split.weights is None else found | {f"{part}-weights": split.weights}
+
+
+def split_of_arrays(arrays: Mapping[str, Any], part: str) -> Split:
+    """Return the split that `named_arrays` has named."""
+    begin = f"{part}-input-"
+    inputs = arrays.get(f"{part}-inputs")
+    if inputs is None:
+        inputs = {
+            unquote(name.removeprefix(begin)): one
+            for name, one in arrays.items()
+            if name.startswith(begin)
+        }
+    return Split(inputs, arrays[f"{part}-labels"], arrays.get(f"{part}-weights"))
+
+
+def num_of(part: int | float | str | None, total: int, *, typical: int) -> int:
     """Return the samples of a `DatasetSpec` part: a number, a share of `total`, `none`, or the
-    usual."""
+    typical number."""
     if part is None or isinstance(part, str):
-        return usual if part is None else 0
+        return typical if part is None else 0
     return max(1, round(part * total)) if isinstance(part, float) else part
 
 

@@ -124,7 +124,7 @@ def load_mnist(spec: DatasetSpec) -> Dataset:
     pairs = _read()
     require_room(sum(len(images) for images, _ in pairs), spec.image_size)
     rest, test = (Split(images, labels.astype(np.int64)) for images, labels in pairs)
-    size = num_of(spec.validation_size, len(rest), usual=VALIDATION_SIZE)
+    size = num_of(spec.validation_size, len(rest), typical=VALIDATION_SIZE)
     validation, train = hold_out(rest, size, seed=spec.split_seed, source="mnist")
     # Scaled last, so that no two copies of the large images are held.
     train, validation, test = (
@@ -208,7 +208,7 @@ def load_digits(spec: DatasetSpec) -> Dataset:
     samples = Split(images, digits.astype(np.int64))
     # The test split is cut first, so it is the same whatever the validation size.
     test, rest = hold_out(samples, NUM_TEST, seed=spec.split_seed, source="digits")
-    size = num_of(spec.validation_size, len(rest), usual=NUM_VALIDATION)
+    size = num_of(spec.validation_size, len(rest), typical=NUM_VALIDATION)
     validation, train = hold_out(rest, size, seed=spec.split_seed, source="digits")
     # Scaled last, so that no two copies of the large images are held.
     train, validation, test = (

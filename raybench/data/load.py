@@ -41,7 +41,7 @@ def load_synthetic(spec: DatasetSpec) -> Dataset:
     quarter = max(1, spec.num_samples // 4)
     sizes = (
         spec.num_samples,
-        num_of(spec.validation_size, spec.num_samples, usual=quarter),
+        num_of(spec.validation_size, spec.num_samples, typical=quarter),
         quarter,
     )
     num_bytes = sum(sizes) * (math.prod(spec.shape) + LABEL_BYTES)
@@ -136,7 +136,7 @@ LOADERS: dict[str, Callable[[DatasetSpec], Dataset]] = {
     "digits": load_digits,
     "mnist": load_mnist,
     "synthetic": load_synthetic,
-    "image_folder": _later("image_folder", "load_image_folder"),
+    "image_folder": _later("tables", "load_image_folder"),
     "csv": _later("tables", "load_csv"),
     "parquet": _later("tables", "load_parquet"),
     "text": _later("tables", "load_text"),

@@ -2,79 +2,31 @@
 
 What is on demand, or a mapped file already, is made by each process for itself: an object may hold
 open files, and nothing of a folder is unpickled. What it reads is the system's to keep.
-
-What is known of a dataset beside its arrays, as plain data for a file of JSON.
 """
 
-import contextlib
-import errno
-import fcntl
 import hashlib
 import json
-import shutil
-import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from raybench.data.dataset import SPLITS, Array, Dataset, Split
-from raybench.data.inputs import OnDemand, parts
+from raybench.data.dataset import (
+    SPLITS,
+    Dataset,
+    about_dataset,
+    dataset_of,
+    named_arrays,
+    split_of_arrays,
+)
 from raybench.data.memory import is_mapped, map_array
+from raybench.data.store.entries import EntryLock, remove_unfinished, written_whole
+from raybench.data.store.place import NO_ROOM
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
-
-def about_dataset(dataset: Dataset) -> dict[str, Any]:
-    """Return all but the arrays of the splits; `input_names` in the order of `inputs.parts`."""
-    inputs = dataset.train.inputs
-    return {
-        "name": dataset.name,
-        "num_classes": None if dataset.num_classes is None else int(dataset.num_classes),
-        "repeat": int(dataset.repeat),
-        "task": dataset.task,
-        "class_names": list(dataset.class_names),
-        "vocabulary": list(dataset.vocabulary),
-        "label_scale": _listed(dataset.label_scale),
-        "label_offset": _listed(dataset.label_offset),
-        "encoding": dataset.encoding,
-        "input_names": sorted(inputs) if isinstance(inputs, dict) else None,
-    }
-
-
-def dataset_of(about: dict[str, Any], splits: dict[str, Split]) -> Dataset:
-    """Return the dataset that `about_dataset` has described, of these splits."""
-    return Dataset(
-        about["name"],
-        about["num_classes"],
-        train=splits["train"],
-        validation=splits["validation"],
-        test=splits["test"],
-        repeat=about["repeat"],
-        task=about["task"],
-        class_names=tuple(about["class_names"]),
-        label_scale=_array(about["label_scale"]),
-        label_offset=_array(about["label_offset"]),
-        vocabulary=tuple(about["vocabulary"]),
-        encoding=about["encoding"],
-    )
-
-
-def _listed(array: npt.NDArray[np.float32] | None) -> float | list[float] | None:
-    return None if array is None else np.asarray(array, np.float32).tolist()
-
-
-def _array(values: float | list[float] | None) -> npt.NDArray[np.float32] | None:
-    return None if values is None else np.array(values, np.float32)
-
-
 ABOUT = "dataset.json"
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-# A lock of `lockf` keeps processes apart, not the threads of one.
-_threads = threading.Lock()
 
 
 def shared_key(workload: str, spec: DatasetSpec) -> str:
@@ -90,7 +42,7 @@ def shared_key(workload: str, spec: DatasetSpec) -> str:
 
 def share(dataset: Dataset, folder: Path) -> None:
     """Write the arrays into `folder`, whole or not at all; does nothing where it is there."""
-    with _lock(folder):
+    with EntryLock.alone(folder):
         if not folder.is_dir():
             _write(dataset, folder)
 
@@ -105,7 +57,7 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
     """
     built: Dataset | None = None
     if not folder.is_dir():
-        with _lock(folder):
+        with EntryLock.alone(folder):
             if not folder.is_dir():
                 built = build()
                 try:
@@ -115,76 +67,38 @@ def open_shared(folder: Path, build: Callable[[], Dataset]) -> Dataset:
                         raise
                     return built
     about = json.loads((folder / ABOUT).read_text())
-    if about["is_whole"]:
-        return dataset_of(about, {name: _open(folder, name, about, None) for name in SPLITS})
-    own = built or build()
-    return dataset_of(about, {name: _open(folder, name, about, own) for name in SPLITS})
+    is_whole = about.pop("is_whole")
+    arrays: dict[str, Any] = {file.stem: map_array(file) for file in folder.glob("*.npy")}
+    if not is_whole:
+        own = _all_of(built or build())
+        for name in SPLITS:
+            if not np.array_equal(arrays[f"{name}-labels"], own[f"{name}-labels"]):
+                raise UserError(
+                    f"{about['name']}: the labels of the {name} split are others in another "
+                    "process of this machine; list files in sorted order, and split them by "
+                    "spec.split_seed alone."
+                )
+        arrays = own | arrays
+    return dataset_of(about, {name: split_of_arrays(arrays, name) for name in SPLITS})
 
 
-@contextlib.contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which ends with the process that holds it, killed or not."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _threads, (folder.parent / f"{folder.name}.lock").open("w") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)
-        yield
+def _all_of(dataset: Dataset) -> dict[str, Any]:
+    return {
+        what: one
+        for name in SPLITS
+        for what, one in named_arrays(getattr(dataset, name), name).items()
+    }
 
 
 def _write(dataset: Dataset, folder: Path) -> None:
-    """Write beside the folder, then rename: it is there as a whole or not. Needs the lock."""
-    for left in folder.parent.glob(f"{folder.name}.part-*"):
-        shutil.rmtree(left)
-    part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.part-", dir=folder.parent))
-    try:
-        about = about_dataset(dataset) | {"is_whole": True}
-        for name in SPLITS:
-            split: Split = getattr(dataset, name)
-            arrays = _arrays(split)
-            for what, array in arrays.items():
-                np.save(part / f"{name}-{what}.npy", np.ascontiguousarray(array))
-            about["is_whole"] &= len(arrays) == len(_all_of(split))
+    """Write what all processes share. Needs the lock."""
+    remove_unfinished(folder.parent, locked=folder)
+    about = about_dataset(dataset) | {"is_whole": True}
+    with written_whole(folder) as part:
+        for name, one in _all_of(dataset).items():
+            is_labels = name.endswith("-labels")
+            if isinstance(one, np.ndarray) and (is_labels or not is_mapped(one)):
+                np.save(part / f"{name}.npy", np.ascontiguousarray(one))
+            else:
+                about["is_whole"] = False
         (part / ABOUT).write_text(json.dumps(about))
-        part.chmod(0o755)  # mkdtemp's own keeps a node's other users out
-        part.replace(folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)  # gone by now, unless something went wrong
-
-
-def _all_of(split: Split) -> dict[str, Array | OnDemand]:
-    """Return all that a split is made of, by what its files are named for."""
-    found = {_stem(index): one for index, one in enumerate(parts(split.inputs))}
-    found["labels"] = split.labels
-    if split.weights is not None:
-        found["weights"] = split.weights
-    return found
-
-
-def _arrays(split: Split) -> dict[str, Array]:
-    """Return what of a split all processes share by a file of the folder."""
-    return {
-        what: one
-        for what, one in _all_of(split).items()
-        if isinstance(one, np.ndarray) and not is_mapped(one)
-    }
-
-
-def _stem(index: int) -> str:
-    return "inputs" if index == 0 else f"inputs{index}"
-
-
-def _open(folder: Path, name: str, about: dict[str, Any], own: Dataset | None) -> Split:
-    """Return a split: what is not in the folder is of `own`, which this process has built."""
-    found: dict[str, Any] = {} if own is None else _all_of(getattr(own, name))
-    known = found.get("labels")
-    found |= {
-        file.stem.removeprefix(f"{name}-"): map_array(file) for file in folder.glob(f"{name}-*.npy")
-    }
-    if known is not None and not np.array_equal(found["labels"], known):
-        raise UserError(
-            f"{about['name']}: the labels of the {name} split are others in another process of "
-            "this machine; list files in sorted order, and split them by spec.split_seed alone."
-        )
-    inputs: Any = found["inputs"]
-    if about["input_names"] is not None:
-        inputs = {key: found[_stem(index)] for index, key in enumerate(about["input_names"])}
-    return Split(inputs, found["labels"], found.get("weights"))

@@ -8,9 +8,8 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import ValidationError
 
-from raybench.data.dataset import Array, Dataset
+from raybench.data.dataset import Array, Dataset, about_dataset
 from raybench.data.inputs import Batch, InputShape, each, shown
-from raybench.data.shared import about_dataset
 from raybench.models.base import DataShape, Kind
 from raybench.spec.dataset_spec import DatasetSpec, Task
 from raybench.spec.documents import Document

@@ -15,9 +15,9 @@ def written(column, training, values, parts=1):
     size = -(-len(training) // parts)
     for start in range(0, len(training), size):
         column.see(training.slice(start, size))
-    column.finish()
-    out = np.full((len(values), len(column.features)), np.nan, np.float32)
-    column.write(pa.array(values, type=training.type), out)
+    encoder = column.finish()
+    out = np.full((len(values), len(encoder.features)), np.nan, np.float32)
+    encoder.write(pa.array(values, type=training.type), out)
     return out
 
 
@@ -64,7 +64,7 @@ def test_whole_numbers_that_do_not_count_rows_are_used():
 def test_names_get_a_feature_each_and_unseen_ones_none():
     column = Names("x")
     out = written(column, ["b", "a", "b", None], ["a", "b", "c", None, " b"])
-    assert column.features == ["x=b", "x=", "x=a"]
+    assert column.finish().features == ["x=b", "x=", "x=a"]
     np.testing.assert_array_equal(out, [[0, 0, 1], [1, 0, 0], [0, 0, 0], [0, 1, 0], [1, 0, 0]])
 
 
@@ -73,7 +73,7 @@ def test_rare_names_share_a_feature_and_have_their_frequency(monkeypatch):
     column = Names("x", is_asked=True)
     training = ["a"] * 8 + ["b"] * 4 + ["c", "d"]
     out = written(column, training, ["a", "b", "c", "d", "never"])
-    assert column.features == ["x=a", "x=b", "x=another", "x frequency"]
+    assert column.finish().features == ["x=a", "x=b", "x=another", "x frequency"]
     np.testing.assert_array_equal(out[:, :3], [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1], [0] * 3])
     assert out[0, 3] > out[1, 3] > out[2, 3] == out[3, 3] == out[4, 3]
     assert written(column, training, training)[:, 3].mean() == pytest.approx(0, abs=1e-6)
@@ -82,5 +82,5 @@ def test_rare_names_share_a_feature_and_have_their_frequency(monkeypatch):
 def test_codes_named_as_categories():
     column = Names("x", is_asked=True)
     out = written(column, [10, 20, 10], [20, 10])
-    assert column.features == ["x=10", "x=20"]
+    assert column.finish().features == ["x=10", "x=20"]
     np.testing.assert_array_equal(out, [[0, 1], [1, 0]])

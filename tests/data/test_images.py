@@ -1,27 +1,24 @@
-"""Images of every kind become the same bytes; many are decoded by several processes."""
+"""Images of every kind become the same bytes; many are decoded by several threads."""
 
 import io
-import os
-import subprocess
-import sys
-import textwrap
+import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from raybench.data.sources import decode_images as many
-from raybench.data.sources.decode_images import decode_images, probe
+from raybench.data.sources import images
 from raybench.data.sources.images import (
     ImageError,
     ImageForm,
     Picture,
     decode,
+    decode_images,
     fit,
     form_of,
     huge_images_refused,
+    probe,
     read_head,
 )
 from raybench.data.store.place import Writer
@@ -165,9 +162,7 @@ def decoded(folder, number, broken=()):
     )
 
 
-@pytest.mark.parametrize("worth_s", [2.0, 1e9], ids=["processes", "here"])
-def test_every_image_is_written_to_its_row(tmp_path, monkeypatch, worth_s):
-    monkeypatch.setattr(many, "WORTH_PROCESSES_S", worth_s)
+def test_every_image_is_written_to_its_row(tmp_path):
     message = r"^image 70 is no image that PIL can read \(3 such images\); mend or remove it\.$"
     with pytest.raises(UserError, match=message):
         decoded(tmp_path, 300, broken=(250, 70, 190))
@@ -177,8 +172,19 @@ def test_every_image_is_written_to_its_row(tmp_path, monkeypatch, worth_s):
     assert (found == wanted[:, None, None, None]).all()
 
 
-def test_decoding_ends_early_where_most_are_broken(tmp_path, monkeypatch):
-    monkeypatch.setattr(many, "WORTH_PROCESSES_S", 1e9)
+def test_as_many_images_as_cores_are_decoded_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(images.os, "sched_getaffinity", lambda pid: range(3), raising=False)
+    together = threading.Barrier(3, timeout=60)
+
+    def wait_for_the_others(content, form):
+        together.wait()
+        return decode(content, form)
+
+    monkeypatch.setattr(images, "decode", wait_for_the_others)
+    decoded(tmp_path, 9)
+
+
+def test_decoding_ends_early_where_most_are_broken(tmp_path):
     with pytest.raises(UserError, match=r"image 0 .*\(100 or more such images\)"):
         decoded(tmp_path, 1000, broken=range(0, 1000, 2))
 
@@ -191,30 +197,3 @@ def test_a_probe_looks_past_broken_images():
     assert 0 < seconds <= time.perf_counter() - began
     with pytest.raises(UserError, match="image 0 is no image"):
         probe(list(pictures(4, broken=range(4))), spec)
-
-
-def test_decoders_end_with_whoever_started_them(tmp_path):
-    code = f"""
-        import os, time
-        from pathlib import Path
-        from raybench.data.sources import decode_images as many
-        from raybench.data.sources.images import Task
-        from raybench.data.sources.images import ImageForm
-        form = ImageForm(height=4, width=6, channels=3, is_scaled=False, is_greyed=True)
-        file = Path({str(tmp_path / "x")!r})
-        file.write_bytes(b"0" * 1000)
-        with many._decoder(Task(file, 0, form)) as process:
-            print(process.pid, flush=True)
-            os._exit(9)
-        """
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,  # ends when the decoder has ended, too: it holds the other end
-        text=True,
-        timeout=600,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == 9
-    assert int(done.stdout) > 0

@@ -163,7 +163,7 @@ BROKEN = {
     "unequal": (
         lambda path: npz(path, x=pixels(5, 2), y=LABELS),
         {},
-        "train split: 5 inputs and 6 labels",
+        "train split: x has 5 samples and y 6",
     ),
     "one class": (
         lambda path: npz(path, x=pixels(6, 2), y=LABELS * 0),

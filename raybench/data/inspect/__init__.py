@@ -3,27 +3,21 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from raybench.data.dataset import Array
-from raybench.data.sources.cut import as_classes, as_numbers, class_names, task_of
-from raybench.data.sources.decode_images import ADVICE, probe
-from raybench.data.sources.image_folder import METADATA, label_images, lay_out
 from raybench.data.sources.images import (
     ImageError,
     ImageHead,
     Picture,
     huge_images_refused,
-    is_image,
+    probe,
     read_head,
 )
 from raybench.data.store.place import size_in_words
-from raybench.data.store.source import list_files
 from raybench.spec.dataset_spec import DatasetSpec, Task
-from raybench.spec.errors import UserError
 
 Kind = Literal["pictures", "table", "texts", "running text", "other"]
 MOST_CLASSES = 12
@@ -88,61 +82,8 @@ def number_line(column: str, values: Array) -> str:
     )
 
 
-LOOKED_AT = 300
-"""Images whose heads are read, evenly chosen."""
 SIZES = (32, 48, 64, 96, 128, 160, 192, 224)
 """What images of many sizes are scaled to: the largest that half of them have, or more."""
-
-
-def see_images(path: Path, *, label: str | None, task: Task | None) -> Seen:
-    """Look at a folder of images; UserError for one that cannot be used."""
-    files = list_files(path)
-    kept = [
-        file for file in files if is_image(file.name) or file.name.rpartition("/")[2] == METADATA
-    ]
-    layout = lay_out(kept, str(path))
-    samples = label_images(layout, path, label)
-    if task == "language_modelling":
-        raise UserError(f"--task {task} is not for images ({path}); leave it out.")
-    asked, task = task, task_of(samples["train"], task)
-    content: dict[str, Any] = {"name": "image_folder", "path": str(path)}
-    if label is not None:
-        content["label"] = label
-    if asked is not None:
-        content["task"] = asked
-    total = sum(len(found) for found in samples.values())
-    size = size_in_words(sum(file.size for file in kept))
-    lines = [f"{path}: {total:,} images, {size}."]
-    num_others = len(files) - len(kept)
-    if num_others:
-        lines.append(f"{num_others:,} files are no images by their names, and left out.")
-    if task == "classification":
-        names = class_names(samples["train"], str(path))
-        counts = np.bincount(as_classes(samples["train"], names), minlength=len(names))
-        for found in samples.values():
-            as_classes(found, names)
-        lines += [f"{len(names)} classes (of the images to train on):", *class_lines(names, counts)]
-        lines.append(balance_line(names, counts))
-    else:
-        lines.append(number_line(label or "label", as_numbers(samples["train"])))
-    if set(samples) == {"train"}:
-        alike = ", of each class as much" if task == "classification" else ""
-        lines.append(f"Validation and test are cut from them, a tenth each{alike}.")
-    else:
-        lines.append(", ".join(f"{part}: {len(found):,}" for part, found in samples.items()) + ".")
-    chosen = [one.name for one in samples["train"]][:: max(1, len(samples["train"]) // LOOKED_AT)]
-    pictures = [Picture(0, f"{path}/{name}", f"{path}/{name}") for name in chosen]
-    shape, told = see_sizes(content, pictures, total)
-    lines += told
-    return Seen(
-        kind="pictures",
-        dataset=content,
-        task=task,
-        num_train=len(samples["train"]),
-        lines=lines,
-        input_shape=shape,
-        notes={"image_size": "all are scaled to it; smaller trains faster"},
-    )
 
 
 def see_sizes(
@@ -153,37 +94,29 @@ def see_sizes(
     Where they have several sizes, `content` gets the key `image_size`. `total`: all images there
     are, of which `pictures` are some.
     """
-    heads = []
+    heads: list[ImageHead] = []
     with huge_images_refused():
         for picture in pictures:
             try:
                 heads.append(read_head(picture.content, picture.name))
             except ImageError as error:
-                raise UserError(f"{picture.name} {error}; {ADVICE[error.fault]}.") from error
-    if len({(head.width, head.height) for head in heads}) > 1:
-        content["image_size"] = _usual_size(heads)
+                raise error.about(picture.name) from error
+    sizes = Counter((head.width, head.height) for head in heads)
+    if len(sizes) == 1:
+        ((width, height),) = sizes
+        line = f"All of {len(heads):,} that were looked at have {width} x {height} pixels."
+    else:
+        middle = np.median([min(size) for size in sizes.elements()])
+        content["image_size"] = max((size for size in SIZES if size <= middle), default=SIZES[0])
+        widths, heights = zip(*sizes, strict=True)
+        line = (
+            f"{len(sizes):,} sizes among {len(heads):,} that were looked at: {min(widths)} to "
+            f"{max(widths)} pixels wide, {min(heights)} to {max(heights)} high."
+        )
     form, seconds = probe(pictures, DatasetSpec.model_validate(content))
     pixels = total * int(np.prod(form.shape))
     return form.shape, [
-        _sizes(heads),
+        line,
         f"Decoded once to {form.height} x {form.width} x {form.channels}: {size_in_words(pixels)}, "
         f"about {max(1, round(total * seconds))} s of one core.",
     ]
-
-
-def _sizes(heads: list[ImageHead]) -> str:
-    sizes = Counter((head.width, head.height) for head in heads)
-    (width, height), _ = sizes.most_common(1)[0]
-    if len(sizes) == 1:
-        return f"All of {len(heads):,} that were looked at have {width} x {height} pixels."
-    widths = [head.width for head in heads]
-    heights = [head.height for head in heads]
-    return (
-        f"{len(sizes):,} sizes among {len(heads):,} that were looked at: {min(widths)} to "
-        f"{max(widths)} pixels wide, {min(heights)} to {max(heights)} high."
-    )
-
-
-def _usual_size(heads: list[ImageHead]) -> int:
-    middle = np.median([min(head.width, head.height) for head in heads])
-    return max((size for size in SIZES if size <= middle), default=SIZES[0])

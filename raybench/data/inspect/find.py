@@ -1,9 +1,4 @@
-"""From a path to what is seen there.
-
-What is seen of a table: its label, its columns, and what becomes of them.
-
-Which columns of a table are its label, its texts, its images, told from what is in them.
-"""
+"""From a path to what is seen there: which kind of data, and of a table which column is what."""
 
 from pathlib import Path
 from typing import Any
@@ -14,18 +9,18 @@ import pyarrow.compute as pc
 
 from raybench.data.dataset import Dataset
 from raybench.data.inputs import Rows
-from raybench.data.inspect import (
-    Seen,
-    balance_line,
-    class_lines,
-    number_line,
-    see_images,
-    see_sizes,
-)
+from raybench.data.inspect import Seen, balance_line, class_lines, number_line, see_sizes
 from raybench.data.inspect.leaks import leak_lines
 from raybench.data.load import build_dataset
 from raybench.data.sources.encode import Names
 from raybench.data.sources.files import ENDINGS, open_tables
+from raybench.data.sources.folders import (
+    FILE_NAME,
+    TEXT_ENDINGS,
+    is_class_folder,
+    list_images,
+    open_image_folder,
+)
 from raybench.data.sources.images import ImageError, is_image, read_head
 from raybench.data.sources.label_columns import MAX_NUMBERED_CLASSES, Labels, read_labels, told_task
 from raybench.data.sources.table import (
@@ -37,15 +32,15 @@ from raybench.data.sources.table import (
     is_text,
     require_columns,
 )
-from raybench.data.sources.table_set import Features, Member, prepare, split_members, table_dataset
+from raybench.data.sources.table_set import Member, prepare, split_members, table_dataset
 from raybench.data.sources.tables import (
     first_pictures,
     open_huggingface,
     require_image_column,
     require_text_task,
-    with_usual_columns,
+    with_default_columns,
 )
-from raybench.data.sources.texts import TEXT_ENDINGS, Tokens, is_class_folder, running_texts
+from raybench.data.sources.texts import Tokens, running_texts
 from raybench.data.store.place import size_in_words
 from raybench.data.store.source import list_files
 from raybench.spec.dataset_spec import DatasetSpec, Task
@@ -62,12 +57,11 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
     if name == "huggingface":
         tables, _ = open_huggingface(DatasetSpec(name="huggingface", path=str(path)))
         asked = DatasetSpec(name="huggingface", path=str(path), label=label, task=task)
-        filled, tables = with_usual_columns(asked, tables)
-        found = filled.model_dump(include={"label", "image", "text"}, exclude_none=True)
-        content |= found
+        filled, tables = with_default_columns(asked, tables)
+        content |= filled.model_dump(include={"label", "image", "text"}, exclude_none=True)
     else:
         tables = open_tables(name, str(path))
-        content |= tell_columns(tables.train, label, task)
+        content |= _tell_columns(tables.train, label, task)
     if task is not None:
         content["task"] = task
     spec = DatasetSpec.model_validate(content)
@@ -76,31 +70,53 @@ def see_table(path: Path, name: str, *, label: str | None, task: Task | None) ->
         return _see_images(spec, content, tables, lines)
     said: list[str] = []
     ready = prepare(spec, tables, said.append)
-    lines += label_lines(str(spec.label), ready.labels, ready.members[0].rows)
-    lines += _split_lines(ready.members)
+    inputs, num_train = ready.inputs, len(ready.members[0].rows)
+    lines += _label_lines(str(spec.label), ready.labels, ready.members[0].rows)
+    lines.append(_split_line(ready.members))
     notes = {}
-    if isinstance(ready.inputs, Tokens):
-        content["sequence_length"] = _length(ready.inputs)
-        said = [sentence for sentence in said if "sequence_length" not in sentence]
-        lines.append(_text_line(spec, ready.inputs))
+    if isinstance(inputs, Tokens):
+        lengths = inputs.lengths
+        long = 32 * np.ceil(float(np.quantile(lengths, 0.95)) / 32)
+        content["sequence_length"] = int(min(MOST_LENGTH, max(32, long)))
         notes["sequence_length"] = "tokens kept of a text: 19 in 20 are shorter, or it is the most"
-    elif isinstance(ready.inputs, Features):
-        lines += _input_lines(ready.inputs, len(ready.members[0].rows))
-        texts = [name for name in texts_of(tables.train) if name != spec.label]
+        said = [sentence for sentence in said if "sequence_length" not in sentence]
+        lines.append(
+            f"Texts of {spec.text}: {np.median(lengths):.0f} {spec.tokens} in the middle, the "
+            f"longest {lengths.max():,}; {inputs.num_tokens:,} different ones."
+        )
+    else:
+        names = [column for column in inputs.made if isinstance(column, Names)]
+        shown = ", ".join(f"{column.name} ({column.num_names:,})" for column in names)
+        lines.append(
+            f"Inputs: {len(inputs.made)} columns, {inputs.shape[0]} features: "
+            f"{len(inputs.made) - len(names)} of numbers"
+            + (f", {len(names)} of names: {shown}" if names else "")
+            + f"; {size_in_words(4 * inputs.shape[0] * num_train)} to train on."
+        )
+        missing = [
+            f"{one.name} {100 * one.missing_share:.2g} %"
+            for one in inputs.made
+            if one.missing_share
+        ]
+        if missing:
+            lines.append(
+                f"Missing in training rows: {', '.join(missing)}; filled with the mean (or as a "
+                "name of its own), and a feature says so."
+            )
+        texts = [one for one in _texts_of(tables.train) if one != spec.label]
         if texts:
             notes["label"] = f"text: {texts[0]} in place of the columns learns from these texts"
-        size = tables.train.num_rows * ready.inputs.shape[0]
-        if size <= MOST_NUMBERS:
+        if tables.train.num_rows * inputs.shape[0] <= MOST_NUMBERS:
             dataset = table_dataset(spec, tables, name=name, say=lambda sentence: None)
             said += leak_lines(dataset)
     lines += [f"{sentence[0].upper()}{sentence[1:]}" for sentence in said]
     return Seen(
-        kind="texts" if isinstance(ready.inputs, Tokens) else "table",
+        kind="texts" if isinstance(inputs, Tokens) else "table",
         dataset=content,
         task=ready.labels.task,
-        num_train=len(ready.members[0].rows),
+        num_train=num_train,
         lines=lines,
-        input_shape=ready.inputs.shape,
+        input_shape=inputs.shape,
         notes=notes,
     )
 
@@ -115,7 +131,7 @@ def _size_line(path: Path, tables: Tables) -> str:
     return f"{path}: {rows}, {len(tables.train.schema.names)} columns, {size}."
 
 
-def label_lines(label: str, labels: Labels, rows: Rows) -> list[str]:
+def _label_lines(label: str, labels: Labels, rows: Rows) -> list[str]:
     """Return what the labels of the training rows are."""
     values = labels.values["train"][rows]
     names = labels.class_names
@@ -126,48 +142,36 @@ def label_lines(label: str, labels: Labels, rows: Rows) -> list[str]:
     return [begin, *class_lines(names, counts), balance_line(names, counts)]
 
 
-def _split_lines(members: list[Member]) -> list[str]:
-    own = {member.split for member in members if member.table is not members[0].table}
-    told = [
-        f"{len(member.rows):,} "
-        + {"train": "to train on", "validation": "for validation", "test": "for the test"}[
-            member.split
-        ]
-        + (" (a file of its own)" if member.split in own else "")
-        for member in members
+def _split_line(members: list[Member]) -> str:
+    uses = ("to train on", "for validation", "for the test")
+    parts = [
+        f"{len(member.rows):,} {use}"
+        + (" (a file of its own)" if member.table is not members[0].table else "")
+        for member, use in zip(members, uses, strict=True)
     ]
-    return [f"Rows: {', '.join(told)}."]
+    return f"Rows: {', '.join(parts)}."
 
 
-def _input_lines(inputs: Features, num_rows: int) -> list[str]:
-    names = [column for column in inputs.made if isinstance(column, Names)]
-    numbers = len(inputs.made) - len(names)
-    told = f"Inputs: {len(inputs.made)} columns, {inputs.shape[0]} features: {numbers} of numbers"
-    if names:
-        shown = ", ".join(f"{column.name} ({column.num_names:,})" for column in names)
-        told += f", {len(names)} of names: {shown}"
-    lines = [f"{told}; {size_in_words(4 * inputs.shape[0] * num_rows)} to train on."]
-    missing = [column for column in inputs.made if column.missing_share]
-    if missing:
-        shown = ", ".join(f"{one.name} {100 * one.missing_share:.2g} %" for one in missing)
-        lines.append(
-            f"Missing in training rows: {shown}; filled with the mean (or as a name of its own), "
-            "and a feature says so."
-        )
-    return lines
-
-
-def _length(inputs: Tokens) -> int:
-    long = float(np.quantile(inputs.lengths, 0.95))
-    return int(min(MOST_LENGTH, max(32, 32 * np.ceil(long / 32))))
-
-
-def _text_line(spec: DatasetSpec, inputs: Tokens) -> str:
-    lengths = inputs.lengths
-    return (
-        f"Texts of {spec.text}: {np.median(lengths):.0f} {spec.tokens} in the middle, the longest "
-        f"{lengths.max():,}; {inputs.num_tokens:,} different ones."
+def _see_folder(path: Path, *, label: str | None, task: Task | None) -> Seen:
+    """Look at a folder of images; UserError for one that cannot be used."""
+    if task == "language_modelling":
+        raise UserError(f"--task {task} is not for images ({path}); leave it out.")
+    files, num_others = list_images(path)
+    said: list[str] = []
+    tables, column = open_image_folder(path, files, label, said.append)
+    total = sum(table.num_rows for _, table in tables.items())
+    lines = [f"{path}: {total:,} images, {size_in_words(sum(file.size for file in files))}."]
+    if num_others:
+        lines.append(f"{num_others:,} files are no images by their names, and left out.")
+    asked = {"label": label, "task": task}
+    content = {"name": "image_folder", "path": str(path)}
+    content |= {key: value for key, value in asked.items() if value is not None}
+    spec = DatasetSpec(
+        name="image_folder", path=str(path), label=column, task=task, image=FILE_NAME
     )
+    seen = _see_images(spec, content, tables, [*lines, *said])
+    seen.notes["image_size"] = "all are scaled to it; smaller trains faster"
+    return seen
 
 
 def _see_images(
@@ -176,22 +180,26 @@ def _see_images(
     assert isinstance(spec.label, str)
     assert spec.image is not None
     labels = read_labels(tables, [spec.label], spec.task, are_pictures=True)
-    members = split_members(spec, tables, labels)
-    lines += [*label_lines(spec.label, labels, members[0].rows), *_split_lines(members)]
     total = sum(table.num_rows for _, table in tables.items())
-    shape, told = see_sizes(content, first_pictures(tables.train, spec.image), total)
+    shape, sizes = see_sizes(content, first_pictures(tables.train, spec.image), total)
+    members = split_members(spec, tables, labels)
     return Seen(
         kind="pictures",
         dataset=content,
         task=labels.task,
         num_train=len(members[0].rows),
-        lines=[*lines, *told],
+        lines=[
+            *lines,
+            *_label_lines(spec.label, labels, members[0].rows),
+            _split_line(members),
+            *sizes,
+        ],
         input_shape=shape,
     )
 
 
-USUAL_LABELS = ("label", "labels", "class", "target", "y")
-USUAL_TEXTS = ("text", "review", "sentence", "comment", "content", "body", "document", "message")
+TYPICAL_LABELS = ("label", "labels", "class", "target", "y")
+TYPICAL_TEXTS = ("text", "review", "sentence", "comment", "content", "body", "document", "message")
 LONG = 40
 """Characters of a text, on average, that is more than a name."""
 FEW = 50
@@ -200,32 +208,32 @@ SEEN_ROWS = 2000
 """First rows that say what a column may be."""
 
 
-def tell_columns(table: Table, label: str | None, task: Task | None) -> dict[str, Any]:
+def _tell_columns(table: Table, label: str | None, task: Task | None) -> dict[str, Any]:
     """Return the columns of label, text and image, told where they are not given."""
     names = table.schema.names
     images = [name for name in names if _is_image(table, name)]
     if label is None and task != "language_modelling":
-        usual = [name for name in names if name.lower() in USUAL_LABELS]
-        if len(usual) != 1:
+        typical = [name for name in names if name.lower() in TYPICAL_LABELS]
+        if len(typical) != 1:
             raise UserError(_candidates(table, images))
-        label = usual[0]
+        label = typical[0]
     if label is not None:
         require_columns(table, [label], "label")
     found: dict[str, Any] = {} if label is None else {"label": label}
-    texts = [name for name in texts_of(table) if name != label]
+    texts = [name for name in _texts_of(table) if name != label]
     others = [name for name in names if name not in (label, *texts)]
     if images and images[0] != label:
         found["image"] = images[0]
-    elif texts and (not others or any(name.lower() in USUAL_TEXTS for name in texts)):
-        usual = [name for name in texts if name.lower() in USUAL_TEXTS]
-        found["text"] = (usual or texts)[0]
+    elif texts and (not others or any(name.lower() in TYPICAL_TEXTS for name in texts)):
+        typical = [name for name in texts if name.lower() in TYPICAL_TEXTS]
+        found["text"] = (typical or texts)[0]
     return found
 
 
 def _candidates(table: Table, images: list[str]) -> str:
     """Return the sentence that asks for the label, with the columns that may be it."""
     shown = []
-    texts = texts_of(table)
+    texts = _texts_of(table)
     for name in table.schema.names:
         kind = table.schema.field(name).type
         if name in images or name in texts or not (is_text(table, name) or is_number_type(kind)):
@@ -240,7 +248,7 @@ def _candidates(table: Table, images: list[str]) -> str:
     return f"{table.source}: name the column to learn by --label: {listed}."
 
 
-def texts_of(table: Table) -> list[str]:
+def _texts_of(table: Table) -> list[str]:
     """Return the columns of texts that are more than names."""
     found = []
     for name in table.schema.names:
@@ -282,7 +290,7 @@ def see(path: Path, *, label: str | None = None, task: Task | None = None) -> Se
     """Look at a file or folder; UserError for what is no data, or broken."""
     kind = kind_of(path)
     if kind == "image_folder":
-        return see_images(path, label=label, task=task)
+        return _see_folder(path, label=label, task=task)
     if kind == "npz":
         asked = {"label": label, "task": task}
         content: dict[str, Any] = {"name": "npz", "path": str(path)}
@@ -357,7 +365,7 @@ def see_dataset(dataset: Dataset, content: dict[str, Any]) -> Seen:
 
 
 def _see_text(path: Path, task: Task | None) -> Seen:
-    if task == "classification" or (task is None and is_class_folder(path)):
+    if task == "classification" or (task is None and path.is_dir() and is_class_folder(path)):
         return _see_text_folder(path)
     content: dict[str, Any] = {
         "name": "text",

@@ -1,28 +1,23 @@
-"""Datasets that come as arrays, of a library's set or a user's npz: checked, mixed, stored.
-
-A user's arrays in an `.npz` file: `x_train`, `y_train` and so on, or by names of their own.
-
-Arrays of labels as a split takes them: classes, numbers or tokens.
-
-Arrays of inputs as a split takes them: pixels, numbers or tokens.
-"""
+"""Datasets that come as arrays, of a library or an `.npz` file: checked, mixed, stored."""
 
 import difflib
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from raybench.data.dataset import Array, Dataset, Split
+from raybench.data.dataset import Array, Dataset, Split, named_arrays, split_of_arrays
+from raybench.data.inputs import each
 from raybench.data.memory import require_memory
 from raybench.data.sources.cut import cut, dataset_of_parts, held_out_line, mixed_order
 from raybench.data.sources.images import ImageForm, fit
-from raybench.data.store.build import split_of_arrays, stored
+from raybench.data.store.build import stored
 from raybench.data.store.place import Writer, tell
 from raybench.data.store.source import Source, file_at
 from raybench.spec.dataset_spec import Task
@@ -30,7 +25,51 @@ from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
 CHANNELS = (1, 3)
-_CHUNK = 2**26  # bytes copied at a time
+CHUNK = 2**26
+"""Bytes copied at a time."""
+OPTIONS = ("task", "image_size", "resize", "channels", "split_seed", "columns", "label", "weight")
+SUFFIXES = {
+    "train": ("train",),
+    "validation": ("val", "valid", "validation"),
+    "test": ("test",),
+}
+INPUTS, LABELS = "x", "y"
+"""What arrays are called, where `columns` and `label` do not say."""
+
+
+@dataclass(frozen=True)
+class RawSplit:
+    """Arrays as they were found."""
+
+    inputs: Array | dict[str, Array]
+    labels: Array
+    weights: Array | None = None
+
+
+@dataclass(frozen=True)
+class RawSet:
+    """What a reader returns."""
+
+    splits: Mapping[str, RawSplit]
+    """By `train`, `validation`, `test`; `train` is always there."""
+    class_names: tuple[str, ...] = ()
+    """Of the classes by number, where the files tell them."""
+    vocabulary: tuple[str, ...] = field(default=(), repr=False)
+    """Of token ids, where the inputs are such."""
+    standardise_inputs: bool = False
+    """Whether columns of the inputs are scaled to mean 0 and deviation 1 over training."""
+
+
+@dataclass(frozen=True)
+class LabelKind:
+    """What labels are, told from those of training."""
+
+    task: Task
+    num_classes: int | None = None
+    names: tuple[str, ...] = ()
+    """Names of classes by number; empty where they are numbers from 0 already."""
+    values: Array | None = None
+    """Of each class, as it stands in the file, in rising order; None where it is its number."""
 
 
 def as_inputs(array: Array, place: str) -> Array:
@@ -45,10 +84,8 @@ def as_inputs(array: Array, place: str) -> Array:
         )
     if array.dtype == np.uint8:
         return array[..., None] if array.ndim == 3 else array
-    if array.dtype.kind == "f":
+    if array.dtype.kind in "fb":
         return array.astype(np.float32, copy=False)
-    if array.dtype.kind == "b":
-        return array.astype(np.float32)
     if array.dtype.kind in "iu":
         is_small = array.size == 0 or (abs(int(array.min())) < 2**31 and int(array.max()) < 2**31)
         return array.astype(np.int32 if is_small else np.int64, copy=False)
@@ -58,14 +95,14 @@ def as_inputs(array: Array, place: str) -> Array:
     )
 
 
-def write_inputs(
+def _write_inputs(
     writer: Writer, name: str, inputs: Array, order: npt.NDArray[np.int64], spec: DatasetSpec
 ) -> None:
-    """Write the samples in `order`, a part at a time; images in the size that is asked for."""
+    """Write the samples in `order`, some at a time; images in the size that is asked for."""
     form = _form(inputs, spec)
     shape = inputs.shape[1:] if form is None else form.shape
     target = writer.array(name, (len(inputs), *shape), inputs.dtype)
-    rows = max(1, _CHUNK // max(1, int(np.prod(shape)) * inputs.dtype.itemsize))
+    rows = max(1, CHUNK // max(1, int(np.prod(shape)) * inputs.dtype.itemsize))
     for start in range(0, len(order), rows):
         chunk = inputs[order[start : start + rows]]
         if form is not None:
@@ -95,18 +132,6 @@ def _form(inputs: Array, spec: DatasetSpec) -> ImageForm | None:
     return None if form.shape == inputs.shape[1:] else form
 
 
-@dataclass(frozen=True)
-class LabelKind:
-    """What labels are, told from those of training."""
-
-    task: Task
-    names: tuple[str, ...]
-    """Names of classes by number; empty where they are numbers from 0 already."""
-    num_classes: int | None
-    values: Array | None
-    """Of each class, as it stands in the file, in rising order; None where it is its number."""
-
-
 def kind_of(labels: Mapping[str, Array], asked: Task | None, place: str) -> LabelKind:
     """Return what the labels of the splits are; whole numbers and texts are classes.
 
@@ -120,9 +145,9 @@ def kind_of(labels: Mapping[str, Array], asked: Task | None, place: str) -> Labe
                 f"{place}: labels of type {train.dtype} are no numbers, and the task is "
                 "regression; set dataset.task: classification."
             )
-        return LabelKind(task, (), None, None)
+        return LabelKind(task)
     if task == "language_modelling":
-        return LabelKind(task, (), 1 + max(int(one.max()) for one in labels.values()), None)
+        return LabelKind(task, 1 + max(int(one.max()) for one in labels.values()))
     if train.ndim != 1:
         raise UserError(
             f"{place}: labels of shape {train.shape} are not one class for each sample; of rows "
@@ -134,8 +159,8 @@ def kind_of(labels: Mapping[str, Array], asked: Task | None, place: str) -> Labe
             f"{place} holds one class only ({values[0]}), so there is nothing to tell apart."
         )
     if train.dtype.kind in "iu" and np.array_equal(values, np.arange(len(values))):
-        return LabelKind(task, (), len(values), None)
-    return LabelKind(task, tuple(str(value) for value in values), len(values), values)
+        return LabelKind(task, len(values))
+    return LabelKind(task, len(values), tuple(map(str, values)), values)
 
 
 def as_labels(labels: Array, kind: LabelKind, place: str) -> Array:
@@ -146,20 +171,21 @@ def as_labels(labels: Array, kind: LabelKind, place: str) -> Array:
             first = int(np.argmin(np.isfinite(flat).reshape(len(flat), -1).all(axis=1)))
             raise UserError(f"{place}: the label of sample {first} is NaN or infinite; mend it.")
         return flat.astype(np.float32)
+    if kind.task == "language_modelling":
+        return flat.astype(np.int64)
     if kind.values is None:
-        unknown = (flat < 0) | (flat >= kind.num_classes) if kind.names or flat.ndim == 1 else None
         numbers = flat.astype(np.int64)
+        unknown = (flat < 0) | (flat >= kind.num_classes)
     else:
-        places = np.minimum(np.searchsorted(kind.values, flat), len(kind.values) - 1)
-        unknown = kind.values[places] != flat
-        numbers = places.astype(np.int64)
-    if unknown is not None and unknown.any():
+        numbers = np.minimum(np.searchsorted(kind.values, flat), len(kind.values) - 1)
+        unknown = kind.values[numbers] != flat
+    if unknown.any():
         first = int(np.argmax(unknown))
         raise UserError(
             f"{place}: the label {flat[first]} of sample {first} is no class of the training "
             f"split ({int(unknown.sum()):,} such labels); correct or remove it."
         )
-    return numbers
+    return numbers.astype(np.int64)
 
 
 def _flat(labels: Array, task: Task | None, place: str) -> Array:
@@ -176,33 +202,6 @@ def _flat(labels: Array, task: Task | None, place: str) -> Array:
     return labels
 
 
-OPTIONS = ("task", "image_size", "resize", "channels", "split_seed", "columns", "label", "weight")
-PARTS = ("train", "validation", "test")
-
-
-@dataclass(frozen=True)
-class RawSplit:
-    """Arrays as they were found."""
-
-    inputs: Array | dict[str, Array]
-    labels: Array
-    weights: Array | None = None
-
-
-@dataclass(frozen=True)
-class RawSet:
-    """What a reader returns."""
-
-    splits: Mapping[str, RawSplit]
-    """By `train`, `validation`, `test`; `train` is always there."""
-    class_names: tuple[str, ...] = ()
-    """Of the classes by number, where the files tell them."""
-    vocabulary: tuple[str, ...] = field(default=(), repr=False)
-    """Of token ids, where the inputs are such."""
-    standardise_inputs: bool = False
-    """Whether columns of the inputs are scaled to mean 0 and deviation 1 over training."""
-
-
 def load_arrays(source: Source, read: Callable[[], RawSet], spec: DatasetSpec) -> Dataset:
     """Return the set that `read` reads, from the store where it is there.
 
@@ -217,38 +216,40 @@ def load_arrays(source: Source, read: Callable[[], RawSet], spec: DatasetSpec) -
         "num_classes": about["num_classes"],
         "vocabulary": tuple(about["vocabulary"]),
     }
-    if about["standardise_inputs"]:
-        parts, known["encoding"] = _standardise_inputs(parts)
+    if about["standardise_inputs"]:  # by the training split alone; a constant column becomes 0
+        train = parts[0].array.astype(np.float64)
+        mean, deviation = train.mean(axis=0), train.std(axis=0)
+        scale = np.where(deviation > 0, deviation, 1.0)
+        known["encoding"] = {"offset": mean.tolist(), "scale": scale.tolist()}
+        train_part, validation, test = (
+            replace(one, inputs=((one.array - mean) / scale).astype(np.float32)) for one in parts
+        )
+        parts = (train_part, validation, test)
     return dataset_of_parts(source.name, parts, about, where, **known)
 
 
 def _build(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[str, Any]:
     kind = kind_of({part: one.labels for part, one in raw.splits.items()}, spec.task, where)
     if raw.class_names:
-        kind = LabelKind("classification", raw.class_names, len(raw.class_names), None)
-    if told := held_out_line(len(raw.splits["train"].labels), spec, raw.splits):
-        tell(f"{where}: {told}")
+        kind = LabelKind("classification", len(raw.class_names), raw.class_names)
+    if line := held_out_line(len(raw.splits["train"].labels), spec, raw.splits):
+        tell(f"{where}: {line}")
     total = sum(len(one.labels) for one in raw.splits.values())
-    with writer.progress(f"storing {total:,} samples", total) as progress:
+    with writer.progress(f"storing {total:,} samples", total) as advance:
         for part, one in raw.splits.items():
             place = f"{where}, {part} split"
+            inputs: Any = each(one.inputs, partial(as_inputs, place=place))
             labels = as_labels(one.labels, kind, place)
             classes = labels if kind.task == "classification" else None
             order = mixed_order(classes, len(labels), seed=spec.split_seed)
-            writer.save(f"{part}-labels", labels[order])
-            if one.weights is not None:
-                writer.save(f"{part}-weights", one.weights[order].astype(np.float32))
-            named = one.inputs if isinstance(one.inputs, dict) else {"": one.inputs}
-            for name, array in named.items():
-                if len(array) != len(labels):
-                    raise UserError(
-                        f"{place}: {len(array):,} inputs and {len(labels):,} labels; give one "
-                        "label for each."
-                    )
-                inputs = as_inputs(array, f"{place} {name}".rstrip())
-                target = f"{part}-input-{name}" if name else f"{part}-inputs"
-                write_inputs(writer, target, inputs, order, spec)
-            progress.advance(len(labels))
+            weights = None if one.weights is None else one.weights.astype(np.float32)
+            for name, array in named_arrays(Split(inputs, labels, weights), part).items():
+                assert isinstance(array, np.ndarray)
+                if name.startswith(f"{part}-input"):
+                    _write_inputs(writer, name, array, order, spec)
+                else:
+                    writer.save(name, array[order])
+            advance(len(labels))
     return {
         "task": kind.task,
         "num_classes": kind.num_classes,
@@ -257,34 +258,6 @@ def _build(writer: Writer, raw: RawSet, spec: DatasetSpec, where: str) -> dict[s
         "standardise_inputs": raw.standardise_inputs,
         "parts": list(raw.splits),
     }
-
-
-def _standardise_inputs(
-    parts: tuple[Split, Split, Split],
-) -> tuple[tuple[Split, Split, Split], dict[str, Any]]:
-    """Scale the columns by the training split alone; one that is constant becomes 0.
-
-    With them how, as `Dataset.encoding` has it.
-    """
-    train = parts[0].array.astype(np.float64)
-    mean, deviation = train.mean(axis=0), train.std(axis=0)
-    scale = np.where(deviation > 0, deviation, 1.0)
-
-    def scaled(split: Split) -> Split:
-        inputs = ((split.array - mean) / scale).astype(np.float32)
-        return Split(inputs, split.labels, split.weights)
-
-    encoding = {"offset": mean.tolist(), "scale": scale.tolist()}
-    return (scaled(parts[0]), scaled(parts[1]), scaled(parts[2])), encoding
-
-
-SUFFIXES = {
-    "train": ("train",),
-    "validation": ("val", "valid", "validation"),
-    "test": ("test",),
-}
-INPUTS, LABELS = "x", "y"
-"""What arrays are called, where `columns` and `label` do not say."""
 
 
 def load_npz(spec: DatasetSpec) -> Dataset:
@@ -304,15 +277,14 @@ def load_npz(spec: DatasetSpec) -> Dataset:
     return load_arrays(source, lambda: _read(path, spec), spec)
 
 
-def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of a file that is read whole; UserError for one that is damaged."""
+def _read(path: Path, spec: DatasetSpec) -> RawSet:
     # numpy and zipfile raise half a dozen kinds for a damaged archive; all mean the same here.
     try:
         with zipfile.ZipFile(path) as archive:
             num_bytes = sum(member.file_size for member in archive.infolist())
         require_memory(num_bytes, f"{path}, which is read whole,")
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+        with np.load(path, allow_pickle=False) as opened:
+            arrays = {name: opened[name] for name in opened.files}
     except UserError:
         raise
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
@@ -322,72 +294,60 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
                 "texts of several lengths, padded token ids)."
             ) from error
         raise UserError(f"{path} is no whole .npz file ({error}); save it again.") from error
-
-
-def _read(path: Path, spec: DatasetSpec) -> RawSet:
-    arrays = read_npz(path)
     if isinstance(spec.label, list):
         raise UserError(
             f"dataset.label: {spec.label}: labels of an npz are one array, of shape (N, outputs) "
             "where they are several; name that one."
         )
     label = spec.label or LABELS
-    columns = spec.columns or [INPUTS]
     splits = {}
     for part, suffixes in SUFFIXES.items():
         ends = [end for end in (f"_{suffix}" for suffix in suffixes) if f"{label}{end}" in arrays]
         if ends:
-            splits[part] = _split_npz(arrays, columns, label, spec.weight, ends[0], path, part)
+            splits[part] = _split(arrays, spec, label, ends[0], path, part)
     if not splits:
-        splits["train"] = _split_npz(arrays, columns, label, spec.weight, "", path, "train")
+        splits["train"] = _split(arrays, spec, label, "", path, "train")
     if "train" not in splits:
         raise _missing(f"{label}_train", arrays, path)
     return RawSet(splits)
 
 
-def _split_npz(
-    arrays: dict[str, npt.NDArray[Any]],
-    columns: list[str],
-    label: str,
-    weight: str | None,
-    end: str,
-    path: Path,
-    part: str,
+def _split(
+    arrays: dict[str, Array], spec: DatasetSpec, label: str, end: str, path: Path, part: str
 ) -> RawSplit:
-    wanted = [f"{name}{end}" for name in (*columns, label)]
-    if weight is not None and part == "train":
-        wanted.append(f"{weight}{end}")
+    columns = spec.columns or [INPUTS]
+    weight = f"{spec.weight}{end}" if spec.weight is not None and part == "train" else None
+    wanted = [*(f"{name}{end}" for name in (*columns, label)), *([weight] if weight else [])]
     for name in wanted:
         if name not in arrays:
             others = {one: arrays[one] for one in arrays if one not in wanted}
             raise _missing(name, others or arrays, path)
-    inputs = {name: arrays[f"{name}{end}"] for name in columns}
-    weights = arrays[wanted[-1]] if weight is not None and part == "train" else None
-    if weights is not None and weights.shape != (len(arrays[f"{label}{end}"]),):
-        raise UserError(
-            f"{path}: the weights {wanted[-1]} are of shape {weights.shape}; give one for each of "
-            f"the {len(arrays[f'{label}{end}']):,} training samples."
-        )
-    if weights is not None:
-        _require_weights(weights, wanted[-1], path)
-    return RawSplit(
-        inputs if len(columns) > 1 else inputs[columns[0]], arrays[f"{label}{end}"], weights
-    )
+    inputs, labels = {name: arrays[f"{name}{end}"] for name in columns}, arrays[f"{label}{end}"]
+    for name in wanted:
+        if len(np.atleast_1d(arrays[name])) != len(np.atleast_1d(labels)):
+            raise UserError(
+                f"{path}, {part} split: {name} has {len(np.atleast_1d(arrays[name])):,} samples "
+                f"and {label}{end} {len(np.atleast_1d(labels)):,}; give one label for each."
+            )
+    weights = None
+    if weight:
+        weights = arrays[weight]
+        if weights.dtype.kind not in "fiub" or weights.ndim != 1:
+            raise UserError(
+                f"{path}: the weights {weight} are {weights.dtype} of shape {weights.shape}; save "
+                "a number from 0 for each training sample."
+            )
+        wrong = ~(np.isfinite(weights) & (weights >= 0))
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            raise UserError(
+                f"{path}: the weight {weight}[{first}] is {weights[first]:g} "
+                f"({int(wrong.sum()):,} such weights); weights are finite numbers from 0."
+            )
+    return RawSplit(inputs if len(columns) > 1 else inputs[columns[0]], labels, weights)
 
 
-def _require_weights(weights: npt.NDArray[Any], name: str, path: Path) -> None:
-    if weights.dtype.kind not in "fiub":
-        raise UserError(f"{path}: the weights {name} are {weights.dtype}; save numbers from 0.")
-    wrong = ~(np.isfinite(weights) & (weights >= 0))
-    if wrong.any():
-        first = int(np.argmax(wrong))
-        raise UserError(
-            f"{path}: the weight {name}[{first}] is {weights[first]:g} ({int(wrong.sum()):,} such "
-            "weights); weights are finite numbers from 0."
-        )
-
-
-def _missing(name: str, arrays: dict[str, npt.NDArray[Any]], path: Path) -> UserError:
+def _missing(name: str, arrays: dict[str, Array], path: Path) -> UserError:
     close = difflib.get_close_matches(name, arrays, n=1)
     hint = f"did you mean {close[0]}?" if close else "name yours by dataset.columns and label."
     return UserError(f"{path} has no array {name}, but {', '.join(arrays) or 'none'}; {hint}")

@@ -2,108 +2,36 @@
 
 Arrays of the store are written in this order, so every split is a slice of one file: no copy, and
 other sizes of splits need no other file.
-
-Labels as they are written, as numbers: classes by name, or values of a regression.
 """
 
-import difflib
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from raybench.data.dataset import Dataset, Split, num_of
-from raybench.spec.dataset_spec import Task
+from raybench.data.dataset import Array, Dataset, Split, num_of
 from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
-
-@dataclass(frozen=True)
-class Labelled:
-    """A sample's label, and where it was found."""
-
-    name: str
-    """Of the sample: an image's path."""
-    labels: tuple[str, ...]
-    """One, or one of each output of a regression."""
-    where: str
-    """Begins a sentence about it: a file, or file and line."""
+Floats = npt.NDArray[np.float32]
 
 
-def task_of(samples: Sequence[Labelled], asked: Task | None) -> Task:
-    """Return `asked`, else what the labels say: numbers with a fraction, or several, are a
-    regression, and all others classes."""
-    if asked is not None:
-        return asked
-    if len(samples[0].labels) > 1:
-        return "regression"
-    numbers = [_number(sample.labels[0]) for sample in samples]
-    if any(number is None for number in numbers):
-        return "classification"
-    is_whole = all(float(number).is_integer() for number in numbers if number is not None)
-    return "classification" if is_whole else "regression"
-
-
-def class_names(train: Sequence[Labelled], source: str) -> tuple[str, ...]:
-    """Return the names of the classes in order: as numbers where all are; UserError for one."""
-    names = {sample.labels[0] for sample in train}
-    if len(names) < 2:
-        raise UserError(
-            f"{source} holds one class only ({next(iter(names))}), so there is nothing to tell "
-            "apart; add the others."
-        )
-    if all(_is_whole(name) for name in names):
-        return tuple(sorted(names, key=lambda name: (int(name), name)))
-    return tuple(sorted(names))
-
-
-def as_classes(samples: Sequence[Labelled], names: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the number of each sample's class; UserError for one that training does not know."""
-    numbers = {name: number for number, name in enumerate(names)}
-    for sample in samples:
-        name = sample.labels[0]
-        if name not in numbers:
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f": did you mean {close[0]}?" if close else "; add it there, or remove it here."
-            raise UserError(f"{sample.where}: the class {name} is none of the training split{hint}")
-    return np.array([numbers[sample.labels[0]] for sample in samples], np.int64)
-
-
-def as_numbers(samples: Sequence[Labelled]) -> npt.NDArray[np.float32]:
-    """Return (N,) numbers, or (N, outputs); UserError for what is no finite number."""
-    for sample in samples:
-        for text in sample.labels:
-            number = _number(text)
-            if number is None or not np.isfinite(np.float32(number)):
-                raise UserError(
-                    f"{sample.where}: the label {text} is no number, and the task is regression; "
-                    "mend it, or set dataset.task: classification."
-                )
-    found = np.array([[float(text) for text in sample.labels] for sample in samples], np.float32)
-    return found[:, 0] if found.shape[1] == 1 else found
-
-
-def standardise(
-    splits: Sequence[Split], source: str
-) -> tuple[list[Split], npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Return the splits with labels of mean 0 and deviation 1 over the first, which is trained on.
+def standardised(labels: Sequence[Array], source: str) -> tuple[list[Array], Floats, Floats]:
+    """Return labels by split, of mean 0 and deviation 1 over the first, which is trained on.
 
     With them what they were divided by, and what was taken off before; () or (outputs,). Labels
     that are all the same are a UserError.
     """
-    train = splits[0].labels.astype(np.float64)
+    train = labels[0].astype(np.float64)
     offset, scale = train.mean(axis=0), train.std(axis=0)
     if not np.all(scale > 0):
         raise UserError(
             f"{source}: all labels of the training split are the same, so there is nothing to "
             "learn; name another column."
         )
-    scaled = [
-        replace(split, labels=((split.labels - offset) / scale).astype(np.float32))
-        for split in splits
-    ]
+    scaled = [((one - offset) / scale).astype(np.float32) for one in labels]
     return scaled, np.asarray(scale, np.float32), np.asarray(offset, np.float32)
 
 
@@ -116,24 +44,16 @@ def dataset_of_parts(
     """
     names = tuple(about["class_names"])
     if about["task"] == "regression":
-        parts, known["label_scale"], known["label_offset"] = standardise(parts, source)
+        labels, known["label_scale"], known["label_offset"] = standardised(
+            [part.labels for part in parts], source
+        )
+        parts = [replace(part, labels=one) for part, one in zip(parts, labels, strict=True)]
     content = {"num_classes": len(names) or None, "task": about["task"], "class_names": names}
     train, validation, test = parts
     return Dataset(name, train=train, validation=validation, test=test, **content | known)
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _is_whole(text: str) -> bool:
-    return text.removeprefix("-").isdecimal()
-
-
-USUAL_SHARE = 0.1
+TYPICAL_SHARE = 0.1
 """Of all samples, for validation where nothing is said; for the test as many."""
 
 
@@ -164,7 +84,7 @@ def held_out_line(num_train: int, spec: DatasetSpec, parts: Container[str]) -> s
     """Say that the test takes training rows of a user who brought a validation split alone."""
     if "validation" not in parts or "test" in parts or spec.test_size is not None:
         return None
-    number = max(1, round(USUAL_SHARE * num_train))
+    number = max(1, round(TYPICAL_SHARE * num_train))
     return (
         f"{number:,} of the {num_train:,} training rows are held out to test the winner, since "
         "there is no test split of their own; bring one (a file or folder named test), or say how "
@@ -190,13 +110,13 @@ def cut(
                 "samples; leave the key out."
             )
     total = len(train)
-    usual = max(1, round(USUAL_SHARE * total))
+    typical = max(1, round(TYPICAL_SHARE * total))
     num_validation = 0
     if validation is None:
-        num_validation = num_of(spec.validation_size, total, usual=usual)
+        num_validation = num_of(spec.validation_size, total, typical=typical)
     num_test = 0
     if test is None:
-        num_test = num_of(spec.test_size, total, usual=num_validation or usual)
+        num_test = num_of(spec.test_size, total, typical=num_validation or typical)
     if num_validation + num_test >= total:
         raise UserError(
             f"dataset: {num_validation:,} samples for validation and {num_test:,} for the test "

@@ -1,7 +1,7 @@
-"""Columns of a table as numbers, by statistics of the training rows alone.
+"""Columns of a table as features, by statistics of the training rows alone.
 
-Columns of a table as features, by what `encode` has learnt of the training rows: plain data, so
-that a model's new rows are made into the same features.
+What is learnt of a column is an encoder, plain data: a saved model makes new rows into the same
+features by it.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,28 +17,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybench.data.sources.table import as_numbers, as_texts, is_number
-from raybench.spec.errors import UserError
 
 Out = npt.NDArray[np.float32]
 """(rows, width) of one column's features, to be written to."""
-
-
-class Encoder(Protocol):
-    """Makes the features of a column."""
-
-    @property
-    def name(self) -> str:
-        """Of the column."""
-        ...
-
-    @property
-    def features(self) -> list[str]:
-        """Names of what it becomes."""
-        ...
-
-    def write(self, values: Any, out: Out) -> None:
-        """Write the features of any rows (`pyarrow.Array`)."""
-        ...
+MAX_LEVELS = 128
+"""Names of a column that get a feature each, the most frequent ones."""
+MAX_COUNTED = 1_000_000
+"""Different names of a column that are counted; beyond, others are as names that are unseen."""
+ID_SHARE = 0.5
+"""Different names to rows beyond which a column says who, not what."""
+NUMBER_SHARE = 0.9
+"""Rows of a column of texts that are numbers beyond which the others are taken for mistakes."""
+NUMBER_AS_TEXT = re.compile(r"[-+(]?\s*[$€£¥]?\s*\d[\d,. ]*\s*[%$€£¥)]*$")
+MAX_SHAPES = 20_000
+"""Names of a column that are looked at for numbers."""
+SHOWN = 40
+"""Characters of a text that a sentence shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +49,11 @@ class NumberEncoder:
 
     @property
     def features(self) -> list[str]:
-        """See `Encoder`."""
+        """Names of what the column becomes."""
         return [self.name, f"{self.name} missing"] if self.has_missing else [self.name]
 
     def write(self, values: Any, out: Out) -> None:
-        """See `Encoder`."""
+        """Write the features of any rows (`pyarrow.Array`)."""
         numbers = as_numbers(values)
         is_missing = np.isnan(numbers)
         out[:, 0] = (np.where(is_missing, self.mean, numbers) - self.offset) / self.scale
@@ -83,19 +77,13 @@ class NameEncoder:
     """Whether training rows lacked a name."""
 
     @property
-    def has_rest(self) -> bool:
-        """Whether there are names without a feature of their own."""
-        return bool(self.frequency)
-
-    @property
     def features(self) -> list[str]:
-        """See `Encoder`."""
+        """Names of what the column becomes."""
         own = [f"{self.name}={'' if name is None else name}" for name in self.own]
-        more = [f"{self.name}=another", f"{self.name} frequency"]
-        return own + more if self.has_rest else own
+        return own + [f"{self.name}=another", f"{self.name} frequency"] * bool(self.frequency)
 
     def write(self, values: Any, out: Out) -> None:
-        """See `Encoder`."""
+        """Write the features of any rows (`pyarrow.Array`)."""
         texts = as_texts(values)
         found = pc.fill_null(pc.index_in(texts, value_set=self._value_set), len(self.known))
         numbers = np.asarray(found).astype(np.int64)
@@ -103,7 +91,7 @@ class NameEncoder:
         out[:] = 0
         rows = np.flatnonzero(places >= 0)
         out[rows, places[rows]] = 1
-        if self.has_rest:
+        if self.frequency:
             out[:, len(self.own) + 1] = np.asarray(self.frequency)[numbers]
 
     @cached_property
@@ -124,13 +112,14 @@ class NameEncoder:
         return len(self.own) if self.has_none else -1
 
 
+Encoder = NumberEncoder | NameEncoder
 KINDS: dict[str, type[NumberEncoder] | type[NameEncoder]] = {
     "number": NumberEncoder,
     "name": NameEncoder,
 }
 
 
-def document_of(encoder: NumberEncoder | NameEncoder) -> dict[str, Any]:
+def document_of(encoder: Encoder) -> dict[str, Any]:
     """Return an encoder as plain data for JSON."""
     kind = next(kind for kind, one in KINDS.items() if isinstance(encoder, one))
     return {"kind": kind, **asdict(encoder)}
@@ -142,57 +131,12 @@ def encoder_of(document: Mapping[str, Any]) -> Encoder:
     return KINDS[content.pop("kind")](**content)
 
 
-MAX_LEVELS = 128
-"""Names of a column that get a feature each, the most frequent ones."""
-MAX_COUNTED = 1_000_000
-"""Different names of a column that are counted; beyond, others are as names that are unseen."""
-ID_SHARE = 0.5
-"""Different names to rows beyond which a column says who, not what."""
-NUMBER_SHARE = 0.9
-"""Rows of a column of texts that are numbers beyond which the others are taken for mistakes."""
-NUMBER_AS_TEXT = re.compile(r"[-+(]?\s*[$€£¥]?\s*\d[\d,. ]*\s*[%$€£¥)]*$")
-MAX_SHAPES = 20_000
-"""Names of a column that are looked at for numbers."""
-SHOWN = 40
-"""Characters of a text that a sentence shows."""
-
-
 class NotUsed(Exception):  # noqa: N818 (not an error: the column is left out)
     """A column that nothing can be learnt from; the message ends a sentence that names it."""
 
 
-class Column(Protocol):
-    """A column of inputs: first `see` of all training rows, then `finish`, then `write`."""
-
-    name: str
-    encoder: NumberEncoder | NameEncoder
-    """What was learnt of it; there after `finish`."""
-
-    def see(self, values: Any) -> None:
-        """Take the values of some training rows, in order (`pyarrow.Array`)."""
-        ...
-
-    def finish(self) -> None:
-        """Raise NotUsed, or UserError, or be ready."""
-        ...
-
-    @property
-    def features(self) -> list[str]:
-        """Names of what it becomes."""
-        ...
-
-    @property
-    def missing_share(self) -> float:
-        """Share of the training rows that have no value."""
-        ...
-
-    def write(self, values: Any, out: Out) -> None:
-        """Write the features of any rows."""
-        ...
-
-
 class Quantity:
-    """Numbers, dates, yes and no: less the mean, by the standard deviation.
+    """Learns a column of numbers, dates, yes and no: less the mean, by the standard deviation.
 
     What is missing is the mean, and a second feature says so where training rows lack any. Yes
     and no stay 1 and 0.
@@ -207,7 +151,7 @@ class Quantity:
         self._low, self._high = np.inf, -np.inf
 
     def see(self, values: Any) -> None:
-        """See `Column`."""
+        """Take the values of some training rows, in order (`pyarrow.Array`)."""
         numbers = as_numbers(values)
         known = numbers[~np.isnan(numbers)]
         self._missing += len(numbers) - len(known)
@@ -227,8 +171,8 @@ class Quantity:
         self._low = min(self._low, float(known.min()))
         self._high = max(self._high, float(known.max()))
 
-    def finish(self) -> None:
-        """See `Column`."""
+    def finish(self) -> NumberEncoder:
+        """Return the encoder; NotUsed for a column that says nothing."""
         if not self._count:
             raise NotUsed("has no values")
         if self._low == self._high and not self._missing:
@@ -236,7 +180,7 @@ class Quantity:
         if self._high - self._low < self._counted_rows and not self._missing:
             raise NotUsed("counts the rows; if it is more, name it in dataset.columns")
         deviation = float(np.sqrt(self._squares / self._count))
-        self.encoder: NumberEncoder | NameEncoder = NumberEncoder(
+        return NumberEncoder(
             name=self.name,
             mean=self._mean,
             offset=0.0 if self._is_flag else self._mean,
@@ -249,18 +193,9 @@ class Quantity:
         """Share of the training rows that have no value."""
         return self._missing / (self._missing + self._count)
 
-    @property
-    def features(self) -> list[str]:
-        """See `Column`."""
-        return self.encoder.features
-
-    def write(self, values: Any, out: Out) -> None:
-        """See `Column`."""
-        self.encoder.write(values, out)
-
 
 class Names:
-    """Texts (and codes named in `dataset.categories`): a feature for each name.
+    """Learns a column of texts (or codes named in `dataset.categories`): a feature for each name.
 
     Of more than MAX_LEVELS names the most frequent have their own, all others share one, and
     another feature says how frequent a name is: log of its share, standardised. A name that no
@@ -274,49 +209,43 @@ class Names:
         self._rows = 0
 
     def see(self, values: Any) -> None:
-        """See `Column`."""
+        """Take the values of some training rows (`pyarrow.Array`)."""
         texts = as_texts(values)
         self._rows += len(texts)
         for count in pc.value_counts(texts).to_pylist():
             if len(self._counts) < MAX_COUNTED or count["values"] in self._counts:
                 self._counts[count["values"]] += count["counts"]
 
-    def finish(self) -> None:
-        """See `Column`."""
+    def finish(self) -> NameEncoder:
+        """Return the encoder; NotUsed for a column that says nothing."""
         counts = self._counts
-        num_names = len(counts) - (None in counts)
-        if num_names == 0:
+        frequent = sorted(counts, key=lambda name: (-counts[name], name or ""))
+        known = [name for name in frequent if name is not None]
+        if not known:
             raise NotUsed("has no values")
         if len(counts) == 1:
-            raise NotUsed(f"is '{next(iter(counts))}' in every training row")
-        written = number_as_text([name for name in counts if name is not None])
-        if num_names > max(MAX_LEVELS, ID_SHARE * self._rows) and not self._is_asked:
+            raise NotUsed(f"is '{known[0]}' in every training row")
+        if len(known) > max(MAX_LEVELS, ID_SHARE * self._rows) and not self._is_asked:
+            written = number_as_text(known)
             if written is not None:
                 raise NotUsed(f"holds numbers written as texts ('{written}'); write them as 1234.5")
             raise NotUsed(
-                f"has a text of its own in most rows ({num_names:,} in {self._rows:,}, such as "
-                f"'{str(max(counts, key=str))[:SHOWN]}'); if these are texts to learn from, name "
-                "it in dataset.text"
+                f"has a text of its own in most rows ({len(known):,} in {self._rows:,}, such as "
+                f"'{max(known)[:SHOWN]}'); if these are texts to learn from, name it in "
+                "dataset.text"
             )
-        frequent = sorted(counts, key=lambda name: (-counts[name], name or ""))
-        known = [name for name in frequent if name is not None]
         shares = np.array([counts[name] for name in known]) / self._rows
         logs = np.log(shares)
         mean = float((shares * logs).sum() / shares.sum())
         deviation = float(np.sqrt((shares * (logs - mean) ** 2).sum() / shares.sum())) or 1.0
         frequency = np.append((logs - mean) / deviation, (logs.min() - mean) / deviation)
-        self.encoder: NumberEncoder | NameEncoder = NameEncoder(
+        return NameEncoder(
             name=self.name,
             own=frequent[:MAX_LEVELS],
             known=known,
             frequency=frequency.tolist() if len(frequent) > MAX_LEVELS else [],
             has_none=None in counts,
         )
-
-    @property
-    def features(self) -> list[str]:
-        """See `Column`."""
-        return self.encoder.features
 
     @property
     def missing_share(self) -> float:
@@ -328,16 +257,11 @@ class Names:
         """Different names in the training rows."""
         return len(self._counts) - (None in self._counts)
 
-    def write(self, values: Any, out: Out) -> None:
-        """See `Column`."""
-        self.encoder.write(values, out)
-
     def num_not_numbers(self) -> int:
         """Return how many training rows hold no number where nearly all do; else 0."""
         names = {name: count for name, count in self._counts.items() if name is not None}
         wrong = sum(count for name, count in names.items() if not is_number(name))
-        total = sum(names.values())
-        return wrong if 0 < wrong < (1 - NUMBER_SHARE) * total else 0
+        return wrong if 0 < wrong < (1 - NUMBER_SHARE) * sum(names.values()) else 0
 
 
 def number_as_text(names: list[str]) -> str | None:
@@ -346,12 +270,3 @@ def number_as_text(names: list[str]) -> str | None:
     written = [name for name in names if NUMBER_AS_TEXT.match(name)]
     found = next((name for name in written if not is_number(name)), None)
     return found if len(written) >= NUMBER_SHARE * len(names) else None
-
-
-def require_numbers(column: Names, place: str, value: str) -> None:
-    """Raise the UserError for a column of numbers with some texts in it."""
-    raise UserError(
-        f"{place}: column '{column.name}' holds numbers, and '{value}' there "
-        f"({column.num_not_numbers():,} such rows); leave such cells empty where nothing is known, "
-        "or list the column in dataset.categories if its values are names."
-    )

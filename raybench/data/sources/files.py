@@ -1,15 +1,10 @@
-"""The files of a table: one that is cut into splits, or one or more for each split.
-
-A CSV file as a table: its mistakes found by line and column.
-
-Parquet files as one table, read in batches: it may be larger than memory.
-"""
+"""Files of tables, CSV and Parquet: one that is cut into splits, or some for each split."""
 
 import contextlib
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,39 +14,39 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from raybench.data.memory import require_memory
-from raybench.data.sources.image_folder import SPLIT_NAMES
 from raybench.data.sources.table import BATCH_ROWS, Table, Tables, is_number
 from raybench.data.store.source import list_files
 from raybench.spec.errors import UserError
 
+SPLIT_NAMES = {
+    "train": ("train", "training"),
+    "validation": ("val", "valid", "validation", "dev"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+"""What files and folders of splits may be called, as Hugging Face's ImageFolder has them."""
 
-class ParquetTable:
+
+class ParquetTable(Table):
     """One file, or several that are parts of one table, in the order of their names."""
-
-    class_names: Mapping[str, Sequence[str]] = {}
 
     def __init__(self, files: Sequence[Path], source: Path) -> None:
         """`source`: what the user named. UserError for files that are no parts of one table."""
         self.source, self.folder = str(source), str(files[0].parent)
-        self._files = list(files)
-        self._rows = []
+        self._files, self._rows = list(files), []
         schemas = []
         for file in self._files:
             try:
-                about = pa.parquet.ParquetFile(file)
+                with pa.parquet.ParquetFile(file) as about:
+                    self._rows.append(about.metadata.num_rows)
+                    schemas.append(about.schema_arrow.remove_metadata())
             except (pa.ArrowInvalid, OSError) as error:
-                size = file.stat().st_size if file.exists() else 0
                 raise UserError(
-                    f"{file} is not a whole Parquet file ({size:,} bytes); write it again."
+                    f"{file} is not a whole Parquet file ({error}); write it again."
                 ) from error
-            with about:
-                self._rows.append(about.metadata.num_rows)
-                schemas.append(about.schema_arrow)
         self._given = schemas[0].names
         names = [name.strip() for name in self._given]
-        for number, name in enumerate(names):
-            if name in names[:number]:
-                raise UserError(f"{files[0]}: two columns have the name '{name}'; rename one.")
+        require_once(names, str(files[0]))
+        joined = schemas[0]
         for file, schema in zip(self._files, schemas, strict=True):
             if schema.names != self._given:
                 other = set(schema.names) ^ set(self._given)
@@ -59,50 +54,29 @@ class ParquetTable:
                     f"{file} and {files[0]} have other columns ({', '.join(sorted(other))}); the "
                     "files of one table need the same ones in the same order."
                 )
-        joined = self._joined(schemas)
-        self.schema = pa.schema(
-            [field.with_name(name) for name, field in zip(names, joined, strict=True)]
-        )
+            try:  # a part's column may be empty, or whole where another's has fractions
+                joined = pa.unify_schemas([joined, schema], promote_options="permissive")
+            except pa.ArrowException as error:
+                raise UserError(
+                    f"{file} and {files[0]} have other types ({error}); the files of one table "
+                    "need the same."
+                ) from error
+        self.schema = pa.schema(list(zip(names, joined.types, strict=True)))
         self.num_rows = sum(self._rows)
         if not self.num_rows:
             raise UserError(f"{source} has no rows; give it some.")
 
-    def _joined(self, schemas: Sequence[Any]) -> Any:
-        """Return types that all files' values have a place in: a part's column may be empty, or
-        whole where another's has fractions."""
-        joined = schemas[0].remove_metadata()
-        for file, schema in zip(self._files, schemas, strict=True):
-            try:
-                joined = pa.unify_schemas(
-                    [joined, schema.remove_metadata()], promote_options="permissive"
-                )
-            except pa.ArrowException as error:
-                name, one, other = next(
-                    (field.name, field.type, schema.field(field.name).type)
-                    for field in joined
-                    if field.type != schema.field(field.name).type
-                )
-                raise UserError(
-                    f"{file}: column '{name}' holds {other}, and {one} in {self._files[0]}; the "
-                    "files of one table need the same types."
-                ) from error
-        return joined
-
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """See `Table`."""
         given = dict(zip(self.schema.names, self._given, strict=True))
+        asked = [given[column] for column in columns]
         kinds = pa.schema([self.schema.field(column) for column in columns])
         for file in self._files:
             try:
                 # Buffered ahead, all that was read of a file stays in memory until its end.
                 with pa.parquet.ParquetFile(file, pre_buffer=False) as opened:
-                    asked = [given[column] for column in columns]
                     for batch in opened.iter_batches(BATCH_ROWS, columns=asked):
-                        arrays = [
-                            batch.column(name).cast(kinds.field(column).type)
-                            for name, column in zip(asked, columns, strict=True)
-                        ]
-                        yield pa.RecordBatch.from_arrays(arrays, schema=kinds)
+                        yield batch.select(asked).rename_columns(list(columns)).cast(kinds)
             except (pa.ArrowInvalid, OSError) as error:
                 raise UserError(f"{file} cannot be read on: {error}; write it again.") from error
 
@@ -115,6 +89,16 @@ class ParquetTable:
         raise AssertionError("there are no such rows")
 
 
+def require_once(names: Sequence[str], source: str) -> None:
+    """Raise UserError for two columns of one name."""
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise UserError(
+                f"{source}: two columns have the name '{name}' (columns {names.index(name) + 1} "
+                f"and {number + 1}); give each its own."
+            )
+
+
 DELIMITERS = (",", ";", "\t", "|")
 HEAD_BYTES = 2**20
 """What is read of a file to tell how it is written."""
@@ -122,31 +106,33 @@ MEMORY_FACTOR = 3
 """Bytes in memory for one of the file, at most, while it is read: text and what is made of it."""
 MISSING = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?")
 """What a cell of a column of numbers says that has none."""
-_DECIMAL_COMMA = re.compile(r"(?:^|[;\t\n])\"?-?\d+,\d+\"?(?=[;\t\r\n])")
-_DECIMAL_POINT = re.compile(r"(?:^|[;\t\n])\"?-?\d+\.\d+\"?(?=[;\t\r\n])")
+DECIMAL_COMMA = re.compile(r"(?:^|[;\t\n])\"?-?\d+,\d+\"?(?=[;\t\r\n])")
+DECIMAL_POINT = re.compile(DECIMAL_COMMA.pattern.replace(",\\d", r"\.\d"))
+TO_UTF8 = "save the file as UTF-8: iconv -f latin1 -t utf-8."
 
 
-class CsvTable:
+class CsvTable(Table):
     """A CSV file, whole in memory: its first line names the columns.
 
     Columns may be parted by comma, semicolon, tab or `|`; UTF-8; `.gz` is read too.
     """
-
-    class_names: Mapping[str, Sequence[str]] = {}
 
     def __init__(self, path: Path) -> None:
         """UserError, with its line, for what is no table."""
         self.source, self.folder, self._path = str(path), str(path.parent), path
         require_memory(MEMORY_FACTOR * path.stat().st_size, f"{path} (Parquet needs less)")
         head = _head(path)
-        self._delimiter = _delimiter(head)
+        line = next(line for line in head.splitlines() if line.strip())
+        self._delimiter = max(
+            DELIMITERS, key=lambda one: len(next(csv.reader([line], delimiter=one)))
+        )
         names = _names(path, head, self._delimiter)
         self._table = self._read(head).rename_columns(names)
         self.schema, self.num_rows = self._table.schema, self._table.num_rows
         if not self.num_rows:
             raise UserError(f"{path} has a line of names and no rows; give it rows.")
-        for name in names:
-            if pa.types.is_binary(self.schema.field(name).type):
+        for name, kind in zip(names, self.schema.types, strict=True):
+            if pa.types.is_binary(kind):
                 raise self._not_utf8(name)
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
@@ -161,8 +147,8 @@ class CsvTable:
         return f"row {row + 1} of {self._path}"
 
     def _read(self, head: str) -> Any:
-        comma = self._delimiter != "," and _DECIMAL_COMMA.search(head)
-        point = "," if comma and not _DECIMAL_POINT.search(head) else "."
+        is_comma = self._delimiter != "," and DECIMAL_COMMA.search(head)
+        point = "," if is_comma and not DECIMAL_POINT.search(head) else "."
         try:
             table = pa.csv.read_csv(
                 str(self._path),
@@ -170,8 +156,7 @@ class CsvTable:
                     delimiter=self._delimiter, newlines_in_values=True
                 ),
                 convert_options=pa.csv.ConvertOptions(
-                    null_values=list(MISSING),
-                    decimal_point=point,
+                    null_values=list(MISSING), decimal_point=point
                 ),
             )
         except pa.ArrowInvalid as error:
@@ -190,8 +175,8 @@ class CsvTable:
             if len(cells) != expected:
                 return UserError(
                     f"{self._path}: line {line} has {len(cells)} values, the line of names has "
-                    f"{expected}; give them as many, and put values that hold a "
-                    f"{_word(self._delimiter)} in double quotes."
+                    f"{expected}; give them as many, and put values that hold "
+                    f"{self._delimiter!r} in double quotes."
                 )
         return UserError(f"{self._path} cannot be read as CSV: {problem.rstrip('.')}.")
 
@@ -204,8 +189,7 @@ class CsvTable:
         )
         return UserError(
             f"{self.place(number)}: column '{column}' is not UTF-8 (it holds {wrong[:40]!r}, "
-            f"'{wrong[:40].decode('latin-1')}' if it is Latin-1); save the file as UTF-8: "
-            f"iconv -f latin1 -t utf-8."
+            f"'{wrong[:40].decode('latin-1')}' if it is Latin-1); {TO_UTF8}"
         )
 
 
@@ -226,16 +210,9 @@ def _head(path: Path) -> str:
     if not _is_utf8(names):
         raise UserError(
             f"{path}: line 1, the names of the columns, is not UTF-8 "
-            f"('{names.decode('latin-1').strip()}' if it is Latin-1); save the file as UTF-8: "
-            "iconv -f latin1 -t utf-8."
+            f"('{names.decode('latin-1').strip()}' if it is Latin-1); {TO_UTF8}"
         )
     return head.decode("utf-8-sig", errors="replace")
-
-
-def _delimiter(head: str) -> str:
-    """Return what parts the names: what makes most of them."""
-    line = next(line for line in head.splitlines() if line.strip())
-    return max(DELIMITERS, key=lambda delimiter: len(next(csv.reader([line], delimiter=delimiter))))
 
 
 def _names(path: Path, head: str, delimiter: str) -> list[str]:
@@ -254,12 +231,7 @@ def _names(path: Path, head: str, delimiter: str) -> list[str]:
         )
     # pandas writes its row numbers under an empty name, and calls it so itself.
     names = [name or f"Unnamed: {number}" for number, name in enumerate(given)]
-    for number, name in enumerate(names):
-        if name in names[:number]:
-            raise UserError(
-                f"{path}: two columns have the name '{name}' (columns {names.index(name) + 1} and "
-                f"{number + 1}); give each its own."
-            )
+    require_once(names, str(path))
     return names
 
 
@@ -303,10 +275,6 @@ def _is_utf8(content: bytes) -> bool:
     return True
 
 
-def _word(delimiter: str) -> str:
-    return {",": "comma", ";": "semicolon", "\t": "tab"}.get(delimiter, delimiter)
-
-
 ENDINGS = {
     "csv": (".csv", ".tsv", ".csv.gz", ".tsv.gz"),
     "parquet": (".parquet", ".pq"),
@@ -319,30 +287,24 @@ def open_tables(kind: str, given: str) -> Tables:
     `kind`: `csv` or `parquet`, of which a folder may also be the parts of one table.
     """
     path = Path(given).expanduser()
-    ending = ENDINGS[kind][0]
-    if not path.exists():
-        raise UserError(
-            f"dataset.path: there is no {path} (from {Path.cwd()}); name a {kind} file, or a "
-            f"folder with train{ending}, val{ending} and test{ending}."
-        )
     if path.is_file():
         return Tables(_open(kind, [path], path))
     files = find_files(path, ENDINGS[kind])
     if not files:
         raise UserError(f"dataset.path: {path} has no file that ends in {ENDINGS[kind][0]}.")
-    by_split = files_by_split(path, files)
-    if "train" in by_split:
-        tables: dict[str, Table] = {
-            name: _open(kind, parts, path / name if len(parts) > 1 else parts[0])
-            for name, parts in by_split.items()
-        }
-        return Tables(**tables)
-    if by_split:
+    by_split = _files_by_split(path, files)
+    if not by_split:
+        return Tables(_open(kind, files, path))
+    if "train" not in by_split:
         raise UserError(
             f"dataset.path: {path} has files of the splits {', '.join(by_split)} and none of "
             f"train; add train{ENDINGS[kind][0]}."
         )
-    return Tables(_open(kind, files, path))
+    tables: dict[str, Table] = {
+        name: _open(kind, parts, path / name if len(parts) > 1 else parts[0])
+        for name, parts in by_split.items()
+    }
+    return Tables(**tables)
 
 
 def _open(kind: str, files: list[Path], source: Path) -> Table:
@@ -369,7 +331,7 @@ def find_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
     )
 
 
-def files_by_split(folder: Path, files: list[Path]) -> dict[str, list[Path]]:
+def _files_by_split(folder: Path, files: list[Path]) -> dict[str, list[Path]]:
     """Return the files of each split: by the folder they are in, or by how their name begins.
 
     `train/part-1.parquet`, `train.csv` and `train-00000-of-00002.parquet` are of `train`.
@@ -395,5 +357,4 @@ def files_by_split(folder: Path, files: list[Path]) -> dict[str, list[Path]]:
 def split_of(name: str) -> str | None:
     """Return the split that a file or folder of that name is of."""
     stem = name.lower().split(".")[0].split("-")[0]
-    is_name: Callable[[str], bool] = lambda split: stem in SPLIT_NAMES[split]  # noqa: E731
-    return next(filter(is_name, SPLIT_NAMES), None)
+    return next((split for split, names in SPLIT_NAMES.items() if stem in names), None)

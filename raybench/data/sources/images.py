@@ -1,26 +1,27 @@
 """Images of files as bytes of one shape: decoded and scaled by PIL, for both frameworks alike.
 
-Decodes images into rows of a file; `main` is one of several processes that `decode_images` asks.
-
-It is told by standard input, and ends when that does, so also when whoever started it was killed.
+Many are decoded into one array of the store by as many threads as there are cores: PIL decodes and
+scales without the interpreter's lock.
 """
 
 import contextlib
 import io
+import itertools
 import os
-import pickle
-import signal
-import sys
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from raybench.data.store.place import Writer
+from raybench.spec.errors import UserError
 from raybench.spec.run import DatasetSpec
 
 Pixels = npt.NDArray[np.uint8]
@@ -31,18 +32,32 @@ GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N", "I")
 """Modes of PIL with one channel of brightness; all others have colours."""
 ORIENTATION = 0x0112
 """Tag of EXIF."""
-
-
-Fault = Literal["broken", "huge", "colours", "size"]
-"""Why an image cannot be used, by what is to be done about it."""
+ADVICE = {
+    "broken": "mend or remove it",
+    "huge": "scale it down or remove it",
+    "colours": "set dataset.channels: 3, or 1 to make all of them grey",
+    "size": "set dataset.image_size, such as 64, to scale all of them",
+}
+"""The end of a sentence about an image that cannot be used, by what is wrong with it."""
+PROBES = 16
+"""Images that form and duration are told from."""
+AT_ONCE = 64
+"""Images per thread whose bytes are held in memory."""
+MOST_PROBLEMS = 100
+"""Decoding ends after so many problems."""
 
 
 class ImageError(Exception):
     """An image cannot be used; says why, after its name: 'is no image that PIL can read'."""
 
-    def __init__(self, reason: str, fault: Fault = "broken") -> None:
+    def __init__(self, reason: str, fault: str = "broken") -> None:
+        """`fault`: a key of ADVICE."""
         super().__init__(reason)
-        self.fault: Fault = fault
+        self.fault = fault
+
+    def about(self, name: str, more: str = "") -> UserError:
+        """Return the error that a user sees."""
+        return UserError(f"{name} {self}{more}; {ADVICE[self.fault]}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +81,6 @@ class ImageForm:
         return self.height, self.width, self.channels
 
 
-def is_image(name: str) -> bool:
-    """Whether a file is an image by its name."""
-    return Path(name).suffix.lower() in SUFFIXES
-
-
 @dataclass(frozen=True, kw_only=True)
 class ImageHead:
     """What the head of an image's file says."""
@@ -80,6 +90,23 @@ class ImageHead:
     """Upright, as `height`: cameras note that an image lies on its side."""
     height: int
     is_grey: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image that is to be decoded."""
+
+    row: int
+    """Its place in the array."""
+    name: str
+    """As sentences call it: its path, or file, row and column."""
+    content: str | bytes
+    """Path of its file, or its bytes."""
+
+
+def is_image(name: str) -> bool:
+    """Whether a file is an image by its name."""
+    return Path(name).suffix.lower() in SUFFIXES
 
 
 def read_head(content: str | bytes, name: str) -> ImageHead:
@@ -92,15 +119,12 @@ def read_head(content: str | bytes, name: str) -> ImageHead:
 
 
 def form_of(spec: DatasetSpec, heads: Sequence[ImageHead]) -> ImageForm:
-    """Return what images become by a dataset's keys; what these leave open, some of them say.
-
-    Colours where any of `heads` has colours, and the size of the first.
-    """
-    is_grey = all(head.is_grey for head in heads)
+    """Return what images become by a dataset's keys; without them by the first size, and with
+    colours where any of `heads` has some."""
     return ImageForm(
         height=spec.image_size or heads[0].height,
         width=spec.image_size or heads[0].width,
-        channels=spec.channels or (1 if is_grey else 3),
+        channels=spec.channels or (1 if all(head.is_grey for head in heads) else 3),
         is_scaled=spec.image_size is not None,
         is_greyed=spec.channels is not None,
         resize=spec.resize,
@@ -119,8 +143,7 @@ def decode(content: str | bytes, form: ImageForm) -> Pixels:
         image.load()
         if form.channels == 1 and not form.is_greyed and image.mode not in GREY_MODES:
             raise ImageError("has colours, and the first images are grey", "colours")
-        upright = ImageOps.exif_transpose(image)
-        return _scale(_in_channels(upright, form.channels), form)
+        return _scale(_in_channels(ImageOps.exif_transpose(image), form.channels), form)
 
 
 def fit(pixels: Pixels, form: ImageForm) -> Pixels:
@@ -131,7 +154,8 @@ def fit(pixels: Pixels, form: ImageForm) -> Pixels:
 
 @contextlib.contextmanager
 def huge_images_refused() -> Iterator[None]:
-    """Make PIL raise for images with more pixels than its limit; not for several threads."""
+    """Make PIL raise for images with more pixels than its limit; entered by one thread at a time,
+    it holds for all."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield
@@ -181,101 +205,86 @@ def _scale(image: "Image.Image", form: ImageForm) -> Pixels:
     if image.size != size:
         if not form.is_scaled:
             raise ImageError(f"is {image.width} x {image.height} pixels", "size")
+        left, top = 0.0, 0.0
+        if form.resize == "crop":  # the largest square in its middle is kept
+            side = min(image.size)
+            left, top = (image.width - side) / 2, (image.height - side) / 2
+        box = (left, top, image.width - left, image.height - top)
         # Bilinear over all the pixels that one is made of: shrinking leaves none out.
-        image = image.resize(size, Image.Resampling.BILINEAR, box=_box(image, form))
+        image = image.resize(size, Image.Resampling.BILINEAR, box=box)
     return np.asarray(image, np.uint8).reshape(form.shape)
 
 
-def _box(image: "Image.Image", form: ImageForm) -> tuple[float, float, float, float]:
-    """Return what of an image is kept: all of it, or the largest square in its middle."""
-    if form.resize == "stretch":
-        return 0, 0, image.width, image.height
-    side = min(image.size)
-    left, top = (image.width - side) / 2, (image.height - side) / 2
-    return left, top, left + side, top + side
+def probe(pictures: Sequence[Picture], spec: DatasetSpec) -> tuple[ImageForm, float]:
+    """Return what all images become, and the seconds that one takes in one thread.
 
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """An image that is to be decoded."""
-
-    row: int
-    """Where it stands in the array."""
-    name: str
-    """As sentences call it: its path, or file, row and column."""
-    content: str | bytes
-    """Path of its file, or its bytes."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """What all images of an array have in common."""
-
-    file: Path
-    offset: int
-    """Bytes before the first row."""
-    form: ImageForm
-
-
-@dataclass(frozen=True, order=True)
-class Problem:
-    """An image that could not be used."""
-
-    row: int
-    name: str
-    reason: str
-    """The end of a sentence that begins with its name, without its full stop."""
-    fault: Fault
-
-
-def write_rows(task: Task, pictures: Iterable[Picture], target: int) -> list[Problem]:
-    """Decode images and write each to its row of the open file `target`; return what went wrong.
-
-    Nothing is mapped: written pages leave this process's memory, and a full disk is an OSError.
+    Told from some of them, evenly chosen (broken ones are reported later, with all others); if
+    none of these is an image, UserError.
     """
-    height, width, channels = task.form.shape
-    problems = []
-    for picture in pictures:
-        try:
-            pixels = decode(picture.content, task.form)
-        except ImageError as error:
-            problems.append(Problem(picture.row, picture.name, str(error), error.fault))
-            continue
-        place = task.offset + picture.row * height * width * channels
-        view = memoryview(pixels.tobytes())
-        while view:  # a nearly full disk takes a part
-            written = os.pwrite(target, view, place)
-            view, place = view[written:], place + written
-    return problems
-
-
-def serve(asked: BinaryIO, answers: BinaryIO) -> None:
-    """Read a task, then lists of pictures until the input ends; answer each with its problems.
-
-    An OSError of the disk is an answer, too.
-    """
-    task: Task = pickle.load(asked)
-    target = os.open(task.file, os.O_WRONLY)
+    chosen = pictures[:: max(1, len(pictures) // PROBES)][:PROBES]
+    heads, error = [], None
     with huge_images_refused():
-        while True:
+        with contextlib.suppress(ImageError):
+            read_head(chosen[0].content, chosen[0].name)  # PIL imports its decoders
+        began = time.perf_counter()
+        for picture in chosen:
             try:
-                pictures: list[Picture] = pickle.load(asked)
-            except EOFError:
-                return
-            answer: list[Problem] | OSError
-            try:
-                answer = write_rows(task, pictures, target)
-            except OSError as error:
-                answer = error
-            try:
-                pickle.dump(answer, answers)
-                answers.flush()
-            except BrokenPipeError:  # whoever asked was killed
-                return
+                heads.append(read_head(picture.content, picture.name))
+                decode(picture.content, form_of(spec, heads[-1:]))
+            except ImageError as problem:
+                error = error or problem.about(picture.name)
+        seconds = time.perf_counter() - began
+    if not heads:
+        assert error is not None
+        raise error
+    return form_of(spec, heads), seconds / len(chosen)
 
 
-def main() -> None:
-    """Serve whoever started this process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for them
-    serve(sys.stdin.buffer, sys.stdout.buffer)
-    os._exit(0)  # closing a pipe that nobody reads any more would be an error
+def decode_images(
+    writer: Writer,
+    name: str,
+    pictures: Iterable[Picture],
+    *,
+    number: int,
+    form: ImageForm,
+    seconds_each: float,
+) -> None:
+    """Write array `name`: (number, H, W, C) uint8, row by row as the pictures say.
+
+    `pictures` are taken as they are needed, so their bytes need not fit into memory at once.
+    UserError with the first image that cannot be used, and how many there are.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = cores or 1
+    array = writer.array(name, (number, *form.shape), "uint8")
+    problems: dict[int, tuple[str, ImageError]] = {}
+
+    def write(picture: Picture) -> None:
+        try:
+            array[picture.row] = decode(picture.content, form)
+        except ImageError as error:
+            problems[picture.row] = picture.name, error
+
+    remaining = iter(pictures)
+    with (
+        huge_images_refused(),
+        writer.progress(
+            f"decoding {number:,} images", number, seconds=number * seconds_each / cores
+        ) as advance,
+        ThreadPoolExecutor(cores) as threads,
+    ):
+        while len(problems) < MOST_PROBLEMS:
+            chunk = list(itertools.islice(remaining, AT_ONCE * cores))
+            if not chunk:
+                break
+            list(threads.map(write, chunk))
+            advance(len(chunk))
+    if problems:
+        first, error = problems[min(problems)]
+        more = ""
+        if error.fault == "size":
+            more = f", and {form.told_by} {form.width} x {form.height}"
+        if len(problems) > 1:
+            least = " or more" if len(problems) >= MOST_PROBLEMS else ""
+            more += f" ({min(len(problems), MOST_PROBLEMS)}{least} such images)"
+        raise error.about(first, more)

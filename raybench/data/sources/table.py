@@ -1,16 +1,11 @@
-"""A table that a user has: columns by name, read in batches of rows.
-
-Columns of any type as numbers or texts.
-
-Which column of a table is used for what.
-"""
+"""A table that a user has: columns by name and type, read in batches of rows, and their uses."""
 
 import difflib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,12 +53,12 @@ def as_numbers(values: Any) -> Numbers:
 
 def _microseconds(values: Any) -> Any:
     kind = values.type
+    wanted = pa.timestamp("us", tz=getattr(kind, "tz", None))
     if pa.types.is_duration(kind):
-        return values.cast(pa.duration("us"), safe=False).cast(pa.int64())
-    if pa.types.is_time(kind):
-        return values.cast(pa.time64("us"), safe=False).cast(pa.int64())
-    zone = kind.tz if pa.types.is_timestamp(kind) else None
-    return values.cast(pa.timestamp("us", tz=zone), safe=False).cast(pa.int64())
+        wanted = pa.duration("us")
+    elif pa.types.is_time(kind):
+        wanted = pa.time64("us")
+    return values.cast(wanted, safe=False).cast(pa.int64())
 
 
 def is_too_large(values: Any) -> npt.NDArray[np.bool_]:
@@ -115,41 +110,26 @@ Say = Callable[[str], None]
 """Takes a sentence on what was found, for the user."""
 
 
-class Table(Protocol):
-    """Rows of a file, of several, or of a Hugging Face set."""
+class Table:
+    """Rows of a file, of several, of a folder, or of a Hugging Face set."""
 
-    @property
-    def source(self) -> str:
-        """What it was read from, for sentences."""
-        ...
-
-    @property
-    def folder(self) -> str:
-        """Where paths in its cells begin."""
-        ...
-
-    @property
-    def schema(self) -> Any:
-        """Names (without spaces at their ends) and types of its columns: a `pyarrow.Schema`."""
-        ...
-
-    @property
-    def num_rows(self) -> int:
-        """Without the line of names."""
-        ...
-
-    @property
-    def class_names(self) -> Mapping[str, Sequence[str]]:
-        """Names of the classes of columns that hold them as numbers; of most tables none."""
-        ...
+    source: str
+    """What it was read from, for sentences."""
+    folder: str
+    """Where paths in its cells begin."""
+    schema: Any
+    """Names (without spaces at their ends) and types of its columns: a `pyarrow.Schema`."""
+    num_rows: int
+    class_names: Mapping[str, Sequence[str]] = {}
+    """Names of the classes of columns that hold them as numbers."""
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield `pyarrow.RecordBatch`es of these columns, from the first row to the last."""
-        ...
+        raise NotImplementedError
 
     def place(self, row: int) -> str:
         """Return where a row (from 0) is, as a user finds it: `line 7 of flowers.csv`."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -181,8 +161,8 @@ def require_columns(table: Table, columns: Sequence[str], key: str) -> None:
         )
 
 
-def require_same_columns(tables: Tables, columns: Sequence[str]) -> None:
-    """Raise UserError where a split lacks a column, or has another kind of values in it."""
+def _require_same_columns(tables: Tables, columns: Sequence[str]) -> None:
+    """Raise UserError where a split lacks a column, or has text there where others have none."""
     train = tables.train
     for _, table in tables.items():
         for column in columns:
@@ -191,21 +171,19 @@ def require_same_columns(tables: Tables, columns: Sequence[str]) -> None:
                     f"{table.source} has no column '{column}', which {train.source} has; give "
                     "both the same columns, or name those to use in dataset.columns."
                 )
-            if is_text(table, column) != is_text(train, column):
-                text, other = (table, train) if is_text(table, column) else (train, table)
-                if not pa.types.is_null(other.schema.field(column).type):
-                    raise UserError(
-                        f"Column '{column}' is text in {text.source}, and "
-                        f"{other.schema.field(column).type} in {other.source}; make them the same."
-                    )
+            kinds = [one.schema.field(column).type for one in (train, table)]
+            are_texts = [is_text_type(kind) for kind in kinds]
+            if len(set(are_texts)) > 1 and not any(map(pa.types.is_null, kinds)):
+                raise UserError(
+                    f"Column '{column}' is {kinds[0]} in {train.source}, and {kinds[1]} in "
+                    f"{table.source}; make them the same."
+                )
 
 
 def column_of(table: Table, name: str) -> Any:
     """Return a whole column as a `pyarrow.Array`."""
     parts = [batch.column(0) for batch in table.batches([name])]
-    if not parts:
-        return pa.array([], type=table.schema.field(name).type)
-    return pa.chunked_array(parts).combine_chunks() if len(parts) > 1 else parts[0]
+    return pa.chunked_array(parts, table.schema.field(name).type).combine_chunks()
 
 
 def first_place(table: Table, column: str, is_wrong: Callable[[Any], Any]) -> tuple[str, Any]:
@@ -257,9 +235,6 @@ class Roles:
     labels: list[str]
     inputs: list[str]
     """Columns of numbers and names; empty where texts or images are the inputs."""
-    text: str | None = None
-    image: str | None = None
-    weight: str | None = None
     not_used: tuple[str, ...] = ()
     """Sentences on columns that no features can be made of."""
 
@@ -292,41 +267,40 @@ def find_roles(spec: DatasetSpec, tables: Tables) -> Roles:
         )
     is_table = spec.text is None and spec.image is None
     inputs, not_used = _inputs(spec, train, set(uses)) if is_table else ([], ())
-    for table in [table for _, table in tables.items() if table is not train]:
+    for _, table in tables.items():
         require_columns(table, labels, "label")
-    require_same_columns(tables, [*inputs, *named["text"], *named["image"]])
-    return Roles(labels, inputs, spec.text, spec.image, spec.weight, not_used)
+    _require_same_columns(tables, [*inputs, *named["text"], *named["image"]])
+    return Roles(labels, inputs, not_used)
 
 
 def _inputs(spec: DatasetSpec, table: Table, used: set[str]) -> tuple[list[str], tuple[str, ...]]:
+    kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
     if spec.columns is not None:
         for column in spec.columns:
-            kind = table.schema.field(column).type
-            if not is_input_type(kind):
+            if not is_input_type(kinds[column]):
                 raise UserError(
-                    f"dataset.columns: column '{column}' of {table.source} holds {kind}; inputs "
-                    "are numbers, dates and texts."
+                    f"dataset.columns: column '{column}' of {table.source} holds "
+                    f"{kinds[column]}; inputs are numbers, dates and texts."
                 )
         return spec.columns, ()
-    others = [name for name in table.schema.names if name not in used - set(spec.categories or [])]
-    numbers = [name for name in others if _numbers_rows(name, table.schema.field(name).type)]
-    others = [name for name in others if name not in numbers]
-    inputs = [name for name in others if is_input_type(table.schema.field(name).type)]
+    inputs, left_out = [], []
+    for name, kind in kinds.items():
+        if name in used - set(spec.categories or []):
+            continue
+        if _numbers_rows(name, kind):
+            left_out.append(
+                f"column '{name}' is left out: it holds pandas' numbers of the rows; if it is "
+                "more, name it in dataset.columns."
+            )
+        elif is_input_type(kind):
+            inputs.append(name)
+        else:
+            left_out.append(f"column '{name}' is left out: it holds {kind}.")
     if not inputs:
         raise UserError(
             f"{table.source} has no column of inputs beside {', '.join(sorted(used))}; its columns "
             f"are {', '.join(table.schema.names[:MAX_SHOWN])}."
         )
-    left_out = [
-        f"column '{name}' is left out: it holds {table.schema.field(name).type}."
-        for name in others
-        if name not in inputs
-    ]
-    left_out += [
-        f"column '{name}' is left out: it holds pandas' numbers of the rows; if it is more, name "
-        "it in dataset.columns."
-        for name in numbers
-    ]
     return inputs, tuple(left_out)
 
 

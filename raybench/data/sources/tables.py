@@ -1,8 +1,6 @@
-"""The loaders of tables and texts: `csv`, `parquet`, `huggingface` and `text`.
+"""The loaders of tables, folders and texts: `csv`, `image_folder`, `text` and others.
 
-A table with a column of images, their bytes or their paths: decoded once, then mapped.
-
-Sets of Hugging Face's `datasets`, as its library wrote them: to a folder, or to its cache.
+Also a table with a column of images, and sets as Hugging Face's `datasets` has written them.
 """
 
 import importlib
@@ -13,15 +11,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raybench.data.dataset import SPLITS, Dataset, Split
+from raybench.data.dataset import SPLITS, Dataset, split_of_arrays
 from raybench.data.inputs import Rows
-from raybench.data.sources.cut import cut, dataset_of_parts, mixed_order
-from raybench.data.sources.decode_images import PROBES, decode_images, probe
+from raybench.data.sources.cut import cut, dataset_of_parts, held_out_line, mixed_order
 from raybench.data.sources.files import open_tables, split_of
-from raybench.data.sources.images import Picture
+from raybench.data.sources.folders import (
+    FILE_NAME,
+    is_class_folder,
+    list_images,
+    open_image_folder,
+    open_text_folder,
+)
+from raybench.data.sources.images import PROBES, Picture, decode_images, probe
 from raybench.data.sources.label_columns import read_labels, read_weights
 from raybench.data.sources.table import (
     BATCH_ROWS,
+    Say,
     Table,
     Tables,
     find_roles,
@@ -29,16 +34,15 @@ from raybench.data.sources.table import (
     is_text_type,
     require_columns,
 )
-from raybench.data.sources.table_set import Member, split_members, table_dataset
+from raybench.data.sources.table_set import split_members, table_dataset
 from raybench.data.sources.texts import (
     Tokens,
-    is_class_folder,
     language_dataset,
-    open_text_folder,
+    read_text,
     running_texts,
     texts_of,
 )
-from raybench.data.store.build import Stored, read_dataset, split_of_arrays, stored, write_dataset
+from raybench.data.store.build import Stored, read_dataset, stored, write_dataset
 from raybench.data.store.place import Writer, tell
 from raybench.data.store.source import File, Source, file_at, list_files
 from raybench.spec.dataset_spec import DatasetSpec
@@ -46,17 +50,266 @@ from raybench.spec.errors import UserError
 
 MISSING_LABEL = -1
 """Label of a split whose labels are kept secret, as of a contest."""
+NOT_OPTIONS = ("path", "class_weights", "repeat", "limit", "shape", "num_classes", "num_samples")
+"""Keys of the dataset that no stored array depends on."""
+IMAGE_OPTIONS = (
+    *("image", "label", "task", "weight", "image_size", "resize", "channels", "split_seed"),
+)
+"""Keys that stored images depend on: splits are cut from these."""
 
 
-class HuggingFaceTable:
-    """One split of such a set."""
+def load_csv(spec: DatasetSpec) -> Dataset:
+    """Return the rows of a CSV file, or of a folder's train.csv, val.csv and test.csv."""
+    return _load(spec, _files(spec), lambda: open_tables("csv", str(spec.path)))
+
+
+def load_parquet(spec: DatasetSpec) -> Dataset:
+    """Return the rows of a Parquet file, of a folder of parts, or of a folder's splits."""
+    return _load(spec, _files(spec), lambda: open_tables("parquet", str(spec.path)))
+
+
+def load_huggingface(spec: DatasetSpec) -> Dataset:
+    """Return a set of Hugging Face's `datasets`, of a folder or of the library's cache."""
+    tables, read = open_huggingface(spec)
+    spec, tables = with_default_columns(spec, tables)
+    found = [file_at(path, name=str(path.absolute())) for path in read]
+    return _load(spec, found, lambda: tables)
+
+
+def load_image_folder(spec: DatasetSpec) -> Dataset:
+    """Return the images of a folder by class, with splits or without, or with a `metadata.csv`."""
+    path, say = Path(str(spec.path)).expanduser(), _say(spec)
+    files, num_others = list_images(path)
+
+    def build(writer: Writer) -> Mapping[str, Any]:
+        if num_others:
+            say(f"{num_others:,} files are no images by their names, and left out.")
+        tables, label = open_image_folder(path, files, spec.label, say)
+        return _store_images(
+            spec.model_copy(update={"image": FILE_NAME, "label": label}), tables, writer
+        )
+
+    return _stored_images(spec, stored(_source(spec, files, IMAGE_OPTIONS), build))
+
+
+def load_text(spec: DatasetSpec) -> Dataset:
+    """Return texts by class (`path/CLASS/*.txt`), or the running text of a file or folder."""
+    path = Path(str(spec.path)).expanduser()
+    require_text_task(spec)
+    found = _files(spec)
+    if spec.task == "classification" or (
+        spec.task is None and path.is_dir() and is_class_folder(path)
+    ):
+        if path.is_file():
+            raise UserError(
+                f"dataset.path: {path} is a file; texts by class are a folder with a folder of "
+                ".txt files for each class."
+            )
+        columns = {"text": "text", "label": "label"}
+        return _load(
+            spec.model_copy(update=columns), found, lambda: open_text_folder(path, read_text)
+        )
+    return _load_language(spec, found, lambda: running_texts(path))
+
+
+def require_text_task(spec: DatasetSpec) -> None:
+    """Raise UserError for a task that files of text have no labels for."""
+    if spec.task == "regression":
+        raise UserError(
+            f"dataset.task: regression is not for files of text ({spec.path}), which have no "
+            "numbers to learn; leave it out, or put texts and numbers into a table."
+        )
+
+
+def _load(spec: DatasetSpec, found: Sequence[File], open_them: Callable[[], Tables]) -> Dataset:
+    if spec.task == "language_modelling":
+        return _load_language(spec, found, lambda: _column_texts(spec, open_them()))
+    if spec.image is not None:
+        tables = open_them()
+        source = _source(spec, [*found, *_image_files(spec.image, tables)], IMAGE_OPTIONS)
+        kept = stored(source, lambda writer: _store_images(spec, tables, writer))
+        return _stored_images(spec, kept)
+
+    def build(writer: Writer) -> Mapping[str, Any]:
+        tables = open_them()
+        total = sum(table.num_rows for _, table in tables.items())
+        with writer.progress(f"reading {total:,} rows", total) as advance:
+            dataset = table_dataset(
+                spec,
+                tables,
+                name=spec.name,
+                say=_say(spec),
+                make=writer.array,
+                advance=advance,
+            )
+        return write_dataset(writer, dataset)
+
+    return read_dataset(stored(_source(spec, found), build))
+
+
+def _load_language(
+    spec: DatasetSpec, found: Sequence[File], read: Callable[[], dict[str, str]]
+) -> Dataset:
+    def build(writer: Writer) -> Mapping[str, Any]:
+        dataset = language_dataset(
+            spec, read(), name=spec.name, source=str(spec.path), say=_say(spec)
+        )
+        return write_dataset(writer, dataset)
+
+    return read_dataset(stored(_source(spec, found), build))
+
+
+def _column_texts(spec: DatasetSpec, tables: Tables) -> dict[str, str]:
+    """Return the texts of a column one after the other, by split, for a language model."""
+    if spec.text is None:
+        raise UserError(
+            "dataset.text: name the column of the texts that a language model is to learn; "
+            f"{tables.train.source} has {', '.join(tables.train.schema.names)}."
+        )
+    for _, table in tables.items():
+        require_columns(table, [spec.text], "text")
+        Tokens(spec, spec.text, table)  # its column is text, or a UserError
+    found = {}
+    for member in split_members(spec, tables, None):
+        texts = [one for batch in member.table.batches([spec.text]) for one in texts_of(batch)]
+        found[member.split] = "\n".join(texts[row] for row in np.sort(member.rows))
+    return found
+
+
+def _say(spec: DatasetSpec) -> Say:
+    return lambda sentence: tell(f"{spec.path}: {sentence}")
+
+
+def _files(spec: DatasetSpec) -> list[File]:
+    path = Path(str(spec.path)).expanduser()
+    if not path.exists():
+        raise UserError(
+            f"dataset.path: there is no {path} (from {Path.cwd()}); name a file or folder."
+        )
+    return [file_at(path)] if path.is_file() else list_files(path)
+
+
+def _source(spec: DatasetSpec, found: Sequence[File], keys: Sequence[str] | None = None) -> Source:
+    options = spec.model_dump(mode="json", include=set(keys) if keys else None)
+    options = {key: value for key, value in options.items() if key not in NOT_OPTIONS}
+    path = Path(str(spec.path)).expanduser()
+    return Source(name=spec.name, path=path, files=found, options=options)
+
+
+def require_image_column(table: Table, column: str) -> None:
+    """Raise UserError for a column that can hold no images."""
+    kind = table.schema.field(column).type
+    is_pair = pa.types.is_struct(kind) and {field.name for field in kind} & {"bytes", "path"}
+    if is_pair or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or is_text_type(kind):
+        return
+    raise UserError(
+        f"dataset.image: column '{column}' of {table.source} holds {kind}; images are their bytes, "
+        "or paths of files."
+    )
+
+
+def first_pictures(table: Table, column: str) -> list[Picture]:
+    """Return some of the first images, which tell what all become."""
+    batch = next(iter(table.batches([column])))
+    step = max(1, batch.num_rows // PROBES)
+    rows = range(0, batch.num_rows, step)
+    return [_picture(table, column, batch.column(0)[row].as_py(), row, 0) for row in rows]
+
+
+def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str, Any]:
+    """Write images and labels of each table in a mixed order; return what describes them."""
+    roles, image = find_roles(spec, tables), spec.image
+    assert image is not None
+    for _, table in tables.items():
+        require_image_column(table, image)
+    labels = read_labels(tables, roles.labels, spec.task, are_pictures=True)
+    if line := held_out_line(tables.train.num_rows, spec, dict(tables.items())):
+        _say(spec)(line)
+    is_class = labels.task == "classification"
+    form, seconds_each = probe(first_pictures(tables.train, image), spec)
+    for split, table in tables.items():
+        values = labels.values[split]
+        order = mixed_order(values if is_class else None, table.num_rows, seed=spec.split_seed)
+        writer.save(f"{split}-labels", values[order].astype(np.int64 if is_class else np.float32))
+        if split == "train" and spec.weight is not None:
+            writer.save("train-weights", read_weights(table, spec.weight)[order])
+        decode_images(
+            writer,
+            f"{split}-inputs",
+            _pictures(table, image, order),
+            number=table.num_rows,
+            form=form,
+            seconds_each=seconds_each,
+        )
+    return {"task": labels.task, "class_names": list(labels.class_names)}
+
+
+def _stored_images(spec: DatasetSpec, found: Stored) -> Dataset:
+    """Return the dataset that `_store_images` wrote, cut into its splits."""
+    whole = {
+        split: split_of_arrays(found.arrays, split)
+        for split in SPLITS
+        if f"{split}-inputs" in found.arrays
+    }
+    source = str(spec.path)
+    parts = cut(whole["train"], whole.get("validation"), whole.get("test"), spec, source=source)
+    return dataset_of_parts(spec.name, parts, found.about, source)
+
+
+def _image_files(column: str, tables: Tables) -> list[File]:
+    """Return the files that a column of paths names: where one changes, all is decoded anew.
+
+    None of images whose bytes stand in the table. What is not there is said when it is read.
+    """
+    found = {}
+    for _, table in tables.items():
+        if column not in table.schema.names or not is_text(table, column):
+            continue
+        for batch in table.batches([column]):
+            for cell in batch.column(0).to_pylist():
+                path = Path(table.folder, cell or "").absolute()
+                if path.is_file():
+                    found[str(path)] = file_at(path, name=str(path))
+    return [found[name] for name in sorted(found)]
+
+
+def _pictures(table: Table, column: str, order: Rows) -> Iterator[Picture]:
+    """Yield all images in the table's order, each with its row in the array."""
+    place = np.argsort(order)
+    row = 0
+    for batch in table.batches([column]):
+        for cell in batch.column(0):
+            yield _picture(table, column, cell.as_py(), row, int(place[row]))
+            row += 1
+
+
+def _picture(table: Table, column: str, cell: Any, row: int, place: int) -> Picture:
+    """Return the image of a cell: bytes, a path, or Hugging Face's pair of both."""
+    if isinstance(cell, Mapping):
+        cell = cell.get("bytes") or cell.get("path")
+    if isinstance(cell, str) and cell:
+        path = Path(table.folder, cell)
+        if path.is_file():
+            return Picture(place, str(path), str(path))
+    name = f"{table.place(row)}: column '{column}'"
+    if not cell:
+        raise UserError(f"{name} is empty; give every row an image, or leave the row out.")
+    if isinstance(cell, str):
+        raise UserError(
+            f"{name} names {cell}, and there is no file {path}; paths begin at {table.folder}."
+        )
+    return Picture(place, name, cell)
+
+
+class HuggingFaceTable(Table):
+    """One split of a set of `datasets`."""
 
     def __init__(self, split: Any, source: str) -> None:
         """`split`: a `datasets.Dataset`."""
         self.source, self.folder = source, str(Path.cwd())
         self.schema = split.features.arrow_schema.remove_metadata()
         self.num_rows = split.num_rows
-        self.class_names: Mapping[str, Sequence[str]] = {
+        self.class_names = {
             name: tuple(feature.names)
             for name, feature in split.features.items()
             if hasattr(feature, "names")
@@ -68,8 +321,7 @@ class HuggingFaceTable:
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """See `Table`."""
-        chosen = self._split.select_columns(list(columns))
-        for table in chosen.iter(BATCH_ROWS):
+        for table in self._split.select_columns(list(columns)).iter(BATCH_ROWS):
             yield from table.combine_chunks().to_batches()
 
     def place(self, row: int) -> str:
@@ -86,11 +338,11 @@ def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
     assert spec.path is not None
     found = _load_huggingface(spec.path, spec.set)
     by_split = found if isinstance(found, dict) else {"train": found}
-    splits = {}
+    splits: dict[str, Any] = {}
     for name, one in by_split.items():
         split = split_of(name)
-        if split is not None and split not in splits and one.num_rows:
-            splits[split] = one
+        if split is not None and one.num_rows:
+            splits.setdefault(split, one)
     if "train" not in splits:
         raise UserError(
             f"dataset.path: {spec.path} has the splits {', '.join(by_split) or 'none'}, and no "
@@ -104,7 +356,38 @@ def open_huggingface(spec: DatasetSpec) -> tuple[Tables, list[Path]]:
     return Tables(**tables), files
 
 
-def with_usual_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec, Tables]:
+def _load_huggingface(path: str, name: str | None) -> Any:
+    try:
+        datasets = importlib.import_module("datasets")
+    except ImportError as error:
+        raise UserError(
+            "dataset huggingface needs the library datasets, which is not installed: "
+            "pip install 'raybench[models]'."
+        ) from error
+    datasets.disable_progress_bars()
+    # Also where a user has not set HF_HUB_OFFLINE: a training must not wait for the net.
+    datasets.config.HF_HUB_OFFLINE = True
+    folder = Path(path).expanduser()
+    try:
+        if folder.exists():
+            return datasets.load_from_disk(str(folder))
+        return datasets.load_dataset(
+            path, name, download_config=datasets.DownloadConfig(local_files_only=True)
+        )
+    except (OSError, ValueError, KeyError) as error:
+        if folder.exists():
+            raise UserError(
+                f"dataset.path: {path} is no whole folder of datasets' save_to_disk ({error}); "
+                "save it again, or name another kind of dataset (parquet, image_folder)."
+            ) from error
+        raise UserError(
+            f"dataset.path: there is no folder {path}, and datasets' cache has no set of that name "
+            f"({type(error).__name__}: {error}); download it first with load_dataset, or name a "
+            "folder that save_to_disk wrote."
+        ) from error
+
+
+def with_default_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec, Tables]:
     """Return the spec with the columns that its keys leave open, told from the set's features.
 
     A split whose labels are all hidden (-1) is left out.
@@ -113,7 +396,14 @@ def with_usual_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec, 
     assert isinstance(train, HuggingFaceTable)
     chosen: dict[str, Any] = {}
     if spec.label is None and spec.task != "language_modelling":
-        chosen["label"] = _label(spec, train)
+        known = [name for name in ("label", "labels") if name in train.schema.names]
+        found = known or list(train.class_names)
+        if len(found) != 1:
+            raise UserError(
+                f"dataset.label: name the column of the labels of {spec.path}; its columns are "
+                f"{', '.join(train.schema.names)}."
+            )
+        chosen["label"] = found[0]
     if spec.image is None and spec.text is None and spec.columns is None:
         used = {chosen.get("label"), spec.label if isinstance(spec.label, str) else None}
         texts = [name for name in train.schema.names if is_text(train, name) and name not in used]
@@ -132,308 +422,9 @@ def with_usual_columns(spec: DatasetSpec, tables: Tables) -> tuple[DatasetSpec, 
     return spec, tables
 
 
-def _label(spec: DatasetSpec, table: HuggingFaceTable) -> str:
-    known = [name for name in ("label", "labels") if name in table.schema.names]
-    found = known or list(table.class_names)
-    if len(found) != 1:
-        raise UserError(
-            f"dataset.label: name the column of the labels of {spec.path}; its columns are "
-            f"{', '.join(table.schema.names)}."
-        )
-    return found[0]
-
-
 def _is_hidden(table: Table, label: str) -> bool:
     if label not in table.schema.names:
         return True
     return all(
         (np.asarray(batch.column(0)) == MISSING_LABEL).all() for batch in table.batches([label])
     )
-
-
-def _load_huggingface(path: str, name: str | None) -> Any:
-    datasets = _library()
-    folder = Path(path).expanduser()
-    if folder.is_file():
-        raise UserError(f"dataset.path: {path} is a file; name the folder save_to_disk wrote.")
-    if folder.is_dir():
-        try:
-            return datasets.load_from_disk(str(folder))
-        except (FileNotFoundError, ValueError, KeyError, OSError) as error:
-            raise UserError(
-                f"dataset.path: {path} is no whole folder of datasets' save_to_disk ({error}); "
-                "save it again, or name another kind of dataset (parquet, image_folder)."
-            ) from error
-    try:
-        return datasets.load_dataset(
-            path, name, download_config=datasets.DownloadConfig(local_files_only=True)
-        )
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"dataset.path: there is no folder {path}, and datasets' cache has no set of that name "
-            f"({type(error).__name__}: {error}); download it first with load_dataset, or name a "
-            "folder that save_to_disk wrote."
-        ) from error
-
-
-def _library() -> Any:
-    try:
-        datasets = importlib.import_module("datasets")
-    except ImportError as error:
-        raise UserError(
-            "dataset huggingface needs the library datasets, which is not installed: "
-            "pip install 'raybench[models]'."
-        ) from error
-    datasets.disable_progress_bars()
-    # Also where a user has not set HF_HUB_OFFLINE: a training must not wait for the net.
-    datasets.config.HF_HUB_OFFLINE = True
-    return datasets
-
-
-OPTIONS = ("image", "label", "task", "weight", "image_size", "resize", "channels", "split_seed")
-"""Keys of the dataset that the stored arrays depend on: splits are cut from these."""
-
-
-def store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> dict[str, Any]:
-    """Write images and labels of each table in a mixed order; return what describes them."""
-    roles = find_roles(spec, tables)
-    assert roles.image is not None
-    labels = read_labels(tables, roles.labels, spec.task, are_pictures=True)
-    is_class = labels.task == "classification"
-    form, seconds_each = probe(first_pictures(tables.train, roles.image), spec)
-    for split, table in tables.items():
-        values = labels.values[split]
-        order = mixed_order(values if is_class else None, table.num_rows, seed=spec.split_seed)
-        writer.save(f"{split}-labels", values[order].astype(np.int64 if is_class else np.float32))
-        if split == "train" and roles.weight is not None:
-            writer.save("train-weights", read_weights(table, roles.weight)[order])
-        decode_images(
-            writer,
-            f"{split}-inputs",
-            _pictures(table, roles.image, order),
-            number=table.num_rows,
-            form=form,
-            seconds_each=seconds_each,
-        )
-    return {"task": labels.task, "class_names": list(labels.class_names)}
-
-
-def image_files(spec: DatasetSpec, tables: Tables) -> list[File]:
-    """Return the files that a column of paths names: where one changes, all is decoded anew.
-
-    None of images whose bytes stand in the table. What is not there is said when it is read.
-    """
-    found = {}
-    assert spec.image is not None
-    for _, table in tables.items():
-        if spec.image not in table.schema.names or not is_text(table, spec.image):
-            continue
-        for batch in table.batches([spec.image]):
-            for cell in batch.column(0).to_pylist():
-                path = Path(table.folder, cell or "").absolute()
-                if path.is_file():
-                    found[str(path)] = file_at(path, name=str(path))
-    return [found[name] for name in sorted(found)]
-
-
-def stored_images(spec: DatasetSpec, found: Stored, *, source: str) -> Dataset:
-    """Return the dataset that `store_images` wrote, cut into its splits."""
-    whole = {
-        split: split_of_arrays(found.arrays, split)
-        for split in SPLITS
-        if f"{split}-inputs" in found.arrays
-    }
-    parts = cut(whole["train"], whole.get("validation"), whole.get("test"), spec, source=source)
-    # Weights are of what is trained on.
-    splits = [parts[0], *(Split(part.inputs, part.labels) for part in parts[1:])]
-    return dataset_of_parts(spec.name, splits, found.about, source)
-
-
-def first_pictures(table: Table, column: str) -> list[Picture]:
-    """Return some of the first images, which tell what all become."""
-    batch = next(iter(table.batches([column])))
-    step = max(1, batch.num_rows // PROBES)
-    rows = range(0, batch.num_rows, step)
-    return [_picture(table, column, batch.column(0)[row].as_py(), row, 0) for row in rows]
-
-
-def _pictures(table: Table, column: str, order: Rows) -> Iterator[Picture]:
-    """Yield all images in the table's order, each with its row in the array."""
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    start = 0
-    for batch in table.batches([column]):
-        for number, cell in enumerate(batch.column(0)):
-            row = start + number
-            yield _picture(table, column, cell.as_py(), row, int(place[row]))
-        start += batch.num_rows
-
-
-def _picture(table: Table, column: str, cell: Any, row: int, place: int) -> Picture:
-    """Return the image of a cell: bytes, a path, or Hugging Face's pair of both."""
-    name = f"{table.place(row)}: column '{column}'"
-    if isinstance(cell, Mapping):
-        cell = cell.get("bytes") or cell.get("path")
-    if not cell:
-        raise UserError(f"{name} is empty; give every row an image, or leave the row out.")
-    if isinstance(cell, str):
-        path = Path(table.folder, cell)
-        if not path.is_file():
-            raise UserError(
-                f"{name} names {cell}, and there is no file {path}; paths begin at {table.folder}."
-            )
-        return Picture(place, str(path), str(path))
-    return Picture(place, name, cell)
-
-
-def require_image_column(table: Table, column: str) -> None:
-    """Raise UserError for a column that can hold no images."""
-    kind = table.schema.field(column).type
-    is_pair = pa.types.is_struct(kind) and {field.name for field in kind} & {"bytes", "path"}
-    if is_pair or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or is_text_type(kind):
-        return
-    raise UserError(
-        f"dataset.image: column '{column}' of {table.source} holds {kind}; images are their bytes, "
-        "or paths of files."
-    )
-
-
-NOT_OPTIONS = ("path", "class_weights", "repeat", "limit", "shape", "num_classes", "num_samples")
-"""Keys of the dataset that no stored array depends on."""
-Open = Callable[[], Tables]
-
-
-def load_csv(spec: DatasetSpec) -> Dataset:
-    """Return the rows of a CSV file, or of a folder's train.csv, val.csv and test.csv."""
-    assert spec.path is not None
-    return _load(spec, _listed(spec.path), lambda: open_tables("csv", str(spec.path)))
-
-
-def load_parquet(spec: DatasetSpec) -> Dataset:
-    """Return the rows of a Parquet file, of a folder of parts, or of a folder's splits."""
-    assert spec.path is not None
-    return _load(spec, _listed(spec.path), lambda: open_tables("parquet", str(spec.path)))
-
-
-def load_huggingface(spec: DatasetSpec) -> Dataset:
-    """Return a set of Hugging Face's `datasets`, of a folder or of the library's cache."""
-    tables, read = open_huggingface(spec)
-    spec, tables = with_usual_columns(spec, tables)
-    found = [file_at(path, name=str(path.absolute())) for path in read]
-    return _load(spec, found, lambda: tables)
-
-
-def load_text(spec: DatasetSpec) -> Dataset:
-    """Return texts by class (`path/CLASS/*.txt`), or the running text of a file or folder."""
-    assert spec.path is not None
-    path = Path(spec.path).expanduser()
-    require_text_task(spec)
-    found = _listed(spec.path)
-    if spec.task == "classification" or (spec.task is None and is_class_folder(path)):
-        if path.is_file():
-            raise UserError(
-                f"dataset.path: {path} is a file; texts by class are a folder with a folder of "
-                ".txt files for each class."
-            )
-        columns = {"text": "text", "label": "label"}
-        return _load(spec.model_copy(update=columns), found, lambda: open_text_folder(path))
-
-    def build(writer: Writer) -> Mapping[str, Any]:
-        texts = running_texts(path)
-        return write_dataset(writer, _language(spec, texts))
-
-    return read_dataset(stored(_source(spec, found), build))
-
-
-def require_text_task(spec: DatasetSpec) -> None:
-    """Raise UserError for a task that files of text have no labels for."""
-    if spec.task == "regression":
-        raise UserError(
-            f"dataset.task: regression is not for files of text ({spec.path}), which have no "
-            "numbers to learn; leave it out, or put texts and numbers into a table."
-        )
-
-
-def _load(spec: DatasetSpec, found: Sequence[File], open_tables: Open) -> Dataset:
-    if spec.image is not None:
-        options = {key: getattr(spec, key) for key in OPTIONS}
-        tables = open_tables()
-        source = _source(spec, [*found, *image_files(spec, tables)], options)
-        kept = stored(source, lambda writer: _store_images(spec, tables, writer))
-        return stored_images(spec, kept, source=str(spec.path))
-
-    def build(writer: Writer) -> Mapping[str, Any]:
-        tables = open_tables()
-        if spec.task == "language_modelling":
-            return write_dataset(writer, _language(spec, column_texts(spec, tables)))
-        total = sum(table.num_rows for _, table in tables.items())
-        with writer.progress(f"reading {total:,} rows", total) as progress:
-            dataset = table_dataset(
-                spec,
-                tables,
-                name=spec.name,
-                say=lambda sentence: tell(f"{spec.path}: {sentence}"),
-                make=writer.array,
-                advance=progress.advance,
-            )
-        return write_dataset(writer, dataset)
-
-    return read_dataset(stored(_source(spec, found), build))
-
-
-def column_texts(spec: DatasetSpec, tables: Tables) -> dict[str, str]:
-    """Return the texts of a column one after the other, by split, for a language model."""
-    if spec.text is None:
-        raise UserError(
-            "dataset.text: name the column of the texts that a language model is to learn; "
-            f"{tables.train.source} has {', '.join(tables.train.schema.names)}."
-        )
-    for _, table in tables.items():
-        require_columns(table, [spec.text], "text")
-        Tokens(spec, spec.text, table)  # its column is text, or a UserError
-    members = split_members(spec, tables, None)
-    return {member.split: "\n".join(_texts(member, spec.text)) for member in members}
-
-
-def _texts(member: Member, column: str) -> list[str]:
-    is_kept = np.zeros(member.table.num_rows, bool)
-    is_kept[member.rows] = True
-    texts = [text for batch in member.table.batches([column]) for text in texts_of(batch)]
-    return [text for text, kept in zip(texts, is_kept, strict=True) if kept]
-
-
-def _language(spec: DatasetSpec, texts: dict[str, str]) -> Dataset:
-    return language_dataset(
-        spec,
-        texts,
-        name=spec.name,
-        source=str(spec.path),
-        say=lambda sentence: tell(f"{spec.path}: {sentence}"),
-    )
-
-
-def _store_images(spec: DatasetSpec, tables: Tables, writer: Writer) -> Mapping[str, Any]:
-    image = find_roles(spec, tables).image
-    assert image is not None
-    for _, table in tables.items():
-        require_image_column(table, image)
-    return store_images(spec, tables, writer)
-
-
-def _listed(given: str) -> list[File]:
-    path = Path(given).expanduser()
-    if not path.exists():
-        raise UserError(
-            f"dataset.path: there is no {path} (from {Path.cwd()}); name a file or folder."
-        )
-    return [file_at(path)] if path.is_file() else list_files(path)
-
-
-def _source(
-    spec: DatasetSpec, found: Sequence[File], options: Mapping[str, Any] | None = None
-) -> Source:
-    if options is None:
-        dumped = spec.model_dump(mode="json")
-        options = {key: value for key, value in dumped.items() if key not in NOT_OPTIONS}
-    path = Path(str(spec.path)).expanduser()
-    return Source(name=spec.name, path=path, files=found, options=options)

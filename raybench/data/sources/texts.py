@@ -1,15 +1,8 @@
-"""Texts as token ids: words, characters or bytes, numbered by the training texts alone.
-
-A column of texts as inputs: token ids of one length.
-
-Files of text: a folder of classes, or what a language model learns.
-
-Running text as a dataset: windows of tokens, and for each token the next one.
-"""
+"""Texts as token ids, numbered by the training texts alone: a column of them, or running text."""
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -19,10 +12,10 @@ import pyarrow as pa
 
 from raybench.data.dataset import SPLITS, Array, Dataset, Split, num_of
 from raybench.data.memory import require_memory
-from raybench.data.sources.cut import USUAL_SHARE
-from raybench.data.sources.files import find_files, split_of
-from raybench.data.sources.image_folder import SPLIT_NAMES
-from raybench.data.sources.table import BATCH_ROWS, Say, Table, Tables, is_text
+from raybench.data.sources.cut import TYPICAL_SHARE
+from raybench.data.sources.files import SPLIT_NAMES, find_files, split_of
+from raybench.data.sources.folders import TEXT_ENDINGS
+from raybench.data.sources.table import Say, Table, is_text
 from raybench.spec.dataset_spec import DatasetSpec
 from raybench.spec.errors import UserError
 
@@ -47,7 +40,7 @@ class Tokenizer:
     """
 
     def __init__(self, kind: Kind, size: int) -> None:
-        """`size`: most tokens told apart, the two special ones included; of bytes all are."""
+        """`size`: the most tokens, with the two special ones; bytes are all kept."""
         self._kind, self._size = kind, size
         self._counts: Counter[str] = Counter()
         self.vocabulary: tuple[str, ...] = ()
@@ -112,7 +105,8 @@ MANY = 0.25
 
 
 class Tokens:
-    """See `RowInputs`: (`sequence_length`,) int32, padded with 0 at the end."""
+    """Makes inputs of a column of texts, (`sequence_length`,) int32, padded with 0 at the end:
+    first `see` of all training rows, then `finish`, then `write`."""
 
     dtype = np.int32
 
@@ -123,27 +117,16 @@ class Tokens:
                 f"dataset.text: column '{column}' of {table.source} holds "
                 f"{table.schema.field(column).type}, no text; name another one."
             )
-        self.columns = [column]
-        self._length = spec.sequence_length
+        self.columns, self._source = [column], table.source
+        self.shape: tuple[int, ...] = (spec.sequence_length,)
+        self.encoding = {"tokens": spec.tokens}
         self._tokenizer = Tokenizer(spec.tokens, spec.vocabulary_size)
-        self._kind = spec.tokens
-        self._source = table.source
         self._lengths: list[int] = []
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """See `RowInputs`."""
-        return (self._length,)
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
         """Tokens by their ids; empty before `finish`."""
         return self._tokenizer.vocabulary
-
-    @property
-    def encoding(self) -> dict[str, Any]:
-        """See `RowInputs`."""
-        return {"tokens": self._kind}
 
     @property
     def lengths(self) -> Array:
@@ -156,39 +139,38 @@ class Tokens:
         return self._tokenizer.num_tokens
 
     def see(self, batch: Any) -> None:
-        """See `RowInputs`."""
+        """Take some training rows, a `pyarrow.RecordBatch`."""
         for text in texts_of(batch):
             pieces = self._tokenizer.cut(text)
             self._lengths.append(len(pieces))
             self._tokenizer.see(pieces)
 
-    def finish(self, say: Any) -> None:
-        """See `RowInputs`."""
-        lengths = self.lengths
+    def finish(self, say: Say) -> None:
+        """Number the tokens; `say` takes sentences on texts that are empty or cut."""
+        lengths, column, most = self.lengths, self.columns[0], self.shape[0]
         if not lengths.any():
             raise UserError(
-                f"{self._source}: column '{self.columns[0]}' has no text in any training row; name "
-                "another one in dataset.text."
+                f"{self._source}: column '{column}' has no text in any training row; name another "
+                "one in dataset.text."
             )
         self._tokenizer.finish()
-        empty = int((lengths == 0).sum())
-        if empty:
+        if empty := int((lengths == 0).sum()):
             say(
-                f"column '{self.columns[0]}' is empty in {empty:,} of {len(lengths):,} training "
-                "rows: each is one unknown token."
+                f"column '{column}' is empty in {empty:,} of {len(lengths):,} training rows: each "
+                "is one unknown token."
             )
-        share = float((lengths > self._length).mean())
+        share = float((lengths > most).mean())
         if share > MANY:
             say(
-                f"{100 * share:.0f} % of the texts are longer than {self._length} {self._kind} and "
-                f"are cut there (half of all have up to {np.median(lengths):.0f}); "
-                "dataset.sequence_length changes it."
+                f"{100 * share:.0f} % of the texts are longer than {most} "
+                f"{self.encoding['tokens']} and are cut there (half of all have up to "
+                f"{np.median(lengths):.0f}); dataset.sequence_length changes it."
             )
 
-    def write(self, batch: Any, table: Table, start: int) -> Array:
-        """See `RowInputs`."""
-        del table, start
-        return padded_ids(self._tokenizer, list(texts_of(batch)), self._length)
+    def write(self, batch: Any, table: Table) -> Array:
+        """Return the inputs of any rows."""
+        del table
+        return padded_ids(self._tokenizer, list(texts_of(batch)), self.shape[0])
 
 
 def padded_ids(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> Array:
@@ -211,102 +193,26 @@ def texts_of(batch: Any) -> Iterator[str]:
         yield value.as_py() or ""
 
 
-TEXT_ENDINGS = (".txt", ".text", ".md")
 MEMORY_FACTOR = 20
 """Bytes in memory for one of a text that is learnt, at most: its ids, its next ones, its cuts."""
 
 
-class TextFolder:
-    """A folder with a folder of files for each class, as a table of `text` and `label`."""
-
-    class_names: Mapping[str, Sequence[str]] = {}
-
-    def __init__(self, folder: Path) -> None:
-        """UserError for files that are in no class's folder."""
-        self.source = self.folder = str(folder)
-        files = find_files(folder, TEXT_ENDINGS)
-        outside = [file for file in files if file.parent == folder]
-        if outside:
-            raise UserError(
-                f"{outside[0]} is in no class's folder; move it to one: {folder}/CLASS/"
-                f"{outside[0].name}."
-            )
-        if not files:
-            raise UserError(
-                f"dataset.path: {folder} has no folders with {TEXT_ENDINGS[0]} files; put the "
-                "texts of each class into a folder with its name."
-            )
-        self.files = files
-        self._classes = [file.relative_to(folder).parts[0] for file in files]
-        self.num_rows = len(files)
-        self.schema = pa.schema([("text", pa.string()), ("label", pa.string())])
-
-    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """See `Table`."""
-        rows = BATCH_ROWS // 64  # a file is longer than a cell
-        for start in range(0, self.num_rows, rows):
-            here = slice(start, start + rows)
-            made = {"label": self._classes[here]}
-            if "text" in columns:
-                made["text"] = [read_text(file) for file in self.files[here]]
-            arrays = [pa.array(made[column], pa.string()) for column in columns]
-            yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
-
-    def place(self, row: int) -> str:
-        """See `Table`."""
-        return str(self.files[row])
-
-
-def open_text_folder(folder: Path) -> Tables:
-    """Return the texts of `folder/CLASS/`, or of `folder/train/CLASS/` and the other splits."""
-    by_split = _split_folders(folder)
-    if not by_split:
-        return Tables(TextFolder(folder))
-    if "train" not in by_split:
-        raise UserError(f"dataset.path: {folder} has {', '.join(by_split)} and no train; add it.")
-    tables: dict[str, Table] = {name: TextFolder(path) for name, path in by_split.items()}
-    return Tables(**tables)
-
-
-def _split_folders(folder: Path) -> dict[str, Path]:
-    inner = sorted(path for path in folder.iterdir() if path.is_dir())
-    found = {split_of(path.name): path for path in inner}
-    is_all = bool(inner) and None not in found
-    return {split: found[split] for split in SPLIT_NAMES if split in found} if is_all else {}
-
-
-def is_class_folder(path: Path) -> bool:
-    """Whether a path has folders of texts by class, and not texts to be learnt as one."""
-    if not path.is_dir():
-        return False
-    return any(
-        len(file.relative_to(path).parts) > (2 if split_of(file.relative_to(path).parts[0]) else 1)
-        for file in find_files(path, TEXT_ENDINGS)
-    )
-
-
 def running_texts(path: Path) -> dict[str, str]:
     """Return the text of a file, or of a folder's, whole: by split, or as `train` alone."""
-    if path.is_file():
-        _require_memory([path], path)
-        return {"train": read_text(path)}
-    files = find_files(path, TEXT_ENDINGS)
+    files = [path] if path.is_file() else find_files(path, TEXT_ENDINGS)
     if not files:
         raise UserError(
             f"dataset.path: {path} has no {TEXT_ENDINGS[0]} files; name a file or folder."
         )
-    _require_memory(files, path)
+    require_memory(MEMORY_FACTOR * sum(file.stat().st_size for file in files), str(path))
+    if path.is_file():
+        return {"train": read_text(path)}
     by_split: dict[str, list[str]] = {}
     splits = [split_of(file.relative_to(path).parts[0]) for file in files]
     is_split = all(splits) and "train" in splits
     for file, split in zip(files, splits, strict=True):
         by_split.setdefault(split if is_split and split else "train", []).append(read_text(file))
-    order = [split for split in SPLIT_NAMES if split in by_split]
-    return {split: "\n".join(by_split[split]) for split in order}
-
-
-def _require_memory(files: list[Path], path: Path) -> None:
-    require_memory(MEMORY_FACTOR * sum(file.stat().st_size for file in files), str(path))
+    return {split: "\n".join(by_split[split]) for split in SPLIT_NAMES if split in by_split}
 
 
 def read_text(file: Path) -> str:
@@ -335,7 +241,7 @@ def language_dataset(
     pieces = _cut_off(spec, pieces, source, say)
     tokenizer.see(pieces["train"])
     tokenizer.finish()
-    splits = {}
+    splits: dict[str, Any] = {}
     for split in SPLITS:
         ids = tokenizer.ids(pieces[split])
         num_windows = max(0, len(ids) - 1) // spec.sequence_length
@@ -345,16 +251,17 @@ def language_dataset(
                 f"window of dataset.sequence_length {spec.sequence_length} and the token after it; "
                 "choose a shorter one, or add text."
             )
-        splits[split] = _windows(ids, num_windows, spec.sequence_length)
-    vocabulary = tokenizer.vocabulary
+        kept, shape = num_windows * spec.sequence_length, (num_windows, spec.sequence_length)
+        splits[split] = Split(
+            np.ascontiguousarray(ids[:kept].reshape(shape)),
+            ids[1 : kept + 1].reshape(shape).astype(np.int64),
+        )
     return Dataset(
         name,
-        len(vocabulary),
-        train=splits["train"],
-        validation=splits["validation"],
-        test=splits["test"],
+        len(tokenizer.vocabulary),
+        **splits,
         task="language_modelling",
-        vocabulary=vocabulary,
+        vocabulary=tokenizer.vocabulary,
         encoding={"tokens": spec.tokens},
     )
 
@@ -364,10 +271,10 @@ def _cut_off(
 ) -> dict[str, Pieces]:
     rest = pieces["train"]
     total = (len(rest) - 1) // spec.sequence_length
-    usual = max(1, round(USUAL_SHARE * total))
-    validation = num_of(spec.validation_size, total, usual=usual)
+    typical = max(1, round(TYPICAL_SHARE * total))
+    validation = num_of(spec.validation_size, total, typical=typical)
     sizes = {
-        "test": num_of(spec.test_size, total, usual=validation),
+        "test": num_of(spec.test_size, total, typical=validation),
         "validation": validation,
     }
     missing = {split: size for split, size in sizes.items() if split not in pieces and size}
@@ -389,9 +296,3 @@ def _cut_off(
         ]
         say(f"held out from its end: {', and before them '.join(told)}.")
     return found
-
-
-def _windows(ids: Ids, number: int, length: int) -> Split:
-    inputs = ids[: number * length].reshape(number, length)
-    labels = ids[1 : number * length + 1].reshape(number, length).astype(np.int64)
-    return Split(np.ascontiguousarray(inputs), labels)

@@ -1,12 +1,7 @@
-"""A dataset of the store: built once on this machine, then mapped by every process of it.
-
-A whole `Dataset` in the store: for loaders that make one in memory, or with a `Writer`.
-"""
+"""A dataset of the store: built once on this machine, then mapped by every process of it."""
 
 import json
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,16 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from raybench.data.dataset import SPLITS, Array, Dataset, Split
+from raybench.data.dataset import (
+    SPLITS,
+    Array,
+    Dataset,
+    about_dataset,
+    dataset_of,
+    named_arrays,
+    split_of_arrays,
+)
 from raybench.data.memory import map_array
-from raybench.data.shared import about_dataset, dataset_of
 from raybench.data.store.entries import (
     ABOUT,
-    PART,
     EntryLock,
     entries_of,
     remove_entry,
     remove_unfinished,
+    written_whole,
 )
 from raybench.data.store.place import NO_ROOM, Writer, make_store_folder, no_room, tell
 from raybench.data.store.source import LAYOUT, Source, key_for
@@ -91,22 +93,17 @@ def _open(folder: Path, source: Source) -> Stored | None:
     return Stored(folder, arrays, about["description"])
 
 
-def _layout(folder: Path) -> int:
-    return int(json.loads((folder / ABOUT).read_text())["layout"])
-
-
 def _build(folder: Path, source: Source, build: Callable[[Writer], Mapping[str, Any]]) -> None:
     """Build the entry if it is still not there."""
-    lock = EntryLock(folder)
-    is_informative = False
+    lock, is_waiting = EntryLock(folder), False
     while not lock.try_alone():
         # Not a wait for the lock: who has built the entry goes on to use it, and holds it then
         # together with others until its process ends.
         if (folder / ABOUT).is_file():
             return
-        if not is_informative:
+        if not is_waiting:
             _tell_waiting(source)
-            is_informative = True
+            is_waiting = True
         time.sleep(POLL_S)
     try:
         if (folder / ABOUT).is_file():
@@ -114,20 +111,14 @@ def _build(folder: Path, source: Source, build: Callable[[Writer], Mapping[str, 
         remove_unfinished(folder.parent, locked=folder)
         old = entries_of(folder.parent, source)
         if old:
-            is_ours = any(_layout(one) == LAYOUT for one in old)
+            is_ours = any(one.about["layout"] == LAYOUT for one in old)
             why = "has changed since it was stored" if is_ours else "was stored by another version"
             tell(f"{source.path} {why}, so it is read anew.")
-        part = Path(tempfile.mkdtemp(prefix=f"{folder.name}{PART}", dir=folder.parent))
-        try:
+        with written_whole(folder) as part:
             _write(part, source, build)
             source.require_unchanged()
-            part.chmod(0o755)  # mkdtemp's own keeps a machine's other users out
-            shutil.rmtree(folder, ignore_errors=True)  # without ABOUT: removed by hand, in part
-            part.replace(folder)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)  # gone by now, unless something went wrong
         for entry in old:
-            remove_entry(entry)
+            remove_entry(entry.folder)
     finally:
         lock.release()
 
@@ -136,14 +127,13 @@ def _write(part: Path, source: Source, build: Callable[[Writer], Mapping[str, An
     writer = Writer(part, f"dataset {source.name}")
     try:
         description = build(writer)
-        num_bytes = sum(file.stat().st_size for file in part.glob("*.npy"))
         labels = [np.load(file, mmap_mode="r") for file in part.glob("*labels.npy")]
         about = {
             "layout": LAYOUT,
             "source": source.name,
             "path": str(source.path.absolute()),
             "options": source.shown_options,
-            "bytes": num_bytes,
+            "bytes": sum(file.stat().st_size for file in part.glob("*.npy")),
             "samples": sum(len(array) for array in labels),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "description": description,
@@ -162,32 +152,13 @@ def _tell_waiting(source: Source) -> None:
 def write_dataset(writer: Writer, dataset: Dataset) -> dict[str, Any]:
     """Write a dataset's arrays; return what `read_dataset` needs besides, as `build` does."""
     for part in SPLITS:
-        split: Split = getattr(dataset, part)
-        inputs = split.arrays
-        for name, array in _named(part, inputs).items():
+        for name, array in named_arrays(getattr(dataset, part), part).items():
+            assert isinstance(array, np.ndarray)
             writer.save(name, array)
-        writer.save(f"{part}-labels", split.labels)
-        if split.weights is not None:
-            writer.save(f"{part}-weights", split.weights)
     return about_dataset(dataset)
 
 
 def read_dataset(stored: Stored) -> Dataset:
     """Return the dataset that `write_dataset` wrote, its arrays mapped."""
     splits = {part: split_of_arrays(stored.arrays, part) for part in SPLITS}
-    return dataset_of(dict(stored.about), splits)
-
-
-def _named(part: str, inputs: Array | dict[str, Array]) -> dict[str, Array]:
-    if isinstance(inputs, dict):
-        return {f"{part}-input-{name}": array for name, array in inputs.items()}
-    return {f"{part}-inputs": inputs}
-
-
-def split_of_arrays(arrays: Mapping[str, Array], part: str) -> Split:
-    """Return a split whose arrays are named as `write_dataset` does it."""
-    begin = f"{part}-input-"
-    inputs: Any = arrays.get(f"{part}-inputs")
-    if inputs is None:
-        inputs = {name[len(begin) :]: arrays[name] for name in arrays if name.startswith(begin)}
-    return Split(inputs, arrays[f"{part}-labels"], arrays.get(f"{part}-weights"))
+    return dataset_of(stored.about, splits)

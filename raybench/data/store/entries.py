@@ -1,7 +1,4 @@
-"""What the store holds: listed, and removed where nobody uses it.
-
-Who builds a stored dataset, and who uses it: one lock file each, shared or held alone.
-"""
+"""What the store holds: who builds and uses an entry (a lock each), entries listed and removed."""
 
 import contextlib
 import errno
@@ -9,10 +6,11 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from raybench.data.store.place import VARIABLE
 from raybench.data.store.source import Source
@@ -34,6 +32,19 @@ class EntryLock:
         """`folder`: of the entry; the lock's file lies beside it."""
         self._path = folder.with_name(folder.name + SUFFIX)
         self._descriptor: int | None = None
+
+    @classmethod
+    @contextlib.contextmanager
+    def alone(cls, folder: Path) -> Iterator[Self]:
+        """Hold it alone, if need be after waiting."""
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = cls(folder)
+        while not lock._try(fcntl.LOCK_EX, wait=True):
+            pass
+        try:
+            yield lock
+        finally:
+            lock.release()
 
     def use(self, on_wait: Callable[[], None] = lambda: None) -> None:
         """Hold it together with others; `on_wait` is called if another has it alone."""
@@ -98,6 +109,19 @@ ABOUT = "about.json"
 PART = ".part-"
 
 
+@contextlib.contextmanager
+def written_whole(folder: Path) -> Iterator[Path]:
+    """Yield a folder to write to, which becomes `folder` if all goes well, or is gone."""
+    part = Path(tempfile.mkdtemp(prefix=f"{folder.name}{PART}", dir=folder.parent))
+    try:
+        yield part
+        part.chmod(0o755)  # mkdtemp's own keeps a machine's other users out
+        shutil.rmtree(folder, ignore_errors=True)  # without ABOUT: removed by hand, in part
+        part.replace(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)  # gone by now, unless something went wrong
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """A dataset of the store, as it lies there."""
@@ -126,18 +150,11 @@ def list_entries(store: Path) -> list[Entry]:
     return sorted(found, key=lambda entry: entry.last_used, reverse=True)
 
 
-def entries_of(store: Path, source: Source) -> list[Path]:
+def entries_of(store: Path, source: Source) -> list[Entry]:
     """Return the entries made of the same path with the same options, of whatever content."""
-    wanted = (
-        source.name,
-        str(source.path.absolute()),
-        json.loads(json.dumps(source.shown_options)),
-    )
-    return [
-        entry.folder
-        for entry in list_entries(store)
-        if (entry.about["source"], entry.about["path"], entry.about["options"]) == wanted
-    ]
+    options = json.loads(json.dumps(source.shown_options))
+    wanted = {"source": source.name, "path": str(source.path.absolute()), "options": options}
+    return [one for one in list_entries(store) if {**one.about, **wanted} == one.about]
 
 
 def remove_entry(folder: Path) -> bool:

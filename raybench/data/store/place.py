@@ -1,19 +1,13 @@
-"""Where stored datasets lie, and whether there is room for another.
+"""Where stored datasets lie, whether there is room for another, and arrays written there."""
 
-How far a build is: a bar where someone watches, one line where nobody does.
-
-Arrays of a dataset that is being stored, written to a folder beside its place.
-"""
-
+import contextlib
 import errno
 import os
 import shutil
 import sys
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,27 +25,22 @@ LEFT_FREE = 64 * 2**20
 def store_folder() -> Path:
     """Return the folder of all stored datasets: `$RAYBENCH_CACHE`, else in the user's cache."""
     given = os.environ.get(VARIABLE)
-    return Path(given).expanduser().absolute() if given else _usual()
-
-
-def _usual() -> Path:
+    if given:
+        return Path(given).expanduser().absolute()
     return Path(pooch.os_cache("raybench")) / "datasets"
 
 
 def make_store_folder() -> Path:
     """Return the folder, made where it was not there; UserError where it cannot be written to."""
-    folder = store_folder()
+    folder, why = store_folder(), "it cannot be written to"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(
-            f"{folder}, where decoded datasets are kept, cannot be made ({error.strerror}); set "
-            f"{VARIABLE} to a folder that can be written to."
-        ) from error
+        why = error.strerror or str(error)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(
-            f"{folder}, where decoded datasets are kept, cannot be written to; set {VARIABLE} to "
-            "another folder."
+            f"{folder}, where decoded datasets are kept, cannot be used ({why}); set {VARIABLE} "
+            "to a folder that can be written to."
         )
     return folder
 
@@ -90,71 +79,9 @@ def size_in_words(num_bytes: float) -> str:
     return f"{size:,.1f} TB"
 
 
-if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
-
-MANY_SECONDS = 90
-
-
 def tell(sentence: str) -> None:
     """Say something of the store, beside a command's own output."""
     print(f"raybench: {sentence}", file=sys.stderr, flush=True)
-
-
-class Progress:
-    """Says what is built, and on a terminal how far it is and how long it will still take."""
-
-    def __init__(self, what: str, total: int, *, place: Path, seconds: float | None = None) -> None:
-        """`place`: where it is kept; `seconds`: what it is expected to take."""
-        about = "" if seconds is None else f" (about {_in_words(seconds)})"
-        self._sentence = f"{what}{about}, kept in {place}."
-        self._total = total
-        self._lock = threading.Lock()
-        self._bar: Bar | None = None
-
-    def __enter__(self) -> Self:
-        """Say what begins."""
-        tell(self._sentence)
-        if sys.stderr.isatty():
-            self._bar = _make_bar()
-            self._bar.start()
-            self._bar.add_task("", total=self._total)
-        return self
-
-    def advance(self, count: int) -> None:
-        """Count what is done; from any thread."""
-        if self._bar is not None:
-            with self._lock:
-                self._bar.advance(self._bar.task_ids[0], count)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """End the bar."""
-        if self._bar is not None:
-            self._bar.stop()
-
-
-def _make_bar() -> "Bar":
-    # Imported here: most processes build nothing, and rich takes a tenth of a second.
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Bar(*columns, console=Console(stderr=True), transient=True)
-
-
-def _in_words(seconds: float) -> str:
-    if seconds < MANY_SECONDS:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min"
-
-
-_ZEROS = 2**24  # bytes written at once where a file system reserves nothing
 
 
 class Writer:
@@ -176,7 +103,14 @@ class Writer:
         require_room(num_bytes, self.what)
         file = self.file(name)
         made = np.lib.format.open_memmap(file, mode="w+", dtype=np.dtype(dtype), shape=shape)
-        self._reserve(file, made.offset)
+        if hasattr(os, "posix_fallocate"):  # not on macOS
+            try:
+                with file.open("r+b") as opened:
+                    os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                raise no_room(self.what, num_bytes) from error
         return made
 
     def save(self, name: str, array: Array) -> None:
@@ -195,25 +129,30 @@ class Writer:
         """Return the file of an array."""
         return self._folder / f"{name}.npy"
 
-    def progress(self, doing: str, total: int, *, seconds: float | None = None) -> Progress:
-        """Return what shows how far `doing` ("decoding 50,000 images") is: a context manager whose
-        `advance(count)` is called, from any thread. `seconds`: what it is expected to take."""
-        return Progress(
-            f"{self.what}: {doing} once", total, place=self._folder.parent, seconds=seconds
-        )
+    @contextlib.contextmanager
+    def progress(
+        self, doing: str, total: int, *, seconds: float | None = None
+    ) -> Iterator[Callable[[int], None]]:
+        """Say what is done ("decoding 50,000 images"), and on a terminal how far it is.
 
-    def _reserve(self, file: Path, begin: int) -> None:
-        """Take the room of a file on the disk; its bytes from `begin` are zeros."""
-        size = file.stat().st_size
-        try:
-            with file.open("r+b") as opened:
-                if hasattr(os, "posix_fallocate"):
-                    os.posix_fallocate(opened.fileno(), 0, size)
-                    return
-                opened.seek(begin)  # macOS has none: what is written is there
-                for start in range(begin, size, _ZEROS):
-                    opened.write(bytes(min(_ZEROS, size - start)))
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-            raise no_room(self.what, size) from error
+        Yields what counts what is done, from any thread; `seconds`: what it is expected to take.
+        """
+        # Imported here: most processes build nothing, and rich takes a tenth of a second.
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        about = "" if seconds is None else f" (about {_in_words(seconds)})"
+        tell(f"{self.what}: {doing} once{about}, kept in {self._folder.parent}.")
+        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(
+            *columns,
+            console=Console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        ) as bar:
+            task = bar.add_task("", total=total)
+            yield lambda count: bar.advance(task, count)
+
+
+def _in_words(seconds: float) -> str:
+    return f"{max(1, round(seconds))} s" if seconds < 90 else f"{seconds / 60:.0f} min"

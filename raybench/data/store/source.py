@@ -17,7 +17,7 @@ from typing import Any
 
 from raybench.spec.errors import UserError
 
-LAYOUT = 3
+LAYOUT = 4
 """Version of how datasets are stored; another one is another key."""
 
 
@@ -163,15 +163,10 @@ def key_for(source: Source) -> str:
     content = json.dumps([source.name, str(source.path.absolute()), source.shown_options])
     file = folder / f"{hashlib.sha256(content.encode()).hexdigest()[:16]}.pin"
     if not file.is_file():
-        _write_once(file, source.key)
+        handle, part = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
+        with os.fdopen(handle, "w") as opened:
+            opened.write(source.key)
+        with contextlib.suppress(FileExistsError):  # another process was first
+            os.link(part, file)
+        Path(part).unlink()
     return file.read_text()
-
-
-def _write_once(file: Path, text: str) -> None:
-    """Write a file, whole or not at all, that another process may be writing too: first is kept."""
-    handle, part = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
-    with os.fdopen(handle, "w") as opened:
-        opened.write(text)
-    with contextlib.suppress(FileExistsError):
-        os.link(part, file)
-    Path(part).unlink()
